@@ -1,0 +1,15 @@
+# One version of fmt in the whole program. The torch wheel ships fmt's headers too, and whichever include path comes first
+# wins in a file; so Debian's fmt (or, where there is none, the wheel's, header-only) goes before everything else.
+find_package(fmt 9 QUIET)
+add_library(orthant_fmt INTERFACE)
+set(_fmt_first ${CMAKE_BINARY_DIR}/fmt_first)
+file(MAKE_DIRECTORY ${_fmt_first})
+if(fmt_FOUND)
+  find_path(_fmt_headers fmt/core.h PATHS /usr/include REQUIRED)
+  target_link_libraries(orthant_fmt INTERFACE fmt::fmt)
+else()
+  set(_fmt_headers ${ORTHANT_TORCH_DIR}/include)
+  target_compile_definitions(orthant_fmt INTERFACE FMT_HEADER_ONLY=1)
+endif()
+file(CREATE_LINK ${_fmt_headers}/fmt ${_fmt_first}/fmt SYMBOLIC)
+include_directories(BEFORE SYSTEM ${_fmt_first})

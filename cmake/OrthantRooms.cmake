@@ -1,0 +1,72 @@
+# A room is a folder of src/ and one static library. Rooms above the torch line do not link torch, so a torch call there
+# does not link. A folder that holds both kinds of file (parallel/*, model) has two libraries: PLAN takes the files listed
+# in ORTHANT_PLAN_FILES below by name, TORCH the rest.
+#
+#   orthant_room(<folder> [PLAN | TORCH] [DEPENDS <folder>[/plan] | <target> ...])
+#
+# Library of folder parallel/data: orthant_parallel_data; of its pure half: orthant_parallel_data_plan.
+
+# The pure half of a folder: in parallel/* the files plan.* and *_plan.*, in model/ the files architecture.*.
+set(ORTHANT_PLAN_FILES "(^|/)(plan|[a-z0-9_]+_plan|architecture)\\.(cc|h)$")
+
+function(orthant_target_name folder out)
+  string(REPLACE "/" "_" name ${folder})
+  set(${out} orthant_${name} PARENT_SCOPE)
+endfunction()
+
+function(orthant_room folder)
+  cmake_parse_arguments(ROOM "PLAN;TORCH" "" "DEPENDS" ${ARGN})
+  orthant_target_name(${folder} target)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
+  list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  if(ROOM_PLAN)
+    list(FILTER sources INCLUDE REGEX ${ORTHANT_PLAN_FILES})
+    set(target ${target}_plan)
+  elseif(folder MATCHES "^(parallel/|model$)")
+    list(FILTER sources EXCLUDE REGEX ${ORTHANT_PLAN_FILES})
+  endif()
+
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+    target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Werror)
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR}/src)
+  foreach(dependency ${ROOM_DEPENDS})
+    if(EXISTS ${CMAKE_SOURCE_DIR}/src/${dependency} OR dependency MATCHES "/plan$")
+      orthant_target_name(${dependency} dependency)
+    endif()
+    target_link_libraries(${target} ${scope} ${dependency})
+  endforeach()
+  if(ROOM_TORCH)
+    target_link_libraries(${target} ${scope} torchwheel::cpu)
+    orthant_precompile(${target})
+  endif()
+endfunction()
+
+# One precompiled header for every target below the torch line.
+function(orthant_precompile target)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "INTERFACE_LIBRARY")
+    return()
+  endif()
+  if(NOT TARGET orthant_pch)
+    file(WRITE ${CMAKE_BINARY_DIR}/pch.cc "")
+    add_library(orthant_pch STATIC ${CMAKE_BINARY_DIR}/pch.cc)
+    target_link_libraries(orthant_pch PUBLIC torchwheel::cpu torchwheel::openmp orthant_fmt)
+    target_include_directories(orthant_pch PRIVATE ${CMAKE_SOURCE_DIR}/src)
+    target_compile_options(orthant_pch PRIVATE -Wall -Wextra -Wshadow -Werror)
+    target_precompile_headers(orthant_pch PRIVATE ${CMAKE_SOURCE_DIR}/cmake/torch_pch.h)
+    if(CCACHE)
+      target_compile_options(orthant_pch PRIVATE -fpch-preprocess)
+    endif()
+  endif()
+  target_link_libraries(${target} PUBLIC torchwheel::openmp)
+  target_precompile_headers(${target} REUSE_FROM orthant_pch)
+  if(CCACHE)
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  endif()
+endfunction()

@@ -1,0 +1,13 @@
+#include "base/errors.h"
+
+#include <cstring>
+
+namespace orthant::detail {
+
+void check_failed(const char* file, int line, const char* condition, const std::string& values) {
+  const char* below_src = std::strstr(file, "/src/");
+  throw LogicError(fmt::format("{}:{}: check failed: {}{}{}{}", below_src ? below_src + 1 : file, line, condition,
+                               values.empty() ? "" : " [", values, values.empty() ? "" : "]"));
+}
+
+}  // namespace orthant::detail

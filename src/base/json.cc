@@ -1,0 +1,59 @@
+#include "base/json.h"
+
+#include "base/errors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <set>
+#include <vector>
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Watches the events that Json::parse would act on, and refuses what it would let pass.
+class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
+  using Base = nlohmann::detail::json_sax_dom_parser<Json>;
+
+ public:
+  StrictBuilder(Json& root, const std::string& source) : Base(root, true), source_(source) {}
+
+  bool start_object(std::size_t elements) { return enter(), Base::start_object(elements); }
+  bool end_object() { return keys_.pop_back(), Base::end_object(); }
+  bool start_array(std::size_t elements) { return enter(), Base::start_array(elements); }
+  bool end_array() { return keys_.pop_back(), Base::end_array(); }
+  bool key(std::string& name) {
+    if (!keys_.back().insert(name).second) throw DataError(fmt::format("{}: duplicate key \"{}\"", source_, name));
+    return Base::key(name);
+  }
+  bool number_float(double value, const std::string& text) {
+    if (text.find_first_of(".eE") == std::string::npos) {
+      throw DataError(fmt::format("{}: integer {} does not fit 64 bits", source_, text));
+    }
+    return Base::number_float(value, text);
+  }
+  bool parse_error(std::size_t offset, const std::string& token, const nlohmann::detail::exception&) {
+    throw DataError(fmt::format("{}: offset {}: not valid JSON near \"{}\"", source_, offset, token.substr(0, 40)));
+  }
+
+ private:
+  void enter() {
+    if (keys_.size() >= 64) throw DataError(fmt::format("{}: JSON nested deeper than 64", source_));
+    keys_.emplace_back();
+  }
+
+  const std::string& source_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& source) {
+  Json root;
+  StrictBuilder builder(root, source);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return root;
+}
+
+}  // namespace orthant
