@@ -1,0 +1,65 @@
+// The commands of the program as functions on plain structs. Each returns the exit code and throws Error on failure;
+// command_line.h turns argv into these structs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+/// What the commands that take a run file have in common.
+struct RunFileArguments {
+  std::string run_file;
+  std::vector<std::string> overrides;  // as load_config takes them
+  bool print_config = false;           // print the effective configuration and stop (done before the command is called)
+};
+
+struct TrainArguments : RunFileArguments {
+  bool resume = false;
+  bool dry_run = false;              // plan, print the banner, start nothing
+  std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
+};
+
+struct PlanArguments : RunFileArguments {
+  bool json = false;
+  std::string svg;  // file to draw the schedule into; empty: none
+};
+
+struct VerifyArguments : RunFileArguments {
+  int64_t steps = 3;
+  bool json = false;
+};
+
+struct TokenizeArguments {
+  std::vector<std::string> inputs;  // text files and globs
+  std::string output;               // PREFIX of PREFIX.bin and PREFIX.idx
+  std::string tokenizer = "byte";   // byte | FILE.model | train:N
+};
+
+struct GenerateArguments {
+  std::string directory;  // a run folder, a checkpoint, or a Hugging Face directory
+  std::string prompt;
+  int64_t max_new_tokens = 200;
+  double temperature = 0.8;  // 0: always the likeliest token
+  double top_p = 0.95;
+  int64_t seed = 1234;
+};
+
+struct ReportArguments {
+  std::string dump_folder;
+};
+
+struct DoctorArguments {
+  bool json = false;
+};
+
+int train(const TrainArguments& arguments);
+int plan(const PlanArguments& arguments);
+int verify(const VerifyArguments& arguments);
+int tokenize(const TokenizeArguments& arguments);
+int generate(const GenerateArguments& arguments);
+int report(const ReportArguments& arguments);
+int doctor(const DoctorArguments& arguments);
+
+}  // namespace orthant

@@ -1,0 +1,188 @@
+// The run file as a value: one plain struct per TOML section, members named as the keys, defaults as documented, and for
+// every value where it came from. config_table.cc holds the one table of types, ranges and help that all else is made from.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orthant {
+
+struct JobConfig {
+  std::string dump_folder = "runs/orthant";
+  std::string description;
+};
+
+struct RunConfig {
+  int64_t ranks = 1;
+  std::string device = "cpu";
+  std::string transport = "auto";
+  int64_t threads_per_rank = 0;
+  double timeout_s = 600.0;
+};
+
+struct ModelConfig {
+  std::string from;
+  std::string architecture = "llama";
+  int64_t hidden_size = 256;
+  int64_t intermediate_size = 688;
+  int64_t num_hidden_layers = 6;
+  int64_t num_attention_heads = 8;
+  int64_t num_key_value_heads = 4;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 1024;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  std::string rope_scaling_type = "none";
+  double rope_scaling_factor = 8.0;
+  double rope_scaling_low_freq_factor = 1.0;
+  double rope_scaling_high_freq_factor = 4.0;
+  int64_t rope_scaling_original_max_position_embeddings = 8192;
+  bool tie_word_embeddings = false;
+  double initializer_range = 0.02;
+  double dropout = 0.0;
+  std::string objective = "causal";
+};
+
+/// data.validation: a share of the documents, or a list of files. Files win when there are any (share is then 0).
+struct HeldOut {
+  double share = 0.05;
+  std::vector<std::string> files;
+  bool operator==(const HeldOut&) const = default;
+};
+
+struct DataConfig {
+  std::vector<std::string> path;
+  HeldOut validation;
+  std::string tokenizer = "byte";
+};
+
+struct TrainingConfig {
+  int64_t steps = 300;
+  int64_t seq_len = 256;
+  int64_t global_batch_size = 32;
+  int64_t local_batch_size = 4;
+  std::string dtype = "float32";
+  double max_norm = 1.0;
+  int64_t seed = 1234;
+  bool seed_weights = true;
+};
+
+struct ActivationCheckpointConfig {
+  std::string mode = "none";
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 3e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+};
+
+struct LrSchedulerConfig {
+  std::string decay_type = "cosine";
+  int64_t warmup_steps = 20;
+  double decay_ratio = 1.0;
+  double min_lr_factor = 0.1;
+};
+
+struct ValidationConfig {
+  int64_t freq = 50;
+  int64_t steps = 8;
+};
+
+struct MetricsConfig {
+  int64_t log_freq = 1;
+  bool enable_tensorboard = true;
+};
+
+struct CheckpointConfig {
+  int64_t interval = 100;
+  int64_t keep_latest_k = 2;
+};
+
+struct ParallelismConfig {
+  int64_t data_parallel_degree = -1;
+  int64_t zero_stage = 0;
+  double bucket_mib = 25.0;
+  std::string tensor_parallel_kind = "1d";
+  int64_t tensor_parallel_degree = 1;
+  std::array<int64_t, 3> tensor_parallel_mesh = {1, 1, 1};
+  bool tensor_parallel_sequence = true;
+  int64_t context_parallel_ulysses = 1;
+  int64_t context_parallel_ring = 1;
+  std::string context_parallel_attention = "ring_attention";
+  std::string context_parallel_placement = "zigzag";
+  int64_t pipeline_parallel_degree = 1;
+  std::string pipeline_parallel_schedule = "1f1b";
+  int64_t pipeline_parallel_stages_per_rank = 0;
+  std::string vocabulary_parallel = "none";
+  int64_t expert_parallel_degree = 1;
+};
+
+struct Config {
+  JobConfig job;
+  RunConfig run;
+  ModelConfig model;
+  DataConfig data;
+  TrainingConfig training;
+  ActivationCheckpointConfig activation_checkpoint;
+  OptimizerConfig optimizer;
+  LrSchedulerConfig lr_scheduler;
+  ValidationConfig validation;
+  MetricsConfig metrics;
+  CheckpointConfig checkpoint;
+  ParallelismConfig parallelism;
+
+  /// "section.key" -> "run.toml:14", "command line" or, say, "gpt/config.json"; absent means default. Whoever changes a
+  /// value after loading writes its origin here too.
+  std::map<std::string, std::string, std::less<>> origins;
+
+  /// `parallelism.zero_stage = 1 (run.toml:14)`: how every ConfigError names a value. LogicError for an unknown key.
+  std::string locate(std::string_view key) const;
+};
+
+/// Equal values under every key; origins are not compared.
+bool operator==(const Config& a, const Config& b);
+
+/// Reads the run file (path may be empty: defaults alone), then the overrides, each "--section.key", "--section.key=v"
+/// or "section.key=v"; a value may follow as the next element. '-' and '_' are the same in keys, lists are "a,b",
+/// "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError with the place and the nearest key or legal
+/// values for unknown keys, wrong types, values out of range, keys given twice in the file, and TOML syntax.
+Config load_config(const std::string& path, std::span<const std::string> overrides);
+
+/// As load_config, from text; `name` stands for the file in messages and origins.
+Config parse_config(std::string_view text, const std::string& name, std::span<const std::string> overrides);
+
+/// What this program can do beyond the plain CPU build; main() knows, this room does not.
+struct Abilities {
+  bool cuda = false;
+  bool ucx = false;
+  bool nccl = false;
+};
+
+/// The checks that concern several keys and need no model, mesh or data; and the refusal, with the legal value, of what
+/// this version does not run yet. Throws ConfigError.
+void check_config(const Config& config, const Abilities& abilities = {});
+
+/// The effective configuration as TOML, each line with a comment that says where the value came from. Loading the result
+/// gives an equal Config.
+std::string print_config(const Config& config);
+
+/// All keys, grouped by section: type, default, legal values, help. `section` empty: all sections.
+std::string config_help(std::string_view section = {});
+
+/// The reference page of the run file, in Markdown (docs/run-file.md).
+std::string config_reference();
+
+/// "section.key" of every key, in the order of the table.
+std::vector<std::string> config_keys();
+
+}  // namespace orthant
