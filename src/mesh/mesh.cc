@@ -1,0 +1,175 @@
+#include "mesh/mesh.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/text.h"
+
+namespace orthant {
+namespace {
+
+bool is_name(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+/// Index of the axis in the mesh, and how far apart neighbors along it are in rank numbers.
+struct Place {
+  int size;
+  int stride;
+};
+
+Place place_of(const Mesh& mesh, std::string_view axis) {
+  int stride = 1;
+  for (const Axis& each : mesh.axes) {
+    if (each.name == axis) return {each.size, stride};
+    stride *= each.size;
+  }
+  throw LogicError(fmt::format("the mesh {} has no axis '{}'", to_string(mesh), axis));
+}
+
+bool contains(std::span<const std::string> names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// Throws if one of the names is no axis of the mesh.
+void check_axes(const Mesh& mesh, std::span<const std::string> names) {
+  for (const std::string& name : names) place_of(mesh, name);
+}
+
+}  // namespace
+
+Range shard(int64_t n, int parts, int index) {
+  ORTHANT_CHECK(n >= 0 && parts >= 1 && index >= 0 && index < parts, n, parts, index);
+  const int64_t base = n / parts;
+  const int64_t longer = n % parts;
+  const int64_t begin = index * base + std::min<int64_t>(index, longer);
+  return {begin, begin + base + (index < longer ? 1 : 0)};
+}
+
+Mesh::Mesh(std::vector<Axis> inner_to_outer) : axes(std::move(inner_to_outer)) {
+  int64_t ranks = 1;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    ORTHANT_CHECK(is_name(axes[i].name), axes[i].name);
+    ORTHANT_CHECK(axes[i].size >= 1, axes[i].name, axes[i].size);
+    for (size_t j = 0; j < i; ++j) ORTHANT_CHECK(axes[j].name != axes[i].name, axes[i].name);
+    ranks *= axes[i].size;
+    ORTHANT_CHECK(ranks <= std::numeric_limits<int>::max(), ranks);
+  }
+}
+
+int Mesh::size() const {
+  int ranks = 1;
+  for (const Axis& axis : axes) ranks *= axis.size;
+  return ranks;
+}
+
+bool Mesh::has(std::string_view axis) const {
+  return std::any_of(axes.begin(), axes.end(), [&](const Axis& each) { return each.name == axis; });
+}
+
+int Mesh::axis_size(std::string_view axis) const { return has(axis) ? place_of(*this, axis).size : 1; }
+
+int Mesh::coord(int rank, std::string_view axis) const {
+  ORTHANT_CHECK(rank >= 0 && rank < size(), rank, size());
+  const Place place = place_of(*this, axis);
+  return rank / place.stride % place.size;
+}
+
+std::vector<int> Mesh::coords(int rank) const {
+  ORTHANT_CHECK(rank >= 0 && rank < size(), rank, size());
+  std::vector<int> out;
+  for (const Axis& axis : axes) {
+    out.push_back(rank % axis.size);
+    rank /= axis.size;
+  }
+  return out;
+}
+
+int Mesh::rank_at(std::span<const int> coords) const {
+  ORTHANT_CHECK(coords.size() == axes.size(), coords.size(), axes.size());
+  int rank = 0;
+  for (size_t i = axes.size(); i-- > 0;) {
+    ORTHANT_CHECK(coords[i] >= 0 && coords[i] < axes[i].size, axes[i].name, coords[i], axes[i].size);
+    rank = rank * axes[i].size + coords[i];
+  }
+  return rank;
+}
+
+int Mesh::rank_at(int rank, std::string_view axis, int coord) const {
+  const Place place = place_of(*this, axis);
+  ORTHANT_CHECK(coord >= 0 && coord < place.size, axis, coord, place.size);
+  return rank + (coord - this->coord(rank, axis)) * place.stride;
+}
+
+std::vector<int> Mesh::group(int rank, std::span<const std::string> among) const {
+  ORTHANT_CHECK(rank >= 0 && rank < size(), rank, size());
+  check_axes(*this, among);
+  std::vector<int> out = {rank};
+  for (const Axis& axis : axes) {
+    if (!contains(among, axis.name)) continue;
+    std::vector<int> longer;
+    for (int position = 0; position < axis.size; ++position)
+      for (int member : out) longer.push_back(rank_at(member, axis.name, position));
+    out = std::move(longer);
+  }
+  return out;
+}
+
+std::vector<int> Mesh::group(int rank, std::initializer_list<std::string> among) const {
+  return group(rank, std::span<const std::string>(among.begin(), among.size()));
+}
+
+int Mesh::group_index(int rank, std::span<const std::string> among) const {
+  check_axes(*this, among);
+  int index = 0;
+  for (size_t i = axes.size(); i-- > 0;)
+    if (contains(among, axes[i].name)) index = index * axes[i].size + coord(rank, axes[i].name);
+  return index;
+}
+
+int Mesh::group_size(std::span<const std::string> among) const {
+  check_axes(*this, among);
+  int ranks = 1;
+  for (const Axis& axis : axes)
+    if (contains(among, axis.name)) ranks *= axis.size;
+  return ranks;
+}
+
+std::string to_string(const Mesh& mesh) {
+  std::vector<std::string> words;
+  for (const Axis& axis : mesh.axes) words.push_back(fmt::format("{} {}", axis.name, axis.size));
+  return "[" + join(words, ", ") + "]";
+}
+
+Mesh parse_mesh(std::string_view text) {
+  const auto fail = [&](const std::string& why) {
+    throw DataError(fmt::format("'{}' is no mesh such as [tensor 2, data 3]: {}", text, why));
+  };
+  std::string_view body = trim(text);
+  if (body.size() < 2 || body.front() != '[' || body.back() != ']') fail("no brackets around it");
+  body = trim(body.substr(1, body.size() - 2));
+  std::vector<Axis> axes;
+  if (body.empty()) return Mesh(axes);
+  for (const std::string& word : split(body, ',')) {
+    const std::string_view entry = trim(word);
+    const size_t space = entry.find(' ');
+    if (space == std::string_view::npos) fail(fmt::format("'{}' is not a name and a size", entry));
+    const std::string_view digits = trim(entry.substr(space));
+    int size = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
+    if (error != std::errc() || end != digits.data() + digits.size()) fail(fmt::format("'{}' is no size", digits));
+    axes.push_back({std::string(entry.substr(0, space)), size});
+  }
+  try {
+    return Mesh(axes);
+  } catch (const LogicError& error) {
+    fail(error.what());
+    throw;
+  }
+}
+
+}  // namespace orthant
