@@ -1,0 +1,77 @@
+// What a LLaMA-style decoder is, without torch: its sizes, its parameters by name, its FLOPs and the bytes it keeps for
+// backward. Planning and the model itself read the same tables, so a plan cannot disagree with what runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+struct RopeScaling {
+  std::string type = "none";  // none | linear | llama3
+  double factor = 1.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  int64_t original_max_position_embeddings = 8192;
+};
+
+/// Sizes of one decoder; names are those of Hugging Face's config.json.
+struct Architecture {
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab_size = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  RopeScaling rope_scaling = {};
+  bool tie_word_embeddings = false;
+  double dropout = 0.0;
+  double initializer_range = 0.02;
+};
+
+/// One parameter: its Hugging Face name, its global shape ([out, in] for a matrix) and how it starts.
+/// Parameters with the same fused name stand one after the other and are used as one matrix (q, k, v; gate, up).
+struct ParameterInfo {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::string fused;
+  double init_std = 0.0;  // 0: starts at one (a norm's gain)
+  int layer = -1;         // -1: before the first block; num_hidden_layers: after the last
+
+  int64_t size() const;
+  bool decays() const { return shape.size() >= 2; }  // weight decay is for matrices only
+};
+
+/// All parameters in the model's order: embedding, blocks, final norm, head (absent when tied).
+std::vector<ParameterInfo> parameter_table(const Architecture& a);
+int64_t num_parameters(const Architecture& a);
+
+/// inv_freq[k] = theta^(-2k/D), k < D/2, after scaling (linear: divided by the factor; llama3: by wavelength,
+/// Llama 3.1's rule as in Hugging Face's modeling_rope_utils).
+std::vector<double> inverse_frequencies(const Architecture& a);
+
+/// FLOPs of one trained token, forward and backward, Megatron's convention: 6 x weights of all matrix products, logits
+/// included, + 6 L T d for causal attention (half of the full square). Recomputation is not counted.
+double training_flops_per_token(const Architecture& a, int64_t seq_len);
+
+/// Bytes that one microbatch of `tokens` tokens keeps from forward to backward on one device.
+struct ActivationBytes {
+  int64_t per_block = 0;      // kept by one block
+  int64_t boundary = 0;       // the residual stream between two blocks
+  int64_t head = 0;           // final norm and loss: what they keep
+  int64_t working_peak = 0;   // the largest temporary on top of everything that is kept
+  int64_t kept = 0;           // by the whole model
+};
+/// element_bytes: of activations (2, 4 or 8). recompute: every block keeps its input only.
+ActivationBytes activation_bytes(const Architecture& a, int64_t sequences, int64_t seq_len, int element_bytes,
+                                 bool recompute);
+
+/// Rows of logits that the loss holds at a time.
+int64_t loss_chunk_rows(int64_t vocab_size);
+
+}  // namespace orthant
