@@ -1,0 +1,33 @@
+// SwiGLU: the gated activation between the two projections of a llama feed-forward block.
+#pragma once
+
+#include "model/kernels/element.h"
+
+namespace orthant {
+
+template <class T>
+struct SwigluForward {
+  const T* gate_up;  // [rows, 2 * width]: gate, then up
+  int64_t rows;
+  int64_t width;
+  T* y;  // out, [rows, width]
+};
+
+/// y = silu(gate) * up with silu(g) = g / (1 + exp(-g)). T is float, Bf16 or double.
+template <class T>
+void swiglu_forward(const SwigluForward<T>& args);
+
+template <class T>
+struct SwigluBackward {
+  const T* dy;       // [rows, width]
+  const T* gate_up;  // [rows, 2 * width], as given to the forward pass
+  int64_t rows;
+  int64_t width;
+  T* d_gate_up;  // out, [rows, 2 * width]; may be gate_up itself
+};
+
+/// The gradients of gate and up, recomputed from the forward pass's input: nothing else has to be saved.
+template <class T>
+void swiglu_backward(const SwigluBackward<T>& args);
+
+}  // namespace orthant

@@ -1,0 +1,28 @@
+// Softmax cross-entropy over rows of logits: the loss, and the gradient written over the logits.
+#pragma once
+
+#include "model/kernels/element.h"
+
+namespace orthant {
+
+/// The label of a token that does not count.
+inline constexpr int64_t kIgnoredLabel = -100;
+
+template <class T>
+struct SoftmaxCrossEntropy {
+  T* logits;              // [rows, vocab]; overwritten by the gradient when write_gradient
+  const int64_t* labels;  // [rows], each in [0, vocab) or kIgnoredLabel
+  int64_t rows;
+  int64_t vocab;
+  double scale;   // of the gradient only: 1 / (global number of valid tokens), as a rule
+  double* losses;  // out, [rows]: unscaled loss of each row, 0 where ignored
+  bool write_gradient = true;
+};
+
+/// losses[r] = logsumexp(logits[r]) - logits[r][label]; logits[r] becomes scale * (softmax - onehot), or zeros where
+/// the label is ignored. Sums of a row run in a fixed order, the long ones in double. Returns -1, or the first row whose
+/// label is out of range; then nothing was written. T is float, Bf16 or double.
+template <class T>
+int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args);
+
+}  // namespace orthant

@@ -1,0 +1,39 @@
+// Philox4x32-10, the counter-based generator behind initial weights and dropout: any element's random bits can be
+// computed from its global index alone, so no layout of ranks changes them.
+//
+// Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace orthant {
+
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53u;
+inline constexpr uint32_t kPhiloxMultiplier1 = 0xCD9E8D57u;
+inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9u;
+inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85u;
+inline constexpr int kPhiloxRounds = 10;
+
+/// Four random words from a 128-bit counter and a 64-bit key, words in the order of the paper.
+constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * counter[0];
+    const uint64_t product1 = uint64_t{kPhiloxMultiplier1} * counter[2];
+    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
+               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
+    key[0] += kPhiloxKeyStep0;
+    key[1] += kPhiloxKeyStep1;
+  }
+  return counter;
+}
+
+/// Block `block` of the sequence named by (seed, stream): the key is the seed, the counter is the block's number in its
+/// lower half and the stream in its upper.
+constexpr std::array<uint32_t, 4> philox_block(uint64_t seed, uint64_t stream, uint64_t block) {
+  return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(stream),
+                 static_cast<uint32_t>(stream >> 32)},
+                {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+}
+
+}  // namespace orthant
