@@ -1,28 +1,42 @@
 # Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu (and torchwheel::cuda, where the wheel has it).
 #
 # ORTHANT_TORCH_DIR names the wheel's `torch` directory; `make setup` passes the one it chose. Without it, the torch that
-# `python3` imports is taken. Torch's own CMake package is not used: with a CUDA wheel it demands a CUDA toolkit and
-# rewrites the flags of the whole tree.
-if(NOT ORTHANT_TORCH_DIR)
-  if(EXISTS ${CMAKE_SOURCE_DIR}/.venv/bin/python3)
-    set(_python ${CMAKE_SOURCE_DIR}/.venv/bin/python3)
-  else()
-    set(_python python3)
-  endif()
-  execute_process(
-    COMMAND ${_python} -c "import os, torch; print(os.path.dirname(torch.__file__))"
-    OUTPUT_VARIABLE ORTHANT_TORCH_DIR OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
-endif()
-if(NOT EXISTS "${ORTHANT_TORCH_DIR}/lib/libtorch_cpu.so")
-  message(FATAL_ERROR "no libtorch found. Either run `make setup`, which installs torch==2.13.0 into .venv, "
-                      "or pass -DORTHANT_TORCH_DIR=<site-packages>/torch of a torch 2.11 to 2.13.")
-endif()
-set(ORTHANT_TORCH_DIR "${ORTHANT_TORCH_DIR}" CACHE PATH "the torch directory of a PyTorch wheel" FORCE)
+# python3 imports is taken, else the one in .venv. Torch's own CMake package is not used: with a CUDA wheel it demands a
+# CUDA toolkit and rewrites the flags of the whole tree.
 
-file(STRINGS "${ORTHANT_TORCH_DIR}/version.py" _version REGEX "^__version__")
-string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" ORTHANT_TORCH_VERSION "${_version}")
-if(ORTHANT_TORCH_VERSION VERSION_LESS 2.11 OR ORTHANT_TORCH_VERSION VERSION_GREATER_EQUAL 2.14)
-  message(FATAL_ERROR "torch ${ORTHANT_TORCH_VERSION} in ${ORTHANT_TORCH_DIR}: Orthant supports 2.11 to 2.13")
+# Sets ORTHANT_TORCH_VERSION to the version of the wheel in this directory, or to nothing if we cannot use it.
+function(orthant_torch_version dir)
+  set(version "")
+  if(EXISTS "${dir}/lib/libtorch_cpu.so" AND EXISTS "${dir}/include/ATen/ATen.h")
+    file(STRINGS "${dir}/version.py" line REGEX "^__version__")
+    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${line}")
+    if(version VERSION_LESS 2.11 OR version VERSION_GREATER_EQUAL 2.14)
+      message(STATUS "torch ${version} in ${dir} is passed over: Orthant supports 2.11 to 2.13")
+      set(version "")
+    endif()
+  endif()
+  set(ORTHANT_TORCH_VERSION "${version}" PARENT_SCOPE)
+endfunction()
+
+set(_torch_dirs "${ORTHANT_TORCH_DIR}")
+if(NOT ORTHANT_TORCH_DIR)
+  foreach(_python python3 ${CMAKE_SOURCE_DIR}/.venv/bin/python3)
+    execute_process(
+      COMMAND ${_python} -c "import os, torch; print(os.path.dirname(os.path.abspath(torch.__file__)))"
+      OUTPUT_VARIABLE _torch_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    list(APPEND _torch_dirs ${_torch_dir})
+  endforeach()
+endif()
+foreach(_torch_dir ${_torch_dirs})
+  orthant_torch_version("${_torch_dir}")
+  if(ORTHANT_TORCH_VERSION)
+    set(ORTHANT_TORCH_DIR "${_torch_dir}" CACHE PATH "the torch directory of a PyTorch wheel" FORCE)
+    break()
+  endif()
+endforeach()
+if(NOT ORTHANT_TORCH_VERSION)
+  message(FATAL_ERROR "no libtorch found (looked in: ${_torch_dirs}). Either run `make setup`, which installs torch==2.13.0 "
+                      "into .venv, or pass -DORTHANT_TORCH_DIR=<site-packages>/torch of a torch 2.11 to 2.13.")
 endif()
 message(STATUS "libtorch ${ORTHANT_TORCH_VERSION}: ${ORTHANT_TORCH_DIR}")
 

@@ -1,0 +1,53 @@
+# The front door: `make train` and `make test` set everything up by themselves. `make help` lists the rest.
+BUILD ?= build
+PREFIX ?= /usr/local
+export ORTHANT_SETUP_LOG = $(BUILD)/setup/log
+setup := tools/setup.sh
+
+# Set-up leaves two stamps in $(BUILD)/setup: packages (younger than packages.txt) and torch (holds the wheel's folder).
+torch_stamp := $(BUILD)/setup/torch
+torch_dir = $(shell cat $(torch_stamp) 2>/dev/null)
+ifeq ($(wildcard $(torch_dir)/lib/libtorch_cpu.so),)
+$(shell rm -f $(torch_stamp))
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build train test install clean
+
+help: ## this list
+	@echo 'Orthant trains transformers over many devices.'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+	  while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+	@echo
+	@echo '  BUILD=$(BUILD)  build folder     JOBS=N  compile jobs (default: as cores and memory allow)'
+
+setup: $(BUILD)/build.ninja ## Debian packages, libtorch, configure (each only if missing)
+
+build: setup ## build/orthant and the tests' programs
+	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs))
+
+train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RUN=run.toml for another run, ARGS='...'
+	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant
+	@$(BUILD)/orthant train $(or $(RUN),examples/jargon.toml) $(if $(DATA),--data.path '$(DATA)') $(ARGS)
+
+test: build ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
+	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(if $(TESTS),-L '$(TESTS)') $(ARGS)
+
+install: build ## copy the program to $(PREFIX)/bin
+	@cmake --install $(BUILD) --prefix '$(PREFIX)'
+
+clean: ## remove the build folder (the virtual environment stays)
+	rm -rf $(BUILD)
+
+$(BUILD)/setup/packages: packages.txt
+	@mkdir -p $(@D)
+	@$(if $(SKIP_PACKAGES),,$(setup) packages)
+	@touch $@
+
+$(torch_stamp): $(BUILD)/setup/packages
+	@$(setup) torch $@
+
+$(BUILD)/build.ninja: $(torch_stamp)
+	@$(setup) quietly Configuring cmake -G Ninja -S . -B $(BUILD) -DORTHANT_TORCH_DIR="$(torch_dir)"
+	@touch $@

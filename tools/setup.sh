@@ -1,0 +1,155 @@
+#!/bin/sh
+# Sets up what a build needs and says what it does. The Makefile calls it; each part can be run alone:
+#
+#   tools/setup.sh packages          the Debian packages of packages.txt (asks for root only if one is missing)
+#   tools/setup.sh torch FILE        finds or installs libtorch; writes the directory of the torch wheel to FILE
+#   tools/setup.sh jobs              prints how many compile jobs this machine has cores and memory for
+#   tools/setup.sh quietly TEXT CMD  runs CMD with one line of progress; its output is shown only if it fails
+set -eu
+cd "$(dirname "$0")/.."
+
+torch_pin=2.13.0                 # what pip installs when there is no supported torch
+torch_oldest=2.11 torch_below=2.14
+mib_per_job=1600                 # a file that includes ATen and c10d takes 1.2 GB to compile
+corpus=/usr/share/doc/jargon-text/jargon.txt.gz
+
+fail() {
+  printf '\nerror: %s\n' "$1" >&2
+  shift
+  for line in "$@"; do printf '  %s\n' "$line" >&2; done
+  exit 1
+}
+
+# Runs a command with its output in build/setup/log: one line that lives on a terminal, the log's end on failure.
+quietly() {
+  text=$1
+  shift
+  log=${ORTHANT_SETUP_LOG:-build/setup/log}
+  mkdir -p "$(dirname "$log")"
+  started=$(date +%s)
+  "$@" >"$log" 2>&1 &
+  job=$!
+  trap 'kill $job 2>/dev/null || true; exit 130' INT TERM
+  [ -t 1 ] || printf '%s ...\n' "$text"
+  ticks=0
+  while kill -0 $job 2>/dev/null; do
+    ticks=$((ticks + 1))
+    if [ -t 1 ]; then
+      last=$(tail -n 1 "$log" 2>/dev/null | tr -d '\r\033' | cut -c 1-60)
+      printf '\r\033[K%s  %ds  %s' "$text" $(($(date +%s) - started)) "$last"
+    elif [ $((ticks % 150)) -eq 0 ]; then
+      printf '%s ... %ds\n' "$text" $(($(date +%s) - started))
+    fi
+    sleep 0.2
+  done
+  trap - INT TERM
+  if wait $job; then
+    if [ -t 1 ]; then printf '\r\033[K'; fi
+    printf '%s: done, %ds\n' "$text" $(($(date +%s) - started))
+  else
+    status=$?
+    printf '\n%s failed (exit %d). The end of %s:\n' "$text" "$status" "$log" >&2
+    tail -n 25 "$log" >&2
+    return "$status"
+  fi
+}
+
+wanted() { sed 's/#.*//' packages.txt | tr -s ' \t\n' '\n' | sed '/^$/d'; }
+
+missing() {
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' $(wanted) 2>/dev/null | sed -n 's/^installed //p')
+  wanted | while read -r name; do
+    printf '%s\n' "$installed" | grep -qx "$name" || printf '%s ' "$name"
+  done
+}
+
+packages() {
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    fail "this machine has no apt-get: install the counterparts of these Debian packages, then tell make that" \
+      "they are there with SKIP_PACKAGES=1 (for example: make train SKIP_PACKAGES=1)" "$(wanted | tr '\n' ' ')"
+  fi
+  needed=$(missing)
+  [ -e $corpus ] || reinstall_corpus=yes
+  if [ -z "$needed" ] && [ -z "${reinstall_corpus-}" ]; then return; fi
+
+  # Minimal images leave out /usr/share/doc, where the text of the first run lives.
+  apt="env DEBIAN_FRONTEND=noninteractive apt-get"
+  options="-o Dpkg::Options::=--path-include=/usr/share/doc/jargon-text/* -o Dpkg::Use-Pty=0"
+  set -f
+  if [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null || fail "these packages are missing, and neither root nor sudo is at hand:" "$needed" \
+      "As root: apt-get update && apt-get install -y ${needed:-jargon-text}"
+    echo "Debian packages to install with sudo: ${needed:-jargon-text}"
+    sudo -v || fail "sudo was refused." "As root: apt-get update && apt-get install -y ${needed:-jargon-text}"
+    apt="sudo $apt"
+  fi
+  quietly "Reading Debian's package lists" $apt update ||
+    fail "apt-get update failed." "Check the network and /etc/apt/sources.list*, then run make again."
+  if [ -n "$needed" ]; then
+    quietly "Installing $(echo $needed | wc -w) Debian packages" $apt install -y --no-install-recommends $options $needed ||
+      fail "apt-get could not install: $needed" "Repair what it names above, then run make again."
+  fi
+  if [ ! -e $corpus ]; then
+    quietly "Installing the text of jargon-text" $apt install -y --reinstall $options jargon-text ||
+      fail "apt-get could not reinstall jargon-text." "Pass your own text instead: make train DATA=my.txt"
+  fi
+  set +f
+  needed=$(missing)
+  [ -z "$needed" ] || fail "apt-get ended well, yet these packages are still missing: $needed"
+}
+
+# Prints the directory of the torch that this python imports, if its version and files are what we need.
+supported_torch() {
+  "$1" - "$torch_oldest" "$torch_below" 2>/dev/null <<'PY'
+import os, re, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+version, oldest, below = (tuple(int(n) for n in re.match(r"(\d+)\.(\d+)", text).groups())
+                          for text in (torch.__version__, sys.argv[1], sys.argv[2]))
+folder = os.path.dirname(os.path.abspath(torch.__file__))
+files = ("lib/libtorch_cpu.so", "lib/libc10.so", "include/ATen/ATen.h")
+if oldest <= version < below and all(os.path.exists(os.path.join(folder, name)) for name in files):
+    print(folder)
+PY
+}
+
+torch() {
+  found=
+  for python in python3 .venv/bin/python3; do
+    command -v $python >/dev/null || continue
+    found=$(supported_torch $python) || found=
+    [ -z "$found" ] || break
+  done
+  if [ -z "$found" ]; then
+    command -v python3 >/dev/null || fail "python3 is missing." "It is in packages.txt: run make setup."
+    rm -rf .venv
+    quietly "Creating .venv" python3 -m venv .venv ||
+      fail "python3 -m venv failed." "On Debian the module is in python3-venv; elsewhere in your distribution's Python."
+    quietly "Installing torch $torch_pin into .venv" .venv/bin/python3 -m pip install "torch==$torch_pin" || fail \
+      "pip could not install torch==$torch_pin for $(python3 -V)." \
+      "Without a network: put the wheel into a folder and run make PIP_FIND_LINKS=FOLDER setup." \
+      "With a torch of your own ($torch_oldest or later, below $torch_below): make it importable by python3."
+    found=$(supported_torch .venv/bin/python3) || found=
+    [ -n "$found" ] || fail "pip installed torch, but .venv/bin/python3 cannot import it:" \
+      "$(.venv/bin/python3 -c 'import torch' 2>&1 | tail -n 1)"
+  fi
+  echo "libtorch: $found"
+  mkdir -p "$(dirname "$1")"
+  echo "$found" >"$1"
+}
+
+jobs() {
+  memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo 2>/dev/null || echo 4096)
+  limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
+  if [ "$limit" != max ] && [ $((limit / 1048576)) -lt "$memory" ]; then memory=$((limit / 1048576)); fi
+  count=$(nproc)
+  [ $((memory / mib_per_job)) -ge "$count" ] || count=$((memory / mib_per_job))
+  [ "$count" -ge 1 ] || count=1
+  echo "$count"
+}
+
+command=${1-}
+case $command in
+  packages | torch | jobs | quietly) shift; "$command" "$@" ;;
+  *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
