@@ -17,7 +17,7 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 
  public:
-  StrictBuilder(Json& root, const std::string& source) : Base(root, true), source_(source) {}
+  StrictBuilder(Json& result, const std::string& source) : Base(result, true), source_(source) {}
 
   bool start_object(std::size_t elements) { return enter(), Base::start_object(elements); }
   bool end_object() { return keys_.pop_back(), Base::end_object(); }

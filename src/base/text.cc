@@ -36,7 +36,7 @@ std::string human_seconds(double seconds) {
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
   for (auto i = static_cast<int64_t>(digits.size()) - 3; i > (number < 0 ? 1 : 0); i -= 3) {
-    digits.insert(static_cast<size_t>(i), ",");
+    digits.insert(static_cast<size_t>(i), 1, ',');
   }
   return digits;
 }
