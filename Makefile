@@ -18,7 +18,7 @@ help: ## this list
 	@echo 'Orthant trains transformers over many devices.'
 	@echo
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
-	  while IFS='|' read -r name text; do printf '%-14s %s\n' "$$name" "$$text"; done
+	  while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  BUILD=$(BUILD)  build folder     JOBS=N  compile jobs (default: as cores and memory allow)'
 
@@ -34,7 +34,7 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 test: build ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(if $(TESTS),-L '$(TESTS)') $(ARGS)
 
-install: build ## copy the program to $(PREFIX)/bin
+install: build ## copy the program to PREFIX/bin (default /usr/local)
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'
 
 clean: ## remove the build folder (the virtual environment stays)
@@ -42,7 +42,7 @@ clean: ## remove the build folder (the virtual environment stays)
 
 $(BUILD)/setup/packages: packages.txt
 	@mkdir -p $(@D)
-	@$(if $(SKIP_PACKAGES),,$(setup) packages)
+	@$(setup) packages
 	@touch $@
 
 $(torch_stamp): $(BUILD)/setup/packages

@@ -16,7 +16,7 @@ corpus=/usr/share/doc/jargon-text/jargon.txt.gz
 fail() {
   printf '\nerror: %s\n' "$1" >&2
   shift
-  for line in "$@"; do printf '  %s\n' "$line" >&2; done
+  printf '%s\n' "$@" | sed 's/^/  /' >&2
   exit 1
 }
 
@@ -54,23 +54,36 @@ quietly() {
   fi
 }
 
-wanted() { sed 's/#.*//' packages.txt | tr -s ' \t\n' '\n' | sed '/^$/d'; }
+wanted() { sed -n 's/^\([a-z0-9][^ #]*\).*/\1/p' packages.txt; }
 
+# The packages that are not installed, by dpkg.
 missing() {
   installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' $(wanted) 2>/dev/null | sed -n 's/^installed //p')
-  wanted | while read -r name; do
+  for name in $(wanted); do
     printf '%s\n' "$installed" | grep -qx "$name" || printf '%s ' "$name"
+  done | sed 's/ $//'
+}
+
+# Where there is no dpkg: looks for the programs, headers and files behind the names.
+missing_elsewhere() {
+  sed -n 's/^\([a-z0-9][^ #]*\) *# *\(.*\)/\1 \2/p' packages.txt | while read -r name probe; do
+    case $probe in
+      \<*) echo "#include $probe" | c++ -x c++ -std=c++20 -E - >/dev/null 2>&1 ;;
+      /*) [ -e "$probe" ] ;;
+      *) command -v "$probe" >/dev/null ;;
+    esac || echo "$name ($probe)"
   done
 }
 
 packages() {
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-    fail "this machine has no apt-get: install the counterparts of these Debian packages, then tell make that" \
-      "they are there with SKIP_PACKAGES=1 (for example: make train SKIP_PACKAGES=1)" "$(wanted | tr '\n' ' ')"
+    needed=$(missing_elsewhere)
+    [ -n "$needed" ] || return 0
+    fail "set-up installs packages on Debian and its kin only; this machine has no apt-get. It lacks the counterparts of
+these Debian packages (in brackets: what was looked for). Install them, then run make again:" "$needed"
   fi
   needed=$(missing)
-  [ -e $corpus ] || reinstall_corpus=yes
-  if [ -z "$needed" ] && [ -z "${reinstall_corpus-}" ]; then return; fi
+  if [ -z "$needed" ] && [ -e $corpus ]; then return; fi
 
   # Minimal images leave out /usr/share/doc, where the text of the first run lives.
   apt="env DEBIAN_FRONTEND=noninteractive apt-get"
