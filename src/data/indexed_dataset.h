@@ -41,7 +41,8 @@ class IndexedDataset {
 };
 
 /// Writes PREFIX.bin and PREFIX.idx: both go to temporary files first, and take their names in finish(), the .idx last.
-/// A dataset that was not finished leaves nothing behind. Tokens are u16 if vocab_size < 65500, otherwise i32.
+/// A dataset that was not finished leaves nothing behind. Tokens are u8 if vocab_size <= 256, u16 if it is below 65500
+/// (Megatron's own limit), otherwise i32.
 class IndexedDatasetWriter {
  public:
   /// Makes the parent folder if there is none. Throws DataError with the file and the system's reason.

@@ -1,0 +1,76 @@
+#include "data/loader.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "data/permutation.h"
+
+namespace orthant {
+
+Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t seq_len, uint64_t seed,
+               SampleOrder order)
+    : dataset_(std::move(dataset)), documents_(std::move(documents)), seq_len_(seq_len), seed_(seed), order_(order) {
+  ORTHANT_CHECK(seq_len >= 1, seq_len);
+  starts_.reserve(documents_.size() + 1);
+  starts_.push_back(0);
+  for (int64_t document : documents_) starts_.push_back(starts_.back() + dataset_.document_length(document));
+  const int64_t needed = order == SampleOrder::kShuffled ? seq_len + 1 : 2;
+  if (num_tokens() < needed)
+    throw ConfigError(fmt::format(
+        "{}: {} tokens in {} {} documents, but one {} takes {}; give more text in data.path{}", dataset_.prefix(),
+        grouped(num_tokens()), documents_.size(), order == SampleOrder::kShuffled ? "training" : "validation",
+        order == SampleOrder::kShuffled ? "sample of training.seq_len + 1 tokens" : "validation sample",
+        grouped(needed), order == SampleOrder::kShuffled ? ", or lower training.seq_len" : " or raise data.validation"));
+  num_samples_ = (num_tokens() - 1 + seq_len_ - 1) / seq_len_;
+}
+
+int64_t Loader::sample_index(int64_t g) const {
+  ORTHANT_CHECK(g >= 0, g);
+  if (order_ == SampleOrder::kSequential) return g < num_samples_ ? g : -1;
+  return Permutation(num_samples_, seed_, static_cast<uint64_t>(g / num_samples_))(g % num_samples_);
+}
+
+int64_t Loader::sample_labels(int64_t index) const {
+  if (index < 0) return 0;
+  return std::min(seq_len_, num_tokens() - 1 - index * seq_len_);
+}
+
+int64_t Loader::valid_labels(int64_t first, int64_t count) const {
+  int64_t labels = 0;
+  for (int64_t g = first; g < first + count; ++g) labels += sample_labels(sample_index(g));
+  return labels;
+}
+
+void Loader::read_stream(int64_t position, int64_t count, int64_t* out) const {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  // The last document that starts at or before the position; empty documents before it share its start.
+  size_t k = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), position) - starts_.begin()) - 1;
+  for (int64_t done = 0; done < count; ++k) {
+    const int64_t offset = position + done - starts_[k];
+    const int64_t take = std::min(count - done, starts_[k + 1] - starts_[k] - offset);
+    dataset_.read(documents_[k], offset, std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(take)));
+    done += take;
+  }
+  std::copy(tokens.begin(), tokens.end(), out);
+}
+
+Batch Loader::batch(int64_t first, int64_t count) const {
+  ORTHANT_CHECK(first >= 0 && count >= 0, first, count);
+  Batch batch{.sequences = count, .seq_len = seq_len_, .tokens = {}, .labels = {}, .sample_ids = {}};
+  batch.tokens.assign(static_cast<size_t>(count * seq_len_), 0);
+  batch.labels.assign(static_cast<size_t>(count * seq_len_), kIgnoredLabel);
+  std::vector<int64_t> sample(static_cast<size_t>(seq_len_ + 1));
+  for (int64_t row = 0; row < count; ++row) {
+    batch.sample_ids.push_back(first + row);
+    const int64_t index = sample_index(first + row);
+    const int64_t labels = sample_labels(index);
+    if (labels == 0) continue;
+    read_stream(index * seq_len_, labels + 1, sample.data());
+    std::copy_n(sample.begin(), labels, batch.tokens.begin() + row * seq_len_);
+    std::copy_n(sample.begin() + 1, labels, batch.labels.begin() + row * seq_len_);
+  }
+  return batch;
+}
+
+}  // namespace orthant
