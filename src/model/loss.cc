@@ -1,0 +1,78 @@
+#include "model/loss.h"
+
+#include "base/errors.h"
+#include "model/kernels/loss.h"
+#include "model/linear.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace orthant {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// Losses of one chunk of rows; logits become gradients.
+double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, bool with_gradient) {
+  const int64_t rows = logits.size(0), vocab = logits.size(1);
+  std::vector<double> losses(static_cast<size_t>(rows));
+  auto call = [&]<class T>(T) {
+    return softmax_cross_entropy<T>({.logits = static_cast<T*>(logits.mutable_data_ptr()),
+                                     .labels = labels.const_data_ptr<int64_t>(), .rows = rows, .vocab = vocab,
+                                     .scale = scale, .losses = losses.data(), .write_gradient = with_gradient});
+  };
+  const auto dtype = logits.scalar_type();
+  const int64_t bad = dtype == at::kDouble ? call(double{}) : dtype == at::kFloat ? call(float{}) : call(Bf16{});
+  if (bad >= 0) {
+    throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",
+                                labels[bad].item<int64_t>(), bad, vocab));
+  }
+  double sum = 0;
+  for (const double loss : losses) sum += loss;
+  return sum;
+}
+
+struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& head, int64_t weight,
+                            const at::Tensor& labels_BT, double scale, bool with_gradient) {
+    const at::Tensor x_NC = x.reshape({-1, x.size(-1)}), labels = labels_BT.flatten();
+    const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0));
+    const auto& w = *reinterpret_cast<const Weight*>(weight);
+    at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
+    double sum = 0;
+    for (int64_t begin = 0; begin < rows; begin += chunk) {
+      const int64_t n = std::min(chunk, rows - begin);
+      const at::Tensor part = x_NC.narrow(0, begin, n);
+      const at::Tensor logits = part.mm(head.t());
+      sum += judge(logits, labels.narrow(0, begin, n), scale, with_gradient);
+      if (!with_gradient) continue;
+      at::Tensor dx_part = dx.narrow(0, begin, n);
+      at::mm_out(dx_part, logits, head);
+      add_weight_gradient(w, logits, part);
+    }
+    if (with_gradient) {
+      w.written();
+      context->save_for_backward({dx.view(x.sizes())});
+    }
+    return at::scalar_tensor(sum * scale, at::kDouble);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    ORTHANT_CHECK(gradients[0].item<double>() == 1.0);
+    const at::Tensor dx = context->get_saved_variables()[0];
+    return {dx, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head, const Microbatch& batch) {
+  const bool with_gradient = at::GradMode::is_enabled() && x_BTC.requires_grad();
+  return CrossEntropy::apply(x_BTC, head.value, reinterpret_cast<int64_t>(&head), batch.labels_BT, batch.loss_scale,
+                             with_gradient);
+}
+
+}  // namespace orthant

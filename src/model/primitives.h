@@ -1,0 +1,67 @@
+// The handful of operators that a model calls. One device binds the plain or the fused ones; a mesh binds sharded ones.
+//
+// Shape letters: B sequences, T tokens of a sequence, C hidden size, O rows of a weight, H query heads, K key/value
+// heads, D head size, I intermediate size, V vocabulary. Letters name logical dims, never shards.
+#pragma once
+
+#include "model/weights.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <utility>
+
+namespace orthant {
+
+/// One microbatch on one device. Labels of -100 carry no loss.
+struct Microbatch {
+  at::Tensor tokens_BT;     // int64
+  at::Tensor labels_BT;     // int64
+  at::Tensor positions_BT;  // int64: position of each token in its own sequence
+  at::Tensor samples_B;     // int64: global number of each sequence, the key of dropout
+  double loss_scale = 1.0;  // 1 / valid labels of the whole global batch
+  int64_t step = 0;         // optimizer step, another key of dropout
+};
+
+/// What attention needs beside its input.
+struct AttentionShape {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
+};
+
+/// Which dropout mask: (seed, step, site, sample, position, channel) decide each element.
+struct DropoutKey {
+  double probability = 0;
+  uint64_t seed = 0;
+  uint64_t site = 0;
+
+  uint64_t stream(int64_t step) const { return static_cast<uint64_t>(step) * 0x100000000u + site; }
+};
+
+struct Primitives {
+  /// Rows of the table: [B,T] -> [B,T,C].
+  std::function<at::Tensor(const at::Tensor& tokens_BT, const Weight& table_VC)> embedding;
+  /// (x, s): s = input + residual (input itself where residual is undefined), x = RMSNorm(s) * gain.
+  std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
+                                                  const Weight& gain_C, double eps)>
+      add_norm;
+  /// x W^T: [B,T,C] -> [B,T,O].
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
+  /// Rotary positions, then causal grouped-query attention; rows of the input are q heads, k heads, v heads.
+  /// [B,T,(H+2K)D] -> [B,T,HD].
+  std::function<at::Tensor(const at::Tensor& qkv, const at::Tensor& positions_BT, const AttentionShape& shape)> attention;
+  /// silu(gate) * up; rows of the input are gate, up: [B,T,2I] -> [B,T,I].
+  std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
+  /// Zeroes elements by key and scales the rest by 1/(1-p).
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key)> dropout;
+  /// Sum over valid labels of -log softmax(x W^T)[label], times batch.loss_scale; a scalar in float64.
+  /// Its gradient must be 1: the loss is where backward starts.
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch)> cross_entropy;
+};
+
+/// Built from plain ATen operators and autograd, any dtype: slow, short, the oracle of every other binding.
+Primitives plain_primitives();
+/// One-pass kernels and products that add weight gradients straight into their buffers. CPU.
+Primitives fused_primitives();
+
+}  // namespace orthant

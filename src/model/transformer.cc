@@ -1,0 +1,81 @@
+#include "model/transformer.h"
+
+#include "base/errors.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+namespace orthant {
+
+std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t positions, at::ScalarType dtype) {
+  const auto frequencies = inverse_frequencies(a);
+  at::Tensor f = at::empty({static_cast<int64_t>(frequencies.size())}, at::kDouble);
+  std::copy(frequencies.begin(), frequencies.end(), f.mutable_data_ptr<double>());
+  const at::Tensor angles = at::outer(at::arange(positions, at::kDouble), f);
+  return {angles.cos().to(dtype), angles.sin().to(dtype)};
+}
+
+Transformer::Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options)
+    : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
+  const auto& a = architecture_;
+  const bool wide = weights.values().scalar_type() == at::kDouble;
+  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide ? at::kDouble : at::kFloat);
+  attention_ = {a.num_attention_heads, a.num_key_value_heads, a.head_dim, cos, sin};
+  for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
+    auto weight = [&](const std::string& name) {
+      return &weights[fmt::format("model.layers.{}.{}", layer, name)];
+    };
+    blocks_.push_back({weight("input_layernorm.weight"), weight("self_attn.qkv_proj"), weight("self_attn.o_proj.weight"),
+                       weight("post_attention_layernorm.weight"), weight("mlp.gate_up_proj"),
+                       weight("mlp.down_proj.weight")});
+  }
+  embedding_ = &weights["model.embed_tokens.weight"];
+  final_norm_ = &weights["model.norm.weight"];
+  head_ = a.tie_word_embeddings ? embedding_ : &weights["lm_head.weight"];
+}
+
+at::Tensor Transformer::embed(const Microbatch& batch) const {
+  return primitives_.dropout(primitives_.embedding(batch.tokens_BT, *embedding_), batch,
+                             {architecture_.dropout, options_.seed, 0});
+}
+
+at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
+  const Block& w = blocks_[static_cast<size_t>(layer)];
+  const double eps = architecture_.rms_norm_eps;
+  const auto site = 1 + 2 * static_cast<uint64_t>(layer);
+  auto drop = [&](const at::Tensor& t, uint64_t which) {
+    return primitives_.dropout(t, batch, {architecture_.dropout, options_.seed, which});
+  };
+  const auto [normed_x, x] = primitives_.add_norm(x_BTC, {}, *w.input_norm, eps);
+  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch.positions_BT, attention_);
+  const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), site);
+  const auto [normed_s, s] = primitives_.add_norm(after_attention, x, *w.post_norm, eps);
+  const at::Tensor mixed = primitives_.swiglu(primitives_.linear(normed_s, *w.gate_up));
+  return s + drop(primitives_.linear(mixed, *w.down), site + 1);
+}
+
+at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
+  if (!options_.recompute) return run_block(layer, x_BTC, batch);
+  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(layer, x, batch); });
+}
+
+at::Tensor Transformer::loss(const at::Tensor& x_BTC, const Microbatch& batch) const {
+  const at::Tensor normed = primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
+  return primitives_.cross_entropy(normed, *head_, batch);
+}
+
+at::Tensor Transformer::forward(const Microbatch& batch) const {
+  at::Tensor x = embed(batch);
+  for (int layer = 0; layer < architecture_.num_hidden_layers; ++layer) x = block(layer, x, batch);
+  return loss(x, batch);
+}
+
+at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
+  const at::Tensor normed = primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
+  return primitives_.linear(normed, *head_);
+}
+
+int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }
+
+}  // namespace orthant

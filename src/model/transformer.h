@@ -1,0 +1,63 @@
+// A LLaMA-style decoder, written once, on plain tensors, for one device. What runs on a mesh is this, with other primitives.
+// RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202; grouped-query attention: 2305.13245.
+#pragma once
+
+#include "model/architecture.h"
+#include "model/primitives.h"
+#include "model/weights.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace orthant {
+
+/// [P, D/2] cosines and sines of position x inverse frequency; computed in float64, stored in the given dtype.
+std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t positions, at::ScalarType dtype);
+
+class Transformer {
+ public:
+  struct Options {
+    bool recompute = false;  // every block keeps its input only and runs again in backward
+    uint64_t seed = 0;       // of dropout
+  };
+
+  Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options);
+
+  /// [B,T] -> [B,T,C].
+  at::Tensor embed(const Microbatch& batch) const;
+  /// One block: [B,T,C] -> [B,T,C].
+  at::Tensor block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+  /// Final norm, head and loss: the sum of token losses times batch.loss_scale, a float64 scalar.
+  at::Tensor loss(const at::Tensor& x_BTC, const Microbatch& batch) const;
+  /// The whole model: embed, every block, loss.
+  at::Tensor forward(const Microbatch& batch) const;
+  /// Final norm and head: [B,T,C] -> [B,T,V].
+  at::Tensor logits(const at::Tensor& x_BTC) const;
+
+  /// How often one microbatch adds to a weight's gradient: twice for a tied embedding, else once.
+  int uses(const Weight& weight) const;
+
+  const Architecture& architecture() const { return architecture_; }
+  const AttentionShape& attention_shape() const { return attention_; }
+
+ private:
+  friend class Decoder;
+  struct Block {
+    const Weight *input_norm, *qkv, *o, *post_norm, *gate_up, *down;
+  };
+  at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+
+  Architecture architecture_;
+  Primitives primitives_;
+  Options options_;
+  AttentionShape attention_;
+  std::vector<Block> blocks_;
+  const Weight *embedding_, *final_norm_, *head_;
+};
+
+/// Runs f(x) without keeping anything but x, and again, with grad, when the gradient arrives (Chen et al. 2016,
+/// arXiv 1604.06174). f must be a pure function of x and of captured constants.
+at::Tensor recompute(const at::Tensor& x, std::function<at::Tensor(const at::Tensor&)> f);
+
+}  // namespace orthant

@@ -1,0 +1,84 @@
+// The parameters of one device: flat buffers of master weights, gradients and working copies, and named views into them.
+#pragma once
+
+#include "model/architecture.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+
+/// One matrix or vector as the model uses it: a parameter, or adjacent parameters fused into one (q, k, v).
+/// Operators add their weight gradients into `gradient` themselves, in its own precision; autograd never holds one.
+struct Weight {
+  at::Tensor value;     // working dtype; a leaf that requires grad, so that autograd follows what it is used in
+  at::Tensor gradient;  // master dtype
+  int index = 0;        // position in Weights::all()
+  const std::function<void(const Weight&)>* listener = nullptr;
+
+  /// True for the first gradient of a step: the operator then overwrites instead of adding. Resets to false.
+  bool take_fresh() const { return std::exchange(fresh, false); }
+  /// Every operator says so when it has added one microbatch's share to `gradient`.
+  void written() const {
+    if (*listener) (*listener)(*this);
+  }
+  mutable bool fresh = true;
+};
+
+/// Flat buffers hold the parameters in the given order; every Weight starts on a 128-byte boundary, gaps stay zero.
+/// With a float32 or float64 working dtype, values and masters are the same memory; with bfloat16 the master is float32.
+class Weights {
+ public:
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, at::Device device = at::kCPU);
+  Weights(const Weights&) = delete;
+
+  /// A weight by its parameter's name, or by the fused name of a group. LogicError when there is none.
+  const Weight& operator[](const std::string& name) const;
+  const std::vector<Weight>& all() const { return weights_; }
+  const std::vector<ParameterInfo>& parameters() const { return parameters_; }
+
+  /// Views of single parameters, by position in parameters().
+  at::Tensor master(size_t parameter) const { return view(masters_, parameter); }
+  at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
+  at::Tensor view(const at::Tensor& flat, size_t parameter) const;
+
+  at::Tensor masters() const { return masters_; }
+  at::Tensor gradients() const { return gradients_; }
+  at::Tensor values() const { return values_; }
+  /// First element and number of elements of a weight in the flat buffers.
+  std::pair<int64_t, int64_t> extent(size_t weight) const { return extents_[weight]; }
+  int64_t flat_size() const { return masters_.numel(); }
+
+  /// Masters from the counter-based generator keyed by (seed, name, global index); then publish().
+  void initialize(uint64_t seed);
+  /// Copies masters to working values where they differ in dtype.
+  void publish();
+  /// Every weight's next gradient overwrites the last one.
+  void begin_gradients();
+  /// Zeroes the gradients of weights that got none in this step.
+  void finish_gradients();
+  /// Called whenever an operator has added to a weight's gradient.
+  std::function<void(const Weight&)> on_gradient;
+
+ private:
+  std::vector<ParameterInfo> parameters_;
+  std::vector<int64_t> offsets_;  // of each parameter in the flat buffers
+  std::vector<Weight> weights_;
+  std::vector<std::pair<int64_t, int64_t>> extents_;
+  std::map<std::string, int> by_name_;
+  at::Tensor masters_, gradients_, values_;
+};
+
+/// Elements of a flat buffer that holds these parameters, gaps included.
+int64_t flat_elements(const std::vector<ParameterInfo>& parameters);
+
+/// The stream of random numbers that belongs to a name (FNV-1a, 64 bits).
+uint64_t stream_of(std::string_view name);
+
+}  // namespace orthant
