@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Holds the walls between the rooms of src/: which room may include which, what stays above the torch line, how long a file
+may be. Run by ctest as `layers`. The table below is the design: a new arrow is a change to it, and is reviewed as one.
+
+  tools/check_layers.py [ROOT]          checks the tree, exit 1 and one line a finding if something is wrong
+  tools/check_layers.py --map [ROOT]    prints docs/map.md
+"""
+import os
+import re
+import sys
+from typing import NamedTuple
+
+
+class Room(NamedTuple):
+    sentence: str     # what the room knows, for docs/map.md
+    torch: bool       # may it include torch headers?
+    arrows: str = ""  # rooms it may include, separated by spaces
+
+
+# Above the torch line first, bottom to top; then below it. `X/plan` is the pure half of folder X (see PLAN_FILE).
+ROOMS = {
+    "base": Room("Errors, checks, text for people, strict JSON.", False),
+    "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
+    "schedule": Room("Who does what when: actions, schedules, timelines, drawings.", False, "base"),
+    "parallel/data/plan": Room("Data parallelism as values: buckets, shares of a batch.", False, "mesh schedule base"),
+    "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
+    "plan": Room("The run file, and the Plan made from it.", False,
+                 "parallel/data/plan model/plan mesh schedule base"),
+    "comm": Room("Process groups bound to mesh axes, counted collectives, launch. Alone in naming c10d.", True, "mesh base"),
+    "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
+    "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
+    "data": Room("Text to tokens to microbatches, in an order that no layout changes.", False, "mesh base"),
+    "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "base"),
+    "parallel/data": Room("Data parallelism carried out: gradients reduced while backward runs.", True,
+                          "parallel/data/plan comm mesh base"),
+    "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
+                    "parallel/data parallel/data/plan plan comm model model/plan data checkpoint mesh schedule base"),
+    "app": Room("The commands.", True, "runtime plan comm model model/plan data checkpoint mesh schedule base"),
+}
+PLAN_FOLDERS = re.compile(r"parallel/.*|model")
+PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")
+TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
+WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 17-25 s and more than a gigabyte a file
+ONLY_COMM = re.compile(r"\bc10d::|\bProcessGroup(Gloo|NCCL)?\b|\buc[pst]_\w+")
+ONLY_COMM_HEADER = re.compile(r"torch/csrc/distributed/|uc[pst]/")
+FILE_LINES, HEADER_LINES, FUNCTION_LINES = 400, 250, 60
+
+
+class File(NamedTuple):
+    path: str       # from the root: src/mesh/mesh.h
+    room: str       # "" outside src/
+    text: str
+    includes: list  # as written
+
+
+def room_of(path):
+    """The room of a path below src/, or None: the longest folder in the table; pure files belong to the pure half."""
+    folder, name = os.path.split(path)
+    while folder and folder not in ROOMS and folder + "/plan" not in ROOMS:
+        folder = os.path.dirname(folder)
+    if PLAN_FOLDERS.fullmatch(folder) and PLAN_FILE.fullmatch(name):
+        folder += "/plan"
+    return folder if folder in ROOMS else None
+
+
+def read_tree(root):
+    files = []
+    for top in ("src", "tests", "benchmarks"):
+        for folder, _, names in os.walk(os.path.join(root, top)):
+            for name in sorted(names):
+                if name.endswith((".cc", ".h", ".cu")):
+                    path = os.path.relpath(os.path.join(folder, name), root)
+                    with open(os.path.join(root, path), encoding="utf-8") as stream:
+                        text = stream.read()
+                    includes = re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', text, re.M)
+                    files.append(File(path, room_of(path[4:]) if top == "src" else "", text, includes))
+    return sorted(files)
+
+
+def arrows_of(files):
+    """The real arrows: (room, other room) -> the first file that draws it."""
+    known = {f.path[4:]: f.room for f in files if f.room}
+    arrows = {}
+    for f in files:
+        for include in f.includes:
+            other = known.get(include)
+            if f.room and other and other != f.room:
+                arrows.setdefault((f.room, other), f"{f.path} includes {include}")
+    return arrows
+
+
+def find_cycle(graph):
+    """A list of nodes that ends where it began, or None. graph: node -> nodes."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node):] + [node]
+        if node not in done:
+            path.append(node)
+            for other in sorted(graph.get(node, ())):
+                if cycle := visit(other):
+                    return cycle
+            path.pop()
+            done.add(node)
+        return None
+
+    return next((cycle for node in sorted(graph) if (cycle := visit(node))), None)
+
+
+def check_arrows(files):
+    for (room, other), where in sorted(arrows_of(files).items()):
+        if other not in ROOMS[room].arrows.split():
+            yield f"{where}: {room} may not know {other} (it may know: {ROOMS[room].arrows or 'nothing'})"
+    paths = {f.path[4:] for f in files if f.path.startswith("src/")}
+    graphs = {"rooms of the table": {name: room.arrows.split() for name, room in ROOMS.items()},
+              "files": {f.path[4:]: [i for i in f.includes if i in paths] for f in files if f.path.startswith("src/")}}
+    for what, graph in graphs.items():
+        if cycle := find_cycle(graph):
+            yield f"a cycle between {what}: {' -> '.join(cycle)}"
+
+
+def check_torch(f):
+    """The torch line, and what only comm may name."""
+    for include in f.includes:
+        if include in WHOLE_TORCH:
+            yield f"{f.path} includes {include}: take ATen/core/Tensor.h or per-operator headers"
+        elif f.room and not ROOMS[f.room].torch and TORCH_HEADER.match(include):
+            yield f"{f.path} includes {include}: {f.room} knows no torch"
+        if f.room and f.room != "comm" and ONLY_COMM_HEADER.match(include):
+            yield f"{f.path} includes {include}: only comm names its transports"
+    code = re.sub(r'//[^\n]*|/\*.*?\*/|"(\\.|[^"\\\n])*"', "", f.text, flags=re.S)
+    if f.room and f.room != "comm" and (name := ONLY_COMM.search(code)):
+        yield f"{f.path} names {name.group()}: only comm names its transports"
+
+
+def check_form(f):
+    header, lines = f.path.endswith(".h"), f.text.count("\n")
+    limit = HEADER_LINES if header else FILE_LINES
+    if f.room is None:
+        yield f"{f.path}: its folder is no room of the table in tools/check_layers.py"
+    if lines > limit:
+        yield f"{f.path} has {lines} lines, more than {limit}: split it along an idea"
+    if header and not f.text.startswith("//"):
+        yield f"{f.path}: a header begins with a comment that says what it is for"
+    # Highway's -inl.h files are read once for each instruction set, so they toggle a guard instead.
+    if header and not re.search(r"^#pragma once$|== defined\(HWY_TARGET_TOGGLE\)$", f.text, re.M):
+        yield f"{f.path}: #pragma once is missing"
+
+
+def long_functions(f):
+    """Warnings only: a function that starts in the first column and goes on for more than a screen."""
+    start = None
+    for number, line in enumerate(f.text.split("\n"), 1):
+        if line.endswith("{") and re.match(r"\w", line) and not re.match(r"(namespace|struct|class|enum|union|extern)\b", line):
+            start = number
+        elif line.startswith("}") and start:
+            if number - start > FUNCTION_LINES:
+                yield f"{f.path}:{start}: a function of {number - start} lines"
+            start = None
+
+
+def check_build(root):
+    """CMakeLists.txt links no room to another that the table does not let it know, and torch only below the line."""
+    with open(os.path.join(root, "CMakeLists.txt"), encoding="utf-8") as stream:
+        calls = re.findall(r"^orthant_room\(([\w/]+)([^)]*)\)", stream.read(), re.M)
+    for folder, words in calls:
+        words = words.split()
+        room = folder + "/plan" if "PLAN" in words else folder
+        if room not in ROOMS:
+            yield f"CMakeLists.txt: {room} is no room of the table in tools/check_layers.py"
+            continue
+        if "TORCH" in words and not ROOMS[room].torch:
+            yield f"CMakeLists.txt links torch into {room}, which knows no torch"
+        for other in words:
+            if other in ROOMS and other not in ROOMS[room].arrows.split():
+                yield f"CMakeLists.txt links {other} into {room}, which may not know it"
+
+
+def check_papers(root, path="docs/papers.md"):
+    """Every folder or file that the page of papers points at exists."""
+    if os.path.exists(os.path.join(root, path)):
+        with open(os.path.join(root, path), encoding="utf-8") as stream:
+            for target in re.findall(r"`(src/[^`]+)`", stream.read()):
+                if not os.path.exists(os.path.join(root, target)):
+                    yield f"{path} points at {target}, which does not exist"
+
+
+def check(root):
+    files = read_tree(root)
+    found = [] if files else [f"{root} holds no source file"]
+    for f in files:
+        found += [*check_torch(f), *check_form(f)]
+    return found + [*check_arrows(files), *check_build(root), *check_papers(root)]
+
+
+def print_map(root):
+    """docs/map.md: the rooms that have files, in the table's order, and the arrows that their includes draw."""
+    files = read_tree(root)
+    rooms = [room for room in ROOMS if any(f.room == room for f in files)]
+    real = {room: [other for other in ROOMS if (room, other) in arrows_of(files)] for room in rooms}
+    out = ["# Map", "", "The rooms of `src/` and what each includes. Printed by `tools/check_layers.py --map > docs/map.md`; the",
+           "test `layers` fails when the page and the code differ. `X/plan` is the half of folder X that knows no torch.", "",
+           "| room | what it knows | includes | torch |", "|---|---|---|---|"]
+    for room in rooms:
+        out.append(f"| {room} | {ROOMS[room].sentence} | {', '.join(real[room])} | {'yes' if ROOMS[room].torch else ''} |")
+    out += ["", "The same as a drawing, without the arrows that follow from others:", "", "```mermaid", "flowchart TB"]
+    for title, torch in (("knows no torch", False), ("knows torch", True)):
+        out.append(f'  subgraph "{title}"')
+        out += [f'    {node(room)}["{room}"]' for room in rooms if ROOMS[room].torch == torch]
+        out.append("  end")
+    for room in rooms:
+        out += [f"  {node(room)} --> {node(other)}" for other in real[room]
+                if not any(other in reachable(real, third) for third in real[room] if third != other)]
+    return "\n".join(out + ["```", ""])
+
+
+def node(room):
+    return room.replace("/", "_")
+
+
+def reachable(graph, start):
+    seen, todo = set(), list(graph.get(start, ()))
+    while todo:
+        if (other := todo.pop()) not in seen:
+            seen.add(other)
+            todo += graph.get(other, ())
+    return seen
+
+
+def main(arguments):
+    root = next((a for a in arguments if not a.startswith("-")), os.path.join(os.path.dirname(__file__), ".."))
+    if "--map" in arguments:
+        print(print_map(root), end="")
+        return 0
+    found = check(root)
+    with_map = os.path.join(root, "docs/map.md")
+    if not os.path.exists(with_map) or open(with_map, encoding="utf-8").read() != print_map(root):
+        found.append("docs/map.md is not what the code is: tools/check_layers.py --map > docs/map.md")
+    for f in read_tree(root):
+        for warning in long_functions(f):
+            print("warning:", warning)
+    for finding in found:
+        print("error:", finding)
+    print(f"{len(found)} findings" if found else "all walls stand")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
