@@ -24,7 +24,7 @@ TerminalStyle choose_style(bool is_terminal, const std::function<const char*(con
 /// The style for a file descriptor of this process.
 TerminalStyle terminal_style(int file_descriptor);
 
-/// "  -  " when not known, else "4 s", "1m28", "2h05", "3d07": never wider than 5.
+/// "42s", "1m28", "12m", "2h05", "31h", "3d07", "-" when not known: at most four columns.
 std::string short_duration(double seconds);
 
 /// Seconds until the end: the median of the last 50 step times, times the steps left. Not a number without any step.
@@ -33,8 +33,9 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left);
 /// The middle value; the mean of the two in the middle of an even number; not a number when empty.
 double median(std::span<const double> values);
 
-/// One line without its newline, at most 100 columns, columns fixed for one value of total_steps:
-/// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-04  7.8k tok/s  98 ms  comm 4%  mem 0.4G  eta 1m28"
+/// One line without its newline, at most 100 columns, columns fixed for one value of total_steps (which is itself left
+/// out beyond 9999). "-" stands for what is not known. mem is the largest rank's peak in MiB (M) or GiB (G):
+/// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);
 
 /// "valid  120/1000  loss 2.5511  bits/byte 1.842", its columns under those of step_line.
@@ -42,22 +43,22 @@ std::string validation_line(const ValidationMetrics& metrics, int64_t total_step
 
 /// What a run is about to do. Empty strings and zeros are left out of the box.
 struct Banner {
-  std::string version;                // "0.1.0"
-  std::string model;                  // "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000"
+  std::string version = {};           // "0.1.0"
+  std::string model = {};             // "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000"
   int64_t parameters = 0;
-  std::string data;                   // "jargon.txt.gz, 1.6M training tokens, train:8000 tokenizer"
+  std::string data = {};              // "jargon.txt.gz, 1.6M training tokens, train:8000 tokenizer"
   int64_t tokens = 0;                 // this run will see
   double epochs = 0;                  // passes over the data these tokens are
   int64_t steps = 0;
-  std::string batch;                  // "32 sequences of 256 tokens, microbatches of 4"
+  std::string batch = {};             // "32 sequences of 256 tokens, microbatches of 4"
   int64_t ranks = 0;
-  std::string mesh;                   // "data 2"
-  std::string device;                 // "cpu, float32"
-  std::string transport;              // "gloo"
+  std::string mesh = {};              // "data 2"
+  std::string device = {};            // "cpu, float32"
+  std::string transport = {};         // "gloo"
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
-  std::string output_folder;
-  std::string resumed_from;           // "step 100 of runs/jargon/checkpoints/step-000100"
+  std::string output_folder = {};
+  std::string resumed_from = {};      // "step 100 of runs/jargon/checkpoints/step-000100"
 };
 
 /// The opening box, lines ended by newlines.
@@ -75,10 +76,14 @@ struct Summary {
   double step_seconds_median = 0;
   double communication_share = 0;     // exposed communication over step time, 0..1
   int64_t peak_memory_bytes = 0, memory_expected_bytes = 0;  // of the largest rank
-  std::string checkpoint, report;     // paths
-  std::string resume_command, sample_command;
-  std::string sample_text;            // generated; control characters are not printed
+  std::string checkpoint = {}, report = {};  // paths
+  std::string resume_command = {}, sample_command = {};
+  std::string sample_text = {};       // generated; control characters are not printed
 };
+
+/// The text as something a terminal or a page can show: valid UTF-8 (a replacement character for each byte that is not),
+/// no control characters but newline and tab. Generated text may hold anything.
+std::string printable(std::string_view text);
 
 /// The closing summary, lines ended by newlines. The commands stand alone on their lines, ready to be copied.
 std::string summary(const Summary& summary, const TerminalStyle& style);

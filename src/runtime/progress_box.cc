@@ -1,0 +1,188 @@
+// The opening box and the closing summary.
+#include "runtime/progress.h"
+
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+namespace {
+
+constexpr size_t kLabelColumns = 12, kMostColumns = 100;
+
+struct Row {
+  std::string label;
+  std::string value;
+};
+
+// Bytes that continue a UTF-8 character take no column.
+size_t columns(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// Breaks at spaces into lines of at most `width` columns; a longer word (a path) stays whole.
+std::vector<std::string> wrap(const std::string& text, size_t width) {
+  std::vector<std::string> lines(1);
+  for (const auto& word : split(text, ' ')) {
+    auto& line = lines.back();
+    if (line.empty()) {
+      line = word;
+    } else if (columns(line) + 1 + columns(word) <= width) {
+      line += ' ' + word;
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
+}
+
+std::string repeat(std::string_view piece, size_t times) {
+  std::string out;
+  for (size_t i = 0; i < times; ++i) out += piece;
+  return out;
+}
+
+std::string bold(const std::string& text, const TerminalStyle& style) {
+  return style.color ? "\x1b[1m" + text + "\x1b[0m" : text;
+}
+std::string dim(const std::string& text, const TerminalStyle& style) {
+  return style.color ? "\x1b[2m" + text + "\x1b[0m" : text;
+}
+
+std::string plural(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
+bool known(double value) { return std::isfinite(value) && value != 0; }
+
+struct Pieces {
+  std::string_view top_left, top_right, bottom_left, bottom_right, across, down;
+};
+constexpr Pieces kUnicodePieces = {"\u256d", "\u256e", "\u2570", "\u256f", "\u2500", "\u2502"};
+constexpr Pieces kAsciiPieces = {"+", "+", "+", "+", "-", "|"};
+
+std::string box(const std::string& title, const std::vector<Row>& rows, const TerminalStyle& style) {
+  const Pieces& piece = style.unicode ? kUnicodePieces : kAsciiPieces;
+  constexpr size_t kFrame = 6;  // two bars, two spaces beside each
+  std::vector<Row> lines;
+  size_t width = 64;
+  for (const auto& row : rows) {
+    std::string label = row.label;
+    for (const auto& value : wrap(row.value, kMostColumns - kFrame - kLabelColumns)) {
+      lines.push_back({std::exchange(label, ""), value});
+      width = std::max(width, kLabelColumns + columns(value));
+    }
+  }
+  std::string out = fmt::format("{}{} {} {}{}\n", piece.top_left, piece.across, bold(title, style),
+                                repeat(piece.across, width + 1 - columns(title)), piece.top_right);
+  for (const auto& [label, value] : lines) {
+    out += fmt::format("{}  {}{}{}  {}\n", piece.down, dim(fmt::format("{:<{}}", label, kLabelColumns), style), value,
+                       repeat(" ", width - kLabelColumns - columns(value)), piece.down);
+  }
+  return out + fmt::format("{}{}{}\n", piece.bottom_left, repeat(piece.across, width + 4), piece.bottom_right);
+}
+
+std::string joined_facts(const std::vector<std::string>& facts) {
+  std::vector<std::string> present;
+  std::copy_if(facts.begin(), facts.end(), std::back_inserter(present), [](const auto& fact) { return !fact.empty(); });
+  return join(present, ", ");
+}
+
+std::string or_nothing(bool present, const std::string& text) { return present ? text : ""; }
+
+std::vector<Row> summary_rows(const Summary& s) {
+  std::vector<Row> rows;
+  const auto add = [&](const char* label, bool present, const std::string& value) {
+    if (present) rows.push_back({label, value});
+  };
+  add("loss", known(s.last_loss),
+      or_nothing(known(s.first_loss), fmt::format("{:.4f} at first, ", s.first_loss)) +
+          fmt::format("{:.4f} at last", s.last_loss));
+  add("validation", known(s.best_validation_loss),
+      fmt::format("{:.4f} at best, after step {}{}", s.best_validation_loss, s.best_validation_step,
+                  or_nothing(known(s.best_bits_per_byte), fmt::format("; {:.3f} bits/byte", s.best_bits_per_byte))));
+  add("speed", known(s.tokens_per_second_median),
+      fmt::format("{} tokens/s{} (medians)", human_count(s.tokens_per_second_median),
+                  or_nothing(known(s.step_seconds_median), ", " + human_seconds(s.step_seconds_median) + " a step")));
+  add("waiting", std::isfinite(s.communication_share) && s.steps > 0,
+      fmt::format("{:.1f}% of the time, for communication that compute did not hide", 100 * s.communication_share));
+  const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
+  add("memory", peak > 0,
+      human_bytes(peak) + " at peak on the largest rank" +
+          or_nothing(expected > 0, fmt::format("; expected {} ({:+.0f}%)", human_bytes(expected),
+                                               100 * (peak - expected) / expected)));
+  add("checkpoint", !s.checkpoint.empty(), s.checkpoint);
+  add("report", !s.report.empty(), s.report);
+  return rows;
+}
+
+}  // namespace
+
+std::string banner(const Banner& b, const TerminalStyle& style) {
+  std::vector<Row> rows;
+  const auto add = [&](const char* label, const std::vector<std::string>& facts) {
+    if (auto value = joined_facts(facts); !value.empty()) rows.push_back({label, value});
+  };
+  add("model", {b.model});
+  add("parameters", {or_nothing(b.parameters > 0, grouped(b.parameters))});
+  add("data", {b.data});
+  add("this run", {or_nothing(b.steps > 0, plural(b.steps, "step")),
+                   or_nothing(b.tokens > 0, human_count(static_cast<double>(b.tokens)) + " tokens"),
+                   or_nothing(b.epochs > 0, fmt::format("{:.2f} epochs", b.epochs))});
+  add("batch", {b.batch});
+  add("mesh", {b.mesh, or_nothing(b.ranks > 0, plural(b.ranks, "rank"))});
+  add("device", {b.device, or_nothing(b.threads_per_rank > 0, plural(b.threads_per_rank, "thread") + " a rank"),
+                 or_nothing(!b.transport.empty(), b.transport + " transport")});
+  add("memory", {or_nothing(b.memory_expected_bytes > 0,
+                            human_bytes(static_cast<double>(b.memory_expected_bytes)) + " expected on the largest rank")});
+  add("output", {b.output_folder});
+  add("resumed", {or_nothing(!b.resumed_from.empty(), "from " + b.resumed_from)});
+  return box(b.version.empty() ? "orthant" : "orthant " + b.version, rows, style);
+}
+
+std::string summary(const Summary& s, const TerminalStyle& style) {
+  const std::string title = s.steps > 0 ? fmt::format("{} in {}", plural(s.steps, "step"), human_seconds(s.seconds))
+                                        : std::string("no step was left to do");
+  std::string out = box(title, summary_rows(s), style);
+  const std::array<std::pair<const char*, const std::string*>, 2> commands = {
+      {{"To go on:", &s.resume_command}, {"To sample:", &s.sample_command}}};
+  for (const auto& [label, command] : commands) {
+    if (!command->empty()) out += fmt::format("\n{}\n  {}\n", dim(label, style), bold(*command, style));
+  }
+  if (const std::string sample = printable(s.sample_text); !trim(sample).empty()) {
+    out += fmt::format("\n{}\n", dim("A sample:", style));
+    for (const auto& line : split(trim(sample), '\n')) out += line.empty() ? "\n" : "  " + line + "\n";
+  }
+  return out;
+}
+
+std::string printable(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    const unsigned lead = byte(i);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3
+                        : lead >= 0xf0 && lead < 0xf5                   ? 4 : 0;
+    bool valid = length > 0;
+    for (size_t k = 1; k < length; ++k) valid = valid && (byte(i + k) & 0xc0) == 0x80;
+    // Longer than needed, a surrogate, or beyond the last code point.
+    if (lead == 0xe0) valid = valid && byte(i + 1) >= 0xa0;
+    if (lead == 0xed) valid = valid && byte(i + 1) < 0xa0;
+    if (lead == 0xf0) valid = valid && byte(i + 1) >= 0x90;
+    if (lead == 0xf4) valid = valid && byte(i + 1) < 0x90;
+    const bool control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7f ||
+                         (lead == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0);
+    if (!valid) out += "\ufffd";
+    if (valid && !control) out += text.substr(i, length);
+    i += valid ? length : 1;
+  }
+  return out;
+}
+
+}  // namespace orthant
