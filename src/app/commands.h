@@ -12,7 +12,7 @@ namespace orthant {
 struct RunFileArguments {
   std::string run_file;
   std::vector<std::string> overrides;  // as load_config takes them
-  bool print_config = false;           // print the effective configuration and stop (done before the command is called)
+  bool print_config = false;           // print the effective configuration and stop
 };
 
 struct TrainArguments : RunFileArguments {

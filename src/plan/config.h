@@ -1,5 +1,5 @@
 // The run file as a value: one plain struct per TOML section, members named as the keys, defaults as documented, and for
-// every value where it came from. config_table.cc holds the one table of types, ranges and help that all else is made from.
+// every value where it came from. config_table.cc holds the one table of ranges and help that all else is made from.
 #pragma once
 
 #include <array>
@@ -13,12 +13,12 @@
 namespace orthant {
 
 struct JobConfig {
-  std::string dump_folder = "runs/orthant";
+  std::string dump_folder = "runs/jargon";
   std::string description;
 };
 
 struct RunConfig {
-  int64_t ranks = 1;
+  int64_t ranks = 4;
   std::string device = "cpu";
   std::string transport = "auto";
   int64_t threads_per_rank = 0;
@@ -57,7 +57,7 @@ struct HeldOut {
 };
 
 struct DataConfig {
-  std::vector<std::string> path;
+  std::vector<std::string> path = {"corpus.txt"};
   HeldOut validation;
   std::string tokenizer = "byte";
 };
@@ -152,14 +152,19 @@ struct Config {
 /// Equal values under every key; origins are not compared.
 bool operator==(const Config& a, const Config& b);
 
-/// Reads the run file (path may be empty: defaults alone), then the overrides, each "--section.key", "--section.key=v"
-/// or "section.key=v"; a value may follow as the next element. '-' and '_' are the same in keys, lists are "a,b",
+/// Reads the run file (an empty path: defaults alone), then the overrides, each "--section.key", "--section.key=v" or
+/// "section.key=v"; a value may follow as the next element. '-' and '_' are the same in keys, lists are "a,b", and
 /// "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError with the place and the nearest key or legal
-/// values for unknown keys, wrong types, values out of range, keys given twice in the file, and TOML syntax.
+/// values: unknown keys, wrong types, values out of range, keys given twice in the file, TOML syntax.
 Config load_config(const std::string& path, std::span<const std::string> overrides);
 
 /// As load_config, from text; `name` stands for the file in messages and origins.
 Config parse_config(std::string_view text, const std::string& name, std::span<const std::string> overrides);
+
+/// Moves the overrides out of a command line, in order, each with the element that holds its value, and returns them;
+/// what stays are commands, files and plain options. An element is an override when it reads "--section.key...",
+/// "section.key=..."; which of them take the next element as value follows from the key's type.
+std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
 /// What this program can do beyond the plain CPU build; main() knows, this room does not.
 struct Abilities {
@@ -168,16 +173,19 @@ struct Abilities {
   bool nccl = false;
 };
 
+/// Throws ConfigError unless model.from is empty or names a directory that holds a config.json.
+void check_model_from(const Config& config);
+
 /// The checks that concern several keys and need no model, mesh or data; and the refusal, with the legal value, of what
 /// this version does not run yet. Throws ConfigError.
 void check_config(const Config& config, const Abilities& abilities = {});
 
-/// The effective configuration as TOML, each line with a comment that says where the value came from. Loading the result
-/// gives an equal Config.
+/// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
+/// equal Config.
 std::string print_config(const Config& config);
 
-/// All keys, grouped by section: type, default, legal values, help. `section` empty: all sections.
-std::string config_help(std::string_view section = {});
+/// The keys as text for --help, grouped by section: `--section.key TYPE`, help, default and legal values.
+std::string config_help();
 
 /// The reference page of the run file, in Markdown (docs/run-file.md).
 std::string config_reference();

@@ -1,0 +1,77 @@
+#include "plan/config.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/errors.h"
+#include "plan/config_table.h"
+
+namespace orthant {
+namespace {
+
+std::string origin(const Config& config, std::string_view key) {
+  const auto it = config.origins.find(key);
+  return it == config.origins.end() ? "default" : it->second;
+}
+
+bool is_default(const Config& config, std::string_view key) { return !config.origins.contains(key); }
+
+std::string read_run_file(const std::string& path) {
+  if (std::filesystem::is_directory(path)) throw ConfigError(path + " is a directory; name a run file (TOML)");
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  if (!file.is_open() || file.bad()) {
+    throw ConfigError(fmt::format("cannot read the run file {}: {}; examples/ holds run files to start from", path,
+                                  std::strerror(errno)));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Config::locate(std::string_view name) const {
+  const Key* key = find_key(name);
+  ORTHANT_CHECK(key != nullptr, name);
+  return fmt::format("{} = {} ({})", key->full_name(), value_text(*key, *this), origin(*this, key->full_name()));
+}
+
+bool operator==(const Config& a, const Config& b) {
+  // The text of a value is exact: floats are printed with as many digits as they need.
+  return std::ranges::all_of(config_table(),
+                             [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
+}
+
+void derive_defaults(Config& config) {
+  if (is_default(config, "lr_scheduler.warmup_steps") && config.lr_scheduler.warmup_steps > config.training.steps) {
+    config.lr_scheduler.warmup_steps = config.training.steps;
+    config.origins["lr_scheduler.warmup_steps"] = "default, no more than training.steps";
+  }
+  if (is_default(config, "training.local_batch_size") &&
+      config.training.local_batch_size > config.training.global_batch_size) {
+    config.training.local_batch_size = config.training.global_batch_size;
+    config.origins["training.local_batch_size"] = "default, no more than training.global_batch_size";
+  }
+  if (is_default(config, "validation.freq") && config.data.validation == HeldOut{0.0, {}}) {
+    config.validation.freq = 0;
+    config.origins["validation.freq"] = "default where data.validation holds nothing out";
+  }
+}
+
+Config parse_config(std::string_view text, const std::string& name, std::span<const std::string> overrides) {
+  Config config;
+  apply_toml(config, text, name);
+  apply_overrides(config, overrides);
+  derive_defaults(config);
+  return config;
+}
+
+Config load_config(const std::string& path, std::span<const std::string> overrides) {
+  return parse_config(path.empty() ? std::string() : read_run_file(path), path, overrides);
+}
+
+}  // namespace orthant

@@ -1,0 +1,175 @@
+// The checks that concern several keys, and the refusal of what this version does not run.
+#include <cmath>
+#include <filesystem>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "plan/config_table.h"
+
+namespace orthant {
+namespace {
+
+constexpr std::string_view kDegrees[] = {
+    "parallelism.data_parallel_degree",    "parallelism.tensor_parallel_degree", "parallelism.context_parallel_ulysses",
+    "parallelism.context_parallel_ring",   "parallelism.pipeline_parallel_degree",
+    "parallelism.expert_parallel_degree",
+};
+
+// "model.head_dim = 3 (run.toml:3) <why>".
+[[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why) {
+  throw ConfigError(fmt::format("{} {}", config.locate(key), why));
+}
+
+// "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to 0".
+void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal) {
+  if (!holds) throw ConfigError(fmt::format("{}: {}; set it to {}", config.locate(key), why, legal));
+}
+
+std::string divisors(int64_t number) {
+  std::vector<std::string> words;
+  for (int64_t i = 1; i <= std::min<int64_t>(number, 4096); ++i) {
+    if (number % i == 0) words.push_back(fmt::format("{}", i));
+  }
+  return join_or(words);
+}
+
+void check_batch(const Config& config) {
+  const auto& training = config.training;
+  if (training.local_batch_size > training.global_batch_size) {
+    refuse(config, "training.local_batch_size",
+           fmt::format("is more than {}; set it to {} or less", config.locate("training.global_batch_size"),
+                       training.global_batch_size));
+  }
+  if (config.lr_scheduler.warmup_steps > training.steps) {
+    refuse(config, "lr_scheduler.warmup_steps",
+           fmt::format("is more than {}; set it to {} or less", config.locate("training.steps"), training.steps));
+  }
+  if (training.seq_len > config.model.max_position_embeddings) {
+    refuse(config, "training.seq_len",
+           fmt::format("is more than {}; shorten the one to {} or raise the other to {}",
+                       config.locate("model.max_position_embeddings"), config.model.max_position_embeddings,
+                       training.seq_len));
+  }
+}
+
+void check_data(const Config& config) {
+  if (config.job.dump_folder.empty()) refuse(config, "job.dump_folder", "is empty; name a folder, such as \"runs/a\"");
+  if (config.data.path.empty()) refuse(config, "data.path", "names no file; name text files, globs or a PREFIX");
+  for (const std::string& path : config.data.path) {
+    if (path.empty()) refuse(config, "data.path", "holds an empty name; name text files, globs or a PREFIX");
+  }
+  const HeldOut& held_out = config.data.validation;
+  if (config.validation.freq > 0 && held_out.files.empty() && held_out.share == 0) {
+    refuse(config, "validation.freq",
+           fmt::format("needs held-out documents, but {}; set validation.freq to 0, or hold out a share such as 0.05",
+                       config.locate("data.validation")));
+  }
+  if (!config.training.seed_weights && config.model.from.empty()) {
+    refuse(config, "training.seed_weights", "needs a directory with weights; set model.from, or set it to true");
+  }
+}
+
+void check_heads(const Config& config) {
+  const auto& model = config.model;
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    refuse(config, "model.num_key_value_heads",
+           fmt::format("does not divide {}; try {}", config.locate("model.num_attention_heads"),
+                       divisors(model.num_attention_heads)));
+  }
+  if (model.head_dim == 0 && model.hidden_size % model.num_attention_heads != 0) {
+    refuse(config, "model.num_attention_heads",
+           fmt::format("does not divide {}; try {}, or set model.head_dim", config.locate("model.hidden_size"),
+                       divisors(model.hidden_size)));
+  }
+  if (model.head_dim % 2 != 0) {
+    refuse(config, "model.head_dim",
+           fmt::format("is odd, and rotary positions turn pairs; try {} or {}", model.head_dim - 1, model.head_dim + 1));
+  }
+  if (model.head_dim == 0 && model.hidden_size / model.num_attention_heads % 2 != 0) {
+    refuse(config, "model.hidden_size",
+           fmt::format("gives {} heads of odd width {}, and rotary positions turn pairs; try {}",
+                       model.num_attention_heads, model.hidden_size / model.num_attention_heads,
+                       (model.hidden_size / model.num_attention_heads + 1) * model.num_attention_heads));
+  }
+  if (model.rope_scaling_type == "llama3" &&
+      model.rope_scaling_high_freq_factor <= model.rope_scaling_low_freq_factor) {
+    refuse(config, "model.rope_scaling_high_freq_factor",
+           fmt::format("must be above {}", config.locate("model.rope_scaling_low_freq_factor")));
+  }
+}
+
+void check_device(const Config& config, const Abilities& abilities) {
+  const std::string& transport = config.run.transport;
+  require(config, "run.device", config.run.device != "cuda" || abilities.cuda, "this build of Orthant has no CUDA",
+          "\"cpu\"");
+  require(config, "run.transport", transport != "ucx" || abilities.ucx, "this build of Orthant has no UCX",
+          "\"auto\" or \"gloo\"");
+  require(config, "run.transport", transport != "nccl" || abilities.nccl, "this build of Orthant has no NCCL",
+          "\"auto\" or \"gloo\"");
+  require(config, "run.transport", transport != "nccl" || config.run.device == "cuda",
+          "NCCL needs run.device = \"cuda\"", "\"auto\" or \"gloo\"");
+}
+
+int64_t degree(const Config& config, std::string_view key) {
+  return *std::get<int64_t*>(find_key(key)->field(const_cast<Config&>(config)));
+}
+
+void check_degrees(const Config& config) {
+  std::string first;
+  for (const std::string_view key : kDegrees) {
+    if (degree(config, key) != -1) continue;
+    if (!first.empty()) {
+      refuse(config, key, fmt::format("and {}: only one degree can be the rest of the ranks; give the other a number",
+                                      config.locate(first)));
+    }
+    first = key;
+  }
+}
+
+void refuse_unbuilt(const Config& config) {
+  const auto& parallelism = config.parallelism;
+  require(config, "model.architecture", config.model.architecture == "llama",
+          "this version of Orthant trains LLaMA models only", "\"llama\"");
+  require(config, "model.objective", config.model.objective == "causal",
+          "this version of Orthant trains causal language models only", "\"causal\"");
+  require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
+          "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
+  constexpr std::string_view kDataOnly = "this version of Orthant runs data parallelism only";
+  for (const std::string_view key : kDegrees) {
+    if (key != "parallelism.data_parallel_degree") require(config, key, degree(config, key) == 1, kDataOnly, "1");
+  }
+  require(config, "parallelism.tensor_parallel_kind", parallelism.tensor_parallel_kind == "1d", kDataOnly, "\"1d\"");
+  require(config, "parallelism.tensor_parallel_mesh",
+          parallelism.tensor_parallel_mesh == std::array<int64_t, 3>{1, 1, 1}, kDataOnly, "[1, 1, 1]");
+  require(config, "parallelism.context_parallel_attention", parallelism.context_parallel_attention != "linformer",
+          "this version of Orthant computes full attention only", "\"ring_attention\"");
+  require(config, "parallelism.pipeline_parallel_stages_per_rank", parallelism.pipeline_parallel_stages_per_rank <= 1,
+          kDataOnly, "0");
+  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
+}
+
+}  // namespace
+
+void check_model_from(const Config& config) {
+  const std::filesystem::path from = config.model.from;
+  if (from.empty()) return;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(from, ignored)) {
+    refuse(config, "model.from", "is not a directory; name one that holds a config.json");
+  }
+  if (!std::filesystem::exists(from / "config.json", ignored)) {
+    refuse(config, "model.from", "holds no config.json; name a Hugging Face directory or a checkpoint");
+  }
+}
+
+void check_config(const Config& config, const Abilities& abilities) {
+  check_model_from(config);
+  check_device(config, abilities);
+  check_degrees(config);
+  refuse_unbuilt(config);
+  check_data(config);
+  check_heads(config);
+  check_batch(config);
+}
+
+}  // namespace orthant

@@ -1,0 +1,221 @@
+#include "plan/config_table.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+
+namespace orthant {
+namespace {
+
+Legal any() { return {}; }
+Legal at_least(double least) { return {.least = least}; }
+Legal above(double least) { return {.least = least, .above_least = true}; }
+Legal between(double least, double most) { return {.least = least, .most = most}; }
+Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
+Legal degree() { return {.least = 1, .or_minus_one = true}; }
+Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
+Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view), std::string_view text) {
+  return {.choices = std::move(choices), .accepts = accepts, .accepts_text = text};
+}
+
+bool is_tokenizer(std::string_view text) {
+  if (text.ends_with(".model")) return text.size() > 6;
+  if (!text.starts_with("train:")) return false;
+  int size = 0;
+  const auto [end, error] = std::from_chars(text.data() + 6, text.data() + text.size(), size);
+  return error == std::errc() && end == text.data() + text.size() && size >= 1;
+}
+
+bool is_csv(std::string_view text) { return text.ends_with(".csv") && text.size() > 4; }
+
+#define KEY(section, name, ...) \
+  Key { #section, #name, [](Config& config) -> Field { return &config.section.name; }, __VA_ARGS__ }
+
+// clang-format off
+std::vector<Key> make_table() {
+  return {
+    KEY(job, dump_folder, any(), "", "everything a run writes goes below this folder"),
+    KEY(job, description, any(), "", "free text, kept with the run"),
+
+    KEY(run, ranks, at_least(1), "", "local ranks, when no launcher (torchrun, mpirun, srun) started the program"),
+    KEY(run, device, one_of({"cpu", "cuda"}), "", "where tensors live"),
+    KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "", "what carries messages between ranks"),
+    KEY(run, threads_per_rank, at_least(0), "", "threads inside a rank; 0 = cores / ranks, at least 1"),
+    KEY(run, timeout_s, above(0), "s", "longest wait for a peer before the run is stopped"),
+
+    KEY(model, from, any(), "",
+        "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
+    KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer"),
+    KEY(model, hidden_size, at_least(1), "", "width of the residual stream"),
+    KEY(model, intermediate_size, at_least(1), "", "width inside the feed-forward block"),
+    KEY(model, num_hidden_layers, at_least(1), "", "transformer blocks"),
+    KEY(model, num_attention_heads, at_least(1), "", "query heads"),
+    KEY(model, num_key_value_heads, at_least(1), "",
+        "key and value heads; fewer than query heads is grouped-query attention"),
+    KEY(model, head_dim, at_least(0), "", "width of a head; 0 = hidden_size / num_attention_heads"),
+    KEY(model, vocab_size, at_least(0), "tokens", "rows of the embedding; 0 = the tokenizer's"),
+    KEY(model, max_position_embeddings, at_least(1), "tokens", "longest sequence the model accepts"),
+    KEY(model, rms_norm_eps, above(0), "", "added to the mean square inside the norms"),
+    KEY(model, rope_theta, above(0), "", "base of the rotary frequencies"),
+    KEY(model, rope_scaling_type, one_of({"none", "llama3", "linear"}), "",
+        "how rotary frequencies are stretched for longer contexts"),
+    KEY(model, rope_scaling_factor, at_least(1), "", "stretch of the rotary wavelengths (linear, llama3)"),
+    KEY(model, rope_scaling_low_freq_factor, above(0), "",
+        "wavelengths above original / this are stretched in full (llama3)"),
+    KEY(model, rope_scaling_high_freq_factor, above(0), "",
+        "wavelengths below original / this are left alone (llama3)"),
+    KEY(model, rope_scaling_original_max_position_embeddings, at_least(1), "tokens",
+        "context before stretching (llama3)"),
+    KEY(model, tie_word_embeddings, any(), "", "the output layer uses the embedding's weights"),
+    KEY(model, initializer_range, above(0), "", "standard deviation of the first weights"),
+    KEY(model, dropout, from_to_below(0, 1), "", "share of activations zeroed in training"),
+    KEY(model, objective, one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
+
+    KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory"),
+    KEY(data, validation, from_to_below(0, 1), "",
+        "held out for validation: a share of the documents, or a list of files"),
+    KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, "FILE.model or train:N"), "",
+        "bytes, a SentencePiece model, or one of N pieces trained on the data"),
+
+    KEY(training, steps, at_least(1), "", "optimizer steps of the whole run"),
+    KEY(training, seq_len, at_least(1), "tokens", "length of a training sequence"),
+    KEY(training, global_batch_size, at_least(1), "sequences", "per optimizer step, over all ranks"),
+    KEY(training, local_batch_size, at_least(1), "sequences", "per microbatch"),
+    KEY(training, dtype, one_of({"float32", "bfloat16", "float64"}), "",
+        "of the computation; bfloat16 keeps float32 master weights and gradients"),
+    KEY(training, max_norm, at_least(0), "", "gradients are clipped to this global norm; 0 = no clipping"),
+    KEY(training, seed, at_least(0), "", "of first weights, order of data and dropout"),
+    KEY(training, seed_weights, any(), "", "draw first weights from the seed; false: read those of model.from"),
+
+    KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
+        "full: keep only each block's input and compute the rest again in backward"),
+
+    KEY(optimizer, name, one_of({"adamw"}), "", "optimizer"),
+    KEY(optimizer, lr, above(0), "", "highest learning rate"),
+    KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment"),
+    KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment"),
+    KEY(optimizer, eps, above(0), "", "added to the root of the second moment"),
+    KEY(optimizer, weight_decay, at_least(0), "", "decoupled weight decay"),
+
+    KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
+        "shape of the decay after warm-up"),
+    KEY(lr_scheduler, warmup_steps, at_least(0), "steps", "linear rise at the start"),
+    KEY(lr_scheduler, decay_ratio, between(0, 1), "", "share of the steps that decay, at the end of the run"),
+    KEY(lr_scheduler, min_lr_factor, between(0, 1), "", "last learning rate as a share of the highest"),
+
+    KEY(validation, freq, at_least(0), "steps", "steps between validations; 0 = never"),
+    KEY(validation, steps, at_least(1), "batches", "global batches per validation"),
+
+    KEY(metrics, log_freq, at_least(1), "steps", "steps between progress lines"),
+    KEY(metrics, enable_tensorboard, any(), "", "write event files to DUMP/tb"),
+
+    KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end"),
+    KEY(checkpoint, keep_latest_k, at_least(0), "", "checkpoints kept; 0 = all"),
+
+    KEY(parallelism, data_parallel_degree, degree(), "ranks",
+        "copies of the model, each on its share of the batch; -1 = the rest of the ranks"),
+    KEY(parallelism, zero_stage, between(0, 3), "",
+        "shard over data ranks: 1 optimizer state, 2 and gradients, 3 and weights"),
+    KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
+    KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
+        "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract"),
+    KEY(parallelism, tensor_parallel_degree, degree(), "ranks", "ranks that share each matrix (kind 1d)"),
+    KEY(parallelism, tensor_parallel_mesh, at_least(1), "ranks", "rows, columns, depth (kinds 2d and 2.5d)"),
+    KEY(parallelism, tensor_parallel_sequence, any(), "", "Megatron's sequence parallelism between matrices (kind 1d)"),
+    KEY(parallelism, context_parallel_ulysses, degree(), "ranks", "ranks that trade sequence for heads"),
+    KEY(parallelism, context_parallel_ring, degree(), "ranks", "ranks that pass keys and values around"),
+    KEY(parallelism, context_parallel_attention, one_of({"ring_attention", "ring_self_attention", "linformer"}), "",
+        "how the ring computes attention"),
+    KEY(parallelism, context_parallel_placement, one_of({"contiguous", "zigzag", "stripe"}), "",
+        "which positions of a sequence a rank of the ring holds"),
+    KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers"),
+    KEY(parallelism, pipeline_parallel_schedule, one_of_or({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v",
+                                                            "v_half", "v_min"}, is_csv, "FILE.csv"),
+        "", "who does what, when"),
+    KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
+    KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
+                                                  "interlaced"}), "",
+        "how the vocabulary layers spread over the pipeline"),
+    KEY(parallelism, expert_parallel_degree, degree(), "ranks", "ranks that share the experts"),
+  };
+}
+// clang-format on
+#undef KEY
+
+constexpr std::pair<std::string_view, std::string_view> kSections[] = {
+    {"job", "where a run writes"},
+    {"run", "processes and devices"},
+    {"model", "the transformer; names as in Hugging Face's config.json"},
+    {"data", "text and tokens"},
+    {"training", "length, batch and precision"},
+    {"activation_checkpoint", "memory for time"},
+    {"optimizer", "the update rule"},
+    {"lr_scheduler", "learning rate over the run"},
+    {"validation", "loss on held-out documents"},
+    {"metrics", "what is shown and logged"},
+    {"checkpoint", "what is saved"},
+    {"parallelism", "degrees of the mesh; at most one of them -1, which is the rest of the ranks"},
+};
+
+}  // namespace
+
+std::span<const Key> config_table() {
+  static const std::vector<Key> table = make_table();
+  return table;
+}
+
+std::string_view section_help(std::string_view section) {
+  for (const auto& [name, help] : kSections) {
+    if (name == section) return help;
+  }
+  return {};
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> names;
+  for (const auto& section : kSections) names.emplace_back(section.first);
+  return names;
+}
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> names;
+  for (const Key& key : config_table()) names.push_back(key.full_name());
+  return names;
+}
+
+std::string normal_key(std::string_view text) {
+  std::string out(text);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+const Key* find_key(std::string_view full_name) {
+  const std::string wanted = normal_key(full_name);
+  for (const Key& key : config_table()) {
+    if (key.full_name() == wanted) return &key;
+  }
+  return nullptr;
+}
+
+std::string suggest_key(std::string_view section, std::string_view name) {
+  const std::string wanted_section = normal_key(section), wanted = normal_key(name);
+  std::vector<std::string> elsewhere, siblings;
+  for (const Key& key : config_table()) {
+    if (key.name == wanted) elsewhere.push_back(key.full_name());
+    if (key.section == wanted_section) siblings.emplace_back(key.name);
+  }
+  if (!elsewhere.empty()) return "did you mean " + join_or(elsewhere) + "?";
+  if (const auto sibling = nearest(wanted, siblings)) return "did you mean " + wanted_section + "." + *sibling + "?";
+  if (const auto key = nearest(wanted_section + "." + wanted, config_keys())) return "did you mean " + *key + "?";
+  if (!siblings.empty()) return "[" + wanted_section + "] has " + join(siblings, ", ");
+  return "the sections are " + join(config_sections(), ", ");
+}
+
+std::string suggest_section(std::string_view section) {
+  const auto sections = config_sections();
+  if (const auto name = nearest(normal_key(section), sections)) return "did you mean [" + *name + "]?";
+  return "the sections are " + join(sections, ", ");
+}
+
+}  // namespace orthant

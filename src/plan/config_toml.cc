@@ -1,0 +1,143 @@
+#include <toml++/toml.h>
+
+#include <set>
+#include <sstream>
+
+#include "base/errors.h"
+#include "plan/config_table.h"
+
+namespace orthant {
+namespace {
+
+using Problem = std::optional<std::string>;
+
+std::string place(const std::string& name, const toml::source_region& region) {
+  return fmt::format("{}:{}:{}", name, region.begin.line, region.begin.column);
+}
+
+// The node as the file has it, cut where it is long.
+std::string node_text(const toml::node& node) {
+  constexpr size_t kMost = 60;
+  std::ostringstream out;
+  node.visit([&](const auto& value) { out << value; });
+  std::string text = out.str();
+  for (char& letter : text) {
+    if (letter == '\n') letter = ' ';
+  }
+  return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+std::optional<std::vector<std::string>> to_strings(const toml::node& node) {
+  if (const auto word = node.value_exact<std::string>()) return std::vector<std::string>{*word};
+  const toml::array* items = node.as_array();
+  if (items == nullptr) return {};
+  std::vector<std::string> words;
+  for (const toml::node& item : *items) {
+    const auto word = item.value_exact<std::string>();
+    if (!word) return {};
+    words.push_back(*word);
+  }
+  return words;
+}
+
+struct SetFromNode {
+  const toml::node& node;
+
+  template <typename T>
+  Problem exact(T* value, const char* wanted) const {
+    const auto found = node.value_exact<T>();
+    if (!found) return std::string("must be ") + wanted;
+    *value = *found;
+    return {};
+  }
+
+  Problem operator()(bool* value) const { return exact(value, "true or false"); }
+  Problem operator()(int64_t* value) const { return exact(value, "a whole number"); }
+  Problem operator()(std::string* value) const { return exact(value, "a string in quotes"); }
+  Problem operator()(double* value) const {
+    if (!node.is_number()) return "must be a number";
+    *value = *node.value<double>();
+    return {};
+  }
+  Problem operator()(std::vector<std::string>* value) const {
+    const auto words = to_strings(node);
+    if (!words) return "must be a list of strings";
+    *value = *words;
+    return {};
+  }
+  Problem operator()(std::array<int64_t, 3>* value) const {
+    const toml::array* items = node.as_array();
+    if (items == nullptr || items->size() != 3) return "must be a list of 3 whole numbers, as in [2, 2, 1]";
+    for (size_t i = 0; i < 3; ++i) {
+      const auto number = (*items)[i].value_exact<int64_t>();
+      if (!number) return "must be a list of 3 whole numbers, as in [2, 2, 1]";
+      (*value)[i] = *number;
+    }
+    return {};
+  }
+  Problem operator()(HeldOut* value) const {
+    if (node.is_number()) {
+      *value = {*node.value<double>(), {}};
+      return {};
+    }
+    const auto files = to_strings(node);
+    if (!files || files->empty()) return "must be a number or a list of files";
+    *value = {0.0, *files};
+    return {};
+  }
+};
+
+void set_key(Config& config, const std::string& section, const toml::key& name, const toml::node& node,
+             const std::string& file) {
+  const Key* key = find_key(section + "." + std::string(name.str()));
+  if (key == nullptr) {
+    throw ConfigError(fmt::format("{}: unknown key {}.{}; {}", place(file, name.source()), section,
+                                  normal_key(name.str()), suggest_key(section, name.str())));
+  }
+  Problem problem = std::visit(SetFromNode{node}, key->field(config));
+  if (!problem) problem = illegal(*key, config);
+  if (problem) {
+    throw ConfigError(
+        fmt::format("{} = {} ({}) {}", key->full_name(), node_text(node), place(file, node.source()), *problem));
+  }
+  config.origins[key->full_name()] = fmt::format("{}:{}", file, name.source().begin.line);
+}
+
+void set_section(Config& config, const toml::key& name, const toml::node& node, const std::string& file,
+                 std::set<std::string>& seen) {
+  const std::string section = normal_key(name.str());
+  if (!node.is_table()) {
+    const std::string where = place(file, name.source());
+    if (section_help(section).empty()) {
+      throw ConfigError(fmt::format("{}: key {} stands outside of any section; {}", where, section,
+                                    suggest_key("", section)));
+    }
+    throw ConfigError(fmt::format("{}: {} is a section; write [{}]", where, section, section));
+  }
+  if (section_help(section).empty()) {
+    throw ConfigError(fmt::format("{}: unknown section [{}]; {}", place(file, name.source()), section,
+                                  suggest_section(section)));
+  }
+  for (const auto& [key, value] : *node.as_table()) {
+    if (!seen.insert(section + "." + normal_key(key.str())).second) {
+      throw ConfigError(fmt::format("{}: {}.{} is given twice, with '-' and with '_'", place(file, key.source()), section,
+                                    normal_key(key.str())));
+    }
+    set_key(config, section, key, value, file);
+  }
+}
+
+}  // namespace
+
+void apply_toml(Config& config, std::string_view text, const std::string& name) {
+  toml::table table;
+  try {
+    table = toml::parse(text);
+  } catch (const toml::parse_error& error) {
+    throw ConfigError(fmt::format("{}: {}", place(name, error.source()), error.description()));
+  }
+  std::set<std::string> seen;
+  for (const auto& [key, value] : table) set_section(config, key, value, name, seen);
+}
+
+}  // namespace orthant
