@@ -35,8 +35,8 @@ struct FillNormal {
   double std = 1.0;
 };
 
-/// out = mean + std * normal(seed, stream, index), computed in double and rounded once: Box-Muller on 53-bit uniforms of
-/// philox_block(seed, stream, index / 2), the cosine branch for even and the sine branch for odd indices.
+/// out = mean + std * normal(seed, stream, index), computed in double and rounded once: Box-Muller on the two 52-bit
+/// uniforms of philox_block(seed, stream, index / 2), the cosine branch for even, the sine branch for odd indices.
 template <class T>
 void fill_normal(const FillNormal<T>& args);
 

@@ -1,0 +1,167 @@
+#include "model/kernels/norm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "model/kernels/norm.cc"
+#include "hwy/foreach_target.h"
+#include "model/kernels/simd-inl.h"
+
+#ifndef ORTHANT_NORM_ONCE
+#define ORTHANT_NORM_ONCE
+namespace orthant {
+
+/// The backward pass by blocks of rows: each block sums its share of dgamma into its own row of `partial`.
+template <class T>
+struct NormBlocks {
+  RmsNormBackward<T> args;
+  int64_t block_rows;
+  int64_t blocks;
+  Wide<T>* partial;  // [blocks, cols]
+};
+
+}  // namespace orthant
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace orthant {
+namespace HWY_NAMESPACE {
+
+template <class T>
+void norm_forward(const RmsNormForward<T>& args, int64_t begin, int64_t end) {
+  const int64_t cols = args.cols;
+  for (int64_t row = begin; row < end; ++row) {
+    const T* x = args.x + row * cols;
+    const T* s = args.residual ? args.sum + row * cols : x;
+    Wide<T> squares;
+    if (args.residual) {
+      const T* residual = args.residual + row * cols;
+      T* sum = args.sum + row * cols;
+      squares = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+        const auto v = store(hn::Add(load(x + i, part), load(residual + i, part)), sum + i, part);
+        return hn::MulAdd(v, v, total);
+      });
+    } else {
+      squares = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+        const auto v = load(x + i, part);
+        return hn::MulAdd(v, v, total);
+      });
+    }
+    const double mean = static_cast<double>(squares) / static_cast<double>(cols);
+    const auto rstd = static_cast<Wide<T>>(1.0 / __builtin_sqrt(mean + args.eps));
+    args.rstd[row] = rstd;
+    const auto scale = splat<T>(rstd);
+    const T* gamma = args.gamma;
+    T* y = args.y + row * cols;
+    for_vectors<T>(cols, [=](int64_t i, auto part) ORTHANT_BODY {
+      store(hn::Mul(hn::Mul(load(s + i, part), scale), load(gamma + i, part)), y + i, part);
+    });
+  }
+}
+
+/// One row's dx, and its share of dgamma added to `partial`.
+template <class T>
+HWY_INLINE void norm_backward_row(const RmsNormBackward<T>& args, int64_t row, Wide<T>* partial) {
+  const int64_t cols = args.cols;
+  const T* dy = args.dy + row * cols;
+  const T* s = args.s + row * cols;
+  const T* dsum = args.dsum ? args.dsum + row * cols : nullptr;
+  const T* gamma = args.gamma;
+  T* dx = args.dx + row * cols;
+  const Wide<T> dot = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+    return hn::MulAdd(hn::Mul(load(dy + i, part), load(gamma + i, part)), load(s + i, part), total);
+  });
+  const double r = static_cast<double>(args.rstd[row]);
+  const auto rstd = splat<T>(r);
+  const auto pull = splat<T>(r * r * r * static_cast<double>(dot) / static_cast<double>(cols));
+  const auto body = [=](int64_t i, auto part, auto has_dsum) ORTHANT_BODY {
+    const auto scaled = hn::Mul(load(dy + i, part), rstd);
+    const auto value = load(s + i, part);
+    auto gradient = hn::NegMulAdd(value, pull, hn::Mul(scaled, load(gamma + i, part)));
+    if constexpr (has_dsum.value) gradient = hn::Add(gradient, load(dsum + i, part));
+    store(hn::MulAdd(scaled, value, load(partial + i, part)), partial + i, part);
+    store(gradient, dx + i, part);
+  };
+  if (dsum) {
+    for_vectors<T>(cols, [=](int64_t i, auto part) ORTHANT_BODY { body(i, part, std::true_type()); });
+  } else {
+    for_vectors<T>(cols, [=](int64_t i, auto part) ORTHANT_BODY { body(i, part, std::false_type()); });
+  }
+}
+
+template <class T>
+void norm_backward(const NormBlocks<T>& blocks, int64_t begin, int64_t end) {
+  for (int64_t block = begin; block < end; ++block) {
+    Wide<T>* partial = blocks.partial + block * blocks.args.cols;
+    const int64_t first = block * blocks.block_rows;
+    const int64_t last = HWY_MIN(first + blocks.block_rows, blocks.args.rows);
+    for (int64_t row = first; row < last; ++row) norm_backward_row<T>(blocks.args, row, partial);
+  }
+}
+
+/// Adds the partial sums of columns begin..end to dgamma, in order of blocks.
+template <class T>
+void norm_backward_gamma(const NormBlocks<T>& blocks, int64_t begin, int64_t end) {
+  const int64_t cols = blocks.args.cols;
+  Wide<T>* dgamma = blocks.args.dgamma + begin;
+  for (int64_t block = 0; block < blocks.blocks; ++block) {
+    const Wide<T>* partial = blocks.partial + block * cols + begin;
+    for_vectors<Wide<T>>(end - begin, [=](int64_t i, auto part) ORTHANT_BODY {
+      store(hn::Add(load(dgamma + i, part), load(partial + i, part)), dgamma + i, part);
+    });
+  }
+}
+
+#define ORTHANT_NORM_KERNELS(T, tag)                      \
+  ORTHANT_KERNEL(norm_forward, RmsNormForward, T, tag)    \
+  ORTHANT_KERNEL(norm_backward, NormBlocks, T, tag)       \
+  ORTHANT_KERNEL(norm_backward_gamma, NormBlocks, T, tag)
+ORTHANT_NORM_KERNELS(float, f32)
+ORTHANT_NORM_KERNELS(Bf16, bf16)
+ORTHANT_NORM_KERNELS(double, f64)
+
+}  // namespace HWY_NAMESPACE
+}  // namespace orthant
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <vector>
+
+#include "base/errors.h"
+#include "model/kernels/parallel.h"
+
+namespace orthant {
+
+#define ORTHANT_NORM_DISPATCH(T, tag)                       \
+  ORTHANT_DISPATCH(norm_forward, RmsNormForward, T, tag)    \
+  ORTHANT_DISPATCH(norm_backward, NormBlocks, T, tag)       \
+  ORTHANT_DISPATCH(norm_backward_gamma, NormBlocks, T, tag)
+ORTHANT_NORM_DISPATCH(float, f32)
+ORTHANT_NORM_DISPATCH(Bf16, bf16)
+ORTHANT_NORM_DISPATCH(double, f64)
+
+template <class T>
+void rms_norm_forward(const RmsNormForward<T>& args) {
+  ORTHANT_CHECK(!args.residual || args.sum, args.rows, args.cols);
+  parallel_rows(args.rows, args.cols, [&](int64_t begin, int64_t end) { norm_forward(args, begin, end); });
+}
+
+template <class T>
+void rms_norm_backward(const RmsNormBackward<T>& args) {
+  // At least 32 rows a block, so that the partial sums cost little traffic; at most 64 blocks, so that they stay small.
+  const int64_t block_rows = std::max<int64_t>(32, (args.rows + 63) / 64);
+  const int64_t blocks = (args.rows + block_rows - 1) / block_rows;
+  std::vector<Wide<T>> partial(static_cast<size_t>(blocks * args.cols));
+  const NormBlocks<T> work{args, block_rows, blocks, partial.data()};
+  parallel_rows(blocks, block_rows * args.cols,
+                [&](int64_t begin, int64_t end) { norm_backward(work, begin, end); });
+  norm_backward_gamma(work, 0, args.cols);
+}
+
+template void rms_norm_forward(const RmsNormForward<float>&);
+template void rms_norm_forward(const RmsNormForward<Bf16>&);
+template void rms_norm_forward(const RmsNormForward<double>&);
+template void rms_norm_backward(const RmsNormBackward<float>&);
+template void rms_norm_backward(const RmsNormBackward<Bf16>&);
+template void rms_norm_backward(const RmsNormBackward<double>&);
+
+}  // namespace orthant
+#endif  // HWY_ONCE
