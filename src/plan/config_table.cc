@@ -15,8 +15,8 @@ Legal between(double least, double most) { return {.least = least, .most = most}
 Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
 Legal degree() { return {.least = 1, .or_minus_one = true}; }
 Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
-Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view), std::string_view text) {
-  return {.choices = std::move(choices), .accepts = accepts, .accepts_text = text};
+Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view), std::vector<std::string> texts) {
+  return {.choices = std::move(choices), .accepts = accepts, .accepts_texts = std::move(texts)};
 }
 
 bool is_tokenizer(std::string_view text) {
@@ -75,7 +75,7 @@ std::vector<Key> make_table() {
     KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory"),
     KEY(data, validation, from_to_below(0, 1), "",
         "held out for validation: a share of the documents, or a list of files"),
-    KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, "FILE.model or train:N"), "",
+    KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.model", "train:N"}), "",
         "bytes, a SentencePiece model, or one of N pieces trained on the data"),
 
     KEY(training, steps, at_least(1), "", "optimizer steps of the whole run"),
@@ -131,7 +131,7 @@ std::vector<Key> make_table() {
         "which positions of a sequence a rank of the ring holds"),
     KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers"),
     KEY(parallelism, pipeline_parallel_schedule, one_of_or({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v",
-                                                            "v_half", "v_min"}, is_csv, "FILE.csv"),
+                                                            "v_half", "v_min"}, is_csv, {"FILE.csv"}),
         "", "who does what, when"),
     KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
     KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
@@ -199,17 +199,20 @@ const Key* find_key(std::string_view full_name) {
 }
 
 std::string suggest_key(std::string_view section, std::string_view name) {
-  const std::string wanted_section = normal_key(section), wanted = normal_key(name);
+  const std::string wanted = normal_key(name);
+  const auto sections = config_sections();
+  std::string wanted_section = normal_key(section);
+  const bool known = !section_help(wanted_section).empty();
+  if (!known) wanted_section = nearest(wanted_section, sections).value_or("");
   std::vector<std::string> elsewhere, siblings;
   for (const Key& key : config_table()) {
     if (key.name == wanted) elsewhere.push_back(key.full_name());
     if (key.section == wanted_section) siblings.emplace_back(key.name);
   }
-  if (!elsewhere.empty()) return "did you mean " + join_or(elsewhere) + "?";
   if (const auto sibling = nearest(wanted, siblings)) return "did you mean " + wanted_section + "." + *sibling + "?";
-  if (const auto key = nearest(wanted_section + "." + wanted, config_keys())) return "did you mean " + *key + "?";
-  if (!siblings.empty()) return "[" + wanted_section + "] has " + join(siblings, ", ");
-  return "the sections are " + join(config_sections(), ", ");
+  if (!elsewhere.empty()) return "did you mean " + join_or(elsewhere) + "?";
+  if (known) return "[" + wanted_section + "] has " + join(siblings, ", ");
+  return "the sections are " + join(sections, ", ");
 }
 
 std::string suggest_section(std::string_view section) {

@@ -27,7 +27,7 @@ struct Legal {
   bool or_minus_one = false;
   std::vector<std::string> choices = {};
   bool (*accepts)(std::string_view) = nullptr;  // further words beside the choices ...
-  std::string_view accepts_text = {};           // ... and what they look like
+  std::vector<std::string> accepts_texts = {};  // ... and what they look like
 };
 
 struct Key {

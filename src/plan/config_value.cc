@@ -97,7 +97,7 @@ std::string range_text(const Legal& legal) {
 std::vector<std::string> choice_words(const Legal& legal, bool in_quotes) {
   std::vector<std::string> words;
   for (const auto& choice : legal.choices) words.push_back(in_quotes ? quoted(choice) : choice);
-  if (legal.accepts != nullptr) words.emplace_back(legal.accepts_text);
+  words.insert(words.end(), legal.accepts_texts.begin(), legal.accepts_texts.end());
   return words;
 }
 
@@ -200,7 +200,8 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
           },
           [&](int64_t* value) -> Problem {
             const auto number = to_int(word);
-            if (!number) return to_float(word) ? "must be a whole number of at most 64 bits" : "must be a whole number";
+            const bool all_digits = !word.empty() && word.find_first_not_of("0123456789", word[0] == '-') == word.npos;
+            if (!number) return all_digits ? "must fit 64 bits" : "must be a whole number";
             *value = *number;
             return {};
           },
