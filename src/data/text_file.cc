@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -25,7 +26,7 @@ constexpr size_t kPieceBytes = 16 << 10, kLongPieceBytes = 4 * kPieceBytes, kLon
 class TextReader {
  public:
   explicit TextReader(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (file_ < 0) throw ConfigError(fmt::format("data.path: {}: {}", path, std::strerror(errno)));
+    if (file_ < 0) throw ConfigError(fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
     unsigned char magic[2] = {};
     if (::pread(file_, magic, 2, 0) == 2 && magic[0] == 0x1f && magic[1] == 0x8b) unzip();
   }
