@@ -29,8 +29,9 @@ struct CheckpointContent {
 
 /// Saves step-NNNNNN into `checkpoints_dir` (made if missing), points `latest` at it, then removes the oldest checkpoints
 /// beyond `keep_latest_k` (0 = keep all) and what an earlier crash left. An existing checkpoint of the same step is
-/// replaced. On any failure throws (DataError for the system's), removes its own temporary, and leaves every earlier
-/// checkpoint and `latest` as they were. One process at a time may save into a directory. Returns the new directory.
+/// replaced. On a failure throws (DataError for the system's), removes its own temporary, and leaves every earlier
+/// checkpoint whole and `latest` leading to one. One process at a time may save into a directory. An old checkpoint that
+/// cannot be removed does not fail the save. Returns the new directory.
 std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const CheckpointContent& content,
                             int keep_latest_k);
 

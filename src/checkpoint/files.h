@@ -6,14 +6,35 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace orthant {
 
-/// What a manifest says of a file: its size and its XXH3 checksum (64 bits).
+/// Checksums are per block, so that a message can say where a file is damaged.
+inline constexpr int64_t kDigestBlockBytes = int64_t{4} << 20;
+
+/// What a manifest says of a file: its size, and the XXH3 (64 bits) of each block of kDigestBlockBytes, the last one shorter.
 struct FileDigest {
   int64_t bytes = 0;
-  uint64_t xxh3 = 0;
+  std::vector<uint64_t> block_xxh3;
   bool operator==(const FileDigest&) const = default;
+};
+
+/// Digest of bytes that come in pieces of any size.
+class Digester {
+ public:
+  Digester();
+  Digester(const Digester&) = delete;
+  Digester& operator=(const Digester&) = delete;
+  ~Digester();
+  void add(std::span<const std::byte> bytes);
+  /// Of all that was added; call it once, at the end.
+  FileDigest finish();
+
+ private:
+  FileDigest digest_;
+  int64_t block_bytes_ = 0;  // in the block being hashed
+  void* state_ = nullptr;    // XXH3_state_t
 };
 
 /// Writes a temporary sibling of `path`; commit() makes it the file. Destroyed before that, it leaves nothing behind.
@@ -36,7 +57,7 @@ class OutputFile {
   std::string temporary_;
   int descriptor_ = -1;
   int64_t offset_bytes_ = 0;
-  void* hash_ = nullptr;  // XXH3_state_t
+  Digester digester_;
 };
 
 /// A whole file mapped read-only; unmapped at the end. Throws DataError when it is missing or not a regular file.
@@ -58,10 +79,12 @@ class MappedFile {
 FileDigest write_file(const std::string& path, std::string_view text);
 /// Whole content of a file of at most `limit_bytes`. Throws DataError when it is missing, larger, or cannot be read.
 std::string read_file(const std::string& path, int64_t limit_bytes = 100'000'000);
-/// Size and checksum of a file that exists. Throws DataError when it cannot be read.
+/// Size and checksums of a file that exists. Throws DataError when it cannot be read.
 FileDigest digest_file(const std::string& path);
 /// XXH3 of bytes in memory.
 uint64_t xxh3(std::string_view bytes);
+/// Makes the content of a file that somebody else wrote durable (fsync). Throws DataError.
+void sync_file(const std::string& path);
 /// Makes names in a directory durable (fsync of the directory). Throws DataError.
 void sync_directory(const std::string& directory);
 

@@ -1,0 +1,168 @@
+#include "checkpoint/checkpoint.h"
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "checkpoint/files.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/retention.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kStateFile = "orthant/state.json";
+constexpr const char* kConfigFile = "orthant/config.toml";
+constexpr const char* kOptimizerFile = "orthant/optimizer.safetensors";
+
+// Files that `content.write_extra_files` wrote: in the directory, and not among those we wrote.
+void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest>& files) {
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    const std::string name = entry.path().lexically_relative(directory);
+    if (entry.is_directory() && !entry.is_symlink()) continue;
+    if (files.contains(name)) continue;
+    if (!entry.is_regular_file() || entry.is_symlink()) {
+      throw DataError(fmt::format("{}: not a regular file; a checkpoint holds no links", entry.path().string()));
+    }
+    sync_file(entry.path());
+    files.emplace(name, digest_file(entry.path()));
+  }
+}
+
+// All of a checkpoint, manifest last, durable but for its own name.
+void write_content(const fs::path& directory, int64_t step, const CheckpointContent& content) {
+  fs::create_directory(directory / "orthant");
+  if (content.write_extra_files) content.write_extra_files(directory);
+  auto files = write_hf_directory(directory, content.model, content.weights, content.shard_limit_bytes);
+  files[kOptimizerFile] = write_safetensors(directory / kOptimizerFile, content.optimizer);
+  files[kStateFile] = write_file(directory / kStateFile, content.state_json);
+  files[kConfigFile] = write_file(directory / kConfigFile, content.config_toml);
+  add_extra_files(directory, files);
+  const std::string manifest = manifest_json({.step = step, .files = std::move(files)});
+  for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+    if (entry.is_directory()) sync_directory(entry.path());
+  }
+  sync_directory(directory);
+  write_file(directory / kManifestFile, manifest);
+}
+
+std::vector<std::string> matching_files(const fs::path& directory, const Manifest& manifest, const char* pattern) {
+  std::vector<std::string> paths;
+  const std::regex expression(pattern);
+  for (const auto& [name, digest] : manifest.files) {
+    if (std::regex_match(name, expression)) paths.push_back(directory / name);
+  }
+  return paths;
+}
+
+Manifest check_checkpoint(const fs::path& directory, bool checksums) {
+  const std::string path = directory / kManifestFile;
+  if (!fs::exists(path)) {
+    throw DataError(fmt::format("{}: missing; {} is not a whole checkpoint of Orthant", path, directory.string()));
+  }
+  Manifest manifest = parse_manifest(read_file(path), path);
+  check_files(directory, manifest, checksums);
+  return manifest;
+}
+
+LoadedCheckpoint load(const fs::path& directory, Verify verify) {
+  const Manifest manifest = check_checkpoint(directory, verify == Verify::checksums);
+  for (const char* name : {"config.json", kStateFile, kConfigFile}) {
+    if (!manifest.files.contains(name)) {
+      throw DataError(fmt::format("{}: does not list {}", (directory / kManifestFile).string(), name));
+    }
+  }
+  LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
+  loaded.model = read_hf_config(directory / "config.json");
+  // Whatever files hold tensors: one, shards by size, or (later) one of each rank.
+  loaded.weights = TensorSet(matching_files(directory, manifest, R"(model[^/]*\.safetensors)"));
+  loaded.optimizer = TensorSet(matching_files(directory, manifest, R"(orthant/optimizer[^/]*\.safetensors)"));
+  loaded.state_json = read_file(directory / kStateFile);
+  loaded.config_toml = read_file(directory / kConfigFile);
+  return loaded;
+}
+
+// The newest member that is whole, other than `except`; what is wrong with the ones tried is added to `failures`.
+std::optional<std::string> newest_whole(const fs::path& checkpoints_dir, const fs::path& except, std::string& failures) {
+  std::vector<int64_t> steps = list_steps(checkpoints_dir);
+  std::reverse(steps.begin(), steps.end());
+  for (const int64_t step : steps) {
+    const fs::path member = checkpoints_dir / step_name(step);
+    if (member == except) continue;
+    try {
+      check_checkpoint(member, true);
+      return member;
+    } catch (const std::exception& error) {
+      failures += fmt::format("\n  {}", error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const CheckpointContent& content,
+                            int keep_latest_k) {
+  ORTHANT_CHECK(step >= 0 && keep_latest_k >= 0, step, keep_latest_k);
+  ORTHANT_CHECK(parse_json(content.state_json, "CheckpointContent::state_json").is_object(), content.state_json);
+  fs::path temporary;
+  std::string saved;
+  try {
+    if (fs::create_directories(checkpoints_dir)) sync_directory(fs::canonical(checkpoints_dir).parent_path());
+    remove_leftovers(checkpoints_dir);
+    temporary = make_temporary(checkpoints_dir, step);
+    write_content(temporary, step, content);
+    saved = put_in_place(checkpoints_dir, step);
+    point_latest(checkpoints_dir, step);
+  } catch (const std::exception& error) {
+    std::error_code ignored;
+    if (!temporary.empty()) fs::remove_all(temporary, ignored);
+    const bool of_the_system = dynamic_cast<const DataError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
+    if (!of_the_system) throw;
+    const auto latest = follow_latest(checkpoints_dir);
+    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, error.what(),
+                                latest ? fmt::format("the last checkpoint, {}, is untouched", *latest)
+                                       : "no earlier checkpoint exists"));
+  }
+  try {
+    remove_old(checkpoints_dir, step, keep_latest_k);
+  } catch (const fs::filesystem_error&) {
+    // What cannot be removed stays, is still whole or has lost its name, and is tried again at the next save.
+  }
+  return saved;
+}
+
+LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
+  std::error_code error;
+  const fs::path path = fs::canonical(directory, error);
+  if (error) throw DataError(fmt::format("{}: no such checkpoint: {}", directory, error.message()));
+  try {
+    return load(path, verify);
+  } catch (const DataError& damage) {
+    std::string failures;
+    const auto whole = newest_whole(path.parent_path(), path, failures);
+    throw DataError(fmt::format("{}; {}", damage.what(),
+                                whole ? fmt::format("the newest whole checkpoint beside it is {}: to go on from there, move "
+                                                    "{} away and resume again", *whole, path.string())
+                                      : "there is no whole checkpoint beside it"));
+  }
+}
+
+std::optional<std::string> find_latest(const std::string& checkpoints_dir) {
+  if (const auto latest = follow_latest(checkpoints_dir)) return latest;
+  std::string failures;
+  const auto whole = newest_whole(checkpoints_dir, {}, failures);
+  if (!whole && !failures.empty()) {
+    throw DataError(fmt::format("{}: no checkpoint here is whole:{}\n  to start anew, move the directory away",
+                                checkpoints_dir, failures));
+  }
+  return whole;
+}
+
+}  // namespace orthant

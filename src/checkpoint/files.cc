@@ -1,0 +1,191 @@
+#include "checkpoint/files.h"
+
+#include "base/errors.h"
+
+#define XXH_INLINE_ALL
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <utility>
+
+namespace orthant {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& doing, int error_number) {
+  throw DataError(fmt::format("{}: {}: {}", path, doing, std::strerror(error_number)));
+}
+
+// A descriptor that is closed on every way out. Non-blocking, so that a pipe in place of a file is refused, not waited for.
+struct Descriptor {
+  int number = -1;
+  explicit Descriptor(const std::string& path, int flags = O_RDONLY) : number(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {
+    if (number < 0) fail(path, "cannot open", errno);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { ::close(number); }
+
+  int64_t regular_file_bytes(const std::string& path) const {
+    struct stat status {};
+    if (::fstat(number, &status) != 0) fail(path, "cannot stat", errno);
+    if (!S_ISREG(status.st_mode)) throw DataError(fmt::format("{}: not a regular file", path));
+    return status.st_size;
+  }
+};
+
+// Fills `buffer` from the file as far as it goes; returns the bytes read.
+std::size_t read_fully(int descriptor, std::span<char> buffer, const std::string& path) {
+  std::size_t done = 0;
+  while (done < buffer.size()) {
+    const ssize_t got = ::read(descriptor, buffer.data() + done, buffer.size() - done);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path, fmt::format("offset {}: cannot read", done), errno);
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+}  // namespace
+
+Digester::Digester() : state_(XXH3_createState()) {
+  if (state_ == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+
+Digester::~Digester() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+
+void Digester::add(std::span<const std::byte> bytes) {
+  auto* state = static_cast<XXH3_state_t*>(state_);
+  digest_.bytes += static_cast<int64_t>(bytes.size());
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kDigestBlockBytes - block_bytes_)));
+    XXH3_64bits_update(state, part.data(), part.size());
+    block_bytes_ += static_cast<int64_t>(part.size());
+    bytes = bytes.subspan(part.size());
+    if (block_bytes_ < kDigestBlockBytes) continue;
+    digest_.block_xxh3.push_back(XXH3_64bits_digest(state));
+    XXH3_64bits_reset(state);
+    block_bytes_ = 0;
+  }
+}
+
+FileDigest Digester::finish() {
+  if (block_bytes_ > 0) digest_.block_xxh3.push_back(XXH3_64bits_digest(static_cast<XXH3_state_t*>(state_)));
+  return std::move(digest_);
+}
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  const std::filesystem::path final_path(path_);
+  temporary_ = final_path.parent_path() / ("." + final_path.filename().string() + ".tmp");
+  descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) fail(temporary_, fmt::format("cannot create it, to write {}", path_), errno);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  digester_.add(bytes);
+  while (!bytes.empty()) {
+    // One call writes at most 2 GiB on Linux; a gibibyte keeps the remainder simple.
+    const std::size_t wanted = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
+    const ssize_t written = ::write(descriptor_, bytes.data(), wanted);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail(path_, fmt::format("offset {}: cannot write {} bytes", offset_bytes_, wanted), errno);
+    offset_bytes_ += written;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+}
+
+void OutputFile::write(std::string_view text) { write(std::as_bytes(std::span(text.data(), text.size()))); }
+
+FileDigest OutputFile::commit() {
+  ORTHANT_CHECK(descriptor_ >= 0, path_);
+  if (::fsync(descriptor_) != 0) fail(path_, "cannot sync", errno);
+  // A network file system may report a full disk only here.
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "cannot close", errno);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "cannot rename the finished file", errno);
+  temporary_.clear();
+  const std::string parent = std::filesystem::path(path_).parent_path();
+  sync_directory(parent.empty() ? "." : parent);
+  return digester_.finish();
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const Descriptor file(path);
+  size_bytes_ = static_cast<std::size_t>(file.regular_file_bytes(path));
+  if (size_bytes_ == 0) return;  // nothing to map, and mmap refuses it
+  address_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, file.number, 0);
+  if (address_ == MAP_FAILED) {
+    address_ = nullptr;
+    fail(path, fmt::format("cannot map {} bytes", size_bytes_), errno);
+  }
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : address_(std::exchange(other.address_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(address_, other.address_);
+  std::swap(size_bytes_, other.size_bytes_);
+  return *this;
+}
+
+MappedFile::~MappedFile() {
+  if (address_ != nullptr) ::munmap(address_, size_bytes_);
+}
+
+FileDigest write_file(const std::string& path, std::string_view text) {
+  OutputFile file(path);
+  file.write(text);
+  return file.commit();
+}
+
+std::string read_file(const std::string& path, int64_t limit_bytes) {
+  const Descriptor file(path);
+  const int64_t size_bytes = file.regular_file_bytes(path);
+  if (size_bytes > limit_bytes) {
+    throw DataError(fmt::format("{}: {} bytes, expected at most {}", path, size_bytes, limit_bytes));
+  }
+  std::string text(static_cast<std::size_t>(size_bytes), '\0');
+  text.resize(read_fully(file.number, text, path));
+  return text;
+}
+
+FileDigest digest_file(const std::string& path) {
+  const Descriptor file(path);
+  file.regular_file_bytes(path);
+  ::posix_fadvise(file.number, 0, 0, POSIX_FADV_SEQUENTIAL);
+  Digester digester;
+  std::string block(std::size_t{1} << 20, '\0');
+  while (const std::size_t got = read_fully(file.number, block, path)) {
+    digester.add(std::as_bytes(std::span(block.data(), got)));
+  }
+  return digester.finish();
+}
+
+uint64_t xxh3(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+void sync_file(const std::string& path) {
+  const Descriptor file(path);
+  if (::fsync(file.number) != 0) fail(path, "cannot sync", errno);
+}
+
+void sync_directory(const std::string& directory) {
+  const Descriptor file(directory, O_RDONLY | O_DIRECTORY);
+  // Some network and user-space file systems cannot sync directories: they make renames durable in their own way.
+  if (::fsync(file.number) != 0 && errno != EINVAL && errno != ENOTSUP) fail(directory, "cannot sync", errno);
+}
+
+}  // namespace orthant

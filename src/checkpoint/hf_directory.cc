@@ -1,0 +1,190 @@
+#include "checkpoint/hf_directory.h"
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/text.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <regex>
+#include <set>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSingleFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+// First tensor of each shard: filled in order, a tensor is never split, one beyond the limit stands alone.
+std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int64_t limit_bytes) {
+  std::vector<std::size_t> starts{0};
+  int64_t filled_bytes = 0;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const auto bytes = static_cast<int64_t>(weights[i].bytes.size());
+    if (filled_bytes > 0 && filled_bytes + bytes > limit_bytes) {
+      starts.push_back(i);
+      filled_bytes = 0;
+    }
+    filled_bytes += bytes;
+  }
+  return starts;
+}
+
+void remove_older_weights(const fs::path& directory, const std::map<std::string, FileDigest>& written) {
+  static const std::regex ours(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
+  std::vector<fs::path> older;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename();
+    if (std::regex_match(name, ours) && !written.contains(name)) older.push_back(entry.path());
+  }
+  for (const fs::path& path : older) {
+    std::error_code error;
+    fs::remove(path, error);
+    if (error) throw DataError(fmt::format("{}: cannot remove this file of an older export: {}", path.string(), error.message()));
+  }
+}
+
+std::string index_json(std::span<const TensorBytes> weights, const std::map<std::string, std::string>& weight_map) {
+  int64_t total_bytes = 0, total_parameters = 0;
+  for (const TensorBytes& tensor : weights) {
+    total_bytes += static_cast<int64_t>(tensor.bytes.size());
+    total_parameters += static_cast<int64_t>(tensor.bytes.size()) * 8 / dtype_bits(tensor.dtype);
+  }
+  const nlohmann::ordered_json index = {
+      {"metadata", {{"total_parameters", total_parameters}, {"total_size", total_bytes}}}, {"weight_map", weight_map}};
+  return index.dump(2) + "\n";
+}
+
+// The path of a file that an index names. It must lie in the directory, or be a link into the blobs of a Hugging Face
+// hub cache (snapshots/REVISION/FILE -> ../../blobs/HASH), which is how downloaded models lie on disk.
+std::string file_inside(const fs::path& directory, const std::string& name, const std::string& index) {
+  const fs::path relative(name);
+  const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
+  if (name.empty() || name.find('\0') != std::string::npos || relative.is_absolute() || climbs) {
+    throw DataError(fmt::format("{}: \"{}\" leads out of the directory; expected the name of a file beside the index",
+                                index, name));
+  }
+  const fs::path path = directory / relative;
+  std::error_code error;
+  const fs::path real = fs::canonical(path, error);
+  if (error) throw DataError(fmt::format("{}: missing, although {} names it ({})", path.string(), index, error.message()));
+  const fs::path home = fs::canonical(directory);
+  const bool inside = std::mismatch(home.begin(), home.end(), real.begin(), real.end()).first == home.end();
+  if (!inside && real.parent_path() != home.parent_path().parent_path() / "blobs") {
+    throw DataError(fmt::format("{}: a link that leads out of the directory, to {}", path.string(), real.string()));
+  }
+  return path;
+}
+
+TensorSet open_shards(const fs::path& directory) {
+  const std::string index_path = directory / kIndexFile;
+  const auto index = parse_json(read_file(index_path), index_path);
+  const auto found = index.is_object() ? index.find("weight_map") : index.end();
+  if (!index.is_object() || found == index.end() || !found->is_object() || found->empty()) {
+    throw DataError(fmt::format("{}: expected an object weight_map with tensor names and their files", index_path));
+  }
+  std::map<std::string, std::set<std::string>> names_of;  // path -> names
+  for (const auto& [name, file] : found->items()) {
+    if (!file.is_string()) throw DataError(fmt::format("{}: weight_map: \"{}\": expected a file name", index_path, name));
+    names_of[file_inside(directory, file.get<std::string>(), index_path)].insert(name);
+  }
+  std::vector<std::string> paths;
+  for (const auto& [path, names] : names_of) paths.push_back(path);
+  TensorSet set{paths};
+  for (const SafetensorsFile& file : set.files()) {
+    const std::set<std::string>& names = names_of.at(file.path());
+    for (const std::string& name : names) {
+      if (!file.contains(name)) {
+        throw DataError(fmt::format("{}: no tensor \"{}\", although {} says so", file.path(), name, index_path));
+      }
+    }
+    for (const TensorInfo& tensor : file.tensors()) {
+      if (!names.contains(tensor.name)) {
+        throw DataError(fmt::format("{}: tensor \"{}\" is not in {}", file.path(), tensor.name, index_path));
+      }
+    }
+  }
+  return set;
+}
+
+std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+}  // namespace
+
+std::map<std::string, FileDigest> write_hf_directory(const std::string& directory, const HfConfig& config,
+                                                     std::span<const TensorBytes> weights, int64_t shard_limit_bytes) {
+  const fs::path path(directory);
+  std::map<std::string, FileDigest> written;
+  written["config.json"] = write_file(path / "config.json", config_json(config));
+  written["generation_config.json"] = write_file(path / "generation_config.json", generation_config_json(config));
+  const auto starts = shard_starts(weights, shard_limit_bytes);
+  std::map<std::string, std::string> weight_map;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    const std::size_t end = i + 1 < starts.size() ? starts[i + 1] : weights.size();
+    const auto shard = weights.subspan(starts[i], end - starts[i]);
+    const std::string name =
+        starts.size() == 1 ? kSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, starts.size());
+    written[name] = write_safetensors(path / name, shard);
+    for (const TensorBytes& tensor : shard) {
+      const bool is_new = weight_map.emplace(tensor.name, name).second;
+      ORTHANT_CHECK(is_new, tensor.name);
+    }
+  }
+  if (starts.size() > 1) written[kIndexFile] = write_file(path / kIndexFile, index_json(weights, weight_map));
+  remove_older_weights(path, written);
+  return written;
+}
+
+TensorSet open_hf_weights(const std::string& directory) {
+  const fs::path path(directory);
+  if (fs::exists(path / kSingleFile)) {
+    const std::vector<std::string> single{file_inside(path, kSingleFile, directory)};
+    return TensorSet{single};
+  }
+  if (fs::exists(path / kIndexFile)) return open_shards(path);
+  throw DataError(fmt::format("{}: no weights here; expected {} or {}", directory, kSingleFile, kIndexFile));
+}
+
+TensorDifferences compare_tensors(const TensorSet& have, std::span<const WantedTensor> want,
+                                  std::span<const std::string> optional) {
+  TensorDifferences differences;
+  std::set<std::string_view> known(optional.begin(), optional.end());
+  for (const WantedTensor& wanted : want) {
+    known.insert(wanted.name);
+    if (!have.contains(wanted.name)) {
+      differences.missing.push_back(wanted.name);
+      continue;
+    }
+    const TensorBytes tensor = have.tensor(wanted.name);
+    if (tensor.shape == wanted.shape) continue;
+    differences.clashes.push_back(fmt::format("{}: have {}, want {}{}", wanted.name, shape_text(tensor.shape),
+                                              shape_text(wanted.shape),
+                                              wanted.reason.empty() ? "" : " because " + wanted.reason));
+  }
+  for (const std::string& name : have.names()) {
+    if (!known.contains(name) && !name.ends_with(".rotary_emb.inv_freq")) differences.unexpected.push_back(name);
+  }
+  std::sort(differences.missing.begin(), differences.missing.end());
+  std::sort(differences.clashes.begin(), differences.clashes.end());
+  return differences;
+}
+
+void check_tensors(const TensorSet& have, std::span<const WantedTensor> want, const std::string& source,
+                   std::span<const std::string> optional) {
+  const TensorDifferences differences = compare_tensors(have, want, optional);
+  if (differences.none()) return;
+  std::string message = fmt::format("{}: the tensors are not those of the model", source);
+  const auto list = [&](const char* title, const std::vector<std::string>& lines) {
+    if (!lines.empty()) message += fmt::format("\n  {} ({}): {}", title, lines.size(), join(lines, "; "));
+  };
+  list("shapes", differences.clashes);
+  list("missing", differences.missing);
+  list("unexpected", differences.unexpected);
+  throw DataError(message);
+}
+
+}  // namespace orthant

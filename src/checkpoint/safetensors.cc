@@ -1,0 +1,127 @@
+#include "checkpoint/safetensors.h"
+
+#include "base/errors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <tuple>
+
+namespace orthant {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
+
+// JSON text of a string; names are ours, so text that is not UTF-8 is our bug.
+std::string quoted(const std::string& text) {
+  try {
+    return nlohmann::json(text).dump();
+  } catch (const nlohmann::json::exception& error) {
+    throw LogicError(fmt::format("safetensors: a name or a value is not UTF-8: {}", error.what()));
+  }
+}
+
+void check_tensor(const TensorBytes& tensor) {
+  int64_t bits = dtype_bits(tensor.dtype);
+  for (const int64_t size : tensor.shape) {
+    ORTHANT_CHECK(size >= 0 && !__builtin_mul_overflow(bits, size, &bits), tensor.name, size);
+  }
+  ORTHANT_CHECK(bits % 8 == 0 && static_cast<uint64_t>(bits / 8) == tensor.bytes.size(), tensor.name, bits,
+                tensor.bytes.size());
+  ORTHANT_CHECK(tensor.name != "__metadata__", tensor.name);
+}
+
+std::string header_text(std::span<const TensorBytes* const> tensors, const std::map<std::string, std::string>& metadata) {
+  std::string text = "{";
+  if (!metadata.empty()) {
+    text += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) text += fmt::format("{}:{},", quoted(key), quoted(value));
+    text.back() = '}';
+    text += ',';
+  }
+  std::size_t begin = 0;
+  for (const TensorBytes* tensor : tensors) {
+    const std::size_t end = begin + tensor->bytes.size();
+    text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", quoted(tensor->name),
+                        dtype_name(tensor->dtype), fmt::join(tensor->shape, ","), begin, end);
+    begin = end;
+  }
+  if (text.back() == ',') text.pop_back();
+  text += '}';
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
+}
+
+}  // namespace
+
+FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  std::vector<const TensorBytes*> ordered;
+  for (const TensorBytes& tensor : tensors) {
+    check_tensor(tensor);
+    ordered.push_back(&tensor);
+  }
+  std::sort(ordered.begin(), ordered.end(), [](const TensorBytes* a, const TensorBytes* b) {
+    return std::tie(b->dtype, a->name) < std::tie(a->dtype, b->name);
+  });
+  std::vector<std::string_view> names;
+  for (const TensorBytes* tensor : ordered) names.push_back(tensor->name);
+  std::sort(names.begin(), names.end());
+  const auto twice = std::adjacent_find(names.begin(), names.end());
+  ORTHANT_CHECK(twice == names.end(), *twice);
+
+  const std::string text = header_text(ordered, metadata);
+  const uint64_t length = text.size();
+  OutputFile file(path);
+  file.write(std::as_bytes(std::span(&length, 1)));
+  file.write(text);
+  for (const TensorBytes* tensor : ordered) file.write(tensor->bytes);
+  return file.commit();
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path)
+    : path_(path),
+      file_(path),
+      header_(parse_safetensors_header(file_.bytes(), static_cast<int64_t>(file_.bytes().size()), path)) {
+  index_.reserve(header_.tensors.size());
+  for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
+}
+
+TensorBytes SafetensorsFile::tensor(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found == index_.end()) throw DataError(fmt::format("{}: no tensor \"{}\"", path_, name));
+  const TensorInfo& info = header_.tensors[found->second];
+  const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(header_.data_begin + info.begin),
+                                           static_cast<std::size_t>(info.end - info.begin));
+  return {.name = info.name, .dtype = info.dtype, .shape = info.shape, .bytes = bytes};
+}
+
+TensorSet::TensorSet(std::span<const std::string> paths) {
+  for (const std::string& path : paths) {
+    const SafetensorsFile& file = files_.emplace_back(path);
+    for (const TensorInfo& tensor : file.tensors()) {
+      const auto [other, is_new] = index_.emplace(tensor.name, files_.size() - 1);
+      if (!is_new) {
+        throw DataError(fmt::format("{}: tensor \"{}\" is in {} too", path, tensor.name, files_[other->second].path()));
+      }
+    }
+  }
+}
+
+std::vector<std::string> TensorSet::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : index_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TensorBytes TensorSet::tensor(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return files_[found->second].tensor(name);
+  std::string where = files_.empty() ? "no files" : files_.front().path();
+  if (files_.size() > 1) where += fmt::format(" and {} more files", files_.size() - 1);
+  throw DataError(fmt::format("{}: no tensor \"{}\"", where, name));
+}
+
+}  // namespace orthant
