@@ -32,8 +32,8 @@ struct Axis {
 };
 
 /// Axes from inner to outer: the first varies fastest over the ranks. Without axes it is the mesh of one rank.
-/// A plan lists every axis that its layouts name, those of size 1 too; asking for a coordinate along any other axis is a
-/// LogicError, so that a misspelt axis cannot pass for one of size 1.
+/// A plan lists every axis that its layouts name, those of size 1 too; asking for a coordinate along any other axis is
+/// a LogicError, so that a misspelt axis cannot pass for one of size 1.
 struct Mesh {
   std::vector<Axis> axes;
 

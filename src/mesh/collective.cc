@@ -1,0 +1,139 @@
+#include "mesh/collective.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+struct KindFacts {
+  CollectiveKind kind;
+  std::string_view name;
+  bool communicates;
+};
+
+constexpr std::array kFacts = {
+    KindFacts{CollectiveKind::all_reduce, "all_reduce", true},
+    KindFacts{CollectiveKind::all_gather, "all_gather", true},
+    KindFacts{CollectiveKind::reduce_scatter, "reduce_scatter", true},
+    KindFacts{CollectiveKind::all_to_all, "all_to_all", true},
+    KindFacts{CollectiveKind::broadcast, "broadcast", true},
+    KindFacts{CollectiveKind::reduce, "reduce", true},
+    KindFacts{CollectiveKind::shift, "shift", true},
+    KindFacts{CollectiveKind::slice, "slice", false},
+    KindFacts{CollectiveKind::pad, "pad", false},
+    KindFacts{CollectiveKind::keep_one, "keep_one", false},
+    KindFacts{CollectiveKind::relabel, "relabel", false},
+};
+
+const KindFacts& facts_of(CollectiveKind kind) {
+  for (const KindFacts& facts : kFacts)
+    if (facts.kind == kind) return facts;
+  throw LogicError(fmt::format("no collective of kind {}", static_cast<int>(kind)));
+}
+
+/// The layout without the axis' cut on the dim; the axis must be the innermost there.
+Layout uncut(Layout layout, const Collective& collective) {
+  if (collective.from_dim < 0) return layout;
+  auto& cuts = layout.split.at(static_cast<size_t>(collective.from_dim));
+  ORTHANT_CHECK(!cuts.empty() && cuts.back() == collective.axis, to_string(collective), to_string(layout));
+  cuts.pop_back();
+  return layout;
+}
+
+void check_dim(std::span<const int64_t> shape, int dim) {
+  ORTHANT_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()), dim, shape.size());
+}
+
+}  // namespace
+
+std::string_view name_of(CollectiveKind kind) { return facts_of(kind).name; }
+
+bool communicates(CollectiveKind kind) { return facts_of(kind).communicates; }
+
+std::string to_string(const Collective& collective) {
+  std::string out = fmt::format("{} over {}", name_of(collective.kind), collective.axis);
+  const bool from = collective.from_dim >= 0;
+  const bool to = collective.to_dim >= 0;
+  if (from && to) out += fmt::format(", dim {} -> {}", collective.from_dim, collective.to_dim);
+  if (from != to) out += fmt::format(", dim {}", from ? collective.from_dim : collective.to_dim);
+  return out + ": " + to_string(collective.after);
+}
+
+namespace detail {
+
+int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
+                      int to_dim) {
+  if (axis_size == 1 || !communicates(kind)) return 0;
+  const int64_t elements = volume(extents);
+  if (elements == 0) return 0;
+  // Elements of coordinate c's shard of the dim, everything else whole.
+  const auto part = [&](int dim, int c) {
+    check_dim(extents, dim);
+    const int64_t extent = extents[static_cast<size_t>(dim)];
+    return elements / extent * shard(extent, axis_size, c % axis_size).size();
+  };
+  const auto chunk = [&](int c) { return shard(elements, axis_size, c % axis_size).size(); };
+  switch (kind) {
+    case CollectiveKind::all_gather:
+      return elements - part(from_dim, coord + 1);
+    case CollectiveKind::reduce_scatter:
+      return elements - part(to_dim, coord);
+    case CollectiveKind::all_reduce:
+      return 2 * elements - chunk(coord) - chunk(coord + 1);
+    case CollectiveKind::all_to_all: {
+      check_dim(extents, to_dim);
+      const int64_t extent = extents[static_cast<size_t>(to_dim)];
+      return part(from_dim, coord) / extent * (extent - shard(extent, axis_size, coord).size());
+    }
+    case CollectiveKind::broadcast:
+      return coord + 1 < axis_size ? elements : 0;
+    case CollectiveKind::reduce:
+      return coord > 0 ? elements : 0;
+    default:
+      // A shift along a split axis moves the coordinate's own shard.
+      return from_dim < 0 ? elements : part(from_dim, coord);
+  }
+}
+
+int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim,
+                         int to_dim) {
+  const auto at = [&](int64_t coord) {
+    return elements_sent(kind, axis_size, static_cast<int>(coord), extents, from_dim, to_dim);
+  };
+  // Shards take two sizes along an axis, the larger first: the last is a smallest one, the first a largest one.
+  if (axis_size == 1 || !communicates(kind)) return 0;
+  if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce) return at(axis_size - 1);
+  if (kind == CollectiveKind::all_gather || kind == CollectiveKind::all_reduce) return at(axis_size - 2);
+  if (kind != CollectiveKind::all_to_all) return at(0);
+  // Large on the one dim and small on the other: the last with a large shard of from_dim, or the first with a small one
+  // of to_dim.
+  check_dim(extents, from_dim);
+  check_dim(extents, to_dim);
+  const int64_t last_large = std::max<int64_t>(extents[static_cast<size_t>(from_dim)] % axis_size - 1, 0);
+  return std::max({at(last_large), at(extents[static_cast<size_t>(to_dim)] % axis_size), at(axis_size - 1)});
+}
+
+}  // namespace detail
+
+int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
+                   std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
+  const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, rank);
+  return element_bytes * detail::elements_sent(collective.kind, mesh.axis_size(collective.axis),
+                                               mesh.coord(rank, collective.axis), extents, collective.from_dim,
+                                               collective.to_dim);
+}
+
+int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
+                      std::span<const int64_t> global_shape, int64_t element_bytes) {
+  // No shard is larger than the first, and every formula grows with the extents: the busiest rank stands at coordinate
+  // 0 of all other axes.
+  const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, 0);
+  return element_bytes * detail::busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
+                                                  collective.from_dim, collective.to_dim);
+}
+
+}  // namespace orthant

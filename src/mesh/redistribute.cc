@@ -1,0 +1,267 @@
+#include "mesh/redistribute.h"
+
+#include <algorithm>
+#include <array>
+#include <queue>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+/// An axis whose placement has to change, or which stands in the way of one that has to.
+struct Mover {
+  std::string name;
+  int size;
+  Placing whole;  // R or I: what it is while neither split nor partial
+  bool to_partial;
+};
+
+constexpr size_t kMaxMovers = 16;
+
+/// Where a mover is: whole (I or R), partial, or splitting dim `place - kSplit` as the depth-th of the movers there.
+struct Where {
+  uint8_t place = 0;
+  uint8_t depth = 0;
+
+  bool operator==(const Where&) const = default;
+};
+constexpr uint8_t kWhole = 0, kPartial = 1, kSplit = 2;
+
+struct State {
+  std::array<Where, kMaxMovers> movers{};
+
+  bool operator==(const State&) const = default;
+};
+
+struct Hash {
+  size_t operator()(const State& state) const {
+    return std::hash<std::string_view>()({reinterpret_cast<const char*>(&state), sizeof state});
+  }
+};
+
+struct Move {
+  CollectiveKind kind;
+  int mover = -1;
+  int from_dim = -1;
+  int to_dim = -1;
+};
+
+struct Node {
+  State state;
+  int64_t elements;  // sent so far
+  int steps;
+  int parent;
+  Move move;
+  bool done = false;
+};
+
+Layout without_single_axes(const Mesh& mesh, Layout layout) {
+  const auto drop = [&](std::vector<std::string>& axes) {
+    std::erase_if(axes, [&](const std::string& axis) { return mesh.axis_size(axis) == 1; });
+  };
+  for (auto& axes : layout.split) drop(axes);
+  drop(layout.partial);
+  drop(layout.replicated);
+  return layout;
+}
+
+/// Number of leading axes on which both lists agree: these can stay where they are.
+size_t common_prefix(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+class Search {
+ public:
+  Search(const Mesh& mesh, const Layout& from, const Layout& to, std::span<const int64_t> shape) {
+    for (size_t dim = 0; dim < shape.size(); ++dim) {
+      const size_t kept = common_prefix(from.split[dim], to.split[dim]);
+      int64_t extent = shape[dim];
+      for (size_t i = 0; i < kept; ++i) extent = shard(extent, mesh.axis_size(from.split[dim][i]), 0).size();
+      extents_.push_back(extent);
+      kept_.push_back(static_cast<int>(kept));
+    }
+    for (const Axis& axis : mesh.axes) {
+      const Placement a = placement(from, axis.name);
+      const Placement b = placement(to, axis.name);
+      const bool stays = a == b && (a.what != Placing::S || a.depth < kept_[static_cast<size_t>(a.dim)]);
+      if (stays) continue;
+      const bool target_whole = b.what == Placing::R || b.what == Placing::I;
+      const Placing fallback = a.what == Placing::R ? Placing::R : Placing::I;
+      movers_.push_back({axis.name, axis.size, target_whole ? b.what : fallback, b.what == Placing::P});
+    }
+    ORTHANT_CHECK(shape.size() < 200, shape.size());
+    ORTHANT_CHECK(movers_.size() <= kMaxMovers, movers_.size());
+    start_ = state_of(from);
+    goal_ = state_of(to);
+  }
+
+  const std::vector<Mover>& movers() const { return movers_; }
+
+  std::vector<Move> path() {
+    visit(start_, 0, 0, -1, {});
+    while (!queue_.empty()) {
+      const int at = std::get<2>(queue_.top());
+      queue_.pop();
+      Node& node = nodes_[static_cast<size_t>(at)];
+      if (node.done) continue;
+      node.done = true;
+      if (node.state == goal_) return moves_to(at);
+      expand(at);
+    }
+    throw LogicError("redistribute: no path between two layouts");
+  }
+
+ private:
+  State state_of(const Layout& layout) const {
+    State state;
+    for (size_t i = 0; i < movers_.size(); ++i) {
+      const Placement at = placement(layout, movers_[i].name);
+      if (at.what == Placing::P) state.movers[i] = {kPartial, 0};
+      if (at.what == Placing::S)
+        state.movers[i] = {static_cast<uint8_t>(kSplit + at.dim),
+                           static_cast<uint8_t>(at.depth - kept_[static_cast<size_t>(at.dim)])};
+    }
+    return state;
+  }
+
+  void visit(const State& state, int64_t elements, int steps, int parent, const Move& move) {
+    const auto [entry, is_new] = index_.try_emplace(state, static_cast<int>(nodes_.size()));
+    const int at = entry->second;
+    if (is_new) {
+      nodes_.push_back({state, elements, steps, parent, move});
+    } else {
+      Node& node = nodes_[static_cast<size_t>(at)];
+      if (std::tie(node.elements, node.steps) <= std::tie(elements, steps)) return;
+      node.elements = elements;
+      node.steps = steps;
+      node.parent = parent;
+      node.move = move;
+    }
+    queue_.emplace(elements, steps, at);
+  }
+
+  /// Number of movers that split each dim.
+  std::vector<int> depths(const State& state) const {
+    std::vector<int> out(extents_.size(), 0);
+    for (const Where& where : state.movers)
+      if (where.place >= kSplit) ++out[static_cast<size_t>(where.place - kSplit)];
+    return out;
+  }
+
+  /// All single-axis moves out of a node, in a fixed order.
+  void expand(int at) {
+    const State state = nodes_[static_cast<size_t>(at)].state;
+    const std::vector<int> depth = depths(state);
+    const int dims = static_cast<int>(extents_.size());
+    for (int mover = 0; mover < static_cast<int>(movers_.size()); ++mover) {
+      const Where where = state.movers[static_cast<size_t>(mover)];
+      const int from = where.place - kSplit;  // negative unless it splits
+      const bool to_partial = movers_[static_cast<size_t>(mover)].to_partial;
+      if (where.place == kPartial && to_partial) continue;
+      if (from >= 0 && where.depth + 1 != depth[static_cast<size_t>(from)]) continue;
+      using enum CollectiveKind;
+      if (where.place == kPartial) take(at, state, depth, {all_reduce, mover, -1, -1});
+      if (from >= 0) take(at, state, depth, {all_gather, mover, from, -1});
+      if (to_partial) take(at, state, depth, {from >= 0 ? pad : keep_one, mover, std::max(from, -1), -1});
+      const CollectiveKind split = where.place == kPartial ? reduce_scatter : from >= 0 ? all_to_all : slice;
+      for (int dim = 0; dim < dims; ++dim)
+        if (dim != from) take(at, state, depth, {split, mover, std::max(from, -1), dim});
+    }
+  }
+
+  void take(int at, State state, const std::vector<int>& depth, const Move& move) {
+    Where& where = state.movers[static_cast<size_t>(move.mover)];
+    const bool partial = move.kind == CollectiveKind::pad || move.kind == CollectiveKind::keep_one;
+    where = {partial ? kPartial : kWhole, 0};
+    int64_t elements = 0;
+    if (communicates(move.kind))
+      elements = detail::busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
+                                          local_extents(state), move.from_dim, move.to_dim);
+    if (move.to_dim >= 0)
+      where = {static_cast<uint8_t>(kSplit + move.to_dim),
+               static_cast<uint8_t>(depth[static_cast<size_t>(move.to_dim)])};
+    const Node& node = nodes_[static_cast<size_t>(at)];
+    visit(state, node.elements + elements, node.steps + 1, at, move);
+  }
+
+  /// Extents at coordinate 0 of every axis, the largest of any rank. In which order axes cut makes no difference there:
+  /// rounding up twice is rounding up once by the product.
+  const std::vector<int64_t>& local_extents(const State& state) {
+    scratch_ = extents_;
+    for (size_t i = 0; i < movers_.size(); ++i) {
+      if (state.movers[i].place < kSplit) continue;
+      int64_t& extent = scratch_[static_cast<size_t>(state.movers[i].place - kSplit)];
+      extent = (extent + movers_[i].size - 1) / movers_[i].size;
+    }
+    return scratch_;
+  }
+
+  std::vector<Move> moves_to(int at) const {
+    std::vector<Move> out;
+    for (; nodes_[static_cast<size_t>(at)].parent >= 0; at = nodes_[static_cast<size_t>(at)].parent)
+      out.push_back(nodes_[static_cast<size_t>(at)].move);
+    std::reverse(out.begin(), out.end());
+    return out;
+  }
+
+  std::vector<Mover> movers_;
+  std::vector<int64_t> extents_;  // at coordinate 0, under the axes that stay
+  std::vector<int> kept_;         // leading axes of each dim that stay
+  State start_, goal_;
+  std::vector<Node> nodes_;
+  std::vector<int64_t> scratch_;
+  std::unordered_map<State, int, Hash> index_;
+  using Entry = std::tuple<int64_t, int, int>;  // elements, steps, node
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
+};
+
+Layout moved(Layout layout, const Move& move, const Mover& mover) {
+  std::erase(layout.partial, mover.name);
+  std::erase(layout.replicated, mover.name);
+  if (move.from_dim >= 0) layout.split[static_cast<size_t>(move.from_dim)].pop_back();
+  if (move.to_dim >= 0) {
+    layout.split[static_cast<size_t>(move.to_dim)].push_back(mover.name);
+  } else if (move.kind == CollectiveKind::pad || move.kind == CollectiveKind::keep_one) {
+    layout.partial.push_back(mover.name);
+  } else if (mover.whole == Placing::R) {
+    layout.replicated.push_back(mover.name);
+  }
+  return layout;
+}
+
+}  // namespace
+
+std::vector<Collective> redistribute(const Mesh& mesh, const Layout& from, const Layout& to,
+                                     std::span<const int64_t> global_shape, int64_t element_bytes) {
+  const int dims = static_cast<int>(global_shape.size());
+  ORTHANT_CHECK(element_bytes > 0, element_bytes);
+  for (const int64_t extent : global_shape) ORTHANT_CHECK(extent >= 0, extent);
+  check_layout(mesh, from, dims);
+  check_layout(mesh, to, dims);
+  Layout at = without_single_axes(mesh, from);
+  const Layout goal = without_single_axes(mesh, to);
+  std::vector<Collective> out;
+  for (const Axis& axis : mesh.axes) {
+    const Placing a = placement(at, axis.name).what;
+    const Placing b = placement(goal, axis.name).what;
+    const bool both_whole = (a == Placing::R || a == Placing::I) && (b == Placing::R || b == Placing::I);
+    if (a == b || !both_whole) continue;
+    std::erase(at.replicated, axis.name);
+    if (b == Placing::R) at.replicated.push_back(axis.name);
+    out.push_back({.kind = CollectiveKind::relabel, .axis = axis.name, .after = at});
+  }
+  Search search(mesh, at, goal, global_shape);
+  for (const Move& move : search.path()) {
+    const Mover& mover = search.movers()[static_cast<size_t>(move.mover)];
+    at = moved(std::move(at), move, mover);
+    out.push_back({move.kind, mover.name, move.from_dim, move.to_dim, at});
+  }
+  return out;
+}
+
+}  // namespace orthant

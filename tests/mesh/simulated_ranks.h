@@ -1,0 +1,341 @@
+// All ranks of a mesh in one process, holding plain arrays of integers: scatters a tensor by a layout, carries out
+// Collectives by passing messages along rings, counts what each rank sends, and says whether a layout is what they
+// hold. It reads only kind, axis and dims of a Collective and cuts by its own arithmetic, so that it can catch a wrong plan.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "mesh/collective.h"
+#include "mesh/layout.h"
+#include "mesh/mesh.h"
+
+namespace orthant {
+
+/// SplitMix64: the same numbers everywhere.
+struct Random {
+  uint64_t state;
+  explicit Random(uint64_t seed) : state(seed) {}
+  uint64_t next() {
+    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  int below(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
+};
+
+/// One to four axes of sizes 1 to 5, at most 60 ranks.
+inline Mesh random_mesh(Random& random) {
+  for (;;) {
+    std::vector<Axis> axes;
+    const int count = 1 + random.below(4);
+    int ranks = 1;
+    for (int i = 0; i < count; ++i) {
+      axes.push_back({std::string(1, static_cast<char>('a' + i)), 1 + random.below(5)});
+      ranks *= axes.back().size;
+    }
+    if (ranks <= 60) return Mesh(axes);
+  }
+}
+
+/// Every axis somewhere, splits in random order.
+inline Layout random_layout(Random& random, const Mesh& mesh, int dims) {
+  Layout layout = whole(dims);
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh.axes) {
+    const int place = random.below(static_cast<int>(names.size()) + 1);
+    names.insert(names.begin() + place, axis.name);
+  }
+  for (const std::string& name : names) {
+    const int choice = random.below(dims + 3);
+    if (choice < dims) layout.split[static_cast<size_t>(choice)].push_back(name);
+    if (choice == dims) layout.partial.push_back(name);
+    if (choice == dims + 1) layout.replicated.push_back(name);
+  }
+  return layout;
+}
+
+struct Array {
+  std::vector<int64_t> shape;
+  std::vector<int64_t> data;
+
+  int64_t& at(const std::vector<int64_t>& index) {
+    int64_t flat = 0;
+    for (size_t d = 0; d < shape.size(); ++d) flat = flat * shape[d] + index[d];
+    return data.at(static_cast<size_t>(flat));
+  }
+  bool operator==(const Array&) const = default;
+};
+
+inline Array zeros(std::vector<int64_t> shape) {
+  const size_t n = static_cast<size_t>(volume(shape));
+  return {std::move(shape), std::vector<int64_t>(n, 0)};
+}
+
+inline Array random_array(Random& random, const std::vector<int64_t>& shape) {
+  Array out = zeros(shape);
+  for (int64_t& value : out.data) value = 1 + random.below(1000);
+  return out;
+}
+
+/// Calls fn(index) for every index below the shape.
+template <typename Fn>
+void for_each_index(const std::vector<int64_t>& shape, const Fn& fn) {
+  std::vector<int64_t> index(shape.size(), 0);
+  for (int64_t left = volume(shape); left > 0; --left) {
+    fn(index);
+    for (size_t d = shape.size(); d-- > 0 && ++index[d] == shape[d];) index[d] = 0;
+  }
+}
+
+inline Array cut(Array whole_array, const std::vector<Range>& ranges) {
+  std::vector<int64_t> shape;
+  for (const Range& range : ranges) shape.push_back(range.size());
+  Array out = zeros(shape);
+  for_each_index(shape, [&](std::vector<int64_t> index) {
+    int64_t& to = out.at(index);
+    for (size_t d = 0; d < index.size(); ++d) index[d] += ranges[d].begin;
+    to = whole_array.at(index);
+  });
+  return out;
+}
+
+inline Array cut(const Array& array, int dim, Range range) {
+  std::vector<Range> ranges;
+  for (const int64_t extent : array.shape) ranges.push_back({0, extent});
+  ranges.at(static_cast<size_t>(dim)) = range;
+  return cut(array, ranges);
+}
+
+inline Array joined(std::vector<Array> parts, int dim) {
+  const size_t d = static_cast<size_t>(dim);
+  std::vector<int64_t> shape = parts.at(0).shape;
+  shape.at(d) = 0;
+  for (const Array& part : parts) {
+    for (size_t other = 0; other < shape.size(); ++other)
+      if (other != d && part.shape[other] != shape[other]) throw std::runtime_error("shards that do not fit together");
+    shape[d] += part.shape[d];
+  }
+  Array out = zeros(shape);
+  int64_t offset = 0;
+  for (Array& part : parts) {
+    for_each_index(part.shape, [&](std::vector<int64_t> index) {
+      const int64_t value = part.at(index);
+      index[d] += offset;
+      out.at(index) = value;
+    });
+    offset += part.shape[d];
+  }
+  return out;
+}
+
+inline void add(Array& sum, const Array& summand) {
+  if (sum.shape != summand.shape) throw std::runtime_error("summands of different shapes");
+  for (size_t i = 0; i < sum.data.size(); ++i) sum.data[i] += summand.data[i];
+}
+
+class Ranks {
+ public:
+  /// The tensor held as the layout says; summands of P are random.
+  Ranks(const Mesh& mesh, const Layout& layout, const Array& tensor, Random& random)
+      : sent(static_cast<size_t>(mesh.size()), 0), mesh_(mesh) {
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const int original = first_copy(layout, rank);
+      const Array piece = cut(tensor, local_ranges(mesh, layout, tensor.shape, rank));
+      locals.push_back(original < rank ? locals[static_cast<size_t>(original)]
+                       : is_last_summand(layout, rank) ? piece
+                                                       : random_array(random, piece.shape));
+    }
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      if (!is_last_summand(layout, rank)) continue;
+      for (int member : mesh.group(rank, layout.partial)) {
+        if (member == rank) continue;
+        for (size_t i = 0; i < local(rank).data.size(); ++i) local(rank).data[i] -= local(member).data[i];
+      }
+    }
+  }
+
+  /// Whether these arrays are the tensor in that layout.
+  bool hold(const Layout& layout, const Array& tensor) {
+    for (int rank = 0; rank < mesh_.size(); ++rank) {
+      const Array expected = cut(tensor, local_ranges(mesh_, layout, tensor.shape, rank));
+      Array sum = zeros(expected.shape);
+      for (int member : mesh_.group(rank, layout.partial)) {
+        if (local(member).shape != expected.shape) return false;
+        add(sum, local(member));
+      }
+      if (sum != expected || local(rank) != local(first_copy(layout, rank))) return false;
+    }
+    return true;
+  }
+
+  /// Throws std::exception where the step cannot be carried out.
+  void carry_out(const Collective& step) {
+    std::vector<Array> results(locals.size());
+    for (int rank = 0; rank < mesh_.size(); ++rank) {
+      const std::vector<int> group = mesh_.group(rank, {step.axis});
+      if (group.front() != rank) continue;
+      std::vector<Array> members;
+      for (int member : group) members.push_back(local(member));
+      std::vector<int64_t> counts(group.size(), 0);
+      members = stepped(step, std::move(members), counts);
+      for (size_t i = 0; i < group.size(); ++i) {
+        results[static_cast<size_t>(group[i])] = std::move(members[i]);
+        sent[static_cast<size_t>(group[i])] += counts[i];
+      }
+    }
+    locals = std::move(results);
+  }
+
+  std::vector<Array> locals;
+  std::vector<int64_t> sent;  // elements, by rank
+
+  Array& local(int rank) { return locals[static_cast<size_t>(rank)]; }
+
+ private:
+  using Group = std::vector<Array>;
+  using Counts = std::vector<int64_t>;
+
+  /// The rank with position 0 along the axes over which the layout holds copies.
+  int first_copy(const Layout& layout, int rank) const {
+    for (const Axis& axis : mesh_.axes) {
+      const Placing what = placement(layout, axis.name).what;
+      if (what == Placing::R || what == Placing::I) rank = mesh_.rank_at(rank, axis.name, 0);
+    }
+    return rank;
+  }
+  bool is_last_summand(const Layout& layout, int rank) const {
+    for (const std::string& axis : layout.partial)
+      if (mesh_.coord(rank, axis) != mesh_.axis_size(axis) - 1) return false;
+    return true;
+  }
+
+  static std::vector<Array> pieces(const Array& array, int dim, int parts) {
+    std::vector<Array> out;
+    const int64_t extent = array.shape.at(static_cast<size_t>(dim));
+    int64_t at = 0;
+    for (int i = 0; i < parts; ++i) {
+      const int64_t length = extent / parts + (i < extent % parts ? 1 : 0);
+      out.push_back(cut(array, dim, {at, at + length}));
+      at += length;
+    }
+    return out;
+  }
+
+  /// blocks[owner][holder]: each rank passes on what it has just got until all have every owner's block.
+  static std::vector<Group> ring_gather(const Group& own, Counts& counts) {
+    const size_t n = own.size();
+    std::vector<Group> blocks(n, Group(n));
+    for (size_t c = 0; c < n; ++c) blocks[c][c] = own[c];
+    for (size_t step = 0; step + 1 < n; ++step)
+      for (size_t c = 0; c < n; ++c) {
+        const size_t owner = (c + n - step) % n;
+        counts[c] += static_cast<int64_t>(blocks[owner][c].data.size());
+        blocks[owner][(c + 1) % n] = blocks[owner][c];
+      }
+    return blocks;
+  }
+
+  /// parts[holder][piece]: piece k starts at coordinate k + 1 and goes round, growing by each summand, until k has it.
+  static Group ring_reduce(const std::vector<Group>& parts, Counts& counts) {
+    const size_t n = parts.size();
+    Group out;
+    for (size_t piece = 0; piece < n; ++piece) {
+      Array sum = parts[(piece + 1) % n][piece];
+      for (size_t hop = 1; hop < n; ++hop) {
+        counts[(piece + hop) % n] += static_cast<int64_t>(sum.data.size());
+        add(sum, parts[(piece + hop + 1) % n][piece]);
+      }
+      out.push_back(sum);
+    }
+    return out;
+  }
+
+  static Group stepped(const Collective& step, Group in, Counts& counts) {
+    const size_t n = in.size();
+    const int parts = static_cast<int>(n);
+    Group out(n);
+    std::vector<Group> cuts;
+    switch (step.kind) {
+      case CollectiveKind::all_gather: {
+        const std::vector<Group> blocks = ring_gather(in, counts);
+        for (size_t c = 0; c < n; ++c) {
+          Group mine;
+          for (size_t owner = 0; owner < n; ++owner) mine.push_back(blocks[owner][c]);
+          out[c] = joined(mine, step.from_dim);
+        }
+        return out;
+      }
+      case CollectiveKind::reduce_scatter:
+        for (const Array& each : in) cuts.push_back(pieces(each, step.to_dim, parts));
+        return ring_reduce(cuts, counts);
+      case CollectiveKind::all_reduce: {
+        for (const Array& each : in) {
+          if (each.shape != in[0].shape) throw std::runtime_error("summands of different shapes");
+          cuts.push_back(pieces({{static_cast<int64_t>(each.data.size())}, each.data}, 0, parts));
+        }
+        const std::vector<Group> blocks = ring_gather(ring_reduce(cuts, counts), counts);
+        for (size_t c = 0; c < n; ++c) {
+          Group mine;
+          for (size_t owner = 0; owner < n; ++owner) mine.push_back(blocks[owner][c]);
+          out[c] = {in[c].shape, joined(mine, 0).data};
+        }
+        return out;
+      }
+      case CollectiveKind::all_to_all:
+        for (const Array& each : in) cuts.push_back(pieces(each, step.to_dim, parts));
+        for (size_t c = 0; c < n; ++c) {
+          Group mine;
+          for (size_t from = 0; from < n; ++from) {
+            if (from != c) counts[from] += static_cast<int64_t>(cuts[from][c].data.size());
+            mine.push_back(cuts[from][c]);
+          }
+          out[c] = joined(mine, step.from_dim);
+        }
+        return out;
+      case CollectiveKind::broadcast:
+        for (size_t c = 0; c < n; ++c) {
+          out[c] = in[0];
+          if (c + 1 < n) counts[c] += static_cast<int64_t>(in[0].data.size());
+        }
+        return out;
+      case CollectiveKind::reduce:
+        out = in;
+        for (size_t c = n; c-- > 1;) {
+          counts[c] += static_cast<int64_t>(out[c].data.size());
+          add(out[c - 1], out[c]);
+        }
+        return out;
+      case CollectiveKind::shift:
+        for (size_t c = 0; c < n; ++c) {
+          if (n > 1) counts[c] += static_cast<int64_t>(in[c].data.size());
+          out[(c + 1) % n] = in[c];
+        }
+        return out;
+      case CollectiveKind::slice:
+        for (size_t c = 0; c < n; ++c) out[c] = pieces(in[c], step.to_dim, parts)[c];
+        return out;
+      case CollectiveKind::pad:
+        for (size_t c = 0; c < n; ++c) {
+          Group mine;
+          for (size_t other = 0; other < n; ++other) mine.push_back(other == c ? in[c] : zeros(in[other].shape));
+          out[c] = joined(mine, step.from_dim);
+        }
+        return out;
+      case CollectiveKind::keep_one:
+        for (size_t c = 0; c < n; ++c) out[c] = c == 0 ? in[c] : zeros(in[c].shape);
+        return out;
+      case CollectiveKind::relabel:
+        return in;
+    }
+    throw std::runtime_error("unknown kind");
+  }
+
+  Mesh mesh_;
+};
+
+}  // namespace orthant
