@@ -56,6 +56,23 @@ int64_t num_parameters(const Architecture& a) {
   return n;
 }
 
+FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
+  FlatLayout flat;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool continues = i > 0 && !parameters[i].fused.empty() && parameters[i].fused == parameters[i - 1].fused;
+    if (!continues) {
+      flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+      flat.weights.emplace_back(flat.elements, 0);
+      flat.members.emplace_back(i, i);
+    }
+    flat.parameter_offsets.push_back(flat.elements);
+    flat.elements += parameters[i].size();
+    flat.weights.back().second += parameters[i].size();
+    flat.members.back().second = i + 1;
+  }
+  return flat;
+}
+
 std::vector<double> inverse_frequencies(const Architecture& a) {
   std::vector<double> frequencies;
   const RopeScaling& scaling = a.rope_scaling;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace orthant {
@@ -50,6 +51,17 @@ struct ParameterInfo {
 /// All parameters in the model's order: embedding, blocks, final norm, head (absent when tied).
 std::vector<ParameterInfo> parameter_table(const Architecture& a);
 int64_t num_parameters(const Architecture& a);
+
+/// Where everything stands in a flat buffer. A weight is a parameter, or adjacent ones with the same fused name; each
+/// starts at a multiple of kFlatAlignElements, gaps stay zero.
+struct FlatLayout {
+  std::vector<int64_t> parameter_offsets;
+  std::vector<std::pair<int64_t, int64_t>> weights;  // offset and size in elements
+  std::vector<std::pair<size_t, size_t>> members;    // of each weight: first parameter, one past the last
+  int64_t elements = 0;
+};
+inline constexpr int64_t kFlatAlignElements = 32;
+FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 
 /// inv_freq[k] = theta^(-2k/D), k < D/2, after scaling (linear: divided by the factor; llama3: by wavelength,
 /// Llama 3.1's rule as in Hugging Face's modeling_rope_utils).

@@ -8,21 +8,6 @@
 namespace orthant {
 namespace {
 
-constexpr int64_t kAlignElements = 32;
-
-// Offsets of the parameters; a parameter that continues a fused group starts where the last one ended.
-std::vector<int64_t> offsets_of(const std::vector<ParameterInfo>& parameters, int64_t& end) {
-  std::vector<int64_t> offsets;
-  end = 0;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const bool continues = i > 0 && !parameters[i].fused.empty() && parameters[i].fused == parameters[i - 1].fused;
-    if (!continues) end = (end + kAlignElements - 1) / kAlignElements * kAlignElements;
-    offsets.push_back(end);
-    end += parameters[i].size();
-  }
-  return offsets;
-}
-
 template <class T>
 void fill(T* out, int64_t count, uint64_t seed, const ParameterInfo& parameter) {
   fill_normal<T>({.out = out,
@@ -41,38 +26,28 @@ uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-int64_t flat_elements(const std::vector<ParameterInfo>& parameters) {
-  int64_t end = 0;
-  offsets_of(parameters, end);
-  return end;
-}
-
-Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, at::Device device)
-    : parameters_(std::move(parameters)) {
-  int64_t total = 0;
-  offsets_ = offsets_of(parameters_, total);
+Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, int64_t bundle)
+    : parameters_(std::move(parameters)), flat_(flat_layout(parameters_)) {
   const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
-  masters_ = at::zeros({total}, at::dtype(master_dtype).device(device));
-  gradients_ = at::zeros({total}, at::dtype(master_dtype).device(device));
-  values_ = working == master_dtype ? masters_ : at::zeros({total}, at::dtype(working).device(device));
+  masters_ = at::zeros({flat_.elements}, master_dtype);
+  bundled_ = at::zeros({bundle + flat_.elements}, master_dtype);
+  gradients_ = bundled_.narrow(0, bundle, flat_.elements);
+  values_ = working == master_dtype ? masters_ : at::zeros({flat_.elements}, working);
 
-  for (size_t i = 0; i < parameters_.size();) {
-    size_t end = i + 1;
-    while (end < parameters_.size() && !parameters_[i].fused.empty() && parameters_[end].fused == parameters_[i].fused) ++end;
-    std::vector<int64_t> shape = parameters_[i].shape;
-    for (size_t j = i + 1; j < end; ++j) shape[0] += parameters_[j].shape[0];
-    const int64_t size = offsets_[end - 1] + parameters_[end - 1].size() - offsets_[i];
+  for (size_t w = 0; w < flat_.weights.size(); ++w) {
+    const auto [first, end] = flat_.members[w];
+    const auto [offset, size] = flat_.weights[w];
+    std::vector<int64_t> shape = parameters_[first].shape;
+    for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].shape[0];
 
     Weight weight;
-    weight.value = values_.narrow(0, offsets_[i], size).view(shape).detach();
+    weight.value = values_.narrow(0, offset, size).view(shape).detach();
     weight.value.set_requires_grad(true);
-    weight.gradient = gradients_.narrow(0, offsets_[i], size).view(shape);
-    weight.index = static_cast<int>(weights_.size());
+    weight.gradient = gradients_.narrow(0, offset, size).view(shape);
+    weight.index = static_cast<int>(w);
     weight.listener = &on_gradient;
-    by_name_[end - i > 1 ? parameters_[i].fused : parameters_[i].name] = weight.index;
-    extents_.emplace_back(offsets_[i], size);
+    by_name_[end - first > 1 ? parameters_[first].fused : parameters_[first].name] = weight.index;
     weights_.push_back(std::move(weight));
-    i = end;
   }
 }
 
@@ -84,7 +59,7 @@ const Weight& Weights::operator[](const std::string& name) const {
 
 at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
   const auto& info = parameters_[parameter];
-  return flat.narrow(0, offsets_[parameter], info.size()).view(info.shape);
+  return flat.narrow(0, flat_.parameter_offsets[parameter], info.size()).view(info.shape);
 }
 
 void Weights::initialize(uint64_t seed) {

@@ -31,11 +31,12 @@ struct Weight {
   mutable bool fresh = true;
 };
 
-/// Flat buffers hold the parameters in the given order; every Weight starts on a 128-byte boundary, gaps stay zero.
+/// Flat buffers hold the parameters in the given order (flat_layout()).
 /// With a float32 or float64 working dtype, values and masters are the same memory; with bfloat16 the master is float32.
 class Weights {
  public:
-  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, at::Device device = at::kCPU);
+  /// bundle: elements in front of the gradients, in one buffer with them, for what is to travel with their reduction.
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, int64_t bundle = 0);
   Weights(const Weights&) = delete;
 
   /// A weight by its parameter's name, or by the fused name of a group. LogicError when there is none.
@@ -51,9 +52,10 @@ class Weights {
   at::Tensor masters() const { return masters_; }
   at::Tensor gradients() const { return gradients_; }
   at::Tensor values() const { return values_; }
-  /// First element and number of elements of a weight in the flat buffers.
-  std::pair<int64_t, int64_t> extent(size_t weight) const { return extents_[weight]; }
-  int64_t flat_size() const { return masters_.numel(); }
+  /// The bundle, and the bundle with the gradients behind it.
+  at::Tensor bundle() const { return bundled_.narrow(0, 0, bundled_.numel() - gradients_.numel()); }
+  at::Tensor bundled_gradients() const { return bundled_; }
+  const FlatLayout& flat() const { return flat_; }
 
   /// Masters from the counter-based generator keyed by (seed, name, global index); then publish().
   void initialize(uint64_t seed);
@@ -68,15 +70,11 @@ class Weights {
 
  private:
   std::vector<ParameterInfo> parameters_;
-  std::vector<int64_t> offsets_;  // of each parameter in the flat buffers
+  FlatLayout flat_;
   std::vector<Weight> weights_;
-  std::vector<std::pair<int64_t, int64_t>> extents_;
   std::map<std::string, int> by_name_;
-  at::Tensor masters_, gradients_, values_;
+  at::Tensor masters_, bundled_, gradients_, values_;
 };
-
-/// Elements of a flat buffer that holds these parameters, gaps included.
-int64_t flat_elements(const std::vector<ParameterInfo>& parameters);
 
 /// The stream of random numbers that belongs to a name (FNV-1a, 64 bits).
 uint64_t stream_of(std::string_view name);

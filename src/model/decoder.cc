@@ -1,0 +1,121 @@
+#include "model/decoder.h"
+
+#include "base/errors.h"
+#include "model/kernels/philox.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace orthant {
+namespace {
+
+// Half-split rotation of [heads, T, D] by tables [T, D/2].
+at::Tensor rotate(const at::Tensor& x_HTD, const at::Tensor& cos_TD, const at::Tensor& sin_TD) {
+  const auto halves = x_HTD.chunk(2, -1);
+  return at::cat({halves[0] * cos_TD - halves[1] * sin_TD, halves[1] * cos_TD + halves[0] * sin_TD}, -1);
+}
+
+}  // namespace
+
+Decoder::Decoder(const Transformer& model) : model_(model) {
+  const auto& a = model.architecture_;
+  const auto options = model.embedding_->value.options().requires_grad(false);
+  for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
+    keys_.push_back(at::empty({a.num_key_value_heads, 0, a.head_dim}, options));
+    values_.push_back(at::empty({a.num_key_value_heads, 0, a.head_dim}, options));
+  }
+}
+
+at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
+  const AttentionShape& shape = model_.attention_;
+  const int64_t T = qkv_BTE.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
+  const auto wide = qkv_BTE.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto parts = qkv_BTE.view({T, H + 2 * K, D}).transpose(0, 1).split_with_sizes({H, K, K}, 0);
+  const at::Tensor cos = shape.cos_PD.narrow(0, length_, T), sin = shape.sin_PD.narrow(0, length_, T);
+  const at::Tensor q = rotate(parts[0].to(wide), cos, sin);
+  const at::Tensor k = rotate(parts[1].to(wide), cos, sin).to(qkv_BTE.scalar_type());
+
+  // Capacity doubles, so that a text of n tokens copies O(n) keys.
+  auto append = [&](at::Tensor& cache, const at::Tensor& fresh) {
+    if (cache.size(1) < length_ + T) {
+      const int64_t most = model_.architecture_.max_position_embeddings;
+      at::Tensor larger = at::empty({K, std::min(most, std::max<int64_t>(64, 2 * (length_ + T))), D}, cache.options());
+      larger.narrow(1, 0, length_).copy_(cache.narrow(1, 0, length_));
+      cache = larger;
+    }
+    cache.narrow(1, length_, T).copy_(fresh);
+    return cache.narrow(1, 0, length_ + T).to(wide).repeat_interleave(H / K, 0);
+  };
+  const at::Tensor keys = append(keys_[layer], k), values = append(values_[layer], parts[2]);
+  at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
+  if (T > 1) scores = scores.masked_fill(at::ones({T, length_ + T}, at::kBool).triu(length_ + 1), -INFINITY);
+  return at::matmul(scores.softmax(-1), values).transpose(0, 1).reshape({1, T, H * D}).to(qkv_BTE.scalar_type());
+}
+
+at::Tensor Decoder::advance(std::span<const int64_t> tokens) {
+  at::NoGradGuard no_grad;
+  const auto& a = model_.architecture_;
+  const auto T = static_cast<int64_t>(tokens.size());
+  ORTHANT_CHECK(T > 0);
+  if (length_ + T > a.max_position_embeddings) {
+    throw ConfigError(fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
+                                  "or make fewer tokens", length_ + T, a.max_position_embeddings));
+  }
+  at::Tensor ids = at::empty({1, T}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
+  const Primitives& p = model_.primitives_;
+  at::Tensor x = p.embedding(ids, *model_.embedding_);
+  for (size_t layer = 0; layer < model_.blocks_.size(); ++layer) {
+    const auto& w = model_.blocks_[layer];
+    const at::Tensor normed_x = p.add_norm(x, {}, *w.input_norm, a.rms_norm_eps).first;
+    const at::Tensor attended = p.linear(attend(layer, p.linear(normed_x, *w.qkv)), *w.o);
+    const auto [normed_s, s] = p.add_norm(attended, x, *w.post_norm, a.rms_norm_eps);
+    x = s + p.linear(p.swiglu(p.linear(normed_s, *w.gate_up)), *w.down);
+  }
+  length_ += T;
+  const at::Tensor logits = model_.logits(x.narrow(1, T - 1, 1)).flatten();
+  return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
+int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index) {
+  if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
+  const at::Tensor probabilities = (logits_V.to(at::kDouble) / sampling.temperature).softmax(0);
+  const double* p = probabilities.const_data_ptr<double>();
+  std::vector<int64_t> order(static_cast<size_t>(logits_V.numel()));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return p[a] > p[b]; });
+  double mass = 0;
+  size_t kept = 0;
+  while (kept < order.size() && (kept == 0 || mass < sampling.top_p)) mass += p[order[kept++]];
+  const auto words = philox_block(sampling.seed, stream_of("sample"), static_cast<uint64_t>(index));
+  double u = (static_cast<double>(words[0]) * 4294967296.0 + words[1]) / 18446744073709551616.0 * mass;
+  for (size_t i = 0; i + 1 < kept; ++i) {
+    u -= p[order[i]];
+    if (u < 0) return order[i];
+  }
+  return order[kept - 1];
+}
+
+std::vector<int64_t> generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
+                                     const Sampling& sampling, int64_t end_of_text) {
+  Decoder decoder(model);
+  std::vector<int64_t> made;
+  std::vector<int64_t> next(prompt.begin(), prompt.end());
+  while (static_cast<int64_t>(made.size()) < max_new_tokens) {
+    if (decoder.length() + static_cast<int64_t>(next.size()) > model.architecture().max_position_embeddings) {
+      if (made.empty()) decoder.advance(next);  // says that the prompt is too long
+      break;
+    }
+    const at::Tensor logits = decoder.advance(next);
+    const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(made.size()));
+    if (token == end_of_text) break;
+    made.push_back(token);
+    next = {token};
+  }
+  return made;
+}
+
+}  // namespace orthant

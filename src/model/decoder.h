@@ -1,0 +1,41 @@
+// Making tokens one after another on one device: keys and values of earlier positions are kept, not computed again.
+#pragma once
+
+#include "model/transformer.h"
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace orthant {
+
+/// One sequence's state. Positions are limited by max_position_embeddings (ConfigError beyond).
+class Decoder {
+ public:
+  explicit Decoder(const Transformer& model);
+  /// Appends tokens and returns the logits after the last one, [V] in float32 (float64 for a float64 model).
+  at::Tensor advance(std::span<const int64_t> tokens);
+  int64_t length() const { return length_; }
+
+ private:
+  at::Tensor attend(size_t layer, const at::Tensor& qkv_BTE);
+
+  const Transformer& model_;
+  std::vector<at::Tensor> keys_, values_;  // per layer: [kv heads, capacity, D]
+  int64_t length_ = 0;
+};
+
+struct Sampling {
+  double temperature = 0.8;  // 0: always the likeliest
+  double top_p = 0.95;       // smallest set of likeliest tokens with at least this mass (Holtzman et al. 2020)
+  uint64_t seed = 1234;
+};
+
+/// Draws the index-th token of a text: a function of logits, seed and index alone.
+int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index);
+
+/// Continues the prompt (at least one token) by at most max_new_tokens, until end_of_text or the last position.
+std::vector<int64_t> generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
+                                     const Sampling& sampling, int64_t end_of_text);
+
+}  // namespace orthant

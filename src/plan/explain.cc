@@ -1,0 +1,160 @@
+#include "base/text.h"
+#include "plan/plan.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Rows of cells with aligned columns; numbers to the right where a cell starts with a digit.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool right = i > 0 && !row[i].empty() && (std::isdigit(static_cast<unsigned char>(row[i][0])) != 0);
+      line += right ? fmt::format(" {:>{}} ", row[i], widths[i]) : fmt::format(" {:<{}} ", row[i], widths[i]);
+    }
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+std::string explain_memory(const Plan& plan) {
+  // Ranks that hold the same are one row.
+  std::map<std::vector<int64_t>, std::vector<int>> groups;
+  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    const auto& m = plan.memory[rank];
+    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working}].push_back(static_cast<int>(rank));
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working"}};
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    const auto& [bytes, ranks] = *group;
+    std::vector<std::string> row = {ranks.size() == 1 ? fmt::format("{}", ranks[0])
+                                                      : fmt::format("{}-{} ({})", ranks.front(), ranks.back(), ranks.size())};
+    for (const int64_t part : bytes) row.push_back(human_bytes(static_cast<double>(part)));
+    rows.push_back(row);
+  }
+  return table(rows);
+}
+
+std::string explain_communication(const Plan& plan) {
+  if (plan.communication.empty()) return "  none\n";
+  std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
+  for (const auto& entry : plan.communication) {
+    const auto most = *std::max_element(entry.bytes_per_rank.begin(), entry.bytes_per_rank.end());
+    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", entry.calls), grouped(most)});
+  }
+  return table(rows);
+}
+
+std::string explain_shares(const Plan& plan) {
+  std::vector<std::vector<std::string>> rows = {{"data rank", "sequences", "microbatches"}};
+  for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
+    std::string sizes;
+    for (const Range& m : plan.shares[coord].microbatches) sizes += (sizes.empty() ? "" : " ") + fmt::format("{}", m.size());
+    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()), sizes});
+    if (coord == 7 && plan.shares.size() > 8) {
+      rows.push_back({"...", "", ""});
+      break;
+    }
+  }
+  return table(rows);
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  const auto& a = plan.architecture;
+  const auto& t = plan.config.training;
+  std::string out;
+  out += fmt::format("model    {} parameters in {} tensors; {} layers, hidden {}, {} heads ({} key-value), vocabulary {}\n",
+                     grouped(plan.num_parameters()), plan.parameters.size(), a.num_hidden_layers, a.hidden_size,
+                     a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
+  out += fmt::format("batch    {} sequences of {} tokens a step, microbatches of at most {}, {}\n", t.global_batch_size,
+                     t.seq_len, t.local_batch_size, t.dtype);
+  out += fmt::format("mesh     {} = {} rank{}; parameters {}\n", to_string(plan.mesh), plan.mesh.size(),
+                     plan.mesh.size() == 1 ? "" : "s", to_string(plan.parameter_layout));
+  out += "\nwho reads what, a step\n" + explain_shares(plan);
+  out += "\nwho does what, when: one row for each pipeline rank, F forward, B backward, REDUCE_GRAD one bucket\n";
+  out += grid(plan.schedule);
+  out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
+                     plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
+  out += "\ncommunication, a step\n" + explain_communication(plan);
+  out += "\nmemory of a rank, at its peak\n" + explain_memory(plan);
+  out += "\nalternatives\n";
+  std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
+  rows.push_back({"as planned", human_bytes(static_cast<double>(plan.largest_memory_bytes())),
+                  grouped(plan.largest_communication_bytes()), ""});
+  for (const auto& other : plan.alternatives) {
+    rows.push_back({other.change, human_bytes(static_cast<double>(other.memory_bytes)), grouped(other.communication_bytes),
+                    other.remark});
+  }
+  return out + table(rows);
+}
+
+std::string plan_json(const Plan& plan) {
+  Json out;
+  out["mesh"] = Json::array();
+  for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
+  out["ranks"] = plan.mesh.size();
+  out["parameters"] = {{"count", plan.num_parameters()}, {"tensors", Json::array()}};
+  for (const auto& p : plan.parameters) {
+    out["parameters"]["tensors"].push_back(
+        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.parameter_layout)}});
+  }
+  out["per_rank"] = Json::array();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const auto& m = plan.memory[static_cast<size_t>(rank)];
+    const auto& share = plan.shares[static_cast<size_t>(plan.mesh.coord(rank, "data"))];
+    Json microbatches = Json::array();
+    for (const Range& r : share.microbatches) microbatches.push_back(r.size());
+    int64_t sent = 0;
+    for (const auto& entry : plan.communication) sent += entry.bytes_per_rank[static_cast<size_t>(rank)];
+    out["per_rank"].push_back({{"rank", rank},
+                               {"sequences", share.sequences.size()},
+                               {"microbatches", microbatches},
+                               {"communication_bytes", sent},
+                               {"memory_bytes",
+                                {{"total", m.total()},
+                                 {"parameters", m.parameters},
+                                 {"gradients", m.gradients},
+                                 {"optimizer", m.optimizer},
+                                 {"activations", m.activations},
+                                 {"working", m.working}}}});
+  }
+  out["communication"] = Json::array();
+  for (const auto& entry : plan.communication) {
+    out["communication"].push_back({{"what", entry.what},
+                                    {"collective", entry.collective},
+                                    {"axis", entry.axis},
+                                    {"calls_per_step", entry.calls},
+                                    {"bytes_per_step", entry.bytes_per_rank}});
+  }
+  out["schedule"] = {{"csv", to_csv(plan.schedule)}, {"microbatches", plan.shares[0].microbatches.size()}};
+  out["timeline"] = {{"unit", "one forward of a microbatch"},
+                     {"makespan", plan.timeline.makespan_s},
+                     {"bubble", plan.timeline.bubble},
+                     {"peak_live_microbatches", plan.timeline.peak_live}};
+  out["alternatives"] = Json::array();
+  for (const auto& other : plan.alternatives) {
+    out["alternatives"].push_back({{"change", other.change},
+                                   {"memory_bytes", other.memory_bytes},
+                                   {"communication_bytes", other.communication_bytes},
+                                   {"remark", other.remark}});
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace orthant

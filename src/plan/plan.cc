@@ -1,0 +1,211 @@
+#include "plan/plan.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+
+#include <algorithm>
+
+namespace orthant {
+namespace {
+
+// Degrees that a run file fixes, beside data parallelism, with the axis each makes. Inner to outer.
+std::vector<Axis> fixed_axes(const Config& config) {
+  const auto& p = config.parallelism;
+  std::vector<Axis> axes;
+  auto add = [&](const char* name, int64_t size) {
+    if (size > 1) axes.push_back({name, static_cast<int>(size)});
+  };
+  add("tensor", p.tensor_parallel_degree);
+  add("ulysses", p.context_parallel_ulysses);
+  add("ring", p.context_parallel_ring);
+  return axes;
+}
+
+int master_bytes(const Config& config) { return config.training.dtype == "float64" ? 8 : 4; }
+
+MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
+  const Config& config = plan.config;
+  const auto& share = plan.shares[static_cast<size_t>(plan.mesh.coord(rank, "data"))];
+  int64_t largest = 0;
+  for (const Range& microbatch : share.microbatches) largest = std::max(largest, microbatch.size());
+  const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
+  const bool recompute = config.activation_checkpoint.mode == "full";
+  const auto activations =
+      activation_bytes(plan.architecture, largest, config.training.seq_len, element, recompute);
+  MemoryBytes memory;
+  memory.parameters = flat.elements * (element == master ? master : master + element);
+  memory.gradients = (flat.elements + plan.bundle_elements) * master;
+  memory.optimizer = 2 * flat.elements * master;
+  memory.activations = activations.kept;
+  const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
+  const int64_t batch = 3 * largest * config.training.seq_len * 8;
+  memory.working = activations.working_peak + tables + batch;
+  return memory;
+}
+
+void add_communication(Plan& plan) {
+  const int ranks = plan.mesh.size();
+  for (size_t i = plan.buckets.size(); i-- > 0;) {
+    const auto& bucket = plan.buckets[i];
+    const Layout partial{.split = {{}}, .partial = {"data"}, .replicated = {}};
+    const int64_t shape[] = {bucket.elements.size()};
+    for (const Collective& step : reduce_gradients(plan.mesh, bucket, master_bytes(plan.config))) {
+      CommunicationEntry entry{.what = fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()),
+                               .collective = std::string(name_of(step.kind)),
+                               .axis = step.axis,
+                               .calls = 1,
+                               .bytes_per_rank = {}};
+      for (int rank = 0; rank < ranks; ++rank) {
+        entry.bytes_per_rank.push_back(bytes_sent(plan.mesh, step, partial, shape, master_bytes(plan.config), rank));
+      }
+      plan.communication.push_back(std::move(entry));
+    }
+  }
+}
+
+// Everything but the alternatives, which are plans themselves.
+Plan plan_once(const Config& config, const RunFacts& facts) {
+  Plan plan;
+  plan.config = config;
+  plan.facts = facts;
+  plan.architecture = architecture_of(config, facts.vocab_size);
+  plan.mesh = mesh_of(config, facts.ranks);
+  plan.parameters = parameter_table(plan.architecture);
+  const FlatLayout flat = flat_layout(plan.parameters);
+  const int data_ranks = plan.mesh.axis_size("data");
+  plan.bundle_elements = (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+
+  auto bundled = flat.weights;
+  for (auto& extent : bundled) extent.first += plan.bundle_elements;
+  const auto bucket_elements = static_cast<int64_t>(config.parallelism.bucket_mib * (1 << 20) / master_bytes(config));
+  plan.buckets = gradient_buckets(bundled, plan.bundle_elements + flat.elements, std::max<int64_t>(1, bucket_elements));
+
+  const auto& training = config.training;
+  for (int coord = 0; coord < data_ranks; ++coord) {
+    plan.shares.push_back(data_share(training.global_batch_size, training.local_batch_size, data_ranks, coord));
+  }
+  const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
+  plan.schedule = one_stage(microbatches, static_cast<int>(plan.buckets.size()));
+  plan.timeline = simulate(plan.schedule, Durations{});
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
+  add_communication(plan);
+  return plan;
+}
+
+Alternative alternative(const Config& config, const RunFacts& facts, std::string change, std::string remark) {
+  const Plan plan = plan_once(config, facts);
+  return {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)};
+}
+
+std::vector<Alternative> alternatives_to(const Plan& plan) {
+  std::vector<Alternative> found;
+  auto with = [&](auto change) {
+    Config other = plan.config;
+    change(other);
+    return other;
+  };
+  const auto& config = plan.config;
+  if (config.activation_checkpoint.mode == "none") {
+    found.push_back(alternative(with([](Config& c) { c.activation_checkpoint.mode = "full"; }), plan.facts,
+                                "activation_checkpoint.mode = \"full\"", "every block runs forward twice"));
+  } else {
+    found.push_back(alternative(with([](Config& c) { c.activation_checkpoint.mode = "none"; }), plan.facts,
+                                "activation_checkpoint.mode = \"none\"", "no block runs forward twice"));
+  }
+  if (config.training.local_batch_size > 1) {
+    const int64_t half = config.training.local_batch_size / 2;
+    found.push_back(alternative(with([&](Config& c) { c.training.local_batch_size = half; }), plan.facts,
+                                fmt::format("training.local_batch_size = {}", half), "more and smaller products"));
+  }
+  if (config.training.dtype != "bfloat16") {
+    found.push_back(alternative(with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
+                                "training.dtype = \"bfloat16\"", "float32 masters and gradients stay"));
+  }
+  for (const int ranks : {1, 2, 4, 8}) {
+    if (ranks == plan.facts.ranks) continue;
+    RunFacts facts = plan.facts;
+    facts.ranks = ranks;
+    Config other = config;
+    other.parallelism.data_parallel_degree = -1;
+    found.push_back(alternative(other, facts, fmt::format("run.ranks = {}", ranks), ""));
+  }
+  return found;
+}
+
+}  // namespace
+
+int dtype_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : dtype == "float64" ? 8 : 4; }
+
+int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
+
+int64_t Plan::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }
+
+int64_t Plan::largest_memory_bytes() const {
+  int64_t largest = 0;
+  for (const auto& rank : memory) largest = std::max(largest, rank.total());
+  return largest;
+}
+
+int64_t Plan::largest_communication_bytes() const {
+  std::vector<int64_t> sums(memory.size());
+  for (const auto& entry : communication) {
+    for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
+  }
+  return *std::max_element(sums.begin(), sums.end());
+}
+
+Architecture architecture_of(const Config& config, int64_t vocab_size) {
+  const auto& m = config.model;
+  Architecture a;
+  a.hidden_size = m.hidden_size;
+  a.intermediate_size = m.intermediate_size;
+  a.num_hidden_layers = m.num_hidden_layers;
+  a.num_attention_heads = m.num_attention_heads;
+  a.num_key_value_heads = m.num_key_value_heads;
+  a.head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_attention_heads;
+  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : vocab_size;
+  a.max_position_embeddings = m.max_position_embeddings;
+  a.rms_norm_eps = m.rms_norm_eps;
+  a.rope_theta = m.rope_theta;
+  a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
+                    m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
+  a.tie_word_embeddings = m.tie_word_embeddings;
+  a.dropout = m.dropout;
+  a.initializer_range = m.initializer_range;
+  if (a.vocab_size < vocab_size) {
+    throw ConfigError(fmt::format("{} is smaller than the tokenizer's vocabulary of {}; set it to 0 or to at least {}",
+                                  config.locate("model.vocab_size"), vocab_size, vocab_size));
+  }
+  if (config.training.seq_len > a.max_position_embeddings) {
+    throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",
+                                  config.locate("training.seq_len"), config.locate("model.max_position_embeddings"),
+                                  config.training.seq_len));
+  }
+  return a;
+}
+
+Mesh mesh_of(const Config& config, int ranks) {
+  std::vector<Axis> axes = fixed_axes(config);
+  int64_t fixed = std::max<int64_t>(1, config.parallelism.pipeline_parallel_degree);
+  for (const Axis& axis : axes) fixed *= axis.size;
+  const int64_t asked = config.parallelism.data_parallel_degree;
+  const int64_t rest = std::max<int64_t>(1, ranks / fixed);
+  if (ranks % fixed != 0 || (asked != -1 && asked * fixed != ranks)) {
+    throw ConfigError(fmt::format("{} does not fit {} ranks{}; try {} or -1",
+                                  config.locate("parallelism.data_parallel_degree"), ranks,
+                                  fixed > 1 ? fmt::format(" with {} taken by the other degrees", fixed) : "", rest));
+  }
+  axes.push_back({"data", static_cast<int>(rest)});
+  if (config.parallelism.pipeline_parallel_degree > 1) {
+    axes.push_back({"pipeline", static_cast<int>(config.parallelism.pipeline_parallel_degree)});
+  }
+  return Mesh(axes);
+}
+
+Plan make_plan(const Config& config, const RunFacts& facts) {
+  Plan plan = plan_once(config, facts);
+  plan.alternatives = alternatives_to(plan);
+  return plan;
+}
+
+}  // namespace orthant

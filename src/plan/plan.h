@@ -1,0 +1,103 @@
+// Plan: everything about a run that can be known before its first process starts, as one value. Identical on all ranks,
+// printable, saved with the run; the runtime reads one rank's row of it.
+#pragma once
+
+#include "mesh/layout.h"
+#include "mesh/mesh.h"
+#include "model/architecture.h"
+#include "parallel/data/plan.h"
+#include "plan/config.h"
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+/// What planning has to be told about the world: found by looking at the data and at the launcher.
+struct RunFacts {
+  int ranks = 1;
+  int64_t vocab_size = 0;        // of the tokenizer
+  int64_t train_tokens = 0;      // of the corpus; 0 when it has not been looked at
+  int64_t train_samples = 0;     // sequences in one epoch
+};
+
+/// Bytes of one rank, each as the allocator will count it.
+struct MemoryBytes {
+  int64_t parameters = 0;   // masters, and working copies where their dtype differs
+  int64_t gradients = 0;    // with the bundle in front of them
+  int64_t optimizer = 0;
+  int64_t activations = 0;  // kept from forward to backward, all live microbatches
+  int64_t working = 0;      // the largest temporaries on top of that; tables and batches
+
+  int64_t total() const { return parameters + gradients + optimizer + activations + working; }
+};
+
+/// One kind of message that a step sends.
+struct CommunicationEntry {
+  std::string what;        // "gradients, bucket 1 of 3"
+  std::string collective;  // "all_reduce"
+  std::string axis;
+  int64_t calls = 0;       // a step
+  std::vector<int64_t> bytes_per_rank;  // sent a step, by rank
+};
+
+/// The same run with one thing changed.
+struct Alternative {
+  std::string change;
+  int64_t memory_bytes = 0;          // of the largest rank
+  int64_t communication_bytes = 0;   // sent a step by the busiest rank
+  std::string remark;
+};
+
+struct Plan {
+  Config config;
+  RunFacts facts;
+  Architecture architecture;
+  Mesh mesh;
+  std::vector<ParameterInfo> parameters;
+  Layout parameter_layout;  // of every parameter: I over all axes
+  int64_t bundle_elements = 0;
+  std::vector<GradientBucket> buckets;  // of the flat gradient buffer, bundle in front
+  std::vector<DataShare> shares;        // by coordinate on the data axis
+  Schedule schedule;
+  Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
+  std::vector<MemoryBytes> memory;      // by rank
+  std::vector<CommunicationEntry> communication;
+  std::vector<Alternative> alternatives;
+
+  int64_t num_parameters() const;
+  int64_t tokens_per_step() const;
+  int64_t largest_memory_bytes() const;
+  int64_t largest_communication_bytes() const;
+};
+
+/// The decoder that the run file describes. vocab_size fills model.vocab_size = 0. ConfigError where sizes do not fit.
+Architecture architecture_of(const Config& config, int64_t vocab_size);
+
+/// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
+Mesh mesh_of(const Config& config, int ranks);
+
+/// Config -> Plan, a pure function. Throws ConfigError.
+Plan make_plan(const Config& config, const RunFacts& facts);
+
+/// Slots of the bundle that travels with the gradients: what every rank must know of the others after each step.
+/// Sums over ranks, then one slot for each rank (its value there, zero elsewhere), so that a sum gathers.
+struct Bundle {
+  static constexpr int kLoss = 0, kStop = 1, kPerRank = 2;
+  static constexpr int kMemoryMib = 0, kWaitSeconds = 1, kSlots = 2;
+  static int64_t elements(int ranks) { return kPerRank + int64_t{kSlots} * ranks; }
+  static int64_t slot(int rank, int which) { return kPerRank + int64_t{kSlots} * rank + which; }
+};
+
+/// The plan for people: mesh, who holds what, who does what when, bytes, memory, alternatives.
+std::string explain(const Plan& plan);
+/// The plan as JSON, fields as documented for `orthant plan --json`.
+std::string plan_json(const Plan& plan);
+
+/// Bytes of an element: "float32" 4, "bfloat16" 2, "float64" 8.
+int dtype_bytes(const std::string& dtype);
+
+}  // namespace orthant

@@ -1,0 +1,147 @@
+// The fused primitives against the plain ones: the same model, loss and every gradient.
+#include "model/transformer.h"
+
+#include "base/errors.h"
+#include "tests/support/tiny_model.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace orthant {
+namespace {
+
+struct Result {
+  double loss = 0;
+  at::Tensor gradients;
+};
+
+Result run(const Architecture& a, const Primitives& primitives, const Microbatch& batch, at::ScalarType dtype,
+           Transformer::Options options = {}, int times = 1) {
+  Weights weights(parameter_table(a), dtype);
+  weights.initialize(7);
+  Transformer model(a, weights, primitives, options);
+  weights.begin_gradients();
+  Result result;
+  for (int i = 0; i < times; ++i) {
+    const at::Tensor loss = model.forward(batch);
+    torch::autograd::backward({loss}, {});
+    result.loss += loss.item<double>();
+  }
+  weights.finish_gradients();
+  result.gradients = weights.gradients().clone();
+  return result;
+}
+
+double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  return ((a - b).norm() / b.norm()).item<double>();
+}
+
+class Architectures : public ::testing::TestWithParam<Architecture> {};
+
+TEST_P(Architectures, FusedEqualsPlainInFloat64) {
+  const Architecture& a = GetParam();
+  const Microbatch batch = random_batch(a, 3, 17, 1);
+  const Result plain = run(a, plain_primitives(), batch, at::kDouble, {.seed = 5});
+  const Result fused = run(a, fused_primitives(), batch, at::kDouble, {.seed = 5});
+  EXPECT_NEAR(fused.loss, plain.loss, 1e-12 * std::abs(plain.loss));
+  EXPECT_LT(relative_error(fused.gradients, plain.gradients), 1e-12);
+}
+
+TEST_P(Architectures, RecomputationChangesNoBit) {
+  const Architecture& a = GetParam();
+  const Microbatch batch = random_batch(a, 2, 16, 1);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const Result kept = run(a, fused_primitives(), batch, dtype, {.recompute = false, .seed = 5}, 2);
+    const Result again = run(a, fused_primitives(), batch, dtype, {.recompute = true, .seed = 5}, 2);
+    EXPECT_EQ(kept.loss, again.loss);
+    EXPECT_TRUE(kept.gradients.equal(again.gradients));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Architectures,
+                         ::testing::Values(tiny_architecture(), tiny_architecture({.tied = true}),
+                                           tiny_architecture({.kv_heads = 4}), tiny_architecture({.kv_heads = 1}),
+                                           tiny_architecture({.llama3 = true}), tiny_architecture({.dropout = 0.3})));
+
+TEST(Transformer, ChunkedLossEqualsPlain) {
+  // A vocabulary so small that rows exceed no chunk would prove nothing: 512 rows is the least chunk.
+  Architecture a = tiny_architecture();
+  a.vocab_size = 20011;
+  const Microbatch batch = random_batch(a, 9, 64, 3);
+  ASSERT_GT(batch.tokens_BT.numel(), loss_chunk_rows(a.vocab_size));
+  const Result plain = run(a, plain_primitives(), batch, at::kDouble);
+  const Result fused = run(a, fused_primitives(), batch, at::kDouble);
+  EXPECT_NEAR(fused.loss, plain.loss, 1e-12 * std::abs(plain.loss));
+  EXPECT_LT(relative_error(fused.gradients, plain.gradients), 1e-12);
+}
+
+TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
+  const Architecture a = tiny_architecture({.tied = true});
+  const Microbatch batch = random_batch(a, 2, 9, 4);
+  Weights weights(parameter_table(a), at::kDouble);
+  weights.initialize(3);
+  Transformer model(a, weights, fused_primitives(), {});
+  weights.begin_gradients();
+  torch::autograd::backward({model.forward(batch)}, {});
+  at::NoGradGuard no_grad;
+  const at::Tensor direction = at::randn_like(weights.masters());
+  const double h = 1e-5;
+  weights.masters().add_(direction, h);
+  const double above = model.forward(batch).item<double>();
+  weights.masters().sub_(direction, 2 * h);
+  const double below = model.forward(batch).item<double>();
+  const double slope = (weights.gradients() * direction).sum().item<double>();
+  EXPECT_NEAR((above - below) / (2 * h), slope, 1e-6 * std::abs(slope));
+}
+
+TEST(Transformer, LabelOutsideTheVocabularyIsAnError) {
+  const Architecture a = tiny_architecture();
+  Microbatch batch = random_batch(a, 1, 8, 1);
+  batch.labels_BT[0][3] = a.vocab_size;
+  EXPECT_THROW(run(a, fused_primitives(), batch, at::kFloat), DataError);
+}
+
+TEST(Transformer, IgnoredLabelsCarryNothing) {
+  const Architecture a = tiny_architecture();
+  Microbatch batch = random_batch(a, 2, 8, 1);
+  batch.labels_BT.fill_(-100);
+  const Result result = run(a, fused_primitives(), batch, at::kFloat);
+  EXPECT_EQ(result.loss, 0.0);
+  EXPECT_EQ(result.gradients.abs().max().item<float>(), 0.0f);
+}
+
+TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
+  // Two sequences at once equal the same two one by one: masks follow global sample numbers, not places in a batch.
+  const Architecture a = tiny_architecture({.dropout = 0.5});
+  const Microbatch both = random_batch(a, 2, 12, 6);
+  Microbatch first = both, second = both;
+  for (auto [part, i] : {std::pair{&first, 0}, std::pair{&second, 1}}) {
+    for (at::Tensor Microbatch::*field : {&Microbatch::tokens_BT, &Microbatch::labels_BT, &Microbatch::positions_BT,
+                                          &Microbatch::samples_B}) {
+      part->*field = (both.*field).narrow(0, i, 1).contiguous();
+    }
+  }
+  const auto p = fused_primitives();
+  const double together = run(a, p, both, at::kDouble, {.seed = 9}).loss;
+  const double apart = run(a, p, first, at::kDouble, {.seed = 9}).loss + run(a, p, second, at::kDouble, {.seed = 9}).loss;
+  EXPECT_NEAR(together, apart, 1e-13 * std::abs(together));
+  Microbatch later = both;
+  later.step = both.step + 1;
+  EXPECT_GT(std::abs(run(a, p, later, at::kDouble, {.seed = 9}).loss - together), 1e-6);
+}
+
+TEST(Weights, InitializationIsByNameAndSeed) {
+  const Architecture a = tiny_architecture();
+  Architecture deeper = a;
+  deeper.num_hidden_layers = 1;
+  Weights one(parameter_table(a), at::kFloat), two(parameter_table(deeper), at::kFloat);
+  one.initialize(5);
+  two.initialize(5);
+  EXPECT_TRUE(one["model.layers.0.mlp.gate_up_proj"].value.equal(two["model.layers.0.mlp.gate_up_proj"].value));
+  two.initialize(6);
+  EXPECT_FALSE(one["model.layers.0.mlp.gate_up_proj"].value.equal(two["model.layers.0.mlp.gate_up_proj"].value));
+}
+
+}  // namespace
+}  // namespace orthant
