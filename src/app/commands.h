@@ -54,6 +54,9 @@ struct DoctorArguments {
   bool json = false;
 };
 
+/// The program's version, such as "0.1.0".
+std::string version();
+
 int train(const TrainArguments& arguments);
 int plan(const PlanArguments& arguments);
 int verify(const VerifyArguments& arguments);

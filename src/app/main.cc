@@ -1,1 +1,47 @@
-int main() { return 0; }
+// The program: argv to a command, errors to one line and an exit code.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "app/command_line.h"
+#include "comm/launch.h"
+
+namespace {
+
+struct Run {
+  int operator()(const orthant::PrintText& print) const {
+    std::fputs(print.text.c_str(), stdout);
+    return orthant::kDone;
+  }
+  int operator()(const orthant::TrainArguments& arguments) const { return orthant::train(arguments); }
+  int operator()(const orthant::PlanArguments& arguments) const { return orthant::plan(arguments); }
+  int operator()(const orthant::VerifyArguments& arguments) const { return orthant::verify(arguments); }
+  int operator()(const orthant::TokenizeArguments& arguments) const { return orthant::tokenize(arguments); }
+  int operator()(const orthant::GenerateArguments& arguments) const { return orthant::generate(arguments); }
+  int operator()(const orthant::ReportArguments& arguments) const { return orthant::report(arguments); }
+  int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
+};
+
+int fail(const std::string& type, const std::string& message, int code) {
+  std::fprintf(stderr, "error: %s\n", message.c_str());
+  orthant::write_error_file(orthant::process_environment, type, message);
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    orthant::Command command = orthant::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
+    if (auto* arguments = std::get_if<orthant::TrainArguments>(&command)) arguments->command.assign(argv, argv + argc);
+    return std::visit(Run(), command);
+  } catch (const orthant::UsageError& error) {
+    return fail("UsageError", error.what(), orthant::kUsage);
+  } catch (const orthant::Error& error) {
+    return fail("Error", error.what(), orthant::kFailed);
+  } catch (const std::exception& error) {
+    // libtorch's errors carry a backtrace after their first line.
+    const std::string text = error.what();
+    return fail("Error", text.substr(0, text.find('\n')), orthant::kFailed);
+  }
+}

@@ -383,6 +383,16 @@ TEST(Config, AModelDirectoryNeedsItsConfig) {
   std::filesystem::remove_all(folder);
 }
 
+TEST(Config, TheExamplesAreGoodRunFiles) {
+  int examples = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(ORTHANT_SOURCE_DIR "/examples")) {
+    if (entry.path().extension() != ".toml") continue;
+    ++examples;
+    EXPECT_NO_THROW(check_config(load_config(entry.path().string(), {}))) << entry.path();
+  }
+  EXPECT_GE(examples, 1);
+}
+
 TEST(Config, RunFilesThatCannotBeReadAreNamed) {
   EXPECT_THROW(
       {

@@ -1,0 +1,217 @@
+// orthant doctor: what this machine has and lacks for training, and what to do about it.
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/statvfs.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "app/commands.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/launch.h"
+
+namespace orthant {
+namespace {
+
+struct Finding {
+  std::string name;
+  std::string found;
+  std::string advice;  // empty: all is well
+};
+
+constexpr double kMib = 1024.0 * 1024, kGib = 1024 * kMib;
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The rest of the first line that begins with `name`, past ':' and spaces; /proc/cpuinfo and /proc/meminfo.
+std::string proc_field(const std::string& text, const std::string& name) {
+  for (const std::string& line : split(text, '\n')) {
+    if (!line.starts_with(name)) continue;
+    const size_t colon = line.find(':');
+    if (colon != std::string::npos) return std::string(trim(std::string_view(line).substr(colon + 1)));
+  }
+  return "";
+}
+
+int usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+Finding check_cpu() {
+  const int cores = usable_cores();
+  Finding finding{"cpu", fmt::format("{}, {} cores usable", proc_field(read_all("/proc/cpuinfo"), "model name"), cores), ""};
+  // A container's share of time, "quota period" in microseconds or "max period".
+  std::istringstream limit(read_all("/sys/fs/cgroup/cpu.max"));
+  double quota = 0, period = 0;
+  if (limit >> quota >> period && period > 0 && quota / period < cores) {
+    finding.found += fmt::format(", limited to the time of {:.1f}", quota / period);
+    finding.advice = "ranks x threads beyond that limit slow each other down; set run.ranks and run.threads_per_rank";
+  }
+  return finding;
+}
+
+Finding check_instructions() {
+  const std::string flags = " " + proc_field(read_all("/proc/cpuinfo"), "flags") + " ";
+  std::vector<std::string> present;
+  for (const std::string name : {"avx2", "avx512f", "avx512_bf16", "amx_bf16"}) {
+    if (flags.find(" " + name + " ") != std::string::npos) present.push_back(name);
+  }
+  const bool fast_bf16 = flags.find("_bf16 ") != std::string::npos;
+  return {"instructions", present.empty() ? "no AVX2" : join(present, ", "),
+          fast_bf16 ? "" : "no bfloat16 arithmetic here: training.dtype = \"float32\" is the faster choice"};
+}
+
+Finding check_memory() {
+  const std::string text = read_all("/proc/meminfo");
+  const auto kib = [&](const char* name) { return std::atof(proc_field(text, name).c_str()) * 1024; };
+  double available = kib("MemAvailable");
+  Finding finding{"memory", fmt::format("{} of {} available", human_bytes(available), human_bytes(kib("MemTotal"))), ""};
+  double limit = 0, used = 0;
+  if (std::istringstream(read_all("/sys/fs/cgroup/memory.max")) >> limit) {
+    std::istringstream(read_all("/sys/fs/cgroup/memory.current")) >> used;
+    finding.found += fmt::format(", this container may use {} and uses {}", human_bytes(limit), human_bytes(used));
+    available = std::min(available, limit - used);
+  }
+  if (available < 2 * kGib) finding.advice = "little memory: each rank needs about 0.4 GiB before the model";
+  return finding;
+}
+
+Finding check_libtorch() {
+  Finding finding{"libtorch", TORCH_VERSION, ""};
+  finding.found += at::hasMKL() ? ", MKL" : ", no MKL";
+  finding.found += at::hasMKLDNN() ? ", oneDNN" : ", no oneDNN";
+  finding.found += at::hasCUDA() ? ", CUDA" : ", CPU only";
+  if (!at::hasMKL() && !at::hasMKLDNN()) finding.advice = "matrix products may be slow; use the wheel of pytorch.org";
+  return finding;
+}
+
+Finding check_threads() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  Finding finding{"threads", fmt::format("{} per process", at::get_num_threads()), ""};
+  if (variable != nullptr) {
+    finding.found += fmt::format(", OMP_NUM_THREADS={}", variable);
+    if (std::atoi(variable) > usable_cores()) finding.advice = "more threads than cores; unset OMP_NUM_THREADS";
+  }
+  return finding;
+}
+
+Finding check_allocator() {
+  if (dlsym(RTLD_DEFAULT, "mi_malloc") != nullptr) return {"allocator", "mimalloc", ""};
+  if (dlsym(RTLD_DEFAULT, "tc_malloc") != nullptr) return {"allocator", "tcmalloc", ""};
+  return {"allocator", "the system's", "large blocks go back to the kernel after each use; build with mimalloc"};
+}
+
+Finding check_launcher() {
+  try {
+    const auto launch = detect_launch(process_environment);
+    if (!launch) return {"launcher", "none; orthant train starts its own ranks", ""};
+    return {"launcher", fmt::format("{}, rank {} of {}", launch->launcher, launch->rank, launch->world_size), ""};
+  } catch (const ConfigError& error) {
+    return {"launcher", "half of one", error.what()};
+  }
+}
+
+Finding check_loopback() {
+  const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool works = descriptor >= 0 && ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                     ::listen(descriptor, 1) == 0;
+  if (descriptor >= 0) ::close(descriptor);
+  return {"loopback", works ? "ranks of this machine can meet over 127.0.0.1" : "cannot listen on 127.0.0.1",
+          works ? "" : "local ranks meet there; allow sockets in this container or sandbox"};
+}
+
+Finding check_space(const std::string& name, const std::string& path, double least_bytes, const std::string& advice) {
+  struct statvfs space {};
+  if (::statvfs(path.c_str(), &space) != 0) return {name, "not there", advice};
+  const double unit = static_cast<double>(space.f_frsize);
+  const double free = static_cast<double>(space.f_bavail) * unit;
+  return {name, fmt::format("{} free of {}", human_bytes(free), human_bytes(static_cast<double>(space.f_blocks) * unit)),
+          free < least_bytes ? advice : ""};
+}
+
+Finding check_program(const std::string& name, const std::vector<std::string>& programs, const std::string& advice) {
+  const char* path = std::getenv("PATH");
+  std::vector<std::string> missing;
+  for (const std::string& program : programs) {
+    bool found = false;
+    for (const std::string& folder : split(path == nullptr ? "" : path, ':')) {
+      found = found || ::access((folder + "/" + program).c_str(), X_OK) == 0;
+    }
+    if (!found) missing.push_back(program);
+  }
+  return missing.empty() ? Finding{name, join(programs, ", "), ""} : Finding{name, "no " + join_or(missing), advice};
+}
+
+std::vector<Finding> examine() {
+  return {
+      {"orthant", version(), ""},
+      check_cpu(),
+      check_instructions(),
+      check_memory(),
+      check_libtorch(),
+      check_threads(),
+      check_allocator(),
+      check_launcher(),
+      check_loopback(),
+      check_space("/dev/shm", "/dev/shm", 128 * kMib,
+                  "transports through shared memory need room; in Docker: docker run --shm-size=1g"),
+      check_program("sentencepiece", {"spm_train", "spm_encode"},
+                    "data.tokenizer = \"byte\" works without; for others: apt-get install sentencepiece"),
+      check_space("disk", ".", 2 * kGib, "a checkpoint holds about 12 bytes per parameter; see job.dump_folder"),
+  };
+}
+
+std::string as_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json checks = nlohmann::ordered_json::array();
+  bool ok = true;
+  for (const Finding& finding : findings) {
+    ok = ok && finding.advice.empty();
+    checks.push_back({{"name", finding.name},
+                      {"ok", finding.advice.empty()},
+                      {"found", finding.found},
+                      {"advice", finding.advice}});
+  }
+  return nlohmann::ordered_json{{"ok", ok}, {"checks", checks}}.dump(2, ' ', false,
+                                                                     nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace
+
+int doctor(const DoctorArguments& arguments) {
+  const std::vector<Finding> findings = examine();
+  if (arguments.json) {
+    fmt::print("{}\n", as_json(findings));
+    return kDone;
+  }
+  int warnings = 0;
+  for (const Finding& finding : findings) {
+    const bool ok = finding.advice.empty();
+    warnings += ok ? 0 : 1;
+    fmt::print("{:<8} {:<14} {}\n", ok ? "ok" : "warning", finding.name, finding.found);
+    if (!ok) fmt::print("{:<24}{}\n", "", "-> " + finding.advice);
+  }
+  fmt::print("{}\n", warnings == 0 ? "all is well" : fmt::format("{} warnings", warnings));
+  return kDone;
+}
+
+}  // namespace orthant

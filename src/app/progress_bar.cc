@@ -1,0 +1,79 @@
+#include "app/progress_bar.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/text.h"
+
+namespace orthant {
+namespace {
+
+constexpr int64_t kCells = 10;
+
+std::string cells(double share, bool unicode) {
+  constexpr const char* kEighths[] = {"", "\u258f", "\u258e", "\u258d", "\u258c", "\u258b", "\u258a", "\u2589"};
+  const auto eighths = static_cast<int64_t>(share * kCells * 8);
+  const int64_t whole = eighths / 8, part = unicode ? eighths % 8 : 0;
+  std::string bar;
+  for (int64_t i = 0; i < whole; ++i) bar += unicode ? "\u2588" : "#";
+  bar += kEighths[part];
+  return bar + std::string(static_cast<size_t>(kCells - whole - (part > 0 ? 1 : 0)), ' ');
+}
+
+double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+}  // namespace
+
+std::string bar_line(const BarState& state, const TerminalStyle& style) {
+  const int64_t total = std::max<int64_t>(state.bytes_total, 1);
+  const double share = std::clamp(static_cast<double>(state.bytes_done) / static_cast<double>(total), 0.0, 1.0);
+  const bool known = state.bytes_per_s > 0;
+  const double left_s = static_cast<double>(state.bytes_total - state.bytes_done) / (known ? state.bytes_per_s : 1);
+  return fmt::format("{}: {:3.0f}%|{}| {}/{}, {} tokens [{}<{}, {}]", state.label, share * 100,
+                     cells(share, style.unicode), human_bytes(static_cast<double>(state.bytes_done)),
+                     human_bytes(static_cast<double>(state.bytes_total)),
+                     human_count(static_cast<double>(state.tokens)), short_duration(state.elapsed_s),
+                     known ? short_duration(left_s) : "?", known ? human_bytes(state.bytes_per_s) + "/s" : "?");
+}
+
+ProgressBar::ProgressBar(std::string label)
+    : style_(terminal_style(STDERR_FILENO)), is_terminal_(::isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()), drawn_(start_) {
+  state_.label = std::move(label);
+}
+
+void ProgressBar::update(int64_t bytes_done, int64_t bytes_total, int64_t tokens) {
+  constexpr double kTerminalInterval_s = 0.1, kPlainInterval_s = 10;
+  state_.bytes_done = bytes_done;
+  state_.bytes_total = bytes_total;
+  state_.tokens = tokens;
+  const double since_s = seconds_between(drawn_, std::chrono::steady_clock::now());
+  if (since_s >= (is_terminal_ ? kTerminalInterval_s : kPlainInterval_s)) draw(false);
+}
+
+void ProgressBar::finish() { draw(true); }
+
+void ProgressBar::draw(bool last) {
+  constexpr double kNewest = 0.3;
+  const auto now = std::chrono::steady_clock::now();
+  state_.elapsed_s = seconds_between(start_, now);
+  const double since_s = seconds_between(drawn_, now);
+  const double newest = since_s > 0 ? static_cast<double>(state_.bytes_done - bytes_drawn_) / since_s : 0;
+  state_.bytes_per_s = state_.bytes_per_s > 0 ? kNewest * newest + (1 - kNewest) * state_.bytes_per_s : newest;
+  if (last && state_.elapsed_s > 0) state_.bytes_per_s = static_cast<double>(state_.bytes_done) / state_.elapsed_s;
+  drawn_ = now;
+  bytes_drawn_ = state_.bytes_done;
+  const std::string line = bar_line(state_, style_);
+  const size_t padding = width_drawn_ > line.size() ? width_drawn_ - line.size() : 0;
+  width_drawn_ = line.size();
+  const char* end = is_terminal_ && !last ? "" : "\n";
+  fmt::print(stderr, "{}{}{}{}", is_terminal_ ? "\r" : "", line, is_terminal_ ? std::string(padding, ' ') : "", end);
+  std::fflush(stderr);
+}
+
+}  // namespace orthant

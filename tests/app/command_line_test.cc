@@ -1,0 +1,131 @@
+// argv to commands: what each command line means, and the exact words for bad ones.
+#include "app/command_line.h"
+
+#include <gtest/gtest.h>
+
+#include "app/progress_bar.h"
+#include "base/text.h"
+#include "plan/config.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string error_of(const Words& arguments) {
+  try {
+    parse_command_line(arguments);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string text_of(const Words& arguments) { return std::get<PrintText>(parse_command_line(arguments)).text; }
+
+TEST(CommandLine, Train) {
+  const auto arguments = std::get<TrainArguments>(parse_command_line(
+      {"train", "--training.steps", "20", "run.toml", "--resume", "run.ranks=2", "--print-config"}));
+  EXPECT_EQ(arguments.run_file, "run.toml");
+  EXPECT_EQ(arguments.overrides, (Words{"--training.steps", "20", "run.ranks=2"}));
+  EXPECT_TRUE(arguments.resume);
+  EXPECT_TRUE(arguments.print_config);
+  EXPECT_FALSE(arguments.dry_run);
+  EXPECT_TRUE(std::get<TrainArguments>(parse_command_line({"train", "r", "--dry-run"})).dry_run);
+}
+
+TEST(CommandLine, PlanAndVerify) {
+  const auto plan = std::get<PlanArguments>(parse_command_line({"plan", "run.toml", "--json", "--svg", "a.svg"}));
+  EXPECT_TRUE(plan.json);
+  EXPECT_EQ(plan.svg, "a.svg");
+  const auto verify = std::get<VerifyArguments>(parse_command_line({"verify", "run.toml", "--steps=5"}));
+  EXPECT_EQ(verify.steps, 5);
+  EXPECT_FALSE(verify.json);
+  EXPECT_EQ(std::get<VerifyArguments>(parse_command_line({"verify", "run.toml"})).steps, 3);
+}
+
+TEST(CommandLine, TheOtherCommands) {
+  const auto tokenize = std::get<TokenizeArguments>(
+      parse_command_line({"tokenize", "a.txt", "b*.txt", "--output", "out/ab", "--tokenizer", "train:500"}));
+  EXPECT_EQ(tokenize.inputs, (Words{"a.txt", "b*.txt"}));
+  EXPECT_EQ(tokenize.output, "out/ab");
+  EXPECT_EQ(tokenize.tokenizer, "train:500");
+  const auto generate = std::get<GenerateArguments>(
+      parse_command_line({"generate", "runs/a", "--prompt", "training.steps=5 is", "--max-new-tokens", "7",
+                          "--temperature", "0", "--top-p", "0.5", "--seed", "9"}));
+  EXPECT_EQ(generate.directory, "runs/a");
+  EXPECT_EQ(generate.prompt, "training.steps=5 is");
+  EXPECT_EQ(generate.max_new_tokens, 7);
+  EXPECT_EQ(generate.temperature, 0.0);
+  EXPECT_EQ(generate.top_p, 0.5);
+  EXPECT_EQ(generate.seed, 9);
+  EXPECT_EQ(std::get<ReportArguments>(parse_command_line({"report", "runs/a"})).dump_folder, "runs/a");
+  EXPECT_TRUE(std::get<DoctorArguments>(parse_command_line({"doctor", "--json"})).json);
+}
+
+TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
+  EXPECT_EQ(error_of({"train", "run.toml", "--resum"}),
+            "unknown option --resum; did you mean --resume?\nusage: orthant train RUN_FILE [OPTIONS] [SETTINGS]\n"
+            "help:  orthant train --help");
+  EXPECT_EQ(error_of({"trian"}), "unknown command trian; did you mean train?\nhelp:  orthant --help");
+  const std::pair<Words, std::string> table[] = {
+      {{"xyzzy"}, "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, doctor"},
+      {{"train"}, "RUN_FILE is required"},
+      {{"train", "--xyzzy"}, "unknown option --xyzzy"},
+      {{"train", "a.toml", "b.toml"}, "unexpected argument b.toml"},
+      {{"train", "a.toml", "--training.stepz=3"}, "unknown key training.stepz (command line); did you mean training.steps?"},
+      {{"train", "a.toml", "training.steps=0"}, "training.steps = 0 (command line) must be at least 1"},
+      {{"doctor", "training.steps=1"}, "unexpected argument training.steps=1"},
+      {{"tokenize", "a.txt"}, "--output is required"},
+      {{"plan", "a.toml", "--svg"}, "--svg: 1 required FILE missing"},
+      {{"generate", "d", "--top-p", "1.5"}, "--top-p: 1.5 must be a number above 0 and at most 1"},
+      {{"generate", "d", "--seed", "x"}, "--seed: x must be a number at least 0"},
+      {{"generate", "d", "--seed", "1.5"}, "Could not convert: --seed = 1.5"},
+      {{"verify", "r", "--steps", "0"}, "--steps: 0 must be a number at least 1"},
+  };
+  for (const auto& [arguments, message] : table) EXPECT_EQ(first_line(error_of(arguments)), message);
+}
+
+TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
+  const std::string text = text_of({});
+  EXPECT_NE(text.find("\n  train     train on text, over the ranks of the run file\n"), std::string::npos);
+  EXPECT_NE(text.find("example: orthant train examples/jargon.toml\n"), std::string::npos);
+  EXPECT_LE(split(text, '\n').size(), 16U);
+  EXPECT_EQ(text_of({"--help"}), text);
+  EXPECT_TRUE(text_of({"--version"}).starts_with("orthant "));
+  EXPECT_EQ(text_of({"reference"}), config_reference());
+}
+
+TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
+  for (const std::string name : {"train", "plan", "verify", "tokenize", "generate", "report", "doctor"}) {
+    const std::string text = text_of({name, "--help"});
+    EXPECT_NE(text.find("usage: orthant " + name), std::string::npos) << text;
+    EXPECT_NE(text.find("examples:\n  orthant " + name), std::string::npos) << text;
+    EXPECT_NE(text.find("-h, --help"), std::string::npos) << text;
+    EXPECT_EQ(text_of({name, "-h"}), text);
+    for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 100U) << line;
+  }
+  const std::string train = text_of({"train", "--help"});
+  EXPECT_NE(train.find("  --resume              go on from the newest checkpoint of the run folder\n"), std::string::npos) << train;
+  for (const std::string& key : config_keys()) EXPECT_NE(train.find("--" + key), std::string::npos) << key;
+  EXPECT_EQ(text_of({"report", "--help"}).find("--training.steps"), std::string::npos);
+  EXPECT_NE(text_of({"--help-all"}).find("--temperature T"), std::string::npos);
+}
+
+TEST(ProgressBar, Line) {
+  const BarState state = {.label = "tokenizing", .bytes_done = 786432, .bytes_total = 1048576, .tokens = 512000,
+                          .elapsed_s = 12, .bytes_per_s = 65536};
+  EXPECT_EQ(bar_line(state, {}), "tokenizing:  75%|#######   | 768.0 KiB/1.0 MiB, 512k tokens [12s<4s, 64.0 KiB/s]");
+  EXPECT_EQ(bar_line(state, {.unicode = true}),
+            "tokenizing:  75%|\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u258c  | 768.0 KiB/1.0 MiB, 512k tokens "
+            "[12s<4s, 64.0 KiB/s]");
+  const BarState none = {.label = "x"};
+  EXPECT_EQ(bar_line(none, {}), "x:   0%|          | 0 B/0 B, 0 tokens [0s<?, ?]");
+  const BarState all = {.label = "x", .bytes_done = 5, .bytes_total = 5, .bytes_per_s = 1};
+  EXPECT_NE(bar_line(all, {}).find("100%|##########|"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orthant
