@@ -37,7 +37,8 @@ void check_text_file(const std::string& path, const std::string& key) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
-    throw ConfigError(fmt::format("{} = \"{}\": there is no such file, and no Megatron dataset {}.idx", key, path, path));
+    throw ConfigError(
+        fmt::format("{} = \"{}\": there is no such file, and no Megatron dataset {}.idx", key, path, path));
   if (status.type() == fs::file_type::directory)
     throw ConfigError(fmt::format("{} = \"{}\" is a directory; name files or a glob such as \"{}\"", key, path,
                                   (fs::path(path) / "*.txt").string()));
@@ -155,7 +156,8 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
     if (!fs::exists(path) && path.find_first_of("*?[") != std::string::npos) {
       matches = glob_matches(path);
       if (matches.empty())
-        throw ConfigError(fmt::format("{} = \"{}\" matches no file (seen from {})", key, path, fs::current_path().string()));
+        throw ConfigError(
+            fmt::format("{} = \"{}\" matches no file (seen from {})", key, path, fs::current_path().string()));
     }
     for (const std::string& match : matches) {
       check_text_file(match, key);
@@ -174,7 +176,8 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uin
   if (!(share >= 0.0 && share < 1.0))
     throw ConfigError(fmt::format("data.validation = {} is no share of documents; try 0.05, or 0 for none", share));
   if (share == 0.0 || num_documents < 2) return {};
-  const int64_t count = std::clamp<int64_t>(std::llround(share * static_cast<double>(num_documents)), 1, num_documents - 1);
+  const int64_t count =
+      std::clamp<int64_t>(std::llround(share * static_cast<double>(num_documents)), 1, num_documents - 1);
   std::vector<int64_t> documents(static_cast<size_t>(num_documents));
   std::iota(documents.begin(), documents.end(), 0);
   const uint64_t key = mix64(seed ^ 0x76616c6964617465);
@@ -201,7 +204,8 @@ Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, con
     return corpus;
   }
   corpus.validation = corpus.train;
-  corpus.validation_documents = held_out_documents(corpus.train.num_documents(), request.validation_share, request.seed);
+  corpus.validation_documents =
+      held_out_documents(corpus.train.num_documents(), request.validation_share, request.seed);
   std::ranges::set_difference(all, corpus.validation_documents, std::back_inserter(corpus.train_documents));
   return corpus;
 }

@@ -36,8 +36,8 @@ struct Corpus {
 };
 
 /// The files that paths and globs name, in the order given, each glob's matches sorted, none twice. Throws ConfigError
-/// for a missing file, a glob that matches nothing, a directory, an unreadable or an empty file; `key` is what the message
-/// calls the list.
+/// for a missing file, a glob that matches nothing, a directory, an unreadable or an empty file; `key` is what the
+/// message calls the list.
 std::vector<std::string> expand_paths(std::span<const std::string> paths, const std::string& key = "data.path");
 /// True if data.path is one Megatron PREFIX (PREFIX.idx exists; PREFIX.bin and PREFIX.idx are taken for PREFIX).
 bool is_indexed_prefix(std::span<const std::string> paths);

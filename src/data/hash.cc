@@ -7,7 +7,9 @@ namespace orthant {
 
 static_assert(std::endian::native == std::endian::little, "the file formats of this room are little-endian");
 
-void Hasher::word(uint64_t value) { state_ = std::rotl((state_ ^ value) * 0x9fb21c651e98df25, 29) + 0x2545f4914f6cdd1d; }
+void Hasher::word(uint64_t value) {
+  state_ = std::rotl((state_ ^ value) * 0x9fb21c651e98df25, 29) + 0x2545f4914f6cdd1d;
+}
 
 void Hasher::add(std::string_view bytes) {
   size_t done = 0;

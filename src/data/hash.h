@@ -7,7 +7,8 @@
 
 namespace orthant {
 
-/// A bijection of 64-bit numbers in which every input bit changes about half of the output bits (splitmix64's finalizer).
+/// A bijection of 64-bit numbers in which every input bit changes about half of the output bits (splitmix64's
+/// finalizer).
 inline uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

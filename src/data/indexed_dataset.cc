@@ -23,10 +23,13 @@ class MappedFile {
  public:
   explicit MappedFile(const std::string& path) : path_(path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0) throw ConfigError(fmt::format("{}: {}; a dataset is the pair PREFIX.bin and PREFIX.idx", path, std::strerror(errno)));
+    if (fd < 0)
+      throw ConfigError(
+          fmt::format("{}: {}; a dataset is the pair PREFIX.bin and PREFIX.idx", path, std::strerror(errno)));
     struct stat status = {};
     const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    if (regular && status.st_size > 0) map_ = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
+    if (regular && status.st_size > 0)
+      map_ = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
     const int error = errno;
     ::close(fd);
     if (!regular) throw DataError(path + ": not a regular file");
@@ -62,10 +65,16 @@ class MappedFile {
 
 int64_t token_width(uint8_t code) {
   switch (static_cast<TokenType>(code)) {
-    case TokenType::kU8: case TokenType::kI8: return 1;
-    case TokenType::kI16: case TokenType::kU16: return 2;
-    case TokenType::kI32: return 4;
-    case TokenType::kI64: return 8;
+    case TokenType::kU8:
+    case TokenType::kI8:
+      return 1;
+    case TokenType::kI16:
+    case TokenType::kU16:
+      return 2;
+    case TokenType::kI32:
+      return 4;
+    case TokenType::kI64:
+      return 8;
   }
   return 0;
 }
@@ -101,7 +110,8 @@ struct IndexedDataset::Files {
 
 void IndexedDataset::Files::check_header() {
   if (idx.size() < kHeaderBytes) idx.damaged(idx.size(), "the file ends within the header of {} bytes", kHeaderBytes);
-  if (std::memcmp(idx.data(), "MMIDIDX\0\0", 9) != 0) idx.damaged(0, "expected the magic bytes MMIDIDX; not a Megatron index");
+  if (std::memcmp(idx.data(), "MMIDIDX\0\0", 9) != 0)
+    idx.damaged(0, "expected the magic bytes MMIDIDX; not a Megatron index");
   if (const auto version = idx.at<uint64_t>(9); version != 1) idx.damaged(9, "version {}, expected 1", version);
   const auto code = idx.at<uint8_t>(17);
   width = token_width(code);
@@ -111,9 +121,11 @@ void IndexedDataset::Files::check_header() {
   const auto s = idx.at<uint64_t>(18), d = idx.at<uint64_t>(26);
   const auto room = static_cast<uint64_t>(idx.size() - kHeaderBytes);
   if (s > room / 12) idx.damaged(18, "{} sequences do not fit the file of {} bytes", s, idx.size());
-  if (d < 1 || d > (room - 12 * s) / 8) idx.damaged(26, "{} document boundaries do not fit the file of {} bytes", d, idx.size());
+  if (d < 1 || d > (room - 12 * s) / 8)
+    idx.damaged(26, "{} document boundaries do not fit the file of {} bytes", d, idx.size());
   const uint64_t rest = room - 12 * s - 8 * d;
-  if (rest != 0 && rest != s) idx.damaged(idx.size() - static_cast<int64_t>(rest), "{} bytes follow the last document", rest);
+  if (rest != 0 && rest != s)
+    idx.damaged(idx.size() - static_cast<int64_t>(rest), "{} bytes follow the last document", rest);
   sequences = static_cast<int64_t>(s);
   documents = static_cast<int64_t>(d) - 1;
 }
@@ -124,14 +136,17 @@ void IndexedDataset::Files::check_sequences() {
     const auto length = idx.at<int32_t>(kHeaderBytes + 4 * i);
     const auto pointer = idx.at<int64_t>(pointers_at() + 8 * i);
     if (length < 0) idx.damaged(kHeaderBytes + 4 * i, "sequence {} has length {}", i, length);
-    if (pointer != expected) idx.damaged(pointers_at() + 8 * i, "sequence {} starts at byte {}, expected {}", i, pointer, expected);
+    if (pointer != expected)
+      idx.damaged(pointers_at() + 8 * i, "sequence {} starts at byte {}, expected {}", i, pointer, expected);
     expected += length * width;
     if (expected > bin.size())
-      throw DataError(fmt::format("{}: offset {}: the file ends, but {} says that sequence {} lies at bytes {} to {}; "
-                                  "the file is truncated or belongs to another index",
-                                  bin.path(), bin.size(), idx.path(), i, pointer, expected));
+      throw DataError(
+          fmt::format("{}: offset {}: the file ends, but {} says that sequence {} lies at bytes {} to {}; "
+                      "the file is truncated or belongs to another index",
+                      bin.path(), bin.size(), idx.path(), i, pointer, expected));
   }
-  if (expected != bin.size()) bin.damaged(expected, "{} bytes follow the last sequence of {}", bin.size() - expected, idx.path());
+  if (expected != bin.size())
+    bin.damaged(expected, "{} bytes follow the last sequence of {}", bin.size() - expected, idx.path());
 }
 
 void IndexedDataset::Files::check_documents() const {
@@ -144,7 +159,8 @@ void IndexedDataset::Files::check_documents() const {
       idx.damaged(at, "document boundary {} is sequence {}, expected one from {} to {}", i, boundary, last, sequences);
     last = boundary;
   }
-  if (last != sequences) idx.damaged(documents_at() + 8 * documents, "the last document ends at sequence {}, expected {}", last, sequences);
+  if (last != sequences)
+    idx.damaged(documents_at() + 8 * documents, "the last document ends at sequence {}, expected {}", last, sequences);
 }
 
 template <typename T>
@@ -155,8 +171,9 @@ void IndexedDataset::Files::read(int64_t document, int64_t offset, std::span<int
     const int64_t at = start + static_cast<int64_t>(i) * width;
     const auto token = static_cast<int64_t>(bin.at<T>(at));
     if (token < 0 || token >= limit)
-      bin.damaged(at, "document {}, position {}: token {} is outside the vocabulary of {}; was it made with another tokenizer?",
-                  document, offset + static_cast<int64_t>(i), token, limit);
+      bin.damaged(
+          at, "document {}, position {}: token {} is outside the vocabulary of {}; was it made with another tokenizer?",
+          document, offset + static_cast<int64_t>(i), token, limit);
     out[i] = static_cast<int32_t>(token);
   }
 }
@@ -195,12 +212,18 @@ void IndexedDataset::read(int64_t document, int64_t offset, std::span<int32_t> o
   const auto count = static_cast<int64_t>(out.size());
   ORTHANT_CHECK(offset >= 0 && count <= length && offset <= length - count, document, offset, count, length);
   switch (files_->type) {
-    case TokenType::kU8: return files_->read<uint8_t>(document, offset, out);
-    case TokenType::kI8: return files_->read<int8_t>(document, offset, out);
-    case TokenType::kI16: return files_->read<int16_t>(document, offset, out);
-    case TokenType::kI32: return files_->read<int32_t>(document, offset, out);
-    case TokenType::kI64: return files_->read<int64_t>(document, offset, out);
-    case TokenType::kU16: return files_->read<uint16_t>(document, offset, out);
+    case TokenType::kU8:
+      return files_->read<uint8_t>(document, offset, out);
+    case TokenType::kI8:
+      return files_->read<int8_t>(document, offset, out);
+    case TokenType::kI16:
+      return files_->read<int16_t>(document, offset, out);
+    case TokenType::kI32:
+      return files_->read<int32_t>(document, offset, out);
+    case TokenType::kI64:
+      return files_->read<int64_t>(document, offset, out);
+    case TokenType::kU16:
+      return files_->read<uint16_t>(document, offset, out);
   }
 }
 

@@ -15,7 +15,8 @@ namespace orthant {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* what) {
-  throw DataError(fmt::format("{}: {}: {}; free some space or choose another folder", path, what, std::strerror(errno)));
+  throw DataError(
+      fmt::format("{}: {}: {}; free some space or choose another folder", path, what, std::strerror(errno)));
 }
 
 void put(std::FILE* file, const std::string& path, const void* data, size_t bytes) {
@@ -49,7 +50,9 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, int64_t vo
       bin_temporary_(fmt::format("{}.bin.tmp{}", prefix, ::getpid())),
       idx_temporary_(fmt::format("{}.idx.tmp{}", prefix, ::getpid())),
       vocab_size_(vocab_size),
-      type_(vocab_size <= 256 ? TokenType::kU8 : vocab_size < 65500 ? TokenType::kU16 : TokenType::kI32) {
+      type_(vocab_size <= 256    ? TokenType::kU8
+            : vocab_size < 65500 ? TokenType::kU16
+                                 : TokenType::kI32) {
   ORTHANT_CHECK(vocab_size >= 1 && vocab_size <= int64_t{1} << 31, vocab_size);
   const auto parent = std::filesystem::path(prefix).parent_path();
   std::error_code ignored;  // A folder that cannot be made shows itself in the next line.
@@ -69,9 +72,14 @@ void IndexedDatasetWriter::add_document(std::span<const int32_t> tokens) {
   ORTHANT_CHECK(tokens.size() <= static_cast<size_t>(std::numeric_limits<int32_t>::max()), tokens.size());
   for (int32_t token : tokens) ORTHANT_CHECK(token >= 0 && token < vocab_size_, token, vocab_size_);
   switch (type_) {
-    case TokenType::kU8: put_tokens<uint8_t>(bin_, bin_temporary_, tokens); break;
-    case TokenType::kU16: put_tokens<uint16_t>(bin_, bin_temporary_, tokens); break;
-    default: put_tokens<int32_t>(bin_, bin_temporary_, tokens);
+    case TokenType::kU8:
+      put_tokens<uint8_t>(bin_, bin_temporary_, tokens);
+      break;
+    case TokenType::kU16:
+      put_tokens<uint16_t>(bin_, bin_temporary_, tokens);
+      break;
+    default:
+      put_tokens<int32_t>(bin_, bin_temporary_, tokens);
   }
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   num_tokens_ += static_cast<int64_t>(tokens.size());
@@ -111,7 +119,8 @@ void IndexedDatasetWriter::finish() {
   if (::rename(bin_temporary_.c_str(), bin.c_str()) != 0) fail(bin, "cannot rename");
   if (::rename(idx_temporary_.c_str(), idx.c_str()) != 0) fail(idx, "cannot rename");
   const auto parent = std::filesystem::path(prefix_).parent_path();
-  if (const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); folder >= 0) {
+  if (const int folder = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+      folder >= 0) {
     ::fsync(folder);
     ::close(folder);
   }

@@ -21,7 +21,8 @@ Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t s
         "{}: {} tokens in {} {} documents, but one {} takes {}; give more text in data.path{}", dataset_.prefix(),
         grouped(num_tokens()), documents_.size(), order == SampleOrder::kShuffled ? "training" : "validation",
         order == SampleOrder::kShuffled ? "sample of training.seq_len + 1 tokens" : "validation sample",
-        grouped(needed), order == SampleOrder::kShuffled ? ", or lower training.seq_len" : " or raise data.validation"));
+        grouped(needed),
+        order == SampleOrder::kShuffled ? ", or lower training.seq_len" : " or raise data.validation"));
   num_samples_ = (num_tokens() - 1 + seq_len_ - 1) / seq_len_;
 }
 
@@ -49,7 +50,8 @@ void Loader::read_stream(int64_t position, int64_t count, int64_t* out) const {
   for (int64_t done = 0; done < count; ++k) {
     const int64_t offset = position + done - starts_[k];
     const int64_t take = std::min(count - done, starts_[k + 1] - starts_[k] - offset);
-    dataset_.read(documents_[k], offset, std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(take)));
+    dataset_.read(documents_[k], offset,
+                  std::span(tokens).subspan(static_cast<size_t>(done), static_cast<size_t>(take)));
     done += take;
   }
   std::copy(tokens.begin(), tokens.end(), out);

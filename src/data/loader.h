@@ -1,5 +1,5 @@
-// From documents of tokens to samples of a fixed length, in an order that depends on the seed and the global number of a
-// sample only: the whole state of a loader is that number, and any number of ranks continues the same order.
+// From documents of tokens to samples of a fixed length, in an order that depends on the seed and the global number of
+// a sample only: the whole state of a loader is that number, and any number of ranks continues the same order.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct Batch {
 /// kShuffled repeats for ever, each epoch in its own order; kSequential goes through the documents once.
 enum class SampleOrder { kShuffled, kSequential };
 
-/// The tokens of the chosen documents, one after another, cut into samples of seq_len + 1 tokens at a stride of seq_len.
-/// The last sample may be short: its missing positions hold token 0 and kIgnoredLabel.
+/// The tokens of the chosen documents, one after another, cut into samples of seq_len + 1 tokens at a stride of
+/// seq_len. The last sample may be short: its missing positions hold token 0 and kIgnoredLabel.
 class Loader {
  public:
   /// Throws ConfigError if a shuffled loader has fewer than seq_len + 1 tokens (or a sequential one fewer than two).

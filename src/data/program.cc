@@ -69,7 +69,8 @@ int start_program(const std::vector<std::string>& arguments, int input, int outp
   const int error = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) throw ConfigError(fmt::format("the program {} cannot be run: {}; {}", arguments[0], std::strerror(error), hint));
+  if (error != 0)
+    throw ConfigError(fmt::format("the program {} cannot be run: {}; {}", arguments[0], std::strerror(error), hint));
   return pid;
 }
 

@@ -68,7 +68,9 @@ class SentencePieceTokenizer : public Tokenizer {
 };
 
 SentencePieceTokenizer::SentencePieceTokenizer(const std::string& path, std::string bytes)
-    : path_(std::filesystem::absolute(path)), bytes_(std::move(bytes)), model_(parse_sentencepiece_model(bytes_, path)) {
+    : path_(std::filesystem::absolute(path)),
+      bytes_(std::move(bytes)),
+      model_(parse_sentencepiece_model(bytes_, path)) {
   byte_ids_.fill(-1);
   set_surfaces();
   has_bytes_ = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
@@ -89,7 +91,8 @@ void SentencePieceTokenizer::set_surfaces() {
       const char* digits = piece.text.data() + 3;  // <0x0A>
       if (piece.text.size() != 6 || !piece.text.starts_with("<0x") ||
           std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2)
-        throw DataError(fmt::format("{}: piece {} is a byte named \"{}\", expected a form like <0x0A>", path_, id, piece.text));
+        throw DataError(
+            fmt::format("{}: piece {} is a byte named \"{}\", expected a form like <0x0A>", path_, id, piece.text));
       surface.assign(1, static_cast<char>(value));
       byte_ids_[value] = id;
     }
@@ -101,7 +104,8 @@ void SentencePieceTokenizer::set_surfaces() {
 int32_t SentencePieceTokenizer::find_end_of_text() const {
   if (model_.eos_id >= 0 && model_.eos_id < vocab_size()) return model_.eos_id;
   for (int32_t id = 0; id < vocab_size(); ++id)
-    if (const std::string& text = model_.pieces[id].text; text == "<|endoftext|>" || text == "</s>" || text == "<eos>") return id;
+    if (const std::string& text = model_.pieces[id].text; text == "<|endoftext|>" || text == "</s>" || text == "<eos>")
+      return id;
   throw ConfigError(path_ + ": the model has no end-of-text piece; train it with --eos_id=2");
 }
 
@@ -122,7 +126,8 @@ std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(st
   const auto cut = [&](size_t at, size_t length, int32_t id) {
     if (at > start) out.push_back({text.substr(start, at - start)});
     if (id >= 0) out.push_back({text.substr(at, length), id});
-    for (size_t i = at; id < 0 && i < at + length; ++i) out.push_back({text.substr(i, 1), byte_ids_[static_cast<uint8_t>(text[i])]});
+    for (size_t i = at; id < 0 && i < at + length; ++i)
+      out.push_back({text.substr(i, 1), byte_ids_[static_cast<uint8_t>(text[i])]});
     start = at + length;
   };
   const bool exact = is_exact();
@@ -130,8 +135,10 @@ std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(st
     const size_t length = utf8_length(text.substr(at));
     if (text[at] == '\n') cut(at, 1, newline_);
     // spm_encode would turn these into U+FFFD and a space.
-    else if (exact && length == 0) cut(at, 1, -1);
-    else if (exact && text.substr(at).starts_with(kSpaceMark)) cut(at, length, -1);
+    else if (exact && length == 0)
+      cut(at, 1, -1);
+    else if (exact && text.substr(at).starts_with(kSpaceMark))
+      cut(at, length, -1);
     at += std::max<size_t>(length, 1);
   }
   cut(text.size(), 0, -1);
@@ -150,7 +157,8 @@ std::vector<std::vector<int32_t>> SentencePieceTokenizer::encode_many(std::span<
   if (!lines.empty()) {
     ProgramResult result = run_program({"spm_encode", "--model=" + path_, "--output_format=id"}, lines, "", kInstall);
     if (result.exit_code != 0)
-      throw DataError(fmt::format("{}: spm_encode failed with exit code {}: {}", path_, result.exit_code, trim(result.errors)));
+      throw DataError(
+          fmt::format("{}: spm_encode failed with exit code {}: {}", path_, result.exit_code, trim(result.errors)));
     output = std::move(result.output);
   }
   const auto wrong = [&] { return DataError(path_ + ": spm_encode answered in a form that is not understood"); };
@@ -190,7 +198,8 @@ std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) cons
 std::string SentencePieceTokenizer::name() const {
   static constexpr std::array<const char*, 5> kKinds = {"?", "unigram", "bpe", "word", "char"};
   const bool known = model_.kind >= 1 && model_.kind <= 4;
-  return fmt::format("sentencepiece {}, {}", kKinds[known ? model_.kind : 0], std::filesystem::path(path_).filename().string());
+  return fmt::format("sentencepiece {}, {}", kKinds[known ? model_.kind : 0],
+                     std::filesystem::path(path_).filename().string());
 }
 
 uint64_t SentencePieceTokenizer::fingerprint() const {

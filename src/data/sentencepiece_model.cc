@@ -22,11 +22,20 @@ class Message {
     wire_ = static_cast<int>(tag & 7);
     if (field == 0 || field > 536870911) damaged("bad field number");
     switch (wire_) {
-      case 0: number_ = varint(); break;
-      case 1: skip(8); break;
-      case 2: skip(varint()); break;
-      case 5: skip(4); break;
-      default: damaged("unknown wire type");
+      case 0:
+        number_ = varint();
+        break;
+      case 1:
+        skip(8);
+        break;
+      case 2:
+        skip(varint());
+        break;
+      case 5:
+        skip(4);
+        break;
+      default:
+        damaged("unknown wire type");
     }
     return true;
   }
@@ -86,22 +95,40 @@ SentencePieceModel::Piece parse_piece(Message message) {
     if (message.field == 2) piece.score = message.real();
     if (message.field == 3) piece.type = message.number();
   }
-  if (piece.type < SentencePieceModel::kNormal || piece.type > SentencePieceModel::kByte) message.damaged("unknown type of piece");
+  if (piece.type < SentencePieceModel::kNormal || piece.type > SentencePieceModel::kByte)
+    message.damaged("unknown type of piece");
   return piece;
 }
 
 void parse_trainer(Message message, SentencePieceModel& model) {
   while (message.next()) {
     switch (message.field) {
-      case 3: model.kind = message.number(); break;
-      case 24: model.whitespace_as_suffix = message.flag(); break;
-      case 35: model.byte_fallback = message.flag(); break;
-      case 40: model.unk_id = message.number(); break;
-      case 41: model.bos_id = message.number(); break;
-      case 42: model.eos_id = message.number(); break;
-      case 43: model.pad_id = message.number(); break;
-      case 44: model.unk_surface = message.bytes(); break;
-      default: break;
+      case 3:
+        model.kind = message.number();
+        break;
+      case 24:
+        model.whitespace_as_suffix = message.flag();
+        break;
+      case 35:
+        model.byte_fallback = message.flag();
+        break;
+      case 40:
+        model.unk_id = message.number();
+        break;
+      case 41:
+        model.bos_id = message.number();
+        break;
+      case 42:
+        model.eos_id = message.number();
+        break;
+      case 43:
+        model.pad_id = message.number();
+        break;
+      case 44:
+        model.unk_surface = message.bytes();
+        break;
+      default:
+        break;
     }
   }
 }
@@ -109,11 +136,20 @@ void parse_trainer(Message message, SentencePieceModel& model) {
 void parse_normalizer(Message message, SentencePieceModel& model) {
   while (message.next()) {
     switch (message.field) {
-      case 2: model.has_normalization = !message.bytes().empty(); break;
-      case 3: model.add_dummy_prefix = message.flag(); break;
-      case 4: model.remove_extra_whitespaces = message.flag(); break;
-      case 5: model.escape_whitespaces = message.flag(); break;
-      default: break;
+      case 2:
+        model.has_normalization = !message.bytes().empty();
+        break;
+      case 3:
+        model.add_dummy_prefix = message.flag();
+        break;
+      case 4:
+        model.remove_extra_whitespaces = message.flag();
+        break;
+      case 5:
+        model.escape_whitespaces = message.flag();
+        break;
+      default:
+        break;
     }
   }
 }

@@ -21,12 +21,13 @@ namespace {
 constexpr int64_t kSampleBytes = 32 << 20;
 constexpr int64_t kRecipe = 1;  // Part of the cached name: raise it when the options below change.
 
-/// The text to train on: lines chosen by a hash of their number where there is more than kSampleBytes; bytes that are not
-/// UTF-8 left out, since spm_train would learn U+FFFD from them.
+/// The text to train on: lines chosen by a hash of their number where there is more than kSampleBytes; bytes that are
+/// not UTF-8 left out, since spm_train would learn U+FFFD from them.
 std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::string sample;
   uint64_t number = 0;
-  const double share = total_bytes <= kSampleBytes ? 1.0 : static_cast<double>(kSampleBytes) / static_cast<double>(total_bytes);
+  const double share =
+      total_bytes <= kSampleBytes ? 1.0 : static_cast<double>(kSampleBytes) / static_cast<double>(total_bytes);
   for (const TextFile& file : files)
     for_each_line(file.path, [&](std::string_view line) {
       if (static_cast<double>(mix64(number++) >> 11) * 0x1p-53 >= share) return;
@@ -46,11 +47,13 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::smatch match;
   const std::string what = fmt::format("data.tokenizer = \"train:{}\"", pieces);
   if (std::regex_search(result.errors, match, std::regex("value <= (\\d+)")))
-    throw ConfigError(fmt::format("{}: the text is too short for so many pieces; try \"train:{}\"", what, match.str(1)));
+    throw ConfigError(
+        fmt::format("{}: the text is too short for so many pieces; try \"train:{}\"", what, match.str(1)));
   if (std::regex_search(result.errors, match, std::regex("\\d+ vs (\\d+)")))
     throw ConfigError(fmt::format("{}: the text's characters alone take {} pieces; try \"train:{}\" or more", what,
                                   match.str(1), match.str(1)));
-  throw ConfigError(fmt::format("{}: spm_train failed with exit code {}: {}", what, result.exit_code, trim(result.errors)));
+  throw ConfigError(
+      fmt::format("{}: spm_train failed with exit code {}: {}", what, result.exit_code, trim(result.errors)));
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ class TextReader {
     if (got == 0 && gzip_ > 0) {
       const int code = wait_for_program(std::exchange(gzip_, 0));
       if (code != 0 && code != 2)  // 2 is gzip's warning: something follows the compressed text.
-        throw DataError(fmt::format("{}: damaged gzip file after {} bytes of text: {}", path_, done_, trim(errors_.content())));
+        throw DataError(
+            fmt::format("{}: damaged gzip file after {} bytes of text: {}", path_, done_, trim(errors_.content())));
     }
     return static_cast<size_t>(got);
   }
@@ -55,10 +56,12 @@ class TextReader {
  private:
   void unzip() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw DataError(fmt::format("{}: no pipe to gzip: {}", path_, std::strerror(errno)));
+    if (::pipe2(ends, O_CLOEXEC) != 0)
+      throw DataError(fmt::format("{}: no pipe to gzip: {}", path_, std::strerror(errno)));
     const int compressed = std::exchange(file_, ends[0]);
     try {
-      gzip_ = start_program({"gzip", "-dc"}, compressed, ends[1], errors_.descriptor(), "", "install it: apt-get install gzip");
+      gzip_ = start_program({"gzip", "-dc"}, compressed, ends[1], errors_.descriptor(), "",
+                            "install it: apt-get install gzip");
     } catch (...) {
       ::close(compressed), ::close(ends[0]), ::close(ends[1]);
       throw;
@@ -95,8 +98,10 @@ void for_each_line(const std::string& path, const std::function<void(std::string
     while (!rest.empty()) {
       const size_t newline = rest.find('\n');
       size_t length = newline == std::string_view::npos ? rest.size() : newline + 1;
-      if (length > kLongestLine) length = character_boundary(rest, kLongestLine);
-      else if (newline == std::string_view::npos) break;
+      if (length > kLongestLine)
+        length = character_boundary(rest, kLongestLine);
+      else if (newline == std::string_view::npos)
+        break;
       line(rest.substr(0, length));
       rest.remove_prefix(length);
     }

@@ -77,7 +77,8 @@ class ByteTokenizer : public Tokenizer {
   }
 
   int32_t token_bytes(int32_t token) const override {
-    if (token < 0 || token >= vocab_size()) throw DataError(fmt::format("token {} is outside the vocabulary of 257", token));
+    if (token < 0 || token >= vocab_size())
+      throw DataError(fmt::format("token {} is outside the vocabulary of 257", token));
     return token < kByteEndOfText;
   }
 
@@ -99,8 +100,10 @@ int64_t pieces_to_train(const std::string& spec) {
   int64_t pieces = 0;
   const auto [last, error] = std::from_chars(begin, end, pieces);
   if (error != std::errc() || last != end || pieces < 260 || pieces > 1000000)
-    throw ConfigError(fmt::format("data.tokenizer = \"{}\": expected train:N with N from 260 (the bytes alone take 256) "
-                                  "to 1000000; try \"train:8000\"", spec));
+    throw ConfigError(
+        fmt::format("data.tokenizer = \"{}\": expected train:N with N from 260 (the bytes alone take 256) "
+                    "to 1000000; try \"train:8000\"",
+                    spec));
   return pieces;
 }
 
@@ -118,13 +121,17 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
   if (spec.starts_with("train:")) {
     const int64_t pieces = pieces_to_train(spec);
     if (text_files.empty())
-      throw ConfigError(fmt::format("data.tokenizer = \"{}\" needs text files in data.path to train on; name the model "
-                                    "with which the tokens were made: FILE.model", spec));
+      throw ConfigError(
+          fmt::format("data.tokenizer = \"{}\" needs text files in data.path to train on; name the model "
+                      "with which the tokens were made: FILE.model",
+                      spec));
     return load_sentencepiece(train_sentencepiece(pieces, work_dir, text_files));
   }
   if (!fs::is_regular_file(spec))
-    throw ConfigError(fmt::format("data.tokenizer = \"{}\": there is no such file; use \"byte\", \"train:8000\", or the "
-                                  "path of a sentencepiece model FILE.model", spec));
+    throw ConfigError(
+        fmt::format("data.tokenizer = \"{}\": there is no such file; use \"byte\", \"train:8000\", or the "
+                    "path of a sentencepiece model FILE.model",
+                    spec));
   return load_sentencepiece(spec);
 }
 
@@ -134,8 +141,9 @@ std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory) {
   if (!fs::is_regular_file(json))
     throw ConfigError(directory + ": no tokenizer there (neither tokenizer.model nor tokenizer.json)");
   if (read_all(json) != byte_tokenizer_json())
-    throw ConfigError(json.string() + ": only the byte tokenizer's tokenizer.json can be read; other models need a "
-                                      "sentencepiece tokenizer.model beside it");
+    throw ConfigError(json.string() +
+                      ": only the byte tokenizer's tokenizer.json can be read; other models need a "
+                      "sentencepiece tokenizer.model beside it");
   return make_byte_tokenizer();
 }
 

@@ -40,8 +40,8 @@ class Tokenizer {
 
 /// The tokenizer of the key data.tokenizer: "byte", FILE.model, or "train:N": a byte-pair model of N pieces, trained on
 /// text_files (plain or gzip) and kept in work_dir under a name made of the text's fingerprint and N, so that it is
-/// trained once. Throws ConfigError (unknown spec, N out of range, no text, sentencepiece not installed, with the way to
-/// get it) or DataError (damaged model: file and offset).
+/// trained once. Throws ConfigError (unknown spec, N out of range, no text, sentencepiece not installed, with the way
+/// to get it) or DataError (damaged model: file and offset).
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
                                           std::span<const std::string> text_files);
 /// The tokenizer that save() wrote into a directory. Throws ConfigError if there is none.

@@ -1,0 +1,202 @@
+#include "data/corpus.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "base/errors.h"
+#include "data/loader.h"
+#include "data/program.h"
+#include "tests/data/temp_folder.h"
+
+namespace orthant {
+namespace {
+
+using test::message_of;
+using test::TempFolder;
+
+std::string paragraphs(int count, char letter) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += fmt::format("{} {}\n\n", std::string(60, letter), i);
+  return text;
+}
+
+std::vector<int32_t> all_tokens(const IndexedDataset& dataset) {
+  std::vector<int32_t> tokens;
+  for (int64_t i = 0; i < dataset.num_documents(); ++i) {
+    std::vector<int32_t> part(dataset.document_length(i));
+    dataset.read(i, 0, part);
+    tokens.insert(tokens.end(), part.begin(), part.end());
+  }
+  return tokens;
+}
+
+std::string text_of(const IndexedDataset& dataset) { return make_byte_tokenizer()->decode(all_tokens(dataset)); }
+
+class CorpusTest : public testing::Test {
+ protected:
+  Corpus open(std::vector<std::string> paths, double share = 0.0, const TextProgress& progress = {}) {
+    return open_corpus({.paths = std::move(paths), .validation_share = share, .seed = 7, .work_dir = folder_ / "work"},
+                       *tokenizer_, progress);
+  }
+  TempFolder folder_;
+  std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
+};
+
+TEST_F(CorpusTest, TextBecomesDocumentsWithEndOfTextAtTrueEndsOnly) {
+  const std::string text = paragraphs(2000, 'a');
+  const Corpus corpus = open({folder_.write("a.txt", text), folder_.write("b.txt", "short\n<|endoftext|>\nlast")});
+  EXPECT_EQ(text_of(corpus.train), text + "short\nlast");
+  const auto tokens = all_tokens(corpus.train);
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 256), 3);
+  EXPECT_EQ(tokens[text.size()], 256);
+  EXPECT_EQ(tokens.back(), 256);
+  EXPECT_EQ(corpus.train.num_documents(), static_cast<int64_t>(corpus.train_documents.size()));
+  EXPECT_GT(corpus.train.num_documents(), 8);
+  EXPECT_TRUE(corpus.validation_documents.empty());
+}
+
+TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
+  const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
+  int64_t last_done = -1, last_total = -1, calls = 0;
+  const TextProgress progress = [&](int64_t done, int64_t total) {
+    EXPECT_GE(done, last_done);
+    EXPECT_LE(done, total);
+    last_done = done, last_total = total, ++calls;
+  };
+  const Corpus first = open({path}, 0.1, progress);
+  EXPECT_FALSE(first.from_cache);
+  EXPECT_EQ(last_done, static_cast<int64_t>(paragraphs(500, 'a').size()));
+  EXPECT_EQ(last_done, last_total);
+  calls = 0;
+  const Corpus second = open({path}, 0.1, progress);
+  EXPECT_TRUE(second.from_cache);
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(second.train.fingerprint(), first.train.fingerprint());
+  EXPECT_EQ(second.validation_documents, first.validation_documents);
+
+  // Content counts, not names or times; a changed text is another corpus; a damaged cache is made again.
+  EXPECT_TRUE(open({folder_.write("moved.txt", paragraphs(500, 'a'))}).from_cache);
+  EXPECT_FALSE(open({folder_.write("a.txt", paragraphs(500, 'b'))}).from_cache);
+  std::filesystem::resize_file(first.train.prefix() + ".bin", 100);
+  const Corpus again = open({folder_ / "moved.txt"});
+  EXPECT_FALSE(again.from_cache);
+  EXPECT_EQ(text_of(again.train), paragraphs(500, 'a'));
+}
+
+TEST_F(CorpusTest, GzipAndGlobsWork) {
+  folder_.write("part-2.txt", "second");
+  folder_.write("part-1.txt.gz", run_program({"gzip", "-c"}, "first ", "", "").output);
+  std::filesystem::create_directory(folder_ / "part-3.txt");
+  const std::vector<std::string> paths = {folder_ / "part-*", folder_ / "part-2.txt"};
+  EXPECT_EQ(expand_paths(paths), (std::vector<std::string>{folder_ / "part-1.txt.gz", folder_ / "part-2.txt"}));
+  EXPECT_EQ(text_of(open(paths).train), "first second");
+}
+
+TEST_F(CorpusTest, AMegatronPrefixIsTakenAsItIs) {
+  IndexedDatasetWriter writer(folder_ / "tokens", 257);
+  for (int i = 0; i < 40; ++i) writer.add_document(std::vector<int32_t>(10, i));
+  writer.finish();
+  for (const char* name : {"tokens", "tokens.idx", "tokens.bin"}) {
+    const Corpus corpus = open({folder_ / name}, 0.25);
+    EXPECT_EQ(corpus.train.prefix(), folder_ / "tokens");
+    EXPECT_TRUE(corpus.from_cache);
+    EXPECT_EQ(corpus.validation_documents.size(), 10u);
+    EXPECT_EQ(corpus.train_documents.size(), 30u);
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "work"));
+  std::filesystem::remove(folder_ / "tokens.bin");
+  EXPECT_THROW(open({folder_ / "tokens"}), ConfigError);
+}
+
+TEST_F(CorpusTest, ValidationFilesAreADatasetOfTheirOwn) {
+  const Corpus corpus = open_corpus({.paths = {folder_.write("a.txt", "train")},
+                                     .validation_paths = {folder_.write("v.txt", "held out")},
+                                     .work_dir = folder_ / "work"},
+                                    *tokenizer_);
+  EXPECT_EQ(text_of(corpus.train), "train");
+  EXPECT_EQ(text_of(corpus.validation), "held out");
+  EXPECT_EQ(corpus.train_documents, std::vector<int64_t>{0});
+  EXPECT_EQ(corpus.validation_documents, std::vector<int64_t>{0});
+  const std::string message = message_of<ConfigError>([&] {
+    open_corpus(
+        {.paths = {folder_ / "a.txt"}, .validation_paths = {folder_ / "none.txt"}, .work_dir = folder_ / "work"},
+        *tokenizer_);
+  });
+  EXPECT_EQ(message.find("data.validation = "), 0u) << message;
+}
+
+TEST_F(CorpusTest, BadInputSaysWhatWhereAndTheWayOut) {
+  const auto refusal = [&](const std::vector<std::string>& paths) {
+    return message_of<ConfigError>([&] { open(paths); });
+  };
+  const auto contains = [](const std::string& message, std::initializer_list<std::string> words) {
+    for (const std::string& word : words) EXPECT_NE(message.find(word), std::string::npos) << message;
+  };
+  std::filesystem::create_directory(folder_ / "folder");
+  contains(refusal({}), {"data.path names no file"});
+  contains(refusal({folder_ / "none.txt"}), {folder_ / "none.txt", "no such file"});
+  contains(refusal({folder_ / "*.none"}), {folder_ / "*.none", "matches no file"});
+  contains(refusal({folder_ / "folder"}), {folder_ / "folder", "is a directory", "folder/*.txt"});
+  contains(refusal({folder_.write("empty.txt", "")}), {folder_ / "empty.txt", "is an empty file"});
+  contains(refusal({folder_.write("blank.txt", "\n \n\n")}), {folder_ / "blank.txt", "no text"});
+  contains(refusal({folder_.write("fine.txt", "text"), folder_ / "empty.txt"}), {"empty.txt"});
+  EXPECT_THROW(open({folder_ / "fine.txt"}, 1.0), ConfigError);
+  EXPECT_THROW(open({folder_ / "fine.txt"}, -0.1), ConfigError);
+  for (const auto& entry : std::filesystem::directory_iterator(folder_ / "work"))
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << "left behind by a failure";
+}
+
+TEST_F(CorpusTest, AllOfARealTextReachesTheLoader) {
+  const std::string text = paragraphs(3000, 'x');
+  const Corpus corpus = open({folder_.write("a.txt", text)}, 0.1);
+  const Loader train(corpus.train, corpus.train_documents, 64, 1, SampleOrder::kShuffled);
+  const Loader validation(corpus.validation, corpus.validation_documents, 64, 1, SampleOrder::kSequential);
+  EXPECT_EQ(train.num_tokens() + validation.num_tokens(), static_cast<int64_t>(text.size()) + 1);
+  EXPECT_GT(validation.num_tokens(), 0);
+}
+
+TEST(HeldOutDocuments, AreAShareSpreadBySeed) {
+  for (int64_t n : {2, 3, 10, 99, 1000})
+    for (double share : {1e-9, 0.05, 0.5, 0.999}) {
+      const auto held = held_out_documents(n, share, 3);
+      const auto wanted = std::clamp<int64_t>(std::llround(share * static_cast<double>(n)), 1, n - 1);
+      EXPECT_EQ(static_cast<int64_t>(held.size()), wanted);
+      EXPECT_TRUE(std::is_sorted(held.begin(), held.end()));
+      EXPECT_EQ(std::adjacent_find(held.begin(), held.end()), held.end());
+      EXPECT_GE(held.front(), 0);
+      EXPECT_LT(held.back(), n);
+      EXPECT_EQ(held, held_out_documents(n, share, 3));
+    }
+  EXPECT_TRUE(held_out_documents(100, 0.0, 1).empty());
+  EXPECT_TRUE(held_out_documents(1, 0.5, 1).empty());
+  EXPECT_TRUE(held_out_documents(0, 0.5, 1).empty());
+  EXPECT_NE(held_out_documents(1000, 0.05, 1), held_out_documents(1000, 0.05, 2));
+  // Spread: no quarter of the documents holds more than half of those held out.
+  const auto held = held_out_documents(1000, 0.1, 5);
+  for (int64_t quarter = 0; quarter < 4; ++quarter)
+    EXPECT_LT(std::count_if(held.begin(), held.end(), [&](int64_t i) { return i / 250 == quarter; }), 50);
+}
+
+TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
+  if (std::system("command -v spm_train >/dev/null 2>&1") != 0)
+    GTEST_SKIP() << "spm_train is not on PATH (apt-get install sentencepiece)";
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 3000; ++i)
+    text += fmt::format("the quick brown fox number {} jumps\n{}", i * 7 % 1000, i % 5 ? "" : "\n");
+  const std::vector<std::string> files = {folder.write("a.txt", text)};
+  const auto tokenizer = load_tokenizer("train:320", folder / "work", files);
+  IndexedDatasetWriter writer(folder / "out", tokenizer->vocab_size());
+  tokenize_files(files, *tokenizer, writer);
+  writer.finish();
+  const auto dataset = IndexedDataset::open(folder / "out", tokenizer->vocab_size());
+  EXPECT_GT(dataset.num_documents(), 3);
+  const auto tokens = all_tokens(dataset);
+  EXPECT_EQ(tokenizer->decode(tokens), text);
+  EXPECT_EQ(tokens.back(), tokenizer->end_of_text());
+  EXPECT_EQ(std::count(tokens.begin(), tokens.end(), tokenizer->end_of_text()), 1);
+}
+
+}  // namespace
+}  // namespace orthant
