@@ -1,6 +1,7 @@
 // All ranks of a mesh in one process, holding plain arrays of integers: scatters a tensor by a layout, carries out
 // Collectives by passing messages along rings, counts what each rank sends, and says whether a layout is what they
-// hold. It reads only kind, axis and dims of a Collective and cuts by its own arithmetic, so that it can catch a wrong plan.
+// hold. It reads only kind, axis and dims of a Collective and cuts by its own arithmetic, so that it can catch a wrong
+// plan.
 #pragma once
 
 #include <cstdint>
@@ -255,84 +256,99 @@ class Ranks {
     return out;
   }
 
-  static Group stepped(const Collective& step, Group in, Counts& counts) {
+  /// Everybody's block, joined by coordinate.
+  static Group all_gathered(const Group& in, int dim, Counts& counts) {
+    const std::vector<Group> blocks = ring_gather(in, counts);
+    Group out;
+    for (size_t c = 0; c < in.size(); ++c) {
+      Group mine;
+      for (const Group& held : blocks) mine.push_back(held[c]);
+      out.push_back(joined(mine, dim));
+    }
+    return out;
+  }
+
+  static Group all_reduced(const Group& in, Counts& counts) {
+    std::vector<Group> chunks;
+    for (const Array& each : in) {
+      if (each.shape != in[0].shape) throw std::runtime_error("summands of different shapes");
+      chunks.push_back(pieces({{static_cast<int64_t>(each.data.size())}, each.data}, 0, static_cast<int>(in.size())));
+    }
+    Group out = all_gathered(ring_reduce(chunks, counts), 0, counts);
+    for (Array& each : out) each.shape = in[0].shape;
+    return out;
+  }
+
+  static Group all_to_all(const Group& in, int from_dim, int to_dim, Counts& counts) {
+    std::vector<Group> cuts;
+    for (const Array& each : in) cuts.push_back(pieces(each, to_dim, static_cast<int>(in.size())));
+    Group out;
+    for (size_t c = 0; c < in.size(); ++c) {
+      Group mine;
+      for (size_t from = 0; from < in.size(); ++from) {
+        if (from != c) counts[from] += static_cast<int64_t>(cuts[from][c].data.size());
+        mine.push_back(cuts[from][c]);
+      }
+      out.push_back(joined(mine, from_dim));
+    }
+    return out;
+  }
+
+  static Group padded(const Group& in, int dim) {
+    Group out;
+    for (size_t c = 0; c < in.size(); ++c) {
+      Group mine;
+      for (size_t other = 0; other < in.size(); ++other) mine.push_back(other == c ? in[c] : zeros(in[other].shape));
+      out.push_back(joined(mine, dim));
+    }
+    return out;
+  }
+
+  /// The three kinds that pass one array from neighbor to neighbor.
+  static Group passed_on(CollectiveKind kind, const Group& in, Counts& counts) {
     const size_t n = in.size();
-    const int parts = static_cast<int>(n);
-    Group out(n);
+    Group out = in;
+    for (size_t c = 0; c < n && kind == CollectiveKind::broadcast; ++c) {
+      out[c] = in[0];
+      if (c + 1 < n) counts[c] += static_cast<int64_t>(in[0].data.size());
+    }
+    for (size_t c = n; c-- > 1 && kind == CollectiveKind::reduce;) {
+      counts[c] += static_cast<int64_t>(out[c].data.size());
+      add(out[c - 1], out[c]);
+    }
+    for (size_t c = 0; c < n && n > 1 && kind == CollectiveKind::shift; ++c) {
+      counts[c] += static_cast<int64_t>(in[c].data.size());
+      out[(c + 1) % n] = in[c];
+    }
+    return out;
+  }
+
+  static Group stepped(const Collective& step, Group in, Counts& counts) {
+    const int n = static_cast<int>(in.size());
     std::vector<Group> cuts;
     switch (step.kind) {
-      case CollectiveKind::all_gather: {
-        const std::vector<Group> blocks = ring_gather(in, counts);
-        for (size_t c = 0; c < n; ++c) {
-          Group mine;
-          for (size_t owner = 0; owner < n; ++owner) mine.push_back(blocks[owner][c]);
-          out[c] = joined(mine, step.from_dim);
-        }
-        return out;
-      }
+      case CollectiveKind::all_gather:
+        return all_gathered(in, step.from_dim, counts);
+      case CollectiveKind::all_reduce:
+        return all_reduced(in, counts);
       case CollectiveKind::reduce_scatter:
-        for (const Array& each : in) cuts.push_back(pieces(each, step.to_dim, parts));
+        for (const Array& each : in) cuts.push_back(pieces(each, step.to_dim, n));
         return ring_reduce(cuts, counts);
-      case CollectiveKind::all_reduce: {
-        for (const Array& each : in) {
-          if (each.shape != in[0].shape) throw std::runtime_error("summands of different shapes");
-          cuts.push_back(pieces({{static_cast<int64_t>(each.data.size())}, each.data}, 0, parts));
-        }
-        const std::vector<Group> blocks = ring_gather(ring_reduce(cuts, counts), counts);
-        for (size_t c = 0; c < n; ++c) {
-          Group mine;
-          for (size_t owner = 0; owner < n; ++owner) mine.push_back(blocks[owner][c]);
-          out[c] = {in[c].shape, joined(mine, 0).data};
-        }
-        return out;
-      }
       case CollectiveKind::all_to_all:
-        for (const Array& each : in) cuts.push_back(pieces(each, step.to_dim, parts));
-        for (size_t c = 0; c < n; ++c) {
-          Group mine;
-          for (size_t from = 0; from < n; ++from) {
-            if (from != c) counts[from] += static_cast<int64_t>(cuts[from][c].data.size());
-            mine.push_back(cuts[from][c]);
-          }
-          out[c] = joined(mine, step.from_dim);
-        }
-        return out;
-      case CollectiveKind::broadcast:
-        for (size_t c = 0; c < n; ++c) {
-          out[c] = in[0];
-          if (c + 1 < n) counts[c] += static_cast<int64_t>(in[0].data.size());
-        }
-        return out;
-      case CollectiveKind::reduce:
-        out = in;
-        for (size_t c = n; c-- > 1;) {
-          counts[c] += static_cast<int64_t>(out[c].data.size());
-          add(out[c - 1], out[c]);
-        }
-        return out;
-      case CollectiveKind::shift:
-        for (size_t c = 0; c < n; ++c) {
-          if (n > 1) counts[c] += static_cast<int64_t>(in[c].data.size());
-          out[(c + 1) % n] = in[c];
-        }
-        return out;
+        return all_to_all(in, step.from_dim, step.to_dim, counts);
       case CollectiveKind::slice:
-        for (size_t c = 0; c < n; ++c) out[c] = pieces(in[c], step.to_dim, parts)[c];
-        return out;
+        for (size_t c = 0; c < in.size(); ++c) in[c] = pieces(in[c], step.to_dim, n)[c];
+        return in;
       case CollectiveKind::pad:
-        for (size_t c = 0; c < n; ++c) {
-          Group mine;
-          for (size_t other = 0; other < n; ++other) mine.push_back(other == c ? in[c] : zeros(in[other].shape));
-          out[c] = joined(mine, step.from_dim);
-        }
-        return out;
+        return padded(in, step.from_dim);
       case CollectiveKind::keep_one:
-        for (size_t c = 0; c < n; ++c) out[c] = c == 0 ? in[c] : zeros(in[c].shape);
-        return out;
+        for (size_t c = 1; c < in.size(); ++c) in[c] = zeros(in[c].shape);
+        return in;
       case CollectiveKind::relabel:
         return in;
+      default:
+        return passed_on(step.kind, in, counts);
     }
-    throw std::runtime_error("unknown kind");
   }
 
   Mesh mesh_;
