@@ -1,0 +1,126 @@
+#include "comm/c10d_store.h"
+
+#include "base/errors.h"
+#include "comm/store.h"
+
+#include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+namespace orthant {
+namespace {
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::shared_ptr<StoreHandle> hold(c10::intrusive_ptr<c10d::Store> store) {
+  return std::make_shared<StoreHandle>(StoreHandle{std::move(store)});
+}
+
+// Runs one operation on a board and says which board failed.
+template <typename Operation>
+auto ask(const std::string& name, const Operation& operation) -> decltype(operation()) {
+  try {
+    return operation();
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format("{} does not answer: {}", name, brief(error)));
+  }
+}
+
+c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(port);
+  options.isServer = serve;
+  options.waitWorkers = false;
+  options.timeout = milliseconds(timeout_s);
+  return options;
+}
+
+}  // namespace
+
+std::string brief(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+  text.resize(std::min(text.size(), text.find('\n')));
+  return text;
+}
+
+Store::Store(std::shared_ptr<StoreHandle> handle, std::string name, int port)
+    : handle_(std::move(handle)), name_(std::move(name)), port_(port) {}
+
+Store Store::in_process() { return {hold(c10::make_intrusive<c10d::HashStore>()), "store of this process"}; }
+
+Store Store::file(const std::string& path, int world_size) {
+  return {hold(c10::make_intrusive<c10d::FileStore>(path, world_size)), fmt::format("store {}", path)};
+}
+
+Store Store::serve(int port, double timeout_s) {
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp_options(port, true, timeout_s));
+    const int bound = store->getPort();
+    return {hold(std::move(store)), fmt::format("store 127.0.0.1:{}", bound), bound};
+  } catch (const std::exception& error) {
+    const std::string text = brief(error);
+    if (text.find("EADDRINUSE") == std::string::npos && text.find("in use") == std::string::npos) {
+      throw CommError(fmt::format("cannot serve the ranks' meeting point on port {}: {}", port, text));
+    }
+    throw CommError(fmt::format("port {0} of this machine is in use, so the ranks cannot meet there: choose another with "
+                                "MASTER_PORT (the same for all ranks), or end the program that holds it "
+                                "(ss -ltnp 'sport = :{0}' names it)", port));
+  }
+}
+
+Store Store::join(const std::string& host, int port, double timeout_s) {
+  const std::string name = fmt::format("store {}:{}", host, port);
+  try {
+    return {hold(c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s))), name, port};
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
+                                "or its launcher runs there, and that no firewall is between", host, port, timeout_s,
+                                brief(error)));
+  }
+}
+
+void Store::set(const std::string& key, const std::string& value) const {
+  ask(name_, [&] { handle_->board->set(key, value); });
+}
+
+std::string Store::get(const std::string& key, double timeout_s) const {
+  return ask(name_, [&] {
+    handle_->board->wait({key}, milliseconds(timeout_s));
+    return handle_->board->get_to_str(key);
+  });
+}
+
+std::vector<std::string> Store::get_all(const std::vector<std::string>& keys) const {
+  return ask(name_, [&] {
+    std::vector<std::string> values;
+    if (handle_->board->hasExtendedApi()) {
+      for (const auto& value : handle_->board->multiGet(keys)) values.emplace_back(value.begin(), value.end());
+    } else {
+      for (const auto& key : keys) values.push_back(handle_->board->get_to_str(key));
+    }
+    return values;
+  });
+}
+
+int64_t Store::add(const std::string& key, int64_t delta) const {
+  return ask(name_, [&] { return handle_->board->add(key, delta); });
+}
+
+bool Store::has(const std::string& key) const {
+  return ask(name_, [&] { return handle_->board->check({key}); });
+}
+
+Store Store::under(const std::string& prefix) const {
+  return {hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->board)), name_, port_};
+}
+
+Store Store::clone() const {
+  return ask(name_, [&] { return Store(hold(handle_->board->clone()), name_, port_); });
+}
+
+}  // namespace orthant

@@ -1,0 +1,13 @@
+// What a Store holds: for the .cc files of this room that hand it on to c10d.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace orthant {
+
+struct StoreHandle {
+  c10::intrusive_ptr<c10d::Store> board;
+};
+
+}  // namespace orthant

@@ -1,0 +1,163 @@
+#include "comm/comm.h"
+
+#include "base/errors.h"
+#include "comm/comm_state.h"
+
+#include <algorithm>
+#include <exception>
+#include <numeric>
+
+namespace orthant {
+namespace {
+
+void check(const at::Tensor& tensor) {
+  ORTHANT_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu() && tensor.layout() == at::kStrided);
+}
+
+void check(const at::Tensor& output, const at::Tensor& input) {
+  check(output);
+  check(input);
+  ORTHANT_CHECK(output.scalar_type() == input.scalar_type(), c10::toString(output.scalar_type()),
+                c10::toString(input.scalar_type()));
+}
+
+int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
+int64_t at_position(std::span<const int64_t> counts, int position) { return counts[static_cast<size_t>(position)]; }
+
+// The counts as given, or `total` in equal parts.
+std::vector<int64_t> counts_or_equal(Counts counts, int64_t total, int size) {
+  if (counts.empty()) {
+    ORTHANT_CHECK(total % size == 0, total, size);
+    return std::vector<int64_t>(static_cast<size_t>(size), total / size);
+  }
+  ORTHANT_CHECK(static_cast<int>(counts.size()) == size && std::reduce(counts.begin(), counts.end()) == total,
+                counts.size(), size, total);
+  return {counts.begin(), counts.end()};
+}
+
+}  // namespace
+
+Work::Work() = default;
+Work::Work(Work&&) noexcept = default;
+
+Work& Work::operator=(Work&& other) noexcept {
+  if (pending_ && this != &other) state_->keep(std::move(pending_));
+  state_ = std::move(other.state_), pending_ = std::move(other.pending_);
+  group_ = other.group_, kind_ = other.kind_, tensor_bytes_ = other.tensor_bytes_;
+  return *this;
+}
+
+Work::~Work() {
+  if (pending_) state_->keep(std::move(pending_));
+}
+
+void Work::wait() {
+  if (pending_) state_->wait(*this);
+}
+
+bool Work::done() const { return !pending_ || pending_->done(); }
+
+Comm::Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options)
+    : state_(std::make_shared<CommState>(std::move(mesh), rank, std::move(rendezvous), std::move(options))) {}
+
+Comm::~Comm() { state_->close(std::uncaught_exceptions() > 0); }
+
+const Mesh& Comm::mesh() const { return state_->mesh; }
+int Comm::rank() const { return state_->rank; }
+int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
+int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
+void Comm::prepare(const Axes& axes) { state_->open(axes); }
+
+Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
+  check(tensor);
+  OpenGroup& group = state_->open(axes);
+  const int n = group.size();
+  if (n == 1) return {};
+  const int64_t kept = shard(tensor.numel(), n, group.position).size() +
+                       shard(tensor.numel(), n, (group.position + 1) % n).size();
+  return state_->start(group, "all_reduce", bytes_of(tensor), (2 * tensor.numel() - kept) * tensor.element_size(),
+                       [&](Group& g) { return g.all_reduce(tensor); });
+}
+
+Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
+  check(output, input);
+  OpenGroup& group = state_->open(axes);
+  const auto chunks = counts_or_equal(counts, input.numel(), group.size());
+  ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
+  if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
+  return state_->start(group, "reduce_scatter", bytes_of(input), bytes_of(input) - bytes_of(output),
+                       [&](Group& g) { return g.reduce_scatter(output, input, chunks); });
+}
+
+Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
+  check(output, input);
+  OpenGroup& group = state_->open(axes);
+  const auto shards = counts_or_equal(counts, output.numel(), group.size());
+  ORTHANT_CHECK(input.numel() == at_position(shards, group.position), input.numel(), group.position);
+  if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
+  const int64_t next = at_position(shards, (group.position + 1) % group.size());
+  return state_->start(group, "all_gather", bytes_of(output), (output.numel() - next) * output.element_size(),
+                       [&](Group& g) { return g.all_gather(output, input, shards); });
+}
+
+Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts output_counts,
+                      Counts input_counts) {
+  check(output, input);
+  OpenGroup& group = state_->open(axes);
+  const auto received = counts_or_equal(output_counts, output.numel(), group.size());
+  const auto sent = counts_or_equal(input_counts, input.numel(), group.size());
+  ORTHANT_CHECK(at_position(received, group.position) == at_position(sent, group.position));
+  if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
+  const int64_t leaving = input.numel() - at_position(sent, group.position);
+  return state_->start(group, "all_to_all", bytes_of(input), leaving * input.element_size(),
+                       [&](Group& g) { return g.all_to_all(output, input, received, sent); });
+}
+
+Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
+  check(tensor);
+  OpenGroup& group = state_->open(axes);
+  ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
+  if (group.size() == 1) return {};
+  const bool last = group.position == (root + group.size() - 1) % group.size();
+  return state_->start(group, "broadcast", bytes_of(tensor), last ? 0 : bytes_of(tensor),
+                       [&](Group& g) { return g.broadcast(tensor, root); });
+}
+
+Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
+  check(tensor);
+  OpenGroup& group = state_->open(axes);
+  ORTHANT_CHECK(to >= 0 && to < group.size() && to != group.position && tag >= 0, to, group.size(), tag);
+  return state_->start(group, "send", bytes_of(tensor), bytes_of(tensor),
+                       [&](Group& g) { return g.send(tensor, to, tag); });
+}
+
+Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
+  check(tensor);
+  OpenGroup& group = state_->open(axes);
+  ORTHANT_CHECK(from >= 0 && from < group.size() && from != group.position && tag >= 0, from, group.size(), tag);
+  return state_->start(group, "recv", bytes_of(tensor), 0, [&](Group& g) { return g.recv(tensor, from, tag); });
+}
+
+Work Comm::barrier(const Axes& axes) {
+  OpenGroup& group = state_->open(axes);
+  if (group.size() == 1) return {};
+  return state_->start(group, "barrier", 0, 0, [](Group& g) { return g.barrier(); });
+}
+
+TrafficTable Comm::traffic() const { return state_->traffic; }
+
+Traffic Comm::total_traffic() const {
+  Traffic total;
+  for (const auto& [key, traffic] : state_->traffic) {
+    total.calls += traffic.calls;
+    total.bytes += traffic.bytes;
+  }
+  return total;
+}
+
+double Comm::exposed_wait_s() const { return state_->exposed_wait_s; }
+void Comm::set_activity(std::string activity) { state_->set_activity(std::move(activity)); }
+
+bool Comm::abort(const std::string& message) { return !state_->watch || state_->watch->abort(message); }
+
+}  // namespace orthant

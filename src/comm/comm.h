@@ -1,0 +1,128 @@
+// Comm: the collectives of one rank, bound to the axes of the mesh. Groups are opened when first used; every operation is
+// asynchronous and counted; a failure says who, what, during which Action, and because of whom.
+#pragma once
+
+#include "comm/rendezvous.h"
+#include "comm/transport.h"
+#include "mesh/mesh.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+
+/// Names of mesh axes; a group over several axes at once is legal, and its positions are in the mesh's own order.
+using Axes = std::vector<std::string>;
+using Counts = std::span<const int64_t>;
+
+/// How often an operation was called, and how many bytes this rank sent for it by the formula of mesh/collective.h: what a
+/// bandwidth-optimal transport sends. (Gloo sends as much in sum; its broadcast spreads it differently over the ranks.)
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;
+  bool operator==(const Traffic&) const = default;
+};
+/// (axes joined by "+" in mesh order, operation) -> traffic, e.g. ("data", "all_reduce").
+using TrafficTable = std::map<std::pair<std::string, std::string>, Traffic>;
+
+struct CommOptions {
+  /// An operation that takes longer has failed. Long, because a rank may be busy saving; the dead and the silent are
+  /// noticed otherwise, and much earlier (silence_s).
+  double timeout_s = 300;
+  /// How long ranks wait for each other to come.
+  double meet_timeout_s = 60;
+  /// A rank without a sign of life for this long has failed (its process stopped, its machine cut off).
+  double silence_s = 30;
+  /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the one rank
+  /// that should tell the user. Default: print the message and `_exit(1)`; for thread ranks, break off all operations.
+  std::function<void(const std::string& message, bool speak)> on_failure;
+};
+
+class CommState;
+struct OpenGroup;
+
+/// An operation under way; its tensors must not be touched until wait() returns. A Work that is dropped is kept by its
+/// Comm to the end.
+class [[nodiscard]] Work {
+ public:
+  Work();
+  Work(Work&&) noexcept;
+  Work& operator=(Work&&) noexcept;
+  ~Work();
+  /// Blocks until done, counting the time as exposed; the first call only. CommError: rank, operation, axes, bytes,
+  /// activity and cause.
+  void wait();
+  /// True when wait() will not block on a peer; may stay false for send and recv until they are waited for.
+  bool done() const;
+
+ private:
+  friend class CommState;
+  std::shared_ptr<CommState> state_;
+  std::unique_ptr<Pending> pending_;
+  const OpenGroup* group_ = nullptr;
+  const char* kind_ = "";
+  int64_t tensor_bytes_ = 0;
+};
+
+/// One rank's end of the mesh. Operations take contiguous CPU tensors of one dtype, as flat memory. All ranks of a group
+/// issue the same operations in the same order, and open groups in an order that does not wait in a circle (prepare()).
+/// Over a group of one rank an operation only copies, and counts nothing. Used by one thread.
+class Comm {
+ public:
+  /// Returns when all ranks of the mesh have come.
+  Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options = {});
+  ~Comm();
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
+
+  const Mesh& mesh() const;
+  int rank() const;
+  int group_size(const Axes& axes) const;
+  /// This rank's position in its group over the axes.
+  int position(const Axes& axes) const;
+  /// Opens the group now, rather than at its first operation.
+  void prepare(const Axes& axes);
+
+  /// Sum over the group, in place. Sends what a ring does: all balanced chunks but one, twice: 2 (n-1)/n of the bytes.
+  Work all_reduce(const at::Tensor& tensor, const Axes& axes);
+  /// output = this position's chunk of the sum of all inputs. `counts`: elements per position; empty: equal. Sends the
+  /// input but for the own chunk.
+  Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts = {});
+  /// output = the inputs of all positions in order. Sends the output but for the next position's shard (round a ring).
+  Work all_gather(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts = {});
+  /// Chunk i of input goes to position i, chunk i of output comes from it. Sends what leaves this rank.
+  Work all_to_all(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts output_counts = {},
+                  Counts input_counts = {});
+  /// From the root position to all. Counted as a chain: everybody but the last passes the tensor on.
+  Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
+  /// To and from a position of the group; messages match by tag (at least 0), in order within a tag. A send may not finish
+  /// before its recv is posted, so post both directions before waiting.
+  Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
+  Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
+  Work barrier(const Axes& axes);
+
+  TrafficTable traffic() const;
+  /// Sum over all axes and operations.
+  Traffic total_traffic() const;
+  /// Seconds spent blocked in Work::wait().
+  double exposed_wait_s() const;
+
+  /// What this rank does now, for errors: "0B3, action 7 of 12 of step 41".
+  void set_activity(std::string activity);
+  /// Stops the run: tells all ranks that this one fails, and why. True on the one rank that should tell the user.
+  /// A CommError thrown by an operation has been told already: calling this with it just asks who speaks.
+  bool abort(const std::string& message);
+
+ private:
+  std::shared_ptr<CommState> state_;
+};
+
+}  // namespace orthant

@@ -1,0 +1,164 @@
+#include "comm/comm_state.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+#include <unistd.h>
+
+namespace orthant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// One name for one set of ranks: mesh order, axes of size 1 left out.
+std::string label_of(const Mesh& mesh, const Axes& axes) {
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh.axes) {
+    if (axis.size > 1 && std::find(axes.begin(), axes.end(), axis.name) != axes.end()) names.push_back(axis.name);
+  }
+  return join(names, "+");
+}
+
+}  // namespace
+
+CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptions options)
+    : mesh(std::move(mesh_in)), rank(rank_in), rendezvous_(std::move(rendezvous)), options_(std::move(options)) {
+  ORTHANT_CHECK(mesh.size() == rendezvous_.world_size && rank == rendezvous_.rank, mesh.size(), rendezvous_.world_size,
+                rank, rendezvous_.rank);
+  if (mesh.size() == 1) return;
+  const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
+  store_ = rendezvous_.store.under(name);
+  transport_ = gloo_transport(rendezvous_.address);
+  WatchOptions watching{.silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
+  if (rendezvous_.in_process) watching.period_s = 0.1;
+  watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
+  watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s,
+                                  std::move(watching));
+}
+
+void CommState::close(bool unwinding) {
+  const bool broken = unwinding || (watch && watch->failure());
+  if (broken) interrupt();
+  dropped_.clear();
+  if (watch) watch->leave(!broken);
+  const std::lock_guard lock(groups_mutex_);
+  for (auto& [label, open_group] : groups_) open_group.group.reset();
+  if (rendezvous_.serves && watch && !broken) watch->wait_for_others(options_.meet_timeout_s);
+}
+
+OpenGroup& CommState::open(const Axes& axes) {
+  const std::string label = label_of(mesh, axes);
+  auto found = groups_.find(label);
+  if (found != groups_.end()) return found->second;
+
+  OpenGroup fresh{.label = label, .ranks = mesh.group(rank, axes)};
+  fresh.position = mesh.group_index(rank, axes);
+  if (fresh.size() > 1) {
+    const Store store = store_.under(fmt::format("group/{}/{}", label, fresh.ranks[0]));
+    meet(fresh, store);
+    try {
+      fresh.group = transport_->open(store, fresh.position, fresh.size(), options_.timeout_s);
+    } catch (const std::exception& error) {
+      fail(fresh, "opening the group", 0, brief(error));
+    }
+  }
+  const std::lock_guard lock(groups_mutex_);
+  return groups_.emplace(label, std::move(fresh)).first->second;
+}
+
+// Waits until all members want the group. Opening it would wait too, but it could not be broken off, nor name who is missing.
+void CommState::meet(const OpenGroup& group, const Store& store) {
+  const auto start = Clock::now();
+  double pause_s = 0.0005;
+  store.set(fmt::format("here/{}", group.position), "");
+  for (int position = 0; position < group.size(); ++position) {
+    while (!store.has(fmt::format("here/{}", position))) {
+      if (watch->failure()) fail(group, "opening the group", 0, "the run has failed");
+      if (seconds_since(start) > options_.timeout_s) {
+        fail(group, "opening the group", 0,
+             fmt::format("rank {} has not come within {:.0f} s", group.ranks[static_cast<size_t>(position)],
+                         options_.timeout_s));
+      }
+      std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
+      pause_s = std::min(0.02, pause_s * 1.5);
+    }
+  }
+}
+
+Work CommState::start(OpenGroup& group, const char* kind, int64_t tensor_bytes, int64_t sent_bytes,
+                      const std::function<std::unique_ptr<Pending>(Group&)>& operation) {
+  Work work;
+  try {
+    work.pending_ = operation(*group.group);
+  } catch (const std::exception& error) {
+    fail(group, kind, tensor_bytes, brief(error));
+  }
+  Traffic& counted = traffic[{group.label, kind}];
+  ++counted.calls;
+  counted.bytes += sent_bytes;
+  work.state_ = shared_from_this();
+  work.group_ = &group;
+  work.kind_ = kind;
+  work.tensor_bytes_ = tensor_bytes;
+  return work;
+}
+
+void CommState::wait(Work& work) {
+  const auto pending = std::move(work.pending_);
+  const bool blocks = !pending->done();
+  if (blocks) watch->set_activity(fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ",
+                                              what(*work.group_, work.kind_, work.tensor_bytes_)));
+  const auto start = Clock::now();
+  try {
+    pending->wait();
+  } catch (const std::exception& error) {
+    fail(*work.group_, work.kind_, work.tensor_bytes_, brief(error));
+  }
+  exposed_wait_s += seconds_since(start);
+  if (blocks) watch->set_activity(activity_);
+}
+
+void CommState::keep(std::unique_ptr<Pending> dropped) { dropped_.push_back(std::move(dropped)); }
+
+void CommState::set_activity(std::string activity) {
+  activity_ = std::move(activity);
+  if (watch) watch->set_activity(activity_);
+}
+
+std::string CommState::what(const OpenGroup& group, const char* kind, int64_t tensor_bytes) const {
+  const std::string size = tensor_bytes > 0 ? fmt::format(" ({})", human_bytes(static_cast<double>(tensor_bytes))) : "";
+  return fmt::format("{} over {}{}", kind, group.label, size);
+}
+
+void CommState::fail(const OpenGroup& group, const char* kind, int64_t tensor_bytes, const std::string& reason) {
+  const double patience_s = rendezvous_.in_process ? 1 : 8;
+  const std::string known = watch->blame(patience_s);
+  const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
+  const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
+  const std::string message =
+      fmt::format("rank {}: {} failed{}: {}", rank, what(group, kind, tensor_bytes), during, cause);
+  watch->abort(message);
+  throw CommError(message);
+}
+
+void CommState::interrupt() {
+  const std::lock_guard lock(groups_mutex_);
+  for (auto& [label, open_group] : groups_) {
+    if (open_group.group) open_group.group->interrupt();
+  }
+}
+
+void CommState::on_failure(const std::string& message, bool speak) {
+  if (options_.on_failure) return options_.on_failure(message, speak);
+  if (rendezvous_.in_process) return interrupt();
+  if (speak) fmt::print(stderr, "error: {}\n", message);
+  std::fflush(nullptr);
+  _exit(kFailed);
+}
+
+}  // namespace orthant

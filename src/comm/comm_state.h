@@ -1,0 +1,59 @@
+// What stands behind Comm and its Works: open groups, counters, the watch, and the one place that explains a failure.
+#pragma once
+
+#include "comm/comm.h"
+#include "comm/watch.h"
+
+#include <atomic>
+#include <mutex>
+
+namespace orthant {
+
+/// A group that operations can run over; `group` is null when it has one rank only.
+struct OpenGroup {
+  std::string label;
+  std::vector<int> ranks;
+  int position = 0;
+  std::unique_ptr<Group> group;
+
+  int size() const { return static_cast<int>(ranks.size()); }
+};
+
+class CommState : public std::enable_shared_from_this<CommState> {
+ public:
+  CommState(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options);
+  /// Breaks off, closes, and leaves; `unwinding` when an exception passes.
+  void close(bool unwinding);
+
+  OpenGroup& open(const Axes& axes);
+  /// Starts an operation over a group of at least two ranks and counts it.
+  Work start(OpenGroup& group, const char* kind, int64_t tensor_bytes, int64_t sent_bytes,
+             const std::function<std::unique_ptr<Pending>(Group&)>& operation);
+  void wait(Work& work);
+  void keep(std::unique_ptr<Pending> dropped);
+  void set_activity(std::string activity);
+
+  const Mesh mesh;
+  const int rank;
+  TrafficTable traffic;
+  double exposed_wait_s = 0;
+  std::unique_ptr<Watch> watch;
+
+ private:
+  void meet(const OpenGroup& group, const Store& store);
+  [[noreturn]] void fail(const OpenGroup& group, const char* kind, int64_t tensor_bytes, const std::string& reason);
+  void interrupt();
+  void on_failure(const std::string& message, bool speak);
+  std::string what(const OpenGroup& group, const char* kind, int64_t tensor_bytes) const;
+
+  Rendezvous rendezvous_;
+  const CommOptions options_;
+  Store store_;
+  std::string activity_;
+  std::unique_ptr<Transport> transport_;
+  std::mutex groups_mutex_;  // the watch breaks groups off from its own thread
+  std::map<std::string, OpenGroup> groups_;
+  std::vector<std::unique_ptr<Pending>> dropped_;
+};
+
+}  // namespace orthant

@@ -1,0 +1,78 @@
+#include "comm/process.h"
+
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+namespace orthant {
+namespace {
+
+struct Stat {
+  char state = '?';
+  std::string start_time;
+};
+
+// /proc/PID/stat: "pid (name) state ppid ...", where the name may hold anything; start time is field 22.
+std::optional<Stat> read_stat(int pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  if (!std::getline(file, line)) return std::nullopt;
+  const size_t close = line.rfind(')');
+  if (close == std::string::npos || close + 2 >= line.size()) return std::nullopt;
+  const auto fields = split(line.substr(close + 2), ' ');
+  if (fields.size() < 20) return std::nullopt;
+  return Stat{fields[0][0], fields[19]};
+}
+
+const std::string& this_machine() {
+  static const std::string machine = [] {
+    std::ifstream file("/proc/sys/kernel/random/boot_id");
+    std::string boot;
+    std::getline(file, boot);
+    char name[64] = {};
+    const auto length = readlink("/proc/self/ns/pid", name, sizeof name - 1);
+    return fmt::format("{}/{}", boot, length > 0 ? name : "?");
+  }();
+  return machine;
+}
+
+}  // namespace
+
+std::string process_identity() {
+  const auto stat = read_stat(getpid());
+  return fmt::format("{} {} {}", this_machine(), getpid(), stat ? stat->start_time : "?");
+}
+
+int pid_of(const std::string& identity) {
+  const auto fields = split(identity, ' ');
+  return fields.size() == 3 ? std::atoi(fields[1].c_str()) : 0;
+}
+
+Life life_of(const std::string& identity) {
+  const auto fields = split(identity, ' ');
+  if (fields.size() != 3 || fields[0] != this_machine() || fields[2] == "?") return Life::elsewhere;
+  const auto stat = read_stat(std::atoi(fields[1].c_str()));
+  if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return Life::gone;
+  return stat->state == 'T' || stat->state == 't' ? Life::stopped : Life::running;
+}
+
+std::string parent_key() {
+  const auto stat = read_stat(getppid());
+  return fmt::format("{}-{}", getppid(), stat ? stat->start_time : "0");
+}
+
+void die_with_parent() {
+  const char* parent = std::getenv("ORTHANT_PARENT_PID");
+  if (parent == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != std::atoi(parent)) _exit(1);  // it died before the kernel knew of our wish
+}
+
+}  // namespace orthant

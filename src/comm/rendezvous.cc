@@ -1,0 +1,129 @@
+#include "comm/rendezvous.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace orthant {
+namespace {
+
+std::string text_of(const in_addr& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &address, text, sizeof text);
+  return text;
+}
+
+// The IPv4 address of an interface; without a name, of the first that is up and not the loopback. Empty if there is none.
+std::string interface_address(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "";
+  std::string found;
+  for (const ifaddrs* i = list; i != nullptr && found.empty(); i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0) continue;
+    const bool wanted = name.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : name == i->ifa_name;
+    if (wanted) found = text_of(reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr);
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+// The local address from which packets to the host would leave: the one the host's network sees. Empty if unknown.
+std::string address_towards(const std::string& host) {
+  addrinfo hints{}, *target = nullptr;
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(host.c_str(), "9", &hints, &target) != 0) return "";
+  std::string found;
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in local{};
+  socklen_t length = sizeof local;
+  if (fd >= 0 && ::connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0) {
+    found = text_of(local.sin_addr);
+  }
+  if (fd >= 0) close(fd);
+  freeaddrinfo(target);
+  return found;
+}
+
+std::string local_address(const Launch& launch) {
+  if (!launch.interface_name.empty()) {
+    const std::string address = interface_address(launch.interface_name);
+    if (address.empty()) {
+      throw ConfigError(fmt::format("GLOO_SOCKET_IFNAME = {}: this machine has no such network interface with an IPv4 "
+                                    "address (ip -4 addr lists them)", launch.interface_name));
+    }
+    return address;
+  }
+  if (launch.local_size == launch.world_size) return "127.0.0.1";
+  std::string address = address_towards(launch.address);
+  // A host often calls itself 127.0.1.1, which is no address to give to others.
+  if (address.empty() || address.starts_with("127.")) address = interface_address("");
+  return address.empty() ? "127.0.0.1" : address;
+}
+
+Store meet(const Launch& launch, double timeout_s) {
+  if (launch.meeting == Meeting::kFile) return Store::file(launch.path, launch.world_size);
+  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) return Store::serve(launch.port, timeout_s);
+  return Store::join(launch.address, launch.port, timeout_s);
+}
+
+// What differs first between two texts, line by line.
+std::string first_difference(const std::string& theirs, const std::string& ours, int rank) {
+  const auto there = split(theirs, '\n'), here = split(ours, '\n');
+  for (size_t i = 0; i < std::max(there.size(), here.size()); ++i) {
+    const std::string a = i < there.size() ? there[i] : "(nothing)", b = i < here.size() ? here[i] : "(nothing)";
+    if (a != b) return fmt::format("`{}` on rank 0, but `{}` on rank {}", trim(a), trim(b), rank);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string run_prefix(int attempt) { return fmt::format("orthant/{}", attempt); }
+
+Rendezvous connect(const Launch& launch, double timeout_s) {
+  Rendezvous rendezvous{.rank = launch.rank, .world_size = launch.world_size};
+  if (launch.world_size == 1) {
+    rendezvous.store = Store::in_process();
+    return rendezvous;
+  }
+  rendezvous.address = local_address(launch);
+  rendezvous.store = meet(launch, timeout_s).under(run_prefix(launch.attempt));
+  rendezvous.serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
+  return rendezvous;
+}
+
+void check_agreement(const Rendezvous& rendezvous, const std::string& text, double timeout_s) {
+  if (rendezvous.world_size == 1) return;
+  const Store store = rendezvous.store.under(fmt::format("agree/{}", (*rendezvous.comms)++));
+  const std::string ours = fmt::format("world size {}\n{}", rendezvous.world_size, text);
+  const auto get = [&](const std::string& key, int rank) {
+    try {
+      return store.get(key, timeout_s);
+    } catch (const CommError&) {
+      throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank, rank,
+                                  rendezvous.world_size, store.name(), timeout_s));
+    }
+  };
+  if (rendezvous.rank == 0) store.set("text", ours);
+  const std::string difference = first_difference(get("text", 0), ours, rendezvous.rank);
+  store.set(fmt::format("verdict/{}", rendezvous.rank), difference);
+  if (!difference.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", difference));
+  for (int rank = 0; rank < rendezvous.world_size; ++rank) {
+    const std::string verdict = get(fmt::format("verdict/{}", rank), rank);
+    if (!verdict.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", verdict));
+  }
+}
+
+}  // namespace orthant

@@ -1,0 +1,39 @@
+// Rendezvous: how the ranks of a run find each other, and make sure that they are the ranks of one run.
+#pragma once
+
+#include "comm/launch.h"
+#include "comm/store.h"
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+namespace orthant {
+
+/// What a rank holds once it has met the others. Copies share the store.
+struct Rendezvous {
+  Store store;
+  int rank = 0;
+  int world_size = 1;
+  /// The local address at which the other ranks reach this one.
+  std::string address = "127.0.0.1";
+  /// The ranks are threads of one process.
+  bool in_process = false;
+  /// This rank's process serves the store, and must therefore leave last.
+  bool serves = false;
+  /// How many Comms stand on it: each has its own keys, so all ranks must make them in the same order.
+  std::shared_ptr<std::atomic<int>> comms = std::make_shared<std::atomic<int>>(0);
+};
+
+/// Meets the other ranks of the launch: as a client of the launcher's store, or with rank 0 serving it, or in a file.
+/// CommError after timeout_s: nobody answers, a port in use, or which ranks did not come.
+Rendezvous connect(const Launch& launch, double timeout_s = 60);
+
+/// The prefix of a run's keys on its store, for the launcher that serves it.
+std::string run_prefix(int attempt);
+
+/// All ranks call it with the same text, usually the effective configuration, one setting a line. ConfigError on all ranks
+/// when the world sizes or the texts differ: it names the rank, and the first line that differs.
+void check_agreement(const Rendezvous& rendezvous, const std::string& text, double timeout_s = 60);
+
+}  // namespace orthant

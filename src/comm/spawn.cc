@@ -1,0 +1,213 @@
+#include "comm/spawn.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/rendezvous.h"
+#include "comm/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <optional>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char** environ;
+
+namespace orthant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// The signals that we wait for rather than being interrupted by. Blocked before the store's thread starts, so that it
+// inherits the mask; back as they were at the end.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigemptyset(&set_);
+    for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set_, number);
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+  const sigset_t& before() const { return before_; }
+  const sigset_t& set() const { return set_; }
+  /// The signal that came within the time, or 0.
+  int next(double timeout_s) const {
+    timespec time{};
+    time.tv_sec = static_cast<time_t>(timeout_s);
+    time.tv_nsec = static_cast<int64_t>((timeout_s - static_cast<double>(time.tv_sec)) * 1e9);
+    const int number = sigtimedwait(&set_, nullptr, &time);
+    return number > 0 ? number : 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+struct Child {
+  pid_t pid = 0;
+  std::optional<int> status;  // of waitpid
+};
+
+std::vector<std::string> rank_environment(int rank, int ranks, int port, int threads) {
+  const std::vector<std::pair<std::string, std::string>> ours = {
+      {"RANK", fmt::format("{}", rank)}, {"WORLD_SIZE", fmt::format("{}", ranks)},
+      {"LOCAL_RANK", fmt::format("{}", rank)}, {"LOCAL_WORLD_SIZE", fmt::format("{}", ranks)},
+      {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", fmt::format("{}", port)}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+      {"TORCHELASTIC_RUN_ID", "orthant"}, {"TORCHELASTIC_RESTART_COUNT", "0"},
+      {"OMP_NUM_THREADS", fmt::format("{}", threads)}, {"ORTHANT_PARENT_PID", fmt::format("{}", getpid())}};
+  std::vector<std::string> all;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const std::string name = text.substr(0, text.find('='));
+    if (std::none_of(ours.begin(), ours.end(), [&](const auto& mine) { return mine.first == name; })) all.push_back(text);
+  }
+  for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
+  // c10d tells of every retried connection otherwise.
+  if (getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all.push_back("TORCH_CPP_LOG_LEVEL=ERROR");
+  return all;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (auto& text : texts) out.push_back(text.data());
+  out.push_back(nullptr);
+  return out;
+}
+
+// A group of its own, so that a terminal's Ctrl-C reaches the ranks once, through us; no inherited blocked signals.
+pid_t start(std::vector<std::string> argv, std::vector<std::string> environment, const BlockedSignals& signals) {
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setpgroup(&attributes, 0);
+  posix_spawnattr_setsigmask(&attributes, &signals.before());
+  posix_spawnattr_setsigdefault(&attributes, &signals.set());
+  pid_t pid = 0;
+  const int error = posix_spawn(&pid, argv[0].c_str(), nullptr, &attributes, pointers(argv).data(),
+                                pointers(environment).data());
+  posix_spawnattr_destroy(&attributes);
+  if (error != 0) throw CommError(fmt::format("cannot start {} as a rank: {}", argv[0], std::strerror(error)));
+  return pid;
+}
+
+std::string signal_name(int number) {
+  const char* name = sigabbrev_np(number);
+  return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
+}
+
+// How the child ended, as the end of "rank 1 ...".
+std::string describe(int status) {
+  if (WIFEXITED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+  const int number = WTERMSIG(status);
+  const char* hint = number == SIGKILL ? " (by somebody, or by the kernel for want of memory: see dmesg)" : "";
+  return fmt::format("was killed by {}{}", signal_name(number), hint);
+}
+
+class Launcher {
+ public:
+  Launcher(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options)
+      : options_(options), server_(Store::serve(0, 60)), store_(server_.under(run_prefix(0))) {
+    const int threads =
+        options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
+    try {
+      for (int rank = 0; rank < ranks; ++rank) {
+        children_.push_back({start(argv, rank_environment(rank, ranks, server_.port(), threads), signals_), {}});
+      }
+    } catch (...) {
+      send(SIGKILL);
+      while (running() > 0) reap(), signals_.next(0.05);
+      throw;
+    }
+  }
+
+  int run() {
+    while (running() > 0) {
+      const int number = signals_.next(0.2);
+      if (number == SIGINT || number == SIGTERM) hand_on(number);
+      reap();
+      if (deadline_ && Clock::now() > *deadline_) send(SIGKILL);
+    }
+    return exit_code_;
+  }
+
+ private:
+  int64_t running() const {
+    return std::count_if(children_.begin(), children_.end(), [](const Child& child) { return !child.status; });
+  }
+
+  void send(int number) const {
+    for (const Child& child : children_) {
+      if (!child.status) kill(child.pid, number);
+    }
+  }
+
+  void hand_on(int number) {
+    send(asked_ == 0 ? number : SIGKILL);
+    if (asked_ == 0) asked_ = number;
+    if (number == SIGINT) exit_code_ = kInterrupted;
+  }
+
+  void reap() {
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      int status = 0;
+      if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
+      children_[rank].status = status;
+      const bool as_asked = asked_ != 0 && ((WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL)) ||
+                                            (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted));
+      if (status == 0 || failed_) continue;
+      if (as_asked) {
+        if (exit_code_ == 0) exit_code_ = kFailed;  // killed by the SIGTERM that it should have heeded
+        continue;
+      }
+      failed_ = true;
+      exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
+      tell(fmt::format("rank {} {}", rank, describe(status)));
+    }
+  }
+
+  // Stops the others: by the record first, which gets them out wherever they are stuck, by force later.
+  void tell(const std::string& message) {
+    deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
+    if (!post_failure(store_, message)) return;
+    std::string text = message;
+    if (const std::string advice = options_.advice ? options_.advice() : ""; !advice.empty()) text += "\n" + advice;
+    if (options_.report) return options_.report(text);
+    fmt::print(stderr, "error: {}\n", text);
+  }
+
+  const SpawnOptions& options_;
+  const BlockedSignals signals_;
+  const Store server_, store_;
+  std::vector<Child> children_;
+  int asked_ = 0;
+  int exit_code_ = 0;
+  bool failed_ = false;
+  std::optional<Clock::time_point> deadline_;
+};
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+}
+
+int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options) {
+  ORTHANT_CHECK(ranks >= 1 && !argv.empty(), ranks);
+  return Launcher(argv, ranks, options).run();
+}
+
+}  // namespace orthant

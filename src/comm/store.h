@@ -1,0 +1,59 @@
+// Store: the small key-value board on which ranks meet before they can talk, and on which failures are posted.
+// It is c10d's TCPStore, FileStore or HashStore; c10d itself stays behind the handle.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+struct StoreHandle;  // c10d's store; defined in c10d_store.h
+
+/// A shared reference to a board (copies see the same one). Every operation throws CommError, naming the board, when it
+/// does not answer. One connection serves one call at a time: a thread of its own needs its own clone().
+class Store {
+ public:
+  Store() = default;
+  Store(std::shared_ptr<StoreHandle> handle, std::string name, int port = 0);
+
+  /// A board for the threads of this process.
+  static Store in_process();
+  /// A board in a file that all ranks of one machine can reach.
+  static Store file(const std::string& path, int world_size);
+  /// Listens on the port (0: any free one, see port()) and serves the board to others. CommError when it is in use.
+  static Store serve(int port, double timeout_s);
+  /// Joins a board that somebody serves; tries until timeout_s have passed.
+  static Store join(const std::string& host, int port, double timeout_s);
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  /// Where the board is, for messages: "store 127.0.0.1:29500".
+  const std::string& name() const { return name_; }
+  int port() const { return port_; }
+  StoreHandle& handle() const { return *handle_; }
+
+  void set(const std::string& key, const std::string& value) const;
+  /// Waits for the key; CommError after timeout_s.
+  std::string get(const std::string& key, double timeout_s) const;
+  /// All keys must exist; one round trip where the store can do it.
+  std::vector<std::string> get_all(const std::vector<std::string>& keys) const;
+  /// Adds to a counter (0 if new) and returns the sum: the one that reads 1 was first.
+  int64_t add(const std::string& key, int64_t delta) const;
+  bool has(const std::string& key) const;
+
+  /// The same board, all keys under a prefix.
+  Store under(const std::string& prefix) const;
+  /// The same board over a connection of its own.
+  Store clone() const;
+
+ private:
+  std::shared_ptr<StoreHandle> handle_;
+  std::string name_;
+  int port_ = 0;
+};
+
+/// An error's text without c10's backtrace, first line only.
+std::string brief(const std::exception& error);
+
+}  // namespace orthant

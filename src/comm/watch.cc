@@ -1,0 +1,230 @@
+#include "comm/watch.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace orthant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kClaim = "abort/claim";
+constexpr const char* kRecord = "abort/record";
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
+std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+
+}  // namespace
+
+bool post_failure(const Store& store, const std::string& message) {
+  if (store.add(kClaim, 1) != 1) return false;
+  store.set(kRecord, message);
+  return true;
+}
+
+Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
+             WatchOptions options)
+    : record_(store.clone()), store_(record_.under(name)), rank_(rank), world_size_(world_size), options_(std::move(options)),
+      identity_(options_.heartbeats ? process_identity() : "") {
+  if (world_size_ == 1) return;
+  beat();
+  const auto start = Clock::now();
+  for (int other = 0; other < world_size_; ++other) {
+    while (!store_.has(alive_key(other))) {
+      if (record_.has(kRecord)) throw CommError(record_.get(kRecord, 1));
+      if (seconds_since(start) > timeout_s) {
+        std::vector<std::string> missing;
+        for (int r = 0; r < world_size_; ++r) {
+          if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
+        }
+        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:.0f} s", rank_, world_size_,
+                                    join(missing, ", "), store_.name(), timeout_s));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
+    }
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Watch::~Watch() { leave(false); }
+
+void Watch::leave(bool goodbye) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  if (!goodbye) return;
+  try {
+    store_.set(left_key(rank_), "");
+  } catch (const CommError&) {  // whoever served the store is gone already: nobody is left to tell
+  }
+}
+
+void Watch::wait_for_others(double timeout_s) {
+  const auto start = Clock::now();
+  try {
+    for (int other = 0; other < world_size_; ++other) {
+      while (!store_.has(left_key(other)) && !record_.has(kRecord) && seconds_since(start) < timeout_s) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+  } catch (const CommError&) {  // our own store is gone: nothing to wait for
+  }
+}
+
+void Watch::set_activity(std::string activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+std::string Watch::activity() const {
+  const std::lock_guard lock(mutex_);
+  return activity_;
+}
+
+std::optional<std::string> Watch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool Watch::abort(const std::string& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (spoke_) return *spoke_;
+    if (failure_) return *(spoke_ = false);
+    spoke_ = true;
+    failure_ = message;
+  }
+  bool first = true;
+  if (world_size_ > 1) {
+    try {
+      first = post_failure(record_.clone(), message);
+    } catch (const CommError&) {  // no store, no record: each rank speaks for itself
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  spoke_ = first;
+  return first;
+}
+
+std::string Watch::blame(double patience_s) {
+  std::unique_lock lock(mutex_);
+  suspicious_ = true;
+  changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
+  return failure_ ? *failure_ : others();
+}
+
+std::string Watch::others() const {
+  std::vector<std::string> lines;
+  for (const auto& [rank, peer] : peers_) {
+    if (peer.left) {
+      lines.push_back(fmt::format("rank {} has ended its run", rank));
+    } else if (!peer.activity.empty()) {
+      lines.push_back(fmt::format("rank {} is at: {}", rank, peer.activity));
+    }
+  }
+  return join(lines, "; ");
+}
+
+void Watch::run() {
+  auto last = Clock::now();
+  double failed_s = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, seconds(options_.period_s), [&] { return stop_; });
+      if (stop_) return;
+    }
+    const double elapsed_s = seconds_since(last);
+    last = Clock::now();
+    if (failure()) {
+      // Known already: by this rank's own abort(), or told below. Give the main thread its time to leave.
+      if (called_ || (failed_s += elapsed_s) < options_.leave_s) continue;
+      fail(*failure(), false);
+      continue;
+    }
+    try {
+      tick(elapsed_s);
+    } catch (const std::exception& error) {
+      // Without the board nobody can claim to be the first to tell; rank 0 or, where rank 0 served it, rank 1 does.
+      fail(fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut off)", rank_,
+                       error.what()),
+           rank_ <= 1);
+    }
+  }
+}
+
+void Watch::tick(double elapsed_s) {
+  if (record_.has(kRecord)) return fail(record_.get(kRecord, 1), false);
+  if (!options_.heartbeats) return;
+  beat();
+  look_at_peers(elapsed_s);
+}
+
+void Watch::beat() {
+  store_.set(alive_key(rank_), fmt::format("{}\n{}\n{}", identity_, ++beats_, activity()));
+}
+
+void Watch::look_at_peers(double elapsed_s) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < world_size_; ++r) keys.push_back(alive_key(r));
+  const auto beats = store_.get_all(keys);
+  std::string problem;
+  for (int r = 0; r < world_size_; ++r) {
+    if (r == rank_) continue;
+    const auto lines = split(beats[static_cast<size_t>(r)], '\n');
+    std::unique_lock lock(mutex_);
+    Peer& peer = peers_[r];
+    if (peer.left || lines.size() < 3) continue;
+    // A pause of this thread (a stopped or swapped process) is no silence of the others: count at most two periods.
+    peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
+    peer.identity = lines[0], peer.beat = lines[1], peer.activity = lines[2];
+    problem = what_is_wrong(r, peer);
+    if (problem.empty()) continue;
+    lock.unlock();
+    const bool left = store_.has(left_key(r));
+    lock.lock();
+    if (!left) break;
+    peer.left = true;
+    problem.clear();
+  }
+  if (problem.empty()) return;
+  const bool first = post_failure(record_, problem);
+  fail(first ? problem : record_.get(kRecord, 2), first);
+}
+
+std::string Watch::what_is_wrong(int rank, Peer& peer) const {
+  const Life life = life_of(peer.identity);
+  const std::string during = peer.activity.empty() ? "" : fmt::format(" (it was at: {})", peer.activity);
+  if (life == Life::gone) {
+    // The launcher knows the signal or exit code; it has one period to say so first.
+    if (++peer.gone_ticks < 2) return "";
+    return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during);
+  }
+  if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : options_.silence_s)) return "";
+  return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
+                     life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "", during);
+}
+
+void Watch::fail(const std::string& message, bool speak) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = message;
+    called_ = true;
+  }
+  changed_.notify_all();
+  if (options_.on_failure) options_.on_failure(message, speak);
+}
+
+}  // namespace orthant
