@@ -20,9 +20,9 @@ struct SoftmaxCrossEntropy {
 };
 
 /// losses[r] = logsumexp(logits[r]) - logits[r][label]; logits[r] becomes scale * (softmax - onehot), or zeros where
-/// the label is ignored. Sums of a row run in a fixed order, in double beyond 1024 terms; a NaN logit makes loss and
-/// gradient NaN. Returns -1, or the first row whose label is out of range; then nothing was written. T is float, Bf16 or
-/// double.
+/// the label is ignored. Sums of a row run in a fixed order, in double beyond 1024 terms; a NaN logit makes the row's
+/// loss and gradient NaN. Returns -1, or the first row whose label is out of range; then nothing was written.
+/// T is float, Bf16 or double.
 template <class T>
 int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args);
 

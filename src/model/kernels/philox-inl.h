@@ -19,7 +19,7 @@ using U64 = hn::ScalableTag<uint64_t>;
 
 #if HWY_TARGET == HWY_SCALAR  // the target of one lane has no interleaving
 
-HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* HWY_RESTRICT out) {
+HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* out) {
   for (int64_t block = 0; block < blocks; ++block) {
     const std::array<uint32_t, 4> words = philox_block(seed, stream, first + static_cast<uint64_t>(block));
     __builtin_memcpy(out + 2 * block, &words, sizeof(words));
@@ -57,7 +57,7 @@ HWY_INLINE void philox_rounds(uint64_t seed, hn::Vec<U64>& a, hn::Vec<U64>& b, h
 
 /// The words of at least `blocks` blocks from `first` on; a last vector of blocks is written whole. Even lanes hold the
 /// first half of a vector's blocks and odd lanes the second, so that interleaving pairs of words puts them in order.
-HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* HWY_RESTRICT out) {
+HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* out) {
   const U64 u64;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(u64));
   HWY_ALIGN uint64_t lane_block[hn::MaxLanes(U64())];

@@ -84,8 +84,8 @@ void rope_backward(const RopeSplitBackward<T>& args, int64_t begin, int64_t end)
     const int64_t sequence = token / shape.tokens;
     const int64_t t = token % shape.tokens;
     T* out = args.dqkv_BTC + token * width;
-    const auto write = [&](const T* gradient, int64_t heads, int64_t head, int64_t summed, Angles<T> turn) ORTHANT_BODY {
-      const T* from = gradient + ((sequence * heads + head * summed) * shape.tokens + t) * dim;
+    const auto write = [&](const T* d_out, int64_t heads, int64_t head, int64_t summed, Angles<T> turn) ORTHANT_BODY {
+      const T* from = d_out + ((sequence * heads + head * summed) * shape.tokens + t) * dim;
       const auto load_input = [=](int64_t i, auto part) ORTHANT_BODY {
         auto sum = load(from + i, part);
         for (int64_t g = 1; g < summed; ++g) sum = hn::Add(sum, load(from + g * head_stride + i, part));

@@ -1,5 +1,5 @@
-// What the kernels share beside Highway itself: loads and stores that widen and round, loops with a tail, sums in a fixed
-// order. Compiled once per SIMD target; include it after hwy/foreach_target.h.
+// What the kernels share beside Highway itself: loads and stores that widen and round, loops with a tail, sums in a
+// fixed order. Compiled once per SIMD target; include it after hwy/foreach_target.h.
 
 #ifndef ORTHANT_SIMD_ONCE
 #define ORTHANT_SIMD_ONCE
@@ -12,8 +12,9 @@
 // Attributes of a loop body: compiled for the target of the code around it, and always inlined there.
 #define ORTHANT_BODY HWY_ATTR __attribute__((always_inline))
 
-// A kernel is a template over the element in the target's namespace, called on a range of its rows. The first macro makes
-// it a plain function per element (Highway's tables take no templates), the second a dispatcher that is an overload again.
+// A kernel is a template over the element in the target's namespace, called on a range of its rows. The first macro
+// makes it a plain function per element (Highway's tables take no templates), the second a dispatcher that is an
+// overload again.
 #define ORTHANT_KERNEL(name, Args, T, tag) \
   void name##_##tag(const Args<T>& args, int64_t begin, int64_t end) { name<T>(args, begin, end); }
 #define ORTHANT_DISPATCH(name, Args, T, tag)                             \

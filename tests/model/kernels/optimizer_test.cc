@@ -1,0 +1,123 @@
+#include "model/kernels/optimizer.h"
+
+#include "base/errors.h"
+#include "tests/model/kernels/testing.h"
+
+namespace orthant {
+namespace {
+
+template <class T>
+struct State {
+  explicit State(int64_t count)
+      : weights(random_values<T>(count, 1)),
+        gradients(random_values<T>(count, 2, 3.0)),
+        m(random_values<T>(count, 3, 0.5)),
+        v(random_values<T>(count, 4, 0.5)) {
+    for (T& value : v) value = std::abs(value);
+  }
+
+  AdamW<T> step(int64_t first, int64_t count) {
+    return {.weights = weights.data() + first,
+            .gradients = gradients.data() + first,
+            .m = m.data() + first,
+            .v = v.data() + first,
+            .count = count,
+            .lr = 3e-3,
+            .beta1 = 0.9,
+            .beta2 = 0.95,
+            .eps = 1e-8,
+            .weight_decay = 0.1,
+            .bias_correction1 = 1 - std::pow(0.9, 5),
+            .bias_correction2 = 1 - std::pow(0.95, 5),
+            .gradient_scale = 0.7};
+  }
+
+  std::vector<T> weights, gradients, m, v;
+};
+
+struct Expected {
+  std::vector<double> w, w_bound, m, m_bound, v, v_bound;
+};
+
+/// One step by the formulas, and bounds. The constants are rounded once, as is each operation: 5 of them make m, 5 make
+/// v, and 9 more the quotient (the root halves v's share).
+template <class T>
+Expected expected_step(const State<T>& before, const AdamW<T>& by) {
+  const double u = unit<T>();
+  Expected e;
+  for (size_t i = 0; i < before.m.size(); ++i) {
+    const double g = before.gradients[i] * by.gradient_scale;
+    const double m = by.beta1 * before.m[i] + (1 - by.beta1) * g, v = by.beta2 * before.v[i] + (1 - by.beta2) * g * g;
+    const double denominator = std::sqrt(v / by.bias_correction2) + by.eps;
+    const double update = by.lr / by.bias_correction1 * m / denominator;
+    const double decayed = before.weights[i] * (1 - by.lr * by.weight_decay);
+    const double m_bound = 5 * u * (std::abs(g) + std::abs(double{before.m[i]}));
+    e.m.push_back(m);
+    e.m_bound.push_back(m_bound);
+    e.v.push_back(v);
+    e.v_bound.push_back(5 * u * v);
+    e.w.push_back(decayed - update);
+    e.w_bound.push_back(3 * u * std::abs(decayed) + 9 * u * std::abs(update) +
+                        by.lr / by.bias_correction1 / denominator * m_bound);
+  }
+  return e;
+}
+
+template <class T>
+class Adam : public ::testing::Test {};
+TYPED_TEST_SUITE(Adam, WideElements);
+
+TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
+  using T = TypeParam;
+  for_each_target([] {
+    const State<T> before(1003);
+    State<T> after = before;
+    AdamW<T> step = after.step(0, 1003);
+    adamw(step);
+    const Expected e = expected_step(before, step);
+    EXPECT_WITHIN(after.m, e.m, e.m_bound);
+    EXPECT_WITHIN(after.v, e.v, e.v_bound);
+    EXPECT_WITHIN(after.weights, e.w, e.w_bound);
+    step.weight_decay = 0;  // each constant is seen
+    EXPECT_NOT_WITHIN(after.weights, expected_step(before, step).w, e.w_bound);
+    step = after.step(0, 1003);
+    step.bias_correction2 = 1;
+    EXPECT_NOT_WITHIN(after.weights, expected_step(before, step).w, e.w_bound);
+    step = after.step(0, 1003);
+    step.gradient_scale = 1;
+    EXPECT_NOT_WITHIN(after.v, expected_step(before, step).v, e.v_bound);
+  });
+}
+
+TYPED_TEST(Adam, SlicesAndThreadsChangeNoBits) {
+  using T = TypeParam;
+  const auto in_slices = [](std::vector<int64_t> cuts) {
+    State<T> state(100000);
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) adamw(state.step(cuts[i], cuts[i + 1] - cuts[i]));
+    return state.weights;
+  };
+  const auto whole = in_slices({0, 100000});
+  EXPECT_TRUE(same_bits(whole, in_slices({0, 1, 37, 5000, 77777, 100000})));
+  EXPECT_FALSE(same_bits(whole, in_slices({0, 99999})));
+  expect_same_for_any_threads([&] { return in_slices({0, 100000}); });
+}
+
+TEST(AdamBf16, CopyIsTheRoundedWeight) {
+  for_each_target([] {
+    State<float> state(1000);
+    std::vector<Bf16> copy(1000), expected;
+    AdamW<float> step = state.step(0, 1000);
+    step.bf16_weights = copy.data();
+    adamw(step);
+    for (const float weight : state.weights) expected.push_back(to_bf16(weight));
+    EXPECT_TRUE(same_bits(copy, expected));
+  });
+  State<double> state(4);
+  AdamW<double> step = state.step(0, 4);
+  std::vector<Bf16> copy(4);
+  step.bf16_weights = copy.data();
+  EXPECT_THROW(adamw(step), LogicError);
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,57 @@
+#include "model/kernels/reduce.h"
+
+#include <limits>
+
+#include "tests/model/kernels/testing.h"
+
+namespace orthant {
+namespace {
+
+template <class T>
+class SumOfSquares : public ::testing::Test {};
+TYPED_TEST_SUITE(SumOfSquares, WideElements);
+
+TYPED_TEST(SumOfSquares, IsTheSumOnEveryTarget) {
+  using T = TypeParam;
+  for_each_target([] {
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{13}, int64_t{1000}, kSumBlock, 3 * kSumBlock + 5}) {
+      const auto x = random_values<T>(count, 1, 1e3);
+      long double sum = 0;
+      for (const T value : x) sum += static_cast<long double>(value) * value;
+      // Every term is positive, so n additions and products in double are off by at most n + 1 units of the sum.
+      const double bound = (static_cast<double>(count) + 1) * 0x1p-53 * static_cast<double>(sum);
+      EXPECT_NEAR(sum_of_squares(x.data(), count), static_cast<double>(sum), bound);
+      if (count > 1000) continue;  // the bound sees a lost element
+      if (count > 0) {
+        EXPECT_GT(std::abs(sum_of_squares(x.data(), count - 1) - static_cast<double>(sum)), bound);
+      }
+    }
+  });
+}
+
+TYPED_TEST(SumOfSquares, LargeValuesDoNotOverflowAndBadOnesShow) {
+  using T = TypeParam;
+  for_each_target([] {
+    std::vector<T> x(40000, T(1e20));
+    EXPECT_NEAR(sum_of_squares(x.data(), 40000), 4e44, 4e44 * 1e-6);  // 1e20 in float is off by 2^-24
+    x[39999] = std::numeric_limits<T>::infinity();
+    EXPECT_TRUE(std::isinf(sum_of_squares(x.data(), 40000)));
+    x[20000] = std::numeric_limits<T>::quiet_NaN();
+    EXPECT_TRUE(std::isnan(sum_of_squares(x.data(), 40000)));
+  });
+}
+
+TYPED_TEST(SumOfSquares, BlocksAreTheOrderAndThreadsChangeNoBits) {
+  using T = TypeParam;
+  const int64_t count = 9 * kSumBlock + 77;
+  const auto x = random_values<T>(count, 1);
+  expect_same_for_any_threads([&] { return std::vector<double>{sum_of_squares(x.data(), count)}; });
+  double by_blocks = 0;
+  for (int64_t first = 0; first < count; first += kSumBlock) {
+    by_blocks += sum_of_squares(x.data() + first, std::min(kSumBlock, count - first));
+  }
+  EXPECT_EQ(by_blocks, sum_of_squares(x.data(), count));
+}
+
+}  // namespace
+}  // namespace orthant
