@@ -11,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "data/folder_lock.h"
 #include "data/hash.h"
 #include "data/text_file.h"
 
@@ -113,6 +114,7 @@ IndexedDataset open_text(std::span<const std::string> paths, const std::string& 
     hasher.add_field(static_cast<uint64_t>(file.bytes));
   }
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
+  const FolderLock lock(work_dir);
   if (fs::exists(prefix + ".idx") && fs::exists(prefix + ".bin")) {
     try {
       return IndexedDataset::open(prefix, tokenizer.vocab_size());

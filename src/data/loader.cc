@@ -15,14 +15,14 @@ Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t s
   starts_.reserve(documents_.size() + 1);
   starts_.push_back(0);
   for (int64_t document : documents_) starts_.push_back(starts_.back() + dataset_.document_length(document));
-  const int64_t needed = order == SampleOrder::kShuffled ? seq_len + 1 : 2;
+  const bool training = order == SampleOrder::kShuffled;
+  const int64_t needed = training ? seq_len + 1 : 2;
   if (num_tokens() < needed)
-    throw ConfigError(fmt::format(
-        "{}: {} tokens in {} {} documents, but one {} takes {}; give more text in data.path{}", dataset_.prefix(),
-        grouped(num_tokens()), documents_.size(), order == SampleOrder::kShuffled ? "training" : "validation",
-        order == SampleOrder::kShuffled ? "sample of training.seq_len + 1 tokens" : "validation sample",
-        grouped(needed),
-        order == SampleOrder::kShuffled ? ", or lower training.seq_len" : " or raise data.validation"));
+    throw ConfigError(
+        fmt::format("{}: {} tokens in {} documents, but one sample takes {}{}; {}",
+                    training ? "data.path (training)" : "data.validation", grouped(num_tokens()), documents_.size(),
+                    training ? "training.seq_len + 1 = " : "", grouped(needed),
+                    training ? "give more text, or lower training.seq_len" : "give more text, or a larger share"));
   num_samples_ = (num_tokens() - 1 + seq_len_ - 1) / seq_len_;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "data/folder_lock.h"
 #include "data/hash.h"
 #include "data/program.h"
 #include "data/sentencepiece.h"
@@ -70,6 +71,7 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
     total_bytes += files.back().bytes;
   }
   const fs::path model = fs::path(work_dir) / fmt::format("tokenizer-{:016x}.model", hasher.digest());
+  const FolderLock lock(work_dir);
   if (fs::exists(model)) return model;
   const std::string text = sample_text(files, total_bytes);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)

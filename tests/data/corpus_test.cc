@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
+#include <thread>
 
 #include "base/errors.h"
 #include "data/loader.h"
@@ -84,6 +86,22 @@ TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
   EXPECT_EQ(text_of(again.train), paragraphs(500, 'a'));
 }
 
+TEST_F(CorpusTest, OfManyRanksAtOnceOneTokenises) {
+  const std::string text = paragraphs(2000, 'a');
+  const std::string path = folder_.write("a.txt", text);
+  std::atomic<int> made = 0, right = 0;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 6; ++rank)
+    ranks.emplace_back([&] {
+      const Corpus corpus = open({path});
+      made += !corpus.from_cache;
+      right += text_of(corpus.train) == text;
+    });
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(made, 1);
+  EXPECT_EQ(right, 6);
+}
+
 TEST_F(CorpusTest, GzipAndGlobsWork) {
   folder_.write("part-2.txt", "second");
   folder_.write("part-1.txt.gz", run_program({"gzip", "-c"}, "first ", "", "").output);
@@ -141,6 +159,9 @@ TEST_F(CorpusTest, BadInputSaysWhatWhereAndTheWayOut) {
   contains(refusal({folder_.write("empty.txt", "")}), {folder_ / "empty.txt", "is an empty file"});
   contains(refusal({folder_.write("blank.txt", "\n \n\n")}), {folder_ / "blank.txt", "no text"});
   contains(refusal({folder_.write("fine.txt", "text"), folder_ / "empty.txt"}), {"empty.txt"});
+  contains(message_of<ConfigError>(
+               [&] { open_corpus({.paths = {folder_ / "fine.txt"}, .work_dir = folder_ / "empty.txt"}, *tokenizer_); }),
+           {"job.dump_folder", folder_ / "empty.txt"});
   EXPECT_THROW(open({folder_ / "fine.txt"}, 1.0), ConfigError);
   EXPECT_THROW(open({folder_ / "fine.txt"}, -0.1), ConfigError);
   for (const auto& entry : std::filesystem::directory_iterator(folder_ / "work"))

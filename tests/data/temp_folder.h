@@ -25,6 +25,7 @@ class TempFolder {
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string path() const { return path_.string(); }
   std::string write(const std::string& name, std::string_view content) const {
+    std::filesystem::remove(path_ / name);  // Truncating a file instead makes ext4 write it to the disk at once.
     std::ofstream(path_ / name, std::ios::binary) << content;
     return *this / name;
   }

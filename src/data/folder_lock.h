@@ -1,0 +1,23 @@
+// One at a time in a work folder: of several ranks that want the same tokenised text, one makes it and the rest find
+// it.
+#pragma once
+
+#include <string>
+
+namespace orthant {
+
+/// Makes the folder if there is none and waits until no other process or thread holds it; lets go when it goes out of
+/// scope, or when the process dies. Where the file system knows no locks there is none, and files are still replaced
+/// whole. Throws ConfigError if the folder cannot be made.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace orthant
