@@ -114,14 +114,13 @@ size_t read_lines(const std::string& text, const std::string& path, int64_t last
 }  // namespace
 
 std::string to_json_line(const StepMetrics& m) {
-  return fmt::format(
-      R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "step_seconds": {}, )"
-      R"("tokens_per_second": {}, "mfu": {}, "peak_memory_bytes": {}, "communication_seconds": {}, )"
-      R"("communication_bytes": {}, "communication_calls": {}, "data_seconds": {}}})"
-      "\n",
-      m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, number(m.step_seconds),
-      number(m.tokens_per_second), number(m.mfu), m.peak_memory_bytes, number(m.communication_seconds),
-      m.communication_bytes, m.communication_calls, number(m.data_seconds));
+  return fmt::format(R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "step_seconds": {}, )"
+                     R"("tokens_per_second": {}, "mfu": {}, "peak_memory_bytes": {}, "communication_seconds": {}, )"
+                     R"("communication_bytes": {}, "communication_calls": {}, "data_seconds": {}}})"
+                     "\n",
+                     m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, number(m.step_seconds),
+                     number(m.tokens_per_second), number(m.mfu), m.peak_memory_bytes, number(m.communication_seconds),
+                     m.communication_bytes, m.communication_calls, number(m.data_seconds));
 }
 
 std::string to_json_line(const ValidationMetrics& m) {

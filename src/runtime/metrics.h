@@ -11,11 +11,11 @@ namespace orthant {
 
 /// One optimizer step. Not-a-number means "not known" and is written as null. Times and bytes are of the largest rank.
 struct StepMetrics {
-  int64_t step = 0;                  // 1 is the first
-  double loss = 0;                   // sum of token losses over valid tokens of the whole batch, nats
-  double grad_norm = 0;              // global, before clipping
-  double lr = 0;                     // the one this step used
-  int64_t tokens = 0;                // seen since step 1, this step included, all ranks together
+  int64_t step = 0;      // 1 is the first
+  double loss = 0;       // sum of token losses over valid tokens of the whole batch, nats
+  double grad_norm = 0;  // global, before clipping
+  double lr = 0;         // the one this step used
+  int64_t tokens = 0;    // seen since step 1, this step included, all ranks together
   double step_seconds = 0;
   double tokens_per_second = 0;      // all ranks together
   double mfu = 0;                    // share of the device's peak, 0..1

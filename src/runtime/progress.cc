@@ -75,7 +75,8 @@ std::string step_of(std::string_view word, int64_t step, int64_t total_steps) {
   return fmt::format("{:<5}{:>{}}", word, step, fmt::formatted_size("{}", total_steps) + 1);
 }
 
-std::string field(std::string_view label, const std::string& value, int width, Color color, const TerminalStyle& style) {
+std::string field(std::string_view label, const std::string& value, int width, Color color,
+                  const TerminalStyle& style) {
   return "  " + paint(label, kDim, style) + paint(fmt::format("{:>{}}", value, width), color, style);
 }
 
@@ -129,8 +130,8 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
   line += field("loss ", fit(m.loss, 6, 4), 6, kGreen, style);
   line += field("gnorm ", fit(m.grad_norm, 4, 2), 4, kYellow, style);
   line += field("lr ", m.lr == 0 ? "0" : fit(m.lr, 6, 0), 6, kPlain, style);
-  line += "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, style) +
-          paint(" tok/s", kDim, style);
+  line +=
+      "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, style) + paint(" tok/s", kDim, style);
   line += field("", short_step_time(m.step_seconds), 5, kCyan, style);
   line += field("comm ", percent(m.communication_seconds / m.step_seconds), 3, kMagenta, style);
   line += field("mem ", short_memory(m.peak_memory_bytes), 4, kPlain, style);

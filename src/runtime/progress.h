@@ -43,22 +43,22 @@ std::string validation_line(const ValidationMetrics& metrics, int64_t total_step
 
 /// What a run is about to do. Empty strings and zeros are left out of the box.
 struct Banner {
-  std::string version = {};           // "0.1.0"
-  std::string model = {};             // "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000"
+  std::string version = {};  // "0.1.0"
+  std::string model = {};    // "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000"
   int64_t parameters = 0;
-  std::string data = {};              // "jargon.txt.gz, 1.6M training tokens, train:8000 tokenizer"
-  int64_t tokens = 0;                 // this run will see
-  double epochs = 0;                  // passes over the data these tokens are
+  std::string data = {};  // "jargon.txt.gz, 1.6M training tokens, train:8000 tokenizer"
+  int64_t tokens = 0;     // this run will see
+  double epochs = 0;      // passes over the data these tokens are
   int64_t steps = 0;
-  std::string batch = {};             // "32 sequences of 256 tokens, microbatches of 4"
+  std::string batch = {};  // "32 sequences of 256 tokens, microbatches of 4"
   int64_t ranks = 0;
-  std::string mesh = {};              // "data 2"
-  std::string device = {};            // "cpu, float32"
-  std::string transport = {};         // "gloo"
+  std::string mesh = {};       // "data 2"
+  std::string device = {};     // "cpu, float32"
+  std::string transport = {};  // "gloo"
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
   std::string output_folder = {};
-  std::string resumed_from = {};      // "step 100 of runs/jargon/checkpoints/step-000100"
+  std::string resumed_from = {};  // "step 100 of runs/jargon/checkpoints/step-000100"
 };
 
 /// The opening box, lines ended by newlines.
@@ -66,23 +66,23 @@ std::string banner(const Banner& banner, const TerminalStyle& style);
 
 /// How a run went. Empty strings, zeros and not-a-numbers are left out.
 struct Summary {
-  int64_t steps = 0;                  // done by this process, resumed ones not counted
-  double seconds = 0;                 // of training
+  int64_t steps = 0;   // done by this process, resumed ones not counted
+  double seconds = 0;  // of training
   double first_loss = 0, last_loss = 0;
   double best_validation_loss = 0;
   int64_t best_validation_step = 0;
   double best_bits_per_byte = 0;
   double tokens_per_second_median = 0;
   double step_seconds_median = 0;
-  double communication_share = 0;     // exposed communication over step time, 0..1
+  double communication_share = 0;                            // exposed communication over step time, 0..1
   int64_t peak_memory_bytes = 0, memory_expected_bytes = 0;  // of the largest rank
-  std::string checkpoint = {}, report = {};  // paths
+  std::string checkpoint = {}, report = {};                  // paths
   std::string resume_command = {}, sample_command = {};
-  std::string sample_text = {};       // generated; control characters are not printed
+  std::string sample_text = {};  // generated; control characters are not printed
 };
 
-/// The text as something a terminal or a page can show: valid UTF-8 (a replacement character for each byte that is not),
-/// no control characters but newline and tab. Generated text may hold anything.
+/// The text as something a terminal or a page can show: valid UTF-8 (a replacement character for each byte that is
+/// not), no control characters but newline and tab. Generated text may hold anything.
 std::string printable(std::string_view text);
 
 /// The closing summary, lines ended by newlines. The commands stand alone on their lines, ready to be copied.

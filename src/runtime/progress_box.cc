@@ -1,7 +1,6 @@
 // The opening box and the closing summary.
-#include "runtime/progress.h"
-
 #include "base/text.h"
+#include "runtime/progress.h"
 
 #include <fmt/format.h>
 
@@ -139,8 +138,8 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("mesh", {b.mesh, or_nothing(b.ranks > 0, plural(b.ranks, "rank"))});
   add("device", {b.device, or_nothing(b.threads_per_rank > 0, plural(b.threads_per_rank, "thread") + " a rank"),
                  or_nothing(!b.transport.empty(), b.transport + " transport")});
-  add("memory", {or_nothing(b.memory_expected_bytes > 0,
-                            human_bytes(static_cast<double>(b.memory_expected_bytes)) + " expected on the largest rank")});
+  add("memory", {or_nothing(b.memory_expected_bytes > 0, human_bytes(static_cast<double>(b.memory_expected_bytes)) +
+                                                             " expected on the largest rank")});
   add("output", {b.output_folder});
   add("resumed", {or_nothing(!b.resumed_from.empty(), "from " + b.resumed_from)});
   return box(b.version.empty() ? "orthant" : "orthant " + b.version, rows, style);
@@ -167,8 +166,11 @@ std::string printable(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
     const unsigned lead = byte(i);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3
-                        : lead >= 0xf0 && lead < 0xf5                   ? 4 : 0;
+    const size_t length = lead < 0x80                   ? 1
+                          : lead >= 0xc2 && lead < 0xe0 ? 2
+                          : lead >= 0xe0 && lead < 0xf0 ? 3
+                          : lead >= 0xf0 && lead < 0xf5 ? 4
+                                                        : 0;
     bool valid = length > 0;
     for (size_t k = 1; k < length; ++k) valid = valid && (byte(i + k) & 0xc0) == 0x80;
     // Longer than needed, a surrogate, or beyond the last code point.

@@ -45,7 +45,9 @@ std::string varint(uint64_t value) {
 }
 
 std::string tag(uint64_t field, Wire wire) { return varint((field << 3) | wire); }
-std::string integer(uint64_t field, int64_t value) { return tag(field, kVarint) + varint(static_cast<uint64_t>(value)); }
+std::string integer(uint64_t field, int64_t value) {
+  return tag(field, kVarint) + varint(static_cast<uint64_t>(value));
+}
 std::string fixed(uint64_t field, double value) {
   return tag(field, kFixed64) + little_endian(std::bit_cast<uint64_t>(value));
 }

@@ -24,7 +24,8 @@ std::string tensorboard_record(std::string_view data);
 std::string tensorboard_version_event(double wall_time_s);
 std::string tensorboard_scalars_event(double wall_time_s, int64_t step,
                                       const std::vector<std::pair<std::string, float>>& scalars);
-std::string tensorboard_text_event(double wall_time_s, int64_t step, const std::string& tag, const std::string& markdown);
+std::string tensorboard_text_event(double wall_time_s, int64_t step, const std::string& tag,
+                                   const std::string& markdown);
 /// "A run started here": TensorBoard forgets what earlier files of the folder say from this step on.
 std::string tensorboard_start_event(double wall_time_s, int64_t step);
 

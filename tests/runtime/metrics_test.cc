@@ -37,9 +37,19 @@ class MetricsFile : public testing::Test {
 };
 
 StepMetrics some_step(int64_t step) {
-  return {.step = step, .loss = 5.0 / static_cast<double>(step), .grad_norm = 0.1, .lr = 1e-3, .tokens = 512 * step,
-          .step_seconds = 0.25, .tokens_per_second = 2048, .mfu = 0.5, .peak_memory_bytes = 1 << 20,
-          .communication_seconds = 0.01, .communication_bytes = 4096, .communication_calls = 3, .data_seconds = 0.001};
+  return {.step = step,
+          .loss = 5.0 / static_cast<double>(step),
+          .grad_norm = 0.1,
+          .lr = 1e-3,
+          .tokens = 512 * step,
+          .step_seconds = 0.25,
+          .tokens_per_second = 2048,
+          .mfu = 0.5,
+          .peak_memory_bytes = 1 << 20,
+          .communication_seconds = 0.01,
+          .communication_bytes = 4096,
+          .communication_calls = 3,
+          .data_seconds = 0.001};
 }
 
 template <typename Function>

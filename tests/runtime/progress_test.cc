@@ -14,12 +14,23 @@ namespace orthant {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
-constexpr TerminalStyle kPlain = {}, kColored = {.color = true, .unicode = true}, kBoxes = {.color = false, .unicode = true};
+constexpr TerminalStyle kPlain = {}, kColored = {.color = true, .unicode = true},
+                        kBoxes = {.color = false, .unicode = true};
 
 StepMetrics example() {
-  return {.step = 120, .loss = 2.4637, .grad_norm = 0.82, .lr = 6.1e-4, .tokens = 98304, .step_seconds = 0.098,
-          .tokens_per_second = 7812, .mfu = kUnknown, .peak_memory_bytes = int64_t{412} << 20,
-          .communication_seconds = 0.004, .communication_bytes = 0, .communication_calls = 0, .data_seconds = 0};
+  return {.step = 120,
+          .loss = 2.4637,
+          .grad_norm = 0.82,
+          .lr = 6.1e-4,
+          .tokens = 98304,
+          .step_seconds = 0.098,
+          .tokens_per_second = 7812,
+          .mfu = kUnknown,
+          .peak_memory_bytes = int64_t{412} << 20,
+          .communication_seconds = 0.004,
+          .communication_bytes = 0,
+          .communication_calls = 0,
+          .data_seconds = 0};
 }
 
 // Without escape sequences.
@@ -43,8 +54,7 @@ TEST(Progress, StepLine) {
   first.peak_memory_bytes = int64_t{3} << 30, first.tokens_per_second = 123456;
   EXPECT_EQ(step_line(first, 1000, kUnknown, kPlain),
             "step     1/1000  loss 10.951  gnorm 12.3  lr      0  123k tok/s   1.3s  comm  0%  mem 3.0G  eta    -");
-  EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain),
-            "valid  120/1000  loss 2.5511  bits/byte 1.842");
+  EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain), "valid  120/1000  loss 2.5511  bits/byte 1.842");
 }
 
 TEST(Progress, LongRunsLeaveTheTotalOut) {
@@ -54,10 +64,19 @@ TEST(Progress, LongRunsLeaveTheTotalOut) {
 }
 
 TEST(Progress, UnknownNumbersAreDashes) {
-  const StepMetrics m = {.step = 3, .loss = kUnknown, .grad_norm = std::numeric_limits<double>::infinity(), .lr = 1e-3,
-                         .tokens = 0, .step_seconds = kUnknown, .tokens_per_second = kUnknown, .mfu = kUnknown,
-                         .peak_memory_bytes = 0, .communication_seconds = kUnknown, .communication_bytes = 0,
-                         .communication_calls = 0, .data_seconds = kUnknown};
+  const StepMetrics m = {.step = 3,
+                         .loss = kUnknown,
+                         .grad_norm = std::numeric_limits<double>::infinity(),
+                         .lr = 1e-3,
+                         .tokens = 0,
+                         .step_seconds = kUnknown,
+                         .tokens_per_second = kUnknown,
+                         .mfu = kUnknown,
+                         .peak_memory_bytes = 0,
+                         .communication_seconds = kUnknown,
+                         .communication_bytes = 0,
+                         .communication_calls = 0,
+                         .data_seconds = kUnknown};
   EXPECT_EQ(step_line(m, 20, 9, kPlain),
             "step     3/20  loss      -  gnorm  inf  lr 1.0e-3     - tok/s      -  comm   -  mem    -  eta   9s");
 }
@@ -115,8 +134,8 @@ TEST(Progress, StyleFollowsTheEnvironment) {
 
 TEST(Progress, Durations) {
   const std::vector<std::pair<double, const char*>> cases = {
-      {0, "0s"}, {59.4, "59s"}, {59.6, "1m00"}, {88, "1m28"}, {725, "12m"}, {7500, "2h05"}, {36000, "10h"},
-      {172800, "2d00"}, {86400 * 3.3, "3d07"}, {86400.0 * 12, "12d"}, {kUnknown, "-"}, {-1, "-"}};
+      {0, "0s"},      {59.4, "59s"},    {59.6, "1m00"},        {88, "1m28"},          {725, "12m"},    {7500, "2h05"},
+      {36000, "10h"}, {172800, "2d00"}, {86400 * 3.3, "3d07"}, {86400.0 * 12, "12d"}, {kUnknown, "-"}, {-1, "-"}};
   for (const auto& [seconds, text] : cases) EXPECT_EQ(short_duration(seconds), text) << seconds;
 }
 
@@ -131,10 +150,22 @@ TEST(Progress, MedianAndEta) {
 }
 
 TEST(Progress, BannerAsciiAndUnicode) {
-  const Banner b = {.version = "0.1.0", .model = "llama, 2 layers", .parameters = 1234567, .data = "", .tokens = 2457600,
-                    .epochs = 1.5, .steps = 300, .batch = "", .ranks = 2, .mesh = "data 2", .device = "cpu, float32",
-                    .transport = "gloo", .threads_per_rank = 1, .memory_expected_bytes = int64_t{412} << 20,
-                    .output_folder = "runs/é", .resumed_from = ""};
+  const Banner b = {.version = "0.1.0",
+                    .model = "llama, 2 layers",
+                    .parameters = 1234567,
+                    .data = "",
+                    .tokens = 2457600,
+                    .epochs = 1.5,
+                    .steps = 300,
+                    .batch = "",
+                    .ranks = 2,
+                    .mesh = "data 2",
+                    .device = "cpu, float32",
+                    .transport = "gloo",
+                    .threads_per_rank = 1,
+                    .memory_expected_bytes = int64_t{412} << 20,
+                    .output_folder = "runs/é",
+                    .resumed_from = ""};
   EXPECT_EQ(banner(b, kPlain),
             "+- orthant 0.1.0 ----------------------------------------------------+\n"
             "|  model       llama, 2 layers                                       |\n"
@@ -163,12 +194,22 @@ TEST(Progress, BannerWrapsLongValuesAndKeepsItsEdge) {
 }
 
 TEST(Progress, SummaryShowsTheCommandsAlone) {
-  const Summary s = {.steps = 300, .seconds = 131, .first_loss = 5.5512, .last_loss = 1.9321,
-                     .best_validation_loss = 1.98, .best_validation_step = 250, .best_bits_per_byte = 1.842,
-                     .tokens_per_second_median = 18800, .step_seconds_median = 0.436, .communication_share = 0.042,
-                     .peak_memory_bytes = int64_t{390} << 20, .memory_expected_bytes = int64_t{400} << 20,
-                     .checkpoint = "runs/a/checkpoints/step-000300", .report = "runs/a/report.html",
-                     .resume_command = "orthant train a.toml --resume", .sample_command = "orthant generate runs/a",
+  const Summary s = {.steps = 300,
+                     .seconds = 131,
+                     .first_loss = 5.5512,
+                     .last_loss = 1.9321,
+                     .best_validation_loss = 1.98,
+                     .best_validation_step = 250,
+                     .best_bits_per_byte = 1.842,
+                     .tokens_per_second_median = 18800,
+                     .step_seconds_median = 0.436,
+                     .communication_share = 0.042,
+                     .peak_memory_bytes = int64_t{390} << 20,
+                     .memory_expected_bytes = int64_t{400} << 20,
+                     .checkpoint = "runs/a/checkpoints/step-000300",
+                     .report = "runs/a/report.html",
+                     .resume_command = "orthant train a.toml --resume",
+                     .sample_command = "orthant generate runs/a",
                      .sample_text = "one\n\x1b[31mtwo\n"};
   EXPECT_EQ(summary(s, kPlain),
             "+- 300 steps in 2m 11s ---------------------------------------------------------+\n"
@@ -190,9 +231,9 @@ TEST(Progress, PrintableTextIsValidAndHarmless) {
   EXPECT_EQ(printable("a\tb\nc \u20ac \U0001f600"), "a\tb\nc \u20ac \U0001f600");
   EXPECT_EQ(printable("\x1b[2J\r\x7f\a"), "[2J");
   EXPECT_EQ(printable("\xff\xc0\xaf"), "\ufffd\ufffd\ufffd");
-  EXPECT_EQ(printable("\xe2\x82"), "\ufffd\ufffd");         // cut short
+  EXPECT_EQ(printable("\xe2\x82"), "\ufffd\ufffd");            // cut short
   EXPECT_EQ(printable("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");  // a surrogate
-  EXPECT_EQ(printable("x\xc2\x9by"), "xy");                 // a control sequence in one character
+  EXPECT_EQ(printable("x\xc2\x9by"), "xy");                    // a control sequence in one character
 }
 
 }  // namespace

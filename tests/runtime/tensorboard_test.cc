@@ -51,16 +51,23 @@ std::vector<Field> fields(std::string_view message) {
     const uint64_t tag = take_varint(message);
     Field field{.number = tag >> 3, .bits = 0, .bytes = {}};
     switch (tag & 7) {
-      case 0: field.bits = take_varint(message); break;
-      case 1: field.bits = take_little_endian(message, 8); break;
-      case 5: field.bits = take_little_endian(message, 4); break;
+      case 0:
+        field.bits = take_varint(message);
+        break;
+      case 1:
+        field.bits = take_little_endian(message, 8);
+        break;
+      case 5:
+        field.bits = take_little_endian(message, 4);
+        break;
       case 2: {
         const uint64_t size = take_varint(message);
         field.bytes = message.substr(0, size);
         message.remove_prefix(size);
         break;
       }
-      default: throw std::runtime_error("unknown wire type");
+      default:
+        throw std::runtime_error("unknown wire type");
     }
     out.push_back(field);
   }
@@ -117,12 +124,22 @@ TEST(TensorBoard, Crc32c) {
 
 TEST(TensorBoard, GoldenBytes) {
   EXPECT_EQ(hex(tensorboard_record(tensorboard_version_event(1.0))),
-            "1800000000000000a37f4b22" "09000000000000f03f1a0d627261696e2e4576656e743a32" "86bf577a");
+            "1800000000000000a37f4b22"
+            "09000000000000f03f1a0d627261696e2e4576656e743a32"
+            "86bf577a");
   EXPECT_EQ(hex(tensorboard_record(tensorboard_scalars_event(1.0, 1, {{"loss", 2.5f}}))),
-            "1a00000000000000129bd82d" "09000000000000f03f10012a0d0a0b0a046c6f73731500002040" "269910bb");
-  EXPECT_EQ(hex(tensorboard_start_event(1.0, 300)), "09000000000000f03f10ac02" "3a020801");
+            "1a00000000000000129bd82d"
+            "09000000000000f03f10012a0d0a0b0a046c6f73731500002040"
+            "269910bb");
+  EXPECT_EQ(hex(tensorboard_start_event(1.0, 300)),
+            "09000000000000f03f10ac02"
+            "3a020801");
   EXPECT_EQ(hex(tensorboard_text_event(1.0, 0, "a", "b")),
-            "09000000000000f03f1000" "2a1e0a1c" "0a0161" "420b0807120412020801420162" "4a0a0a060a04746578742002");
+            "09000000000000f03f1000"
+            "2a1e0a1c"
+            "0a0161"
+            "420b0807120412020801420162"
+            "4a0a0a060a04746578742002");
 }
 
 TEST(TensorBoard, FileReadsBack) {
@@ -132,10 +149,19 @@ TEST(TensorBoard, FileReadsBack) {
     TensorBoardWriter writer(folder.path / "tb");
     path = writer.path();
     writer.write_text("config", "    [training]\n    steps = 300");
-    writer.write(StepMetrics{.step = 300, .loss = 2.5, .grad_norm = 0.5, .lr = 1e-3, .tokens = 1, .step_seconds = 0.5,
-                             .tokens_per_second = 1000, .mfu = std::numeric_limits<double>::quiet_NaN(),
-                             .peak_memory_bytes = 1 << 30, .communication_seconds = 0.1, .communication_bytes = 64,
-                             .communication_calls = 2, .data_seconds = 0.05});
+    writer.write(StepMetrics{.step = 300,
+                             .loss = 2.5,
+                             .grad_norm = 0.5,
+                             .lr = 1e-3,
+                             .tokens = 1,
+                             .step_seconds = 0.5,
+                             .tokens_per_second = 1000,
+                             .mfu = std::numeric_limits<double>::quiet_NaN(),
+                             .peak_memory_bytes = 1 << 30,
+                             .communication_seconds = 0.1,
+                             .communication_bytes = 64,
+                             .communication_calls = 2,
+                             .data_seconds = 0.05});
     writer.write(ValidationMetrics{.step = 300, .validation_loss = 2.75, .bits_per_byte = 1.5});
     EXPECT_EQ(read_records(path).size(), 4u) << "every record is in the file before the writer is gone";
   }

@@ -1,0 +1,42 @@
+// Charts as SVG text: a frame with round ticks, lines, dots or stacked areas, names written beside their ends.
+// Colors are classes that the page's style sheet gives meaning to, for light and dark.
+#pragma once
+
+#include "app/report_scale.h"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace orthant {
+
+/// Text for HTML and SVG: & < > and both quotes as entities; printable() first.
+std::string escape(std::string_view text);
+
+enum class Mark { kThin, kLine, kThick, kDashed, kDots };
+
+struct Series {
+  std::string name = {};       // written at the end of the line, and in the hover box
+  std::string color = "blue";  // blue, orange, green, purple, gray
+  Mark mark = Mark::kLine;
+  std::vector<Point> points = {};  // x ascending
+  bool labeled = true;
+};
+
+struct Chart {
+  std::string title = {};  // for screen readers
+  std::string x_label = "step";
+  std::string y_label = {};  // with its unit
+  std::vector<Series> series = {};
+  std::vector<Point> top_axis = {};  // x, and what is counted along the top (tokens), ascending; empty: no top axis
+  std::string top_label = {};
+  bool from_zero = false;  // the y axis starts at 0
+  bool stacked = false;    // series are areas on top of each other; all have the same x
+  double width = 1000;
+  double height = 300;
+};
+
+/// The chart as one <svg> element; a sentence instead when no series has a known value.
+std::string draw_chart(const Chart& chart);
+
+}  // namespace orthant

@@ -1,0 +1,152 @@
+#include "app/report_data.h"
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "plan/config.h"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string content_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The second in which the first event file was opened is in its name; unlike a file's date it survives copying.
+std::string start_time(const std::filesystem::path& events) {
+  constexpr std::string_view kPrefix = "events.out.tfevents.";
+  std::time_t earliest = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(events, ignored)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with(kPrefix)) continue;
+    std::time_t seconds = 0;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), seconds);
+    if (seconds > 0 && (earliest == 0 || seconds < earliest)) earliest = seconds;
+  }
+  std::tm utc{};
+  std::array<char, 64> text{};
+  if (earliest == 0 || !::gmtime_r(&earliest, &utc)) return "";
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &utc);
+  return text.data();
+}
+
+void add_config_facts(const Config& config, ReportData& data) {
+  data.description = config.job.description;
+  const ModelConfig& model = config.model;
+  data.facts.emplace_back(
+      "Model", fmt::format("{}, {} layers, hidden {}, {} heads ({} key-value), sequences of {} tokens",
+                           model.architecture, model.num_hidden_layers, model.hidden_size, model.num_attention_heads,
+                           model.num_key_value_heads, config.training.seq_len));
+  data.facts.emplace_back("Data", fmt::format("{}; tokenizer {}", join(config.data.path, ", "), config.data.tokenizer));
+  data.facts.emplace_back("Batch", fmt::format("{} sequences a step, microbatches of {}: {} tokens",
+                                               config.training.global_batch_size, config.training.local_batch_size,
+                                               grouped(config.training.global_batch_size * config.training.seq_len)));
+  data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
+}
+
+// {"data": 2} or [{"axis": "data", "size": 2}] or "data 2".
+std::string mesh_text(const Json& mesh) {
+  std::vector<std::string> axes;
+  if (mesh.is_string()) return mesh.get<std::string>();
+  for (const auto& [key, value] : mesh.items()) {
+    if (value.is_number_integer()) axes.push_back(fmt::format("{} {}", key, value.get<int64_t>()));
+    if (!value.is_object()) continue;
+    const std::string name = value.contains("axis") ? value["axis"].get<std::string>() : value.value("name", "");
+    axes.push_back(fmt::format("{} {}", name, value.value("size", int64_t{0})));
+  }
+  return join(axes, ", ");
+}
+
+std::vector<MemoryPart> memory_parts(const Json& rank) {
+  std::vector<MemoryPart> parts;
+  const auto memory = rank.find("memory");
+  if (memory == rank.end() || !memory->is_object()) return parts;
+  for (const auto& [key, value] : memory->items()) {
+    std::string name = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    if (value.is_number() && name != "total") parts.push_back({name, value.get<double>()});
+  }
+  return parts;
+}
+
+double total_bytes(const std::vector<MemoryPart>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), 0.0,
+                         [](double sum, const auto& part) { return sum + part.bytes; });
+}
+
+void add_plan_facts(const Json& plan, ReportData& data) {
+  if (const auto it = plan.find("parameters"); it != plan.end() && it->is_number_integer()) {
+    data.facts.emplace_back("Parameters", grouped(it->get<int64_t>()));
+  }
+  if (const auto it = plan.find("mesh"); it != plan.end()) {
+    std::string mesh = mesh_text(*it);
+    if (const auto ranks = plan.find("ranks"); ranks != plan.end() && ranks->is_number_integer()) {
+      const auto count = ranks->get<int64_t>();
+      mesh += fmt::format("{}{} rank{}", mesh.empty() ? "" : "; ", count, count == 1 ? "" : "s");
+    }
+    data.facts.emplace_back("Mesh", mesh);
+  }
+  if (const auto it = plan.find("per_rank"); it != plan.end() && it->is_array()) {
+    for (const auto& rank : *it) {
+      auto parts = memory_parts(rank);
+      if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
+    }
+  }
+}
+
+// The order of the page, whatever file a fact came from.
+void sort_facts(Facts& facts) {
+  constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Mesh", "Device"};
+  const auto place = [&](const auto& fact) { return std::find(kOrder.begin(), kOrder.end(), fact.first); };
+  std::stable_sort(facts.begin(), facts.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+}
+
+}  // namespace
+
+ReportData read_run_folder(const std::string& folder) {
+  ReportData data;
+  data.folder = folder;
+  const std::filesystem::path root(folder);
+  if (!std::filesystem::exists(root / "metrics.jsonl")) {
+    throw DataError(
+        fmt::format("{} is not a run folder: it has no metrics.jsonl; give the job.dump_folder of a run", folder));
+  }
+  data.metrics = read_metrics(root / "metrics.jsonl");
+  data.started = start_time(root / "tb");
+  data.config_text = content_of(root / "config.toml");
+  data.schedule_svg = content_of(root / "schedule.svg");
+  data.sample_text = content_of(root / "sample.txt");
+  const std::string plan_path = root / "plan.json";
+  try {
+    if (!data.config_text.empty()) add_config_facts(parse_config(data.config_text, root / "config.toml", {}), data);
+  } catch (const Error& error) {
+    data.problems.push_back(error.what());
+  }
+  try {
+    if (const std::string text = content_of(plan_path); !text.empty())
+      add_plan_facts(parse_json(text, plan_path), data);
+  } catch (const Error& error) {
+    data.problems.push_back(error.what());
+  } catch (const nlohmann::json::exception& error) {
+    data.problems.push_back(fmt::format("{}: {}", plan_path, error.what()));
+  }
+  sort_facts(data.facts);
+  return data;
+}
+
+}  // namespace orthant

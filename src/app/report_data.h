@@ -1,0 +1,37 @@
+// What a report is made from: a run folder, read once. Only metrics.jsonl must be there.
+#pragma once
+
+#include "runtime/metrics.h"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+
+/// A quantity of facts about the run, in the order of the page: "model" -> "llama, 6 layers, ...".
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+struct MemoryPart {
+  std::string name;
+  double bytes = 0;
+};
+
+struct ReportData {
+  std::string folder;
+  std::string description;
+  Metrics metrics;
+  Facts facts;                              // model, data, mesh, ...: those that are known
+  std::string started;                      // "2026-01-31 12:00 UTC"; empty when not known
+  std::vector<MemoryPart> expected_memory;  // of the rank that plan.json expects most of; empty when not known
+  std::string config_text, schedule_svg, sample_text;  // empty: the file is not there
+  std::vector<std::string> problems;                   // of the optional files, a sentence each
+};
+
+/// Reads metrics.jsonl (needed), config.toml, plan.json, schedule.svg, sample.txt and the name of the first event file
+/// under tb/. plan.json is what `orthant plan --json` prints: mesh, ranks, parameters, per_rank[].memory, an object of
+/// bytes by part. Throws DataError for metrics.jsonl alone.
+ReportData read_run_folder(const std::string& folder);
+
+}  // namespace orthant
