@@ -63,7 +63,7 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceModel model_;
   std::vector<std::string> surfaces_;
   std::array<int32_t, 256> byte_ids_;
-  int32_t newline_ = -1, end_of_text_ = -1;
+  int32_t newline_ = -1, end_of_text_ = -1;  // newline -1: the model has none
   bool has_bytes_ = false;
 };
 
@@ -74,9 +74,7 @@ SentencePieceTokenizer::SentencePieceTokenizer(const std::string& path, std::str
   byte_ids_.fill(-1);
   set_surfaces();
   has_bytes_ = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
-  if (newline_ < 0) newline_ = byte_ids_['\n'] >= 0 ? byte_ids_['\n'] : model_.unk_id;
-  if (newline_ < 0 || newline_ >= vocab_size())
-    throw DataError(fmt::format("{}: unk_id is {}, but there are {} pieces", path, model_.unk_id, vocab_size()));
+  if (newline_ < 0) newline_ = byte_ids_['\n'];
   end_of_text_ = find_end_of_text();
 }
 
@@ -123,25 +121,25 @@ bool SentencePieceTokenizer::is_exact() const {
 std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(std::string_view text) const {
   std::vector<Segment> out;
   size_t start = 0;
-  const auto cut = [&](size_t at, size_t length, int32_t id) {
+  const auto cut = [&](size_t at, size_t length) {
     if (at > start) out.push_back({text.substr(start, at - start)});
-    if (id >= 0) out.push_back({text.substr(at, length), id});
-    for (size_t i = at; id < 0 && i < at + length; ++i)
-      out.push_back({text.substr(i, 1), byte_ids_[static_cast<uint8_t>(text[i])]});
     start = at + length;
   };
   const bool exact = is_exact();
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text.substr(at));
-    if (text[at] == '\n') cut(at, 1, newline_);
-    // spm_encode would turn these into U+FFFD and a space.
-    else if (exact && length == 0)
-      cut(at, 1, -1);
-    else if (exact && text.substr(at).starts_with(kSpaceMark))
-      cut(at, length, -1);
-    at += std::max<size_t>(length, 1);
+  for (size_t at = 0, length = 0; at < text.size(); at += std::max<size_t>(length, 1)) {
+    length = utf8_length(text.substr(at));
+    if (text[at] == '\n') {
+      cut(at, 1);
+      if (newline_ >= 0) out.push_back({text.substr(at, 1), newline_});
+    } else if (exact && (length == 0 || text.substr(at).starts_with(kSpaceMark))) {
+      // spm_encode would turn these into U+FFFD and a space.
+      const std::string_view bytes = text.substr(at, std::max<size_t>(length, 1));
+      cut(at, bytes.size());
+      for (size_t i = 0; i < bytes.size(); ++i)
+        out.push_back({bytes.substr(i, 1), byte_ids_[static_cast<uint8_t>(bytes[i])]});
+    }
   }
-  cut(text.size(), 0, -1);
+  cut(text.size(), 0);
   return out;
 }
 
@@ -222,7 +220,7 @@ std::string SentencePieceTokenizer::caveat() const {
   if (model_.has_normalization) losses.push_back("replaces characters by a normalization table");
   if (model_.remove_extra_whitespaces) losses.push_back("drops extra spaces");
   if (!has_bytes_) losses.push_back("has no bytes for unknown characters");
-  if (newline_ == model_.unk_id) losses.push_back("has no newline");
+  if (newline_ < 0) losses.push_back("has no newline, so lines run on");
   if (model_.add_dummy_prefix) losses.push_back("puts a space before each line");
   if (model_.whitespace_as_suffix) losses.push_back("puts spaces behind words");
   return "text does not come back exactly: the model " + join(losses, ", ");

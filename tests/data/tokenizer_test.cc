@@ -196,6 +196,7 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
   const std::vector<std::string> files = {folder.write("b.txt", sample(3000, 1))};
   const std::string low = refusal("train:260", files);
   EXPECT_NE(low.find("characters alone take"), std::string::npos) << low;
+  EXPECT_EQ(refusal(low.substr(low.rfind("train:"), 9), files), "") << low;
   EXPECT_NE(refusal("train:300", {folder.write("c.txt", "\n\n \n")}).find("holds no text"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_directory(folder / "work"));
   for (const auto& entry : std::filesystem::directory_iterator(folder / "work"))
@@ -253,6 +254,30 @@ TEST(SentencePieceModel, ForeignModelsDecodeAndSayWhatTheyLose) {
   EXPECT_NE(tokenizer->caveat().find("no bytes for unknown characters, puts a space before each line"),
             std::string::npos)
       << tokenizer->caveat();
+}
+
+TEST(SentencePieceModel, ForeignModelsEncodeAsWellAsTheyCan) {
+  SKIP_WITHOUT_SENTENCEPIECE();
+  TempFolder folder;
+  folder.write("a.txt", sample(3000, 1));
+  const auto train = [&](const std::string& name, const std::string& options) {
+    const std::string command = "cd " + folder.path() + " && spm_train --input=a.txt --model_prefix=" + name + " " +
+                                options + " --num_threads=1 --minloglevel=2 2>/dev/null";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return load_tokenizer(folder / (name + ".model"), "", {});
+  };
+  const std::string text = "the hacker  of\n\n   running kernel 2026\n caf\xc3\xa9\n";
+  // As Llama 2's: bytes, but a dummy space before each line.
+  const auto llama = train("llama",
+                           "--vocab_size=330 --model_type=bpe --byte_fallback --normalization_rule_name=identity "
+                           "--remove_extra_whitespaces=false");
+  EXPECT_EQ(llama->decode(llama->encode(text)), text);
+  EXPECT_EQ(llama->caveat(), "text does not come back exactly: the model puts a space before each line");
+  // As sentencepiece makes them by itself.
+  const auto plain = train("plain", "--vocab_size=60 --hard_vocab_limit=false");
+  EXPECT_EQ(plain->decode(plain->encode(text)), "the hacker of running kernel 2026 caf\xc3\xa9");
+  for (const char* words : {"normalization table", "extra spaces", "no bytes", "no newline"})
+    EXPECT_NE(plain->caveat().find(words), std::string::npos) << plain->caveat();
 }
 
 TEST(SentencePieceModel, DamageIsRefusedWithFileAndOffset) {
