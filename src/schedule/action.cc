@@ -1,0 +1,76 @@
+#include "schedule/action.h"
+
+#include <array>
+#include <charconv>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+using enum ActionKind;
+
+// Colors after Okabe and Ito, "Color Universal Design", except for the grays of what is only bookkeeping.
+constexpr std::array<KindFacts, kActionKinds> kFacts = {{
+    {F, "F", "forward", Lane::compute, Counts::microbatch, "#0072b2"},
+    {B, "B", "backward", Lane::compute, Counts::microbatch, "#e69f00"},
+    {I, "I", "backward, input", Lane::compute, Counts::microbatch, "#d55e00"},
+    {W, "W", "backward, weights", Lane::compute, Counts::microbatch, "#009e73"},
+    {SEND_F, "SEND_F", "send activation", Lane::send, Counts::microbatch, "#56b4e9"},
+    {RECV_F, "RECV_F", "receive activation", Lane::receive, Counts::microbatch, "#56b4e9"},
+    {SEND_B, "SEND_B", "send gradient", Lane::send, Counts::microbatch, "#f0e442"},
+    {RECV_B, "RECV_B", "receive gradient", Lane::receive, Counts::microbatch, "#f0e442"},
+    {UNSHARD, "UNSHARD", "gather weights", Lane::collective, Counts::nothing, "#999999"},
+    {RESHARD, "RESHARD", "drop weights", Lane::collective, Counts::nothing, "#666666"},
+    {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, Counts::bucket, "#cc79a7"},
+}};
+
+constexpr bool in_order() {
+  for (size_t i = 0; i < kFacts.size(); ++i)
+    if (static_cast<size_t>(kFacts[i].kind) != i) return false;
+  return true;
+}
+static_assert(in_order(), "the table stands in the order of the enum");
+
+/// Takes a number off the front; false if there is none.
+bool take_number(std::string_view& text, int& number) {
+  if (text.empty() || text[0] < '0' || text[0] > '9') return false;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+}  // namespace
+
+std::span<const KindFacts> action_kinds() { return kFacts; }
+
+const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
+
+std::string to_string(const Action& action) {
+  const std::string out = fmt::format("{}{}", action.stage, facts(action.kind).text);
+  return action.microbatch < 0 ? out : fmt::format("{}{}", out, action.microbatch);
+}
+
+Action parse_action(std::string_view text) {
+  const auto fail = [&](std::string_view why) {
+    throw DataError(fmt::format("'{}' is no Action such as 2F5 or 0UNSHARD: {}", text, why));
+  };
+  std::string_view rest = text;
+  Action action;
+  if (!take_number(rest, action.stage)) fail("it does not begin with a stage");
+  const std::string_view word = rest.substr(0, rest.find_first_of("0123456789"));
+  rest.remove_prefix(word.size());
+  const KindFacts* found = nullptr;
+  for (const KindFacts& each : kFacts)
+    if (each.text == word) found = &each;
+  if (found == nullptr) throw DataError(fmt::format("'{}' is no Action such as 2F5: no kind '{}'", text, word));
+  action.kind = found->kind;
+  const bool numbered = take_number(rest, action.microbatch);
+  if (!rest.empty()) fail("there is more after it");
+  if (numbered && found->counts == Counts::nothing) fail("this kind has no number at its end");
+  if (!numbered && found->counts == Counts::microbatch) fail("it does not end in a microbatch");
+  return action;
+}
+
+}  // namespace orthant

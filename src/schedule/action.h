@@ -1,0 +1,61 @@
+// Action: one thing that a rank does at one point of a training step: (kind, stage, microbatch). Printed as PyTorch's
+// pipelining prints it: 2F5 is the forward of microbatch 5 on stage 2.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace orthant {
+
+enum class ActionKind {
+  F,        // forward
+  B,        // full backward: I and W in one
+  I,        // backward for the input
+  W,        // backward for the weights, after I of the same stage and microbatch
+  SEND_F,   // the stage's output to the next stage
+  RECV_F,   // the stage's input from the stage before
+  SEND_B,   // the gradient of the stage's input to the stage before
+  RECV_B,   // the gradient of the stage's output from the next stage
+  UNSHARD,  // gather the stage's weights
+  RESHARD,  // drop what UNSHARD gathered
+  REDUCE,   // reduce one bucket of the stage's gradients over the data axes
+};
+
+/// What an Action keeps busy: compute, or a lane of communication beside it.
+enum class Lane { compute, send, receive, collective };
+
+/// What the third field of an Action counts.
+enum class Counts { microbatch, bucket, nothing };
+
+/// All that is known about a kind. A new kind is a new line in the table in action.cc.
+struct KindFacts {
+  ActionKind kind;
+  std::string_view text;     // in the printed Action
+  std::string_view meaning;  // for legends
+  Lane lane;
+  Counts counts;
+  std::string_view color;  // of the box in drawings, distinct for color-blind readers
+};
+
+/// In the order of the enum.
+std::span<const KindFacts> action_kinds();
+const KindFacts& facts(ActionKind kind);
+/// Number of kinds.
+inline constexpr size_t kActionKinds = static_cast<size_t>(ActionKind::REDUCE) + 1;
+
+struct Action {
+  ActionKind kind = ActionKind::F;
+  int stage = 0;
+  int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; UNSHARD and RESHARD: -1
+
+  bool operator==(const Action&) const = default;
+};
+
+/// "2F5", "3SEND_F1", "0UNSHARD", "0REDUCE_GRAD3" (bucket 3), "0REDUCE_GRAD" (the whole stage).
+std::string to_string(const Action& action);
+/// Reads what to_string() wrote; DataError if it is anything else.
+Action parse_action(std::string_view text);
+
+}  // namespace orthant

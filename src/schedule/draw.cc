@@ -1,0 +1,204 @@
+#include "schedule/draw.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <set>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kBottom = 40;
+constexpr double kBox = 30, kThin = 7, kGap = 10;
+constexpr size_t kMostTitles = 5000;  // boxes, beyond which they have no tooltips
+
+constexpr std::string_view kStyle = R"(<style>
+text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#24292f}
+.head{font-size:16px;font-weight:600}.dim{fill:#6e7781}.box{font-size:11px;text-anchor:middle}
+.ground{fill:#ffffff}.band{fill:#f0f2f5}.line{stroke:#d0d7de;stroke-width:1}
+.dark{fill:#1b1f24}.pale{fill:#ffffff}
+@media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#8d96a0}.ground{fill:#0d1117}.band{fill:#1c2128}
+.line{stroke:#30363d}.dark{fill:#1b1f24}.pale{fill:#ffffff}}
+</style>
+)";
+
+/// A time axis: seconds, milliseconds or microseconds, and ticks at round numbers.
+struct Scale {
+  double makespan_s;
+  double unit_s = 1;
+  std::string_view unit = "s";
+  double tick_s = 1;
+
+  explicit Scale(double total_s) : makespan_s(total_s > 0 ? total_s : 1) {
+    if (makespan_s < 1e-3) {
+      unit_s = 1e-6, unit = "us";
+    } else if (makespan_s < 1) {
+      unit_s = 1e-3, unit = "ms";
+    }
+    const double raw = makespan_s / 10;
+    const double decade = std::pow(10, std::floor(std::log10(raw)));
+    tick_s = 10 * decade;
+    for (const double step : {1, 2, 5})
+      if (tick_s == 10 * decade && raw <= step * decade * (1 + 1e-9)) tick_s = step * decade;
+  }
+  double x(double at_s) const { return kLeft + at_s / makespan_s * (kWidth - kLeft - kRight); }
+  std::string text(double at_s) const { return fmt::format("{:.4g} {}", at_s / unit_s, unit); }
+};
+
+/// Heights of the bands: the computation, then a thin lane for each kind of communication that there is.
+struct Bands {
+  std::array<double, 4> offset{};
+  double height = kBox;
+  double pitch = 0;
+
+  explicit Bands(const Timeline& timeline) {
+    std::array<bool, 4> used{};
+    for (const Span& span : timeline.spans) used[static_cast<size_t>(span.lane)] = true;
+    for (size_t lane = 1; lane < used.size(); ++lane) {
+      if (!used[lane]) continue;
+      offset[lane] = height + 2;
+      height += kThin + 2;
+    }
+    pitch = height + kGap;
+  }
+  double y(int rank) const { return kTop + rank * pitch; }
+};
+
+/// Whether white text reads better on the color than dark text.
+bool wants_pale_text(std::string_view color) {
+  const auto channel = [&](size_t at) {
+    int value = 0;
+    std::from_chars(color.data() + at, color.data() + at + 2, value, 16);
+    return value;
+  };
+  return 0.299 * channel(1) + 0.587 * channel(3) + 0.114 * channel(5) < 140;
+}
+
+/// How many stages of the same rank come before this one.
+int chunk(const Schedule& schedule, int stage) {
+  const auto& owner = schedule.stage_owner;
+  return static_cast<int>(std::count(owner.begin(), owner.begin() + stage, owner[static_cast<size_t>(stage)]));
+}
+
+class Drawing {
+ public:
+  Drawing(const Schedule& schedule, const Timeline& timeline)
+      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s), bands_(timeline) {
+    for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
+  }
+
+  std::string svg() {
+    const size_t ranks = schedule_.rows.size();
+    const double bottom = bands_.y(static_cast<int>(ranks)) - kGap;
+    const double height = bottom + kBottom;
+    put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
+        "role=\"img\">\n",
+        kWidth, height);
+    put("<title>Pipeline schedule</title>\n");
+    out_ += kStyle;
+    put("<rect class=\"ground\" width=\"{}\" height=\"{:.0f}\"/>\n", kWidth, height);
+    heading();
+    legend();
+    axis(bottom);
+    for (size_t rank = 0; rank < ranks; ++rank) band(static_cast<int>(rank));
+    for (const Span& span : timeline_.spans) box(span);
+    out_ += "</svg>\n";
+    return std::move(out_);
+  }
+
+ private:
+  template <typename... Values>
+  void put(fmt::format_string<Values...> format, Values&&... values) {
+    fmt::format_to(std::back_inserter(out_), format, std::forward<Values>(values)...);
+  }
+
+  void heading() {
+    const size_t ranks = schedule_.rows.size();
+    const int microbatches = microbatch_count(schedule_);
+    put("<text class=\"head\" x=\"{}\" y=\"30\">{} pipeline rank{}, {} microbatch{}</text>\n", kLeft, ranks,
+        ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
+    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">makespan {}, bubble {:.1f} %</text>\n",
+        kWidth - kRight, scale_.text(timeline_.makespan_s), 100 * timeline_.bubble);
+    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8, kTop - 10);
+  }
+
+  void legend() {
+    std::set<ActionKind> used;
+    for (const Span& span : timeline_.spans) used.insert(span.action.kind);
+    double x = kLeft;
+    for (const KindFacts& kind : action_kinds()) {
+      if (!used.contains(kind.kind)) continue;
+      const bool thin = kind.lane != Lane::compute;
+      put("<rect x=\"{:.1f}\" y=\"{}\" width=\"14\" height=\"{}\" rx=\"2\" fill=\"{}\"/>\n", x, thin ? 51.5 : 48.0,
+          thin ? 7 : 14, kind.color);
+      put("<text x=\"{:.1f}\" y=\"59\">{}</text>\n", x + 20, kind.meaning);
+      x += 20 + 6.6 * static_cast<double>(kind.meaning.size()) + 18;
+    }
+    if (std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; }))
+      put("<text class=\"dim\" x=\"{:.1f}\" y=\"59\">paler: later stages of a rank</text>\n", x);
+  }
+
+  void axis(double bottom) {
+    for (int i = 0; i * scale_.tick_s <= scale_.makespan_s * (1 + 1e-9); ++i) {
+      const double x = scale_.x(i * scale_.tick_s);
+      put("<line class=\"line\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2:.1f}\"/>\n", x, kTop - 4, bottom + 6);
+      put("<text class=\"dim\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 22,
+          scale_.text(i * scale_.tick_s));
+    }
+  }
+
+  void band(int rank) {
+    const double y = bands_.y(rank);
+    put("<rect class=\"band\" x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\"/>\n", kLeft, y, kWidth - kLeft - kRight,
+        kBox);
+    put("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">rank {}</text>\n", kLeft - 10, y + kBox / 2 + 4, rank);
+    put("<text class=\"dim\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", kWidth - kRight + 12, y + kBox / 2 + 4,
+        timeline_.peak_live[static_cast<size_t>(rank)]);
+  }
+
+  void box(const Span& span) {
+    const KindFacts& kind = facts(span.action.kind);
+    const bool thin = span.lane != Lane::compute;
+    const double x = scale_.x(span.start_s);
+    const double width = scale_.x(span.end_s) - x;
+    if (width <= 0) return;
+    const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.lane)];
+    const double seam = std::min(0.8, width / 4);  // ground left free, so that neighbors stay apart
+    const int later = chunks_[static_cast<size_t>(span.action.stage)];
+    put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"", x + seam / 2, y, width - seam,
+        thin ? kThin : kBox);
+    if (width > 8 && !thin) put(" rx=\"2\"");
+    put(" fill=\"{}\"", kind.color);
+    if (later > 0) put(" fill-opacity=\"{:.2f}\"", std::max(0.25, 1 - 0.45 * later));
+    if (timeline_.spans.size() <= kMostTitles) {
+      put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start_s),
+          scale_.text(span.end_s));
+    } else {
+      put("/>\n");
+    }
+    const std::string number = std::to_string(span.action.microbatch);
+    if (thin || width < 7.0 * static_cast<double>(number.size()) + 4) return;
+    const std::string_view ink = later > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
+    put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + kBox / 2 + 4, number);
+  }
+
+  const Schedule& schedule_;
+  const Timeline& timeline_;
+  const Scale scale_;
+  const Bands bands_;
+  std::vector<int> chunks_;  // by stage
+  std::string out_;
+};
+
+}  // namespace
+
+std::string draw_svg(const Schedule& schedule, const Timeline& timeline) {
+  ORTHANT_CHECK(timeline.peak_live.size() == schedule.rows.size(), timeline.peak_live.size(), schedule.rows.size());
+  return Drawing(schedule, timeline).svg();
+}
+
+}  // namespace orthant

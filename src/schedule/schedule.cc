@@ -1,0 +1,133 @@
+#include "schedule/schedule.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "schedule/simulate.h"
+
+namespace orthant {
+namespace {
+
+/// Appends the Actions of one cell.
+void read_cell(std::string_view cell, std::vector<Action>& row) {
+  constexpr std::string_view kPair = ")OVERLAP_F_B";
+  if (!cell.starts_with('(')) {
+    row.push_back(parse_action(cell));
+    return;
+  }
+  if (!cell.ends_with(kPair)) throw DataError(fmt::format("'{}' does not end in {}", cell, kPair));
+  cell.remove_prefix(1);
+  cell.remove_suffix(kPair.size());
+  for (const std::string& part : split(cell, ';')) row.push_back(parse_action(trim(part)));
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
+
+/// Lines of cells under each other, with the ranks in front.
+std::string table(const std::vector<std::vector<std::string>>& lines) {
+  size_t width = 1;
+  for (const auto& line : lines)
+    for (const std::string& cell : line) width = std::max(width, cell.size());
+  const size_t digits = std::to_string(std::max<size_t>(lines.size(), 1) - 1).size();
+  std::string out;
+  for (size_t rank = 0; rank < lines.size(); ++rank) {
+    std::string line = fmt::format("rank {:>{}} |", rank, digits);
+    for (const std::string& cell : lines[rank]) line += " " + padded(cell, width);
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+int stage_count(const Schedule& schedule) {
+  int count = static_cast<int>(schedule.stage_owner.size());
+  for (const auto& row : schedule.rows)
+    for (const Action& action : row) count = std::max(count, action.stage + 1);
+  return count;
+}
+
+int microbatch_count(const Schedule& schedule) {
+  int count = 0;
+  for (const auto& row : schedule.rows)
+    for (const Action& action : row)
+      if (facts(action.kind).counts == Counts::microbatch) count = std::max(count, action.microbatch + 1);
+  return count;
+}
+
+Schedule one_stage(int microbatches, int buckets) {
+  ORTHANT_CHECK(microbatches >= 1 && buckets >= 0, microbatches, buckets);
+  std::vector<Action> row;
+  for (int m = 0; m < microbatches; ++m) {
+    row.push_back({ActionKind::F, 0, m});
+    row.push_back({ActionKind::B, 0, m});
+  }
+  for (int bucket = buckets; bucket-- > 0;) row.push_back({ActionKind::REDUCE, 0, bucket});
+  return {.rows = {row}, .stage_owner = {0}};
+}
+
+std::string to_csv(const Schedule& schedule) {
+  std::string out;
+  for (const auto& row : schedule.rows) {
+    std::vector<std::string> cells;
+    for (const Action& action : row) cells.push_back(to_string(action));
+    out += join(cells, ",") + "\n";
+  }
+  return out;
+}
+
+Schedule parse_csv(std::string_view text) {
+  Schedule schedule;
+  std::vector<std::string> lines = split(text, '\n');
+  if (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
+  for (size_t line = 0; line < lines.size(); ++line) {
+    std::vector<Action>& row = schedule.rows.emplace_back();
+    const std::vector<std::string> cells = split(lines[line], ',');
+    for (size_t cell = 0; cell < cells.size(); ++cell) {
+      const std::string_view entry = trim(cells[cell]);
+      if (entry.empty()) continue;
+      try {
+        read_cell(entry, row);
+      } catch (const DataError& error) {
+        throw DataError(fmt::format("schedule line {}, cell {}: {}", line + 1, cell + 1, error.what()));
+      }
+    }
+  }
+  constexpr int kMostStages = 1 << 20;
+  if (stage_count(schedule) > kMostStages)
+    throw DataError(fmt::format("a schedule with {} stages: {} at most", stage_count(schedule), kMostStages));
+  schedule.stage_owner.assign(static_cast<size_t>(stage_count(schedule)), -1);
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank)
+    for (const Action& action : schedule.rows[rank]) {
+      int& owner = schedule.stage_owner[static_cast<size_t>(action.stage)];
+      if (owner < 0) owner = static_cast<int>(rank);
+    }
+  return schedule;
+}
+
+std::string grid(const Schedule& schedule) {
+  std::vector<std::vector<std::string>> lines(schedule.rows.size());
+  Durations unit;
+  for (const KindFacts& each : action_kinds())
+    unit.seconds[static_cast<size_t>(each.kind)] = each.lane == Lane::compute ? 1 : 0;
+  try {
+    for (const Span& span : simulate(schedule, unit).spans) {
+      if (span.lane != Lane::compute) continue;
+      auto& line = lines[static_cast<size_t>(span.rank)];
+      line.resize(static_cast<size_t>(span.end_s), ".");
+      line.back() = to_string(span.action);
+    }
+  } catch (const LogicError&) {
+    for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+      lines[rank].clear();
+      for (const Action& action : schedule.rows[rank]) lines[rank].push_back(to_string(action));
+    }
+  }
+  return table(lines);
+}
+
+}  // namespace orthant

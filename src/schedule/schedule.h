@@ -1,0 +1,42 @@
+// Schedule: each pipeline rank's Actions in the order in which it does them, and which rank owns which stage. A value:
+// generators make it, Passes change it, validate() judges it, simulate() times it, the runtime reads one row of it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "schedule/action.h"
+
+namespace orthant {
+
+struct Schedule {
+  std::vector<std::vector<Action>> rows;  // by pipeline rank
+  std::vector<int> stage_owner;           // pipeline rank by stage
+
+  bool operator==(const Schedule&) const = default;
+};
+
+/// A pure transformation: split the backward, add communication, add ZeRO, add the vocabulary.
+using Pass = std::function<Schedule(Schedule)>;
+
+/// One more than the largest stage, and microbatch, of any Action that counts one.
+int stage_count(const Schedule& schedule);
+int microbatch_count(const Schedule& schedule);
+
+/// The data-parallel step on one stage: F and B of each microbatch, then REDUCE of each gradient bucket in the order in
+/// which backward completes them: the last of the model first.
+Schedule one_stage(int microbatches, int buckets);
+
+/// PyTorch pipelining's form: one line a rank, one Action a cell.
+std::string to_csv(const Schedule& schedule);
+/// Reads it back, and what PyTorch writes: an empty cell is idle time and is dropped; "(0F1;7B2)OVERLAP_F_B" counts as
+/// its parts in their order. A stage belongs to the first rank on which it stands. DataError names line and cell.
+Schedule parse_csv(std::string_view text);
+
+/// For a terminal: one line a rank, one column a unit of time when every computation takes one; "." is idle. Where the
+/// order cannot be carried out, one column an Action.
+std::string grid(const Schedule& schedule);
+
+}  // namespace orthant

@@ -1,0 +1,247 @@
+#include "schedule/simulate.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kUnknown = -1;
+
+/// Something for each (stage, microbatch).
+template <typename T>
+struct PerPass {
+  int microbatches;
+  std::vector<T> all;
+
+  PerPass(int stages, int m, T value)
+      : microbatches(m), all(static_cast<size_t>(stages) * static_cast<size_t>(m), value) {}
+  T& of(int stage, int microbatch) {
+    return all[static_cast<size_t>(stage) * static_cast<size_t>(microbatches) + static_cast<size_t>(microbatch)];
+  }
+};
+
+/// One message into a stage. It is there once it is both sent and asked for, in whichever order that becomes known.
+struct Message {
+  double sent_s = kUnknown;    // when its last byte has left
+  double posted_s = kUnknown;  // when the receiver asks for it
+  double there_s = kUnknown;
+  size_t span = 0;  // of the RECV, in the receiver's spans
+};
+
+struct RankState {
+  size_t next = 0;                       // index of the Action to do
+  double now_s = 0;                      // when the row is free to go on
+  std::array<double, 4> lane_free_s{};   // by Lane
+  int live = 0;
+};
+
+class Simulation {
+ public:
+  Simulation(const Schedule& schedule, const Durations& durations)
+      : schedule_(schedule),
+        durations_(durations),
+        stages_(stage_count(schedule)),
+        microbatches_(microbatch_count(schedule)),
+        forward_s_(stages_, microbatches_, kUnknown),
+        backward_s_(stages_, microbatches_, kUnknown),
+        activations_(stages_, microbatches_, {}),
+        gradients_(stages_, microbatches_, {}),
+        unsharded_(static_cast<size_t>(stages_), 0),
+        ranks_(schedule.rows.size()),
+        spans_(schedule.rows.size()) {
+    ORTHANT_CHECK(static_cast<int>(schedule.stage_owner.size()) == stages_, schedule.stage_owner.size(), stages_);
+    for (const auto& row : schedule.rows)
+      for (const Action& action : row) messages_ |= facts(action.kind).lane == Lane::send;
+    timeline_.busy_s.assign(ranks_.size(), 0);
+    timeline_.peak_live.assign(ranks_.size(), 0);
+  }
+
+  Timeline run() {
+    std::deque<int> ready;
+    std::vector<char> queued(ranks_.size(), 1);
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) ready.push_back(static_cast<int>(rank));
+    while (!ready.empty()) {
+      const int rank = ready.front();
+      ready.pop_front();
+      queued[static_cast<size_t>(rank)] = 0;
+      woken_.clear();
+      while (step(rank)) {
+      }
+      for (const int other : woken_) {
+        if (other == rank || queued[static_cast<size_t>(other)]) continue;
+        queued[static_cast<size_t>(other)] = 1;
+        ready.push_back(other);
+      }
+    }
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      const auto& row = schedule_.rows[rank];
+      if (ranks_[rank].next < row.size())
+        throw LogicError(fmt::format("the schedule stops: rank {} waits at its Action {}, {}", rank, ranks_[rank].next,
+                                     to_string(row[ranks_[rank].next])));
+      for (const Span& span : spans_[rank])
+        if (span.start_s == kUnknown)
+          throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
+                                       rank));
+    }
+    return finished();
+  }
+
+ private:
+  /// The rank that owns the stage; -1 for none.
+  int owner(int stage) const {
+    return stage >= 0 && stage < stages_ ? schedule_.stage_owner[static_cast<size_t>(stage)] : -1;
+  }
+  void wake(int stage) {
+    if (owner(stage) >= 0) woken_.push_back(owner(stage));
+  }
+
+  /// Does the rank's next Action if what it needs is known; false if it has to wait or the row is done.
+  bool step(int rank) {
+    RankState& state = ranks_[static_cast<size_t>(rank)];
+    const auto& row = schedule_.rows[static_cast<size_t>(rank)];
+    if (state.next == row.size()) return false;
+    const Action& action = row[state.next];
+    const Lane lane = facts(action.kind).lane;
+    const bool done = lane == Lane::compute   ? compute(rank, state, action)
+                      : lane == Lane::send    ? send(rank, state, action)
+                      : lane == Lane::receive ? receive(rank, state, action)
+                                              : collective(rank, state, action);
+    if (done) ++state.next;
+    return done;
+  }
+
+  /// When the result of a neighboring stage can be read; kUnknown if not known yet.
+  double arrival(int rank, const Action& action, int neighbor) {
+    const bool forward = action.kind == ActionKind::F;
+    const bool local = owner(neighbor) == rank;
+    if (messages_ && !local) return (forward ? activations_ : gradients_).of(action.stage, action.microbatch).there_s;
+    const double made_s = (forward ? forward_s_ : backward_s_).of(neighbor, action.microbatch);
+    return made_s == kUnknown || local ? made_s : made_s + durations_.link_s;
+  }
+
+  bool compute(int rank, RankState& state, const Action& action) {
+    const int stage = action.stage;
+    const bool forward = action.kind == ActionKind::F;
+    const int neighbor = forward ? stage - 1 : action.kind == ActionKind::W ? -1 : stage + 1;
+    double start_s = std::max(state.now_s, unsharded_[static_cast<size_t>(stage)]);
+    if (neighbor >= 0 && neighbor < stages_) {
+      const double there_s = arrival(rank, action, neighbor);
+      if (there_s == kUnknown) return false;
+      start_s = std::max(start_s, there_s);
+    }
+    state.now_s = start_s + durations_.of(action);
+    add(rank, action, start_s, state.now_s);
+    timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
+    state.live += forward ? 1 : action.kind == ActionKind::I ? 0 : -1;
+    int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
+    peak = std::max(peak, state.live);
+    if (action.kind == ActionKind::W) return true;
+    (forward ? forward_s_ : backward_s_).of(stage, action.microbatch) = state.now_s;
+    wake(forward ? stage + 1 : stage - 1);
+    return true;
+  }
+
+  bool send(int rank, RankState& state, const Action& action) {
+    const bool forward = action.kind == ActionKind::SEND_F;
+    const int to = forward ? action.stage + 1 : action.stage - 1;
+    ORTHANT_CHECK(owner(to) >= 0, to_string(action), "no stage to send to");
+    double& free_s = state.lane_free_s[static_cast<size_t>(Lane::send)];
+    const double start_s = std::max(state.now_s, free_s);
+    free_s = start_s + durations_.link_s;
+    add(rank, action, start_s, free_s);
+    Message& message = (forward ? activations_ : gradients_).of(to, action.microbatch);
+    message.sent_s = free_s;
+    settle(message, to);
+    return true;
+  }
+
+  /// Only posts the receive; the row goes on, and the computation that reads the message waits for it.
+  bool receive(int rank, RankState& state, const Action& action) {
+    const bool forward = action.kind == ActionKind::RECV_F;
+    Message& message = (forward ? activations_ : gradients_).of(action.stage, action.microbatch);
+    message.posted_s = state.now_s;
+    message.span = spans_[static_cast<size_t>(rank)].size();
+    add(rank, action, kUnknown, kUnknown);
+    settle(message, action.stage);
+    return true;
+  }
+
+  void settle(Message& message, int stage) {
+    if (message.sent_s == kUnknown || message.posted_s == kUnknown) return;
+    message.there_s = std::max(message.posted_s, message.sent_s);
+    Span& span = spans_[static_cast<size_t>(owner(stage))][message.span];
+    span.start_s = std::max(message.posted_s, message.sent_s - durations_.link_s);
+    span.end_s = message.there_s;
+    timeline_.makespan_s = std::max(timeline_.makespan_s, span.end_s);
+    wake(stage);
+  }
+
+  bool collective(int rank, RankState& state, const Action& action) {
+    double& free_s = state.lane_free_s[static_cast<size_t>(Lane::collective)];
+    const double start_s = std::max(state.now_s, free_s);
+    free_s = start_s + durations_.of(action);
+    add(rank, action, start_s, free_s);
+    if (action.kind == ActionKind::UNSHARD) unsharded_[static_cast<size_t>(action.stage)] = free_s;
+    if (action.kind == ActionKind::REDUCE && !durations_.overlap_reduce) state.now_s = free_s;
+    return true;
+  }
+
+  void add(int rank, const Action& action, double start_s, double end_s) {
+    spans_[static_cast<size_t>(rank)].push_back({rank, facts(action.kind).lane, action, start_s, end_s});
+    timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
+  }
+
+  Timeline finished() {
+    double busy_s = 0;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      busy_s += timeline_.busy_s[rank];
+      timeline_.spans.insert(timeline_.spans.end(), spans_[rank].begin(), spans_[rank].end());
+    }
+    const double all_s = timeline_.makespan_s * static_cast<double>(ranks_.size());
+    timeline_.bubble = all_s > 0 ? (all_s - busy_s) / all_s : 0;
+    return std::move(timeline_);
+  }
+
+  const Schedule& schedule_;
+  const Durations& durations_;
+  int stages_, microbatches_;
+  PerPass<double> forward_s_, backward_s_;      // when the F, and the B or I, has ended
+  PerPass<Message> activations_, gradients_;    // by the stage that receives them
+  std::vector<double> unsharded_;
+  std::vector<RankState> ranks_;
+  std::vector<std::vector<Span>> spans_;
+  std::vector<int> woken_;
+  bool messages_ = false;
+  Timeline timeline_;
+};
+
+}  // namespace
+
+Durations Durations::of(double forward_s, double input_s, double weight_s) {
+  Durations out;
+  const auto set = [&](ActionKind kind, double seconds) { out.seconds[static_cast<size_t>(kind)] = seconds; };
+  set(ActionKind::F, forward_s);
+  set(ActionKind::B, input_s + weight_s);
+  set(ActionKind::I, input_s);
+  set(ActionKind::W, weight_s);
+  return out;
+}
+
+double Durations::of(const Action& action) const {
+  const auto kind = static_cast<size_t>(action.kind);
+  if (action.kind == ActionKind::REDUCE && action.microbatch >= 0 &&
+      static_cast<size_t>(action.microbatch) < reduce_s.size())
+    return reduce_s[static_cast<size_t>(action.microbatch)];
+  const Lane lane = facts(action.kind).lane;
+  if (lane == Lane::send || lane == Lane::receive) return link_s;
+  return stage_seconds.empty() ? seconds[kind] : stage_seconds.at(static_cast<size_t>(action.stage))[kind];
+}
+
+Timeline simulate(const Schedule& schedule, const Durations& durations) {
+  return Simulation(schedule, durations).run();
+}
+
+}  // namespace orthant

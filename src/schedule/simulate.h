@@ -1,0 +1,52 @@
+// simulate(): when each Action of a Schedule starts and ends under given durations. Bubble, makespan and peak live
+// activations are read off the result; the plan prints it and draw.h pictures it.
+//
+// A rank computes in its row's order, one Action at a time. Communication is posted where it stands in the row and runs
+// beside the computation on its own lane: a SEND begins when it is posted and its lane is free, and takes link_s; a
+// RECV ends when the message is there; a computation waits for what it reads. Without SEND and RECV in the schedule, a
+// stage on another rank sees a result link_s after it is made. UNSHARD is waited for by its stage's computation.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "schedule/action.h"
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+struct Durations {
+  std::array<double, kActionKinds> seconds{};  // by kind; SEND and RECV take link_s instead
+  /// By stage, in place of `seconds`; empty, or one entry a stage.
+  std::vector<std::array<double, kActionKinds>> stage_seconds;
+  double link_s = 0;             // one message between neighboring stages on different ranks
+  std::vector<double> reduce_s;  // by gradient bucket, in place of seconds[REDUCE]
+  bool overlap_reduce = true;    // REDUCE runs beside later computation of its row; false: the row waits for it
+
+  /// F, I and W as given and B = I + W, the same on every stage.
+  static Durations of(double forward_s, double input_s, double weight_s);
+  double of(const Action& action) const;
+};
+
+struct Span {
+  int rank;
+  Lane lane;
+  Action action;
+  double start_s;
+  double end_s;
+
+  bool operator==(const Span&) const = default;
+};
+
+struct Timeline {
+  std::vector<Span> spans;  // by rank, then in the row's order
+  double makespan_s = 0;
+  std::vector<double> busy_s;          // computing, by rank
+  double bubble = 0;                   // idle share: 1 - sum of busy_s / (ranks * makespan_s)
+  std::vector<int> peak_live;          // by rank: most (stage, microbatch) pairs between their F and their B or W
+};
+
+/// LogicError where the row orders cannot be carried out (see validate.h, which says why). Linear in the Actions.
+Timeline simulate(const Schedule& schedule, const Durations& durations);
+
+}  // namespace orthant
