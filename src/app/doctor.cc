@@ -89,7 +89,7 @@ Finding check_memory() {
     finding.found += fmt::format(", this container may use {} and uses {}", human_bytes(limit), human_bytes(used));
     available = std::min(available, limit - used);
   }
-  if (available < 2 * kGib) finding.advice = "little memory: each rank needs about 0.4 GiB before the model";
+  if (available < 2 * kGib) finding.advice = "little room for ranks; orthant plan run.toml shows what a run needs";
   return finding;
 }
 
@@ -115,12 +115,12 @@ Finding check_threads() {
 Finding check_allocator() {
   if (dlsym(RTLD_DEFAULT, "mi_malloc") != nullptr) return {"allocator", "mimalloc", ""};
   if (dlsym(RTLD_DEFAULT, "tc_malloc") != nullptr) return {"allocator", "tcmalloc", ""};
-  return {"allocator", "the system's", "large blocks go back to the kernel after each use; build with mimalloc"};
+  return {"allocator", "the system's", "large blocks go back to the kernel after each use; build with mimalloc (libmimalloc-dev)"};
 }
 
 Finding check_launcher() {
   try {
-    const auto launch = detect_launch(process_environment);
+    const auto launch = detect_launch(process_environment, "");
     if (!launch) return {"launcher", "none; orthant train starts its own ranks", ""};
     return {"launcher", fmt::format("{}, rank {} of {}", launch->launcher, launch->rank, launch->world_size), ""};
   } catch (const ConfigError& error) {
@@ -177,7 +177,7 @@ std::vector<Finding> examine() {
                   "transports through shared memory need room; in Docker: docker run --shm-size=1g"),
       check_program("sentencepiece", {"spm_train", "spm_encode"},
                     "data.tokenizer = \"byte\" works without; for others: apt-get install sentencepiece"),
-      check_space("disk", ".", 2 * kGib, "a checkpoint holds about 12 bytes per parameter; see job.dump_folder"),
+      check_space("disk", ".", 2 * kGib, "a checkpoint holds 12 bytes or more per parameter; point job.dump_folder to a larger disk"),
   };
 }
 
@@ -210,7 +210,7 @@ int doctor(const DoctorArguments& arguments) {
     fmt::print("{:<8} {:<14} {}\n", ok ? "ok" : "warning", finding.name, finding.found);
     if (!ok) fmt::print("{:<24}{}\n", "", "-> " + finding.advice);
   }
-  fmt::print("{}\n", warnings == 0 ? "all is well" : fmt::format("{} warnings", warnings));
+  fmt::print("{}\n", warnings == 0 ? "all is well" : fmt::format("warnings: {}", warnings));
   return kDone;
 }
 

@@ -12,7 +12,7 @@ namespace orthant {
 int tokenize(const TokenizeArguments& arguments) {
   std::string prefix = arguments.output;
   for (const std::string_view ending : {".bin", ".idx"}) {
-    if (prefix.ends_with(ending)) prefix.resize(prefix.size() - ending.size());
+    if (prefix.ends_with(ending)) prefix.erase(prefix.rfind('.'));
   }
   if (prefix.empty() || prefix.ends_with('/')) {
     throw ConfigError("--output " + arguments.output + " names no file; name a PREFIX, such as data/books");

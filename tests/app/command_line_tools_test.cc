@@ -1,0 +1,92 @@
+// The commands that need no run: tokenize and doctor, as functions, with what they print.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "app/commands.h"
+#include "base/errors.h"
+#include "base/json.h"
+#include "data/indexed_dataset.h"
+
+namespace orthant {
+namespace {
+
+class Folder {
+ public:
+  explicit Folder(const std::string& name) : path_(std::filesystem::path(testing::TempDir()) / name) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+template <typename Action>
+std::string printed_by(Action action) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  action();
+  std::fflush(stdout);
+  testing::internal::GetCapturedStderr();
+  return testing::internal::GetCapturedStdout();
+}
+
+TEST(Tokenize, WritesADatasetAndSaysHowToUseIt) {
+  const Folder folder("orthant_tokenize_test");
+  std::ofstream(folder / "a.txt") << "ab\n";
+  std::ofstream(folder / "b.txt") << "c\n<|endoftext|>\nd\n";
+  const std::string prefix = folder / "out/both";
+  const std::string text = printed_by([&] {
+    EXPECT_EQ(tokenize({.inputs = {folder / "*.txt"}, .output = prefix + ".bin"}), kDone);
+  });
+  const IndexedDataset dataset = IndexedDataset::open(prefix, 257);
+  EXPECT_EQ(dataset.num_documents(), 3);
+  std::vector<int32_t> tokens(static_cast<size_t>(dataset.document_length(0)));
+  dataset.read(0, 0, tokens);
+  EXPECT_EQ(tokens, (std::vector<int32_t>{'a', 'b', '\n', 256}));
+  EXPECT_NE(text.find("path = [\"" + prefix + "\"]\n  tokenizer = \"byte\"\n"), std::string::npos) << text;
+}
+
+TEST(Tokenize, RefusesWhatIsNotThere) {
+  const Folder folder("orthant_tokenize_test");
+  EXPECT_THROW(tokenize({.inputs = {folder / "none.txt"}, .output = folder / "out"}), ConfigError);
+  std::ofstream(folder / "a.txt") << "ab\n";
+  EXPECT_THROW(tokenize({.inputs = {folder / "a.txt"}, .output = folder / "out/"}), ConfigError);
+  EXPECT_THROW(tokenize({.inputs = {folder / "a.txt"}, .output = folder / "out", .tokenizer = "word"}), ConfigError);
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
+}
+
+TEST(Doctor, TellsEveryFinding) {
+  const std::string json = printed_by([] { EXPECT_EQ(doctor({.json = true}), kDone); });
+  const auto answer = parse_json(json, "doctor");
+  std::set<std::string> names;
+  bool all_ok = true;
+  for (const auto& check : answer["checks"]) {
+    names.insert(check["name"].get<std::string>());
+    EXPECT_FALSE(check["found"].get<std::string>().empty()) << check["name"];
+    EXPECT_EQ(check["ok"].get<bool>(), check["advice"].get<std::string>().empty());
+    all_ok = all_ok && check["ok"].get<bool>();
+  }
+  EXPECT_EQ(answer["ok"].get<bool>(), all_ok);
+  EXPECT_EQ(names, (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "allocator",
+                                          "launcher", "loopback", "/dev/shm", "sentencepiece", "disk"}));
+  const std::string text = printed_by([] { doctor({}); });
+  for (const std::string& name : names) EXPECT_NE(text.find(" " + name + " "), std::string::npos) << text;
+}
+
+TEST(Doctor, NamesHalfALauncher) {
+  ::setenv("RANK", "0", 1);
+  const std::string text = printed_by([] { doctor({}); });
+  ::unsetenv("RANK");
+  EXPECT_NE(text.find("warning  launcher"), std::string::npos) << text;
+  EXPECT_NE(text.find("WORLD_SIZE"), std::string::npos) << text;
+}
+
+}  // namespace
+}  // namespace orthant
