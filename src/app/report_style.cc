@@ -67,7 +67,8 @@ pre { margin: 10px 0 0; overflow-x: auto; color: var(--ink); }
 pre.sample { white-space: pre-wrap; overflow-wrap: anywhere; border-left: 3px solid var(--blue); padding-left: 16px; }
 summary { cursor: pointer; color: var(--blue); }
 #hover { position: fixed; z-index: 2; pointer-events: none; background: var(--card); color: var(--ink);
-  padding: 8px 11px; border: 1px solid var(--axis); border-radius: 8px; font-size: 13px; font-variant-numeric: tabular-nums;
+  padding: 8px 11px; border: 1px solid var(--axis); border-radius: 8px; font-size: 13px;
+  font-variant-numeric: tabular-nums;
   box-shadow: 0 4px 16px rgba(0, 0, 0, 0.16); white-space: pre; }
 .cursor { stroke: var(--soft); stroke-dasharray: 3 3; }
 @media print { body { background: #fff; } .card, .tile { break-inside: avoid; } }
