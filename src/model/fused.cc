@@ -62,8 +62,10 @@ struct Embedding : torch::autograd::Function<Embedding> {
 };
 
 struct AddNorm : torch::autograd::Function<AddNorm> {
-  static variable_list forward(AutogradContext* context, const at::Tensor& input, const at::Tensor& residual,
-                               const at::Tensor& gain, int64_t weight, double eps) {
+  static variable_list forward(AutogradContext* context, const at::Tensor& input,
+                               const std::optional<at::Tensor>& maybe_residual, const at::Tensor& gain, int64_t weight,
+                               double eps) {
+    const at::Tensor residual = maybe_residual.value_or(at::Tensor());
     const int64_t cols = input.size(-1), rows = input.numel() / cols;
     const at::Tensor sum = residual.defined() ? at::empty_like(input) : input;
     const at::Tensor y = at::empty_like(input);
@@ -211,8 +213,9 @@ Primitives fused_primitives() {
                       const Weight& table) { return Embedding::apply(tokens, table.value, handle(table)); },
       .add_norm =
           [](const at::Tensor& input, const at::Tensor& residual, const Weight& gain, double eps) {
-            auto both = AddNorm::apply(input.contiguous(), residual.defined() ? residual.contiguous() : residual,
-                                       gain.value, handle(gain), eps);
+            std::optional<at::Tensor> other;
+            if (residual.defined()) other = residual.contiguous();
+            auto both = AddNorm::apply(input.contiguous(), other, gain.value, handle(gain), eps);
             return std::pair{both[0], both[1]};
           },
       .linear = linear,

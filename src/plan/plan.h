@@ -86,10 +86,10 @@ Plan make_plan(const Config& config, const RunFacts& facts);
 /// Slots of the bundle that travels with the gradients: what every rank must know of the others after each step.
 /// Sums over ranks, then one slot for each rank (its value there, zero elsewhere), so that a sum gathers.
 struct Bundle {
-  static constexpr int kLoss = 0, kStop = 1, kPerRank = 2;
-  static constexpr int kMemoryMib = 0, kWaitSeconds = 1, kSlots = 2;
-  static int64_t elements(int ranks) { return kPerRank + int64_t{kSlots} * ranks; }
-  static int64_t slot(int rank, int which) { return kPerRank + int64_t{kSlots} * rank + which; }
+  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPerRank = 3;
+  static constexpr int kPeakMib = 0, kWaitSeconds = 1, kSlotsPerRank = 2;
+  static int64_t elements(int ranks) { return kFirstPerRank + int64_t{kSlotsPerRank} * ranks; }
+  static int64_t slot(int rank, int which) { return kFirstPerRank + int64_t{kSlotsPerRank} * rank + which; }
 };
 
 /// The plan for people: mesh, who holds what, who does what when, bytes, memory, alternatives.

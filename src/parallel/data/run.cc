@@ -1,0 +1,50 @@
+#include "parallel/data/run.h"
+
+#include "base/errors.h"
+
+#include <ATen/ATen.h>
+
+namespace orthant {
+namespace {
+const Axes kDataAxis = {"data"};
+}
+
+GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses)
+    : comm_(comm), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
+      outstanding_(buckets_.size()), work_(buckets_.size()) {
+  for (size_t b = 0; b < buckets_.size(); ++b) {
+    for (int64_t w = buckets_[b].weights.begin; w < buckets_[b].weights.end; ++w) {
+      bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
+    }
+  }
+}
+
+void GradientReducer::begin(int64_t microbatches) {
+  std::fill(outstanding_.begin(), outstanding_.end(), 0);
+  for (size_t w = 0; w < uses_.size(); ++w) outstanding_[static_cast<size_t>(bucket_of_[w])] += microbatches * uses_[w];
+  next_ = static_cast<int>(buckets_.size()) - 1;
+}
+
+void GradientReducer::written(int weight) {
+  int64_t& left = outstanding_[static_cast<size_t>(bucket_of_[static_cast<size_t>(weight)])];
+  ORTHANT_CHECK(left > 0, weight, left);
+  if (--left == 0) start_ready();
+}
+
+void GradientReducer::start_ready() {
+  while (next_ >= 0 && outstanding_[static_cast<size_t>(next_)] == 0) start(next_--);
+}
+
+void GradientReducer::start(int bucket) {
+  if (bucket == dropped_) return;
+  const Range& elements = buckets_[static_cast<size_t>(bucket)].elements;
+  work_[static_cast<size_t>(bucket)] =
+      comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), kDataAxis);
+}
+
+void GradientReducer::finish(int bucket) {
+  while (next_ >= bucket) start(next_--);
+  if (bucket != dropped_) work_[static_cast<size_t>(bucket)].wait();
+}
+
+}  // namespace orthant

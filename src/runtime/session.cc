@@ -1,0 +1,165 @@
+#include "runtime/session.h"
+
+#include "base/errors.h"
+#include "model/lr_schedule.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace orthant {
+namespace {
+
+std::vector<int> uses_of(const Transformer& model, const Weights& weights) {
+  std::vector<int> uses;
+  for (const Weight& weight : weights.all()) uses.push_back(model.uses(weight));
+  return uses;
+}
+
+at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) {
+  at::Tensor t = at::empty(shape, at::kLong);
+  std::copy(values.begin(), values.end(), t.mutable_data_ptr<int64_t>());
+  return t;
+}
+
+Transformer::Options model_options(const Config& config) {
+  return {.recompute = config.activation_checkpoint.mode == "full", .seed = static_cast<uint64_t>(config.training.seed)};
+}
+
+// Which share of the batch a rank reads. The mutation makes the second rank read the first one's.
+DataShare share_of(const Plan& plan, const Comm& comm, Mutation mutation) {
+  const int coord = plan.mesh.coord(comm.rank(), "data");
+  return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && coord == 1 ? 0 : coord)];
+}
+
+}  // namespace
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float64" ? at::kDouble : at::kFloat;
+}
+
+Microbatch to_microbatch(const Batch& batch) {
+  Microbatch microbatch;
+  const int64_t B = batch.sequences, T = batch.seq_len;
+  microbatch.tokens_BT = tensor_of(batch.tokens, {B, T});
+  microbatch.labels_BT = tensor_of(batch.labels, {B, T});
+  microbatch.samples_B = tensor_of(batch.sample_ids, {B});
+  microbatch.positions_BT = at::arange(T).unsqueeze(0).expand({B, T}).contiguous();
+  return microbatch;
+}
+
+Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)
+    : plan_(plan),
+      train_(train),
+      comm_(comm),
+      mutation_(mutation),
+      share_(share_of(plan, comm, mutation)),
+      weights_(plan.parameters, scalar_type(plan.config.training.dtype), plan.bundle_elements),
+      model_(plan.architecture, weights_, fused_primitives(), model_options(plan.config)),
+      optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
+                            .beta2 = plan.config.optimizer.beta2,
+                            .eps = plan.config.optimizer.eps,
+                            .weight_decay = plan.config.optimizer.weight_decay}),
+      reducer_(comm, weights_.bundled_gradients(), plan.buckets, uses_of(model_, weights_)),
+      executor_(model_, weights_, reducer_) {
+  if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
+}
+
+double Session::learning_rate(int64_t step) const {
+  const Config& c = plan_.config;
+  return LrSchedule{.lr = c.optimizer.lr,
+                    .steps = c.training.steps,
+                    .warmup_steps = c.lr_scheduler.warmup_steps,
+                    .decay_type = c.lr_scheduler.decay_type,
+                    .decay_ratio = c.lr_scheduler.decay_ratio,
+                    .min_lr_factor = c.lr_scheduler.min_lr_factor}
+      .at(step);
+}
+
+Microbatch Session::load(int64_t step, int microbatch) const {
+  const Range range = share_.microbatches[static_cast<size_t>(microbatch)];
+  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()));
+  const int64_t labels = train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
+  batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
+  batch.step = step;
+  return batch;
+}
+
+StepResult Session::gradients(int64_t step, const Signals& signals) {
+  StepResult result;
+  at::Tensor bundle = weights_.bundle();
+  auto put = [&](int64_t slot, double value) { bundle[slot] = value; };
+  bundle.zero_();
+  put(Bundle::kTerminate, signals.terminate ? 1 : 0);
+  put(Bundle::kInterrupt, signals.interrupt ? 1 : 0);
+  put(Bundle::slot(comm_.rank(), Bundle::kPeakMib), signals.peak_memory_bytes / (1 << 20));
+  put(Bundle::slot(comm_.rank(), Bundle::kWaitSeconds), signals.wait_seconds);
+
+  const auto& row = plan_.schedule.rows[0];
+  const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
+                                  [](const Range& r) { return r.size() > 0; });
+  executor_.run(row, {.load =
+                          [&](int microbatch) {
+                            const auto start = std::chrono::steady_clock::now();
+                            Microbatch batch = load(step, microbatch);
+                            result.data_seconds +=
+                                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+                            return batch;
+                          },
+                      .live_microbatches = live,
+                      .announce =
+                          [&](const Action& action, size_t index) {
+                            comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action), index + 1,
+                                                           row.size(), step));
+                          },
+                      .loss = [&](double sum) { put(Bundle::kLoss, sum); }});
+
+  if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.mesh().axis_size("data"));
+  const at::Tensor seen = bundle.to(at::kDouble);
+  const double* slots = seen.const_data_ptr<double>();
+  result.loss = slots[Bundle::kLoss];
+  result.terminate = slots[Bundle::kTerminate] > 0;
+  result.interrupt = slots[Bundle::kInterrupt] > 0;
+  for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
+    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::slot(rank, Bundle::kPeakMib)] * (1 << 20));
+    result.wait_seconds = std::max(result.wait_seconds, slots[Bundle::slot(rank, Bundle::kWaitSeconds)]);
+  }
+  result.valid_labels = train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
+  result.norm = gradient_norm(weights_);
+  return result;
+}
+
+void Session::update(int64_t step, const StepResult& result) {
+  optimizer_.step(step, learning_rate(step), clip_factor(result.norm, plan_.config.training.max_norm));
+}
+
+Session::Validation Session::validate(const Loader& held_out, int64_t batches,
+                                      std::span<const int32_t> bytes_of_token) const {
+  at::NoGradGuard no_grad;
+  const auto& training = plan_.config.training;
+  at::Tensor sums = at::zeros({3}, at::kDouble);
+  double* sum = sums.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < batches; ++i) {
+    const int64_t first = i * training.global_batch_size;
+    if (first >= held_out.num_samples()) break;
+    const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
+    const int data_ranks = comm_.mesh().axis_size("data");
+    const auto share = data_share(size, training.local_batch_size, data_ranks, comm_.mesh().coord(comm_.rank(), "data"));
+    for (const Range& range : share.microbatches) {
+      if (range.size() == 0) continue;
+      const Batch batch = held_out.batch(first + range.begin, range.size());
+      sum[0] += model_.forward(to_microbatch(batch)).item<double>();
+      for (const int64_t label : batch.labels) {
+        if (label == kIgnoredLabel) continue;
+        sum[1] += 1;
+        sum[2] += bytes_of_token[static_cast<size_t>(label)];
+      }
+    }
+  }
+  comm_.all_reduce(sums, {"data"}).wait();
+  return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
+}
+
+}  // namespace orthant

@@ -1,0 +1,84 @@
+// Session: one rank's part of a run, from a Plan: weights, model, optimizer, and the step that moves them.
+#pragma once
+
+#include "data/loader.h"
+#include "model/optimizer.h"
+#include "model/transformer.h"
+#include "parallel/data/run.h"
+#include "plan/plan.h"
+#include "runtime/executor.h"
+
+#include <cstdint>
+#include <memory>
+
+namespace orthant {
+
+/// What all ranks know after the reductions of a step.
+struct StepResult {
+  double loss = 0;       // of the whole global batch, nats a token
+  double norm = 0;       // of all gradients, before clipping
+  int64_t valid_labels = 0;
+  bool terminate = false, interrupt = false;  // some rank was asked to
+  double peak_memory_bytes = 0;               // of the largest rank, before this step
+  double wait_seconds = 0;                    // exposed, of the largest rank, in the step before
+  double data_seconds = 0;                    // of this rank
+};
+
+/// Mistakes that `verify` must catch, planted on purpose: the negative controls.
+enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard };
+
+class Session {
+ public:
+  Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation = Mutation::none);
+  Session(const Session&) = delete;
+
+  /// What this rank tells the others with the next step.
+  struct Signals {
+    bool terminate = false, interrupt = false;
+    double peak_memory_bytes = 0, wait_seconds = 0;
+  };
+  /// Gradients of global batch number step (from 1), summed over all ranks.
+  StepResult gradients(int64_t step, const Signals& signals);
+  /// Clips and updates.
+  void update(int64_t step, const StepResult& result);
+
+  /// Sums over the held-out sequences, in one all-reduce over the data axis.
+  struct Validation {
+    double nats = 0;
+    int64_t labels = 0;
+    int64_t bytes = 0;  // of text that the labels stand for
+  };
+  Validation validate(const Loader& held_out, int64_t batches, std::span<const int32_t> bytes_of_token) const;
+
+  /// The first tensor that is not finite: a weight, then what forward makes of the batch of that step, in order. Empty
+  /// when this rank sees none.
+  std::string first_not_finite(int64_t step) const;
+
+  Weights& weights() { return weights_; }
+  Optimizer& optimizer() { return optimizer_; }
+  const Transformer& model() const { return model_; }
+  double learning_rate(int64_t step) const;
+
+ private:
+  Microbatch load(int64_t step, int microbatch) const;
+  int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
+
+  const Plan& plan_;
+  const Loader& train_;
+  Comm& comm_;
+  Mutation mutation_;
+  DataShare share_;
+  Weights weights_;
+  Transformer model_;
+  Optimizer optimizer_;
+  GradientReducer reducer_;
+  Executor executor_;
+};
+
+/// "float32" -> at::kFloat and so on.
+at::ScalarType scalar_type(const std::string& dtype);
+
+/// Tensors of some samples, positions from 0 in each sequence.
+Microbatch to_microbatch(const Batch& batch);
+
+}  // namespace orthant
