@@ -12,10 +12,9 @@ namespace HWY_NAMESPACE {
 
 template <class T>
 HWY_INLINE Vec<T> sigmoid(Vec<T> x) {
-  // Beyond the limit exp leaves its range; there the sigmoid is below the smallest normal number anyway.
-  const auto limit = splat<T>(sizeof(Wide<T>) == 4 ? 88.0 : 706.0);
+  // The limit is exp_to_88's; beyond it the sigmoid is below the smallest normal float anyway.
   const auto one = splat<T>(1.0);
-  return hn::Div(one, hn::Add(one, exp_or_nan<T>(hn::Min(hn::Neg(x), limit))));
+  return hn::Div(one, hn::Add(one, exp_to_88<T>(hn::Min(hn::Neg(x), splat<T>(88.0)))));
 }
 
 template <class T>

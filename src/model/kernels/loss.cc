@@ -30,7 +30,7 @@ HWY_INLINE double row_exp_sum(const T* logits, int64_t vocab, Vec<T> maximum) {
   for (int64_t first = 0; first < vocab; first += kSumTerms) {
     const T* block = logits + first;
     sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-      const auto value = exp_or_nan<T>(hn::Sub(load(block + i, part), maximum));
+      const auto value = exp_to_88<T>(hn::Sub(load(block + i, part), maximum));
       return hn::Add(total, keep<T>(value, hn::Zero(Tag<T>()), part));
     });
   }
@@ -55,10 +55,10 @@ void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64
     if (!args.write_gradient) continue;
     const auto factor = splat<T>(args.scale / sum);
     for_vectors<T>(args.vocab, [=](int64_t i, auto part) ORTHANT_BODY {
-      const auto value = exp_or_nan<T>(hn::Sub(load(logits + i, part), maximum));
+      const auto value = exp_to_88<T>(hn::Sub(load(logits + i, part), maximum));
       store(hn::Mul(value, factor), logits + i, part);
     });
-    const auto share = hn::Mul(exp_or_nan<T>(hn::Sub(picked, maximum)), factor);
+    const auto share = hn::Mul(exp_to_88<T>(hn::Sub(picked, maximum)), factor);
     store(hn::Sub(share, splat<T>(args.scale)), logits + label, Tail{1});
   }
 }

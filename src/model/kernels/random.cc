@@ -37,11 +37,9 @@ void dropout_elements(const Dropout<T>& args, int64_t begin, int64_t end) {
     const uint64_t index = args.first_index + static_cast<uint64_t>(chunk);
     const int64_t skip = static_cast<int64_t>(index % 4);
     philox_words(args.seed, args.stream, index / 4, (skip + count + 3) / 4, drawn);
-    uint32_t words[kChunk + kSlack];
-    __builtin_memcpy(words, drawn, sizeof(drawn));
     const T* x = args.x + chunk;
     T* y = args.y + chunk;
-    const uint32_t* first_word = words + skip;
+    const uint32_t* first_word = reinterpret_cast<const uint32_t*>(drawn) + skip;
     for_vectors<T>(count, [=](int64_t i, auto part) ORTHANT_BODY {
       const auto kept = at_least(first_word + i, threshold, Wide<T>());
       store(hn::IfThenElseZero(kept, hn::Mul(load(x + i, part), factor)), y + i, part);

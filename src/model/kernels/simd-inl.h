@@ -90,8 +90,8 @@ HWY_INLINE Vec<Bf16> store(Vec<Bf16> value, Bf16* to, Full) {
   const hn::Rebind<int32_t, Tag<float>> i32;
   const hn::Rebind<uint16_t, Tag<float>> u16;
   const auto bits = hn::BitCast(u32, value);
-  const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(u32, 1u));
-  const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(u32, 0x7FFFu)));
+  const auto odd = hn::TestBit(bits, hn::Set(u32, 0x10000u));
+  const auto rounded = hn::Add(bits, hn::IfThenElse(odd, hn::Set(u32, 0x8000u), hn::Set(u32, 0x7FFFu)));
   const auto quiet = hn::Or(bits, hn::Set(u32, 0x400000u));
   const auto chosen = hn::IfThenElse(hn::RebindMask(u32, hn::IsNaN(value)), quiet, rounded);
   const auto upper = hn::ShiftRight<16>(chosen);
