@@ -74,7 +74,8 @@ void define_generate(CLI::App& app, Command& command) {
   app.add_option("DIRECTORY", arguments.directory, "a run folder, a checkpoint or a Hugging Face directory")
       ->required()
       ->type_name("");
-  app.add_option("--prompt", arguments.prompt, "text to go on from; default: the start of a document")->type_name("TEXT");
+  app.add_option("--prompt", arguments.prompt, "text to go on from; default: the start of a document")
+      ->type_name("TEXT");
   app.add_option("--max-new-tokens", arguments.max_new_tokens, "tokens to make; default 200")
       ->type_name("N")
       ->check(number([](double n) { return n >= 1; }, "at least 1"));
@@ -101,23 +102,44 @@ void define_doctor(CLI::App& app, Command& command) {
 
 const std::vector<CommandEntry>& commands() {
   static const std::vector<CommandEntry> entries = {
-      {"train", "RUN_FILE [OPTIONS] [SETTINGS]", "train on text, over the ranks of the run file",
+      {"train",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "train on text, over the ranks of the run file",
        {"orthant train examples/jargon.toml", "orthant train run.toml --training.steps 20 run.ranks=2",
         "torchrun --no-python --nproc-per-node 2 orthant train run.toml --resume"},
-       true, define_train},
-      {"plan", "RUN_FILE [OPTIONS] [SETTINGS]", "show who will hold and do what: bytes, memory, schedule",
-       {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64", "orthant plan run.toml --svg schedule.svg"},
-       true, define_plan},
-      {"verify", "RUN_FILE [OPTIONS] [SETTINGS]", "compare the layout with one device, in float64",
-       {"orthant verify run.toml", "orthant verify run.toml --steps 5 run.ranks=3"}, true, define_verify},
-      {"tokenize", "INPUT... --output PREFIX [OPTIONS]", "turn text into PREFIX.bin and PREFIX.idx",
+       true,
+       define_train},
+      {"plan",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "show who will hold and do what: bytes, memory, schedule",
+       {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64",
+        "orthant plan run.toml --svg schedule.svg"},
+       true,
+       define_plan},
+      {"verify",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "compare the layout with one device, in float64",
+       {"orthant verify run.toml", "orthant verify run.toml --steps 5 run.ranks=3"},
+       true,
+       define_verify},
+      {"tokenize",
+       "INPUT... --output PREFIX [OPTIONS]",
+       "turn text into PREFIX.bin and PREFIX.idx",
        {"orthant tokenize 'books/*.txt' --output books", "orthant tokenize a.txt --output a --tokenizer train:8000"},
-       false, define_tokenize},
-      {"generate", "DIRECTORY [OPTIONS]", "make text with a trained model",
+       false,
+       define_tokenize},
+      {"generate",
+       "DIRECTORY [OPTIONS]",
+       "make text with a trained model",
        {"orthant generate runs/jargon --prompt 'A hacker is'", "orthant generate runs/jargon --temperature 0"},
-       false, define_generate},
-      {"report", "RUN_DIR", "write RUN_DIR/report.html: loss, throughput, memory", {"orthant report runs/jargon"},
-       false, define_report},
+       false,
+       define_generate},
+      {"report",
+       "RUN_DIR",
+       "write RUN_DIR/report.html: loss, throughput, memory",
+       {"orthant report runs/jargon"},
+       false,
+       define_report},
       {"doctor", "[--json]", "tell what this machine has and lacks", {"orthant doctor"}, false, define_doctor},
   };
   return entries;
@@ -126,8 +148,9 @@ const std::vector<CommandEntry>& commands() {
 std::string overview() {
   std::string text = "Orthant trains transformers over many devices.\n\nusage: orthant COMMAND ...\n\n";
   for (const CommandEntry& entry : commands()) text += fmt::format("  {:<10}{}\n", entry.name, entry.summary);
-  return text + "\nexample: orthant train examples/jargon.toml\n"
-                "help:    orthant COMMAND --help, or orthant --help-all\n";
+  return text +
+         "\nexample: orthant train examples/jargon.toml\n"
+         "help:    orthant COMMAND --help, or orthant --help-all\n";
 }
 
 std::string options_text(const CLI::App& app) {
@@ -174,8 +197,8 @@ std::string help_all() {
 }
 
 [[noreturn]] void refuse(const CommandEntry& entry, const std::string& problem) {
-  throw UsageError(fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage,
-                               entry.name));
+  throw UsageError(
+      fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage, entry.name));
 }
 
 void refuse_extra(const CommandEntry& entry, const CLI::App& app, const std::string& extra) {

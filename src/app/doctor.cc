@@ -56,7 +56,8 @@ int usable_cores() {
 
 Finding check_cpu() {
   const int cores = usable_cores();
-  Finding finding{"cpu", fmt::format("{}, {} cores usable", proc_field(read_all("/proc/cpuinfo"), "model name"), cores), ""};
+  Finding finding{"cpu", fmt::format("{}, {} cores usable", proc_field(read_all("/proc/cpuinfo"), "model name"), cores),
+                  ""};
   // A container's share of time, "quota period" in microseconds or "max period".
   std::istringstream limit(read_all("/sys/fs/cgroup/cpu.max"));
   double quota = 0, period = 0;
@@ -82,7 +83,8 @@ Finding check_memory() {
   const std::string text = read_all("/proc/meminfo");
   const auto kib = [&](const char* name) { return std::atof(proc_field(text, name).c_str()) * 1024; };
   double available = kib("MemAvailable");
-  Finding finding{"memory", fmt::format("{} of {} available", human_bytes(available), human_bytes(kib("MemTotal"))), ""};
+  Finding finding{"memory", fmt::format("{} of {} available", human_bytes(available), human_bytes(kib("MemTotal"))),
+                  ""};
   double limit = 0, used = 0;
   if (std::istringstream(read_all("/sys/fs/cgroup/memory.max")) >> limit) {
     std::istringstream(read_all("/sys/fs/cgroup/memory.current")) >> used;
@@ -115,7 +117,8 @@ Finding check_threads() {
 Finding check_allocator() {
   if (dlsym(RTLD_DEFAULT, "mi_malloc") != nullptr) return {"allocator", "mimalloc", ""};
   if (dlsym(RTLD_DEFAULT, "tc_malloc") != nullptr) return {"allocator", "tcmalloc", ""};
-  return {"allocator", "the system's", "large blocks go back to the kernel after each use; build with mimalloc (libmimalloc-dev)"};
+  return {"allocator", "the system's",
+          "large blocks go back to the kernel after each use; build with mimalloc (libmimalloc-dev)"};
 }
 
 Finding check_launcher() {
@@ -133,7 +136,8 @@ Finding check_loopback() {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool works = descriptor >= 0 && ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+  const bool works = descriptor >= 0 &&
+                     ::bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
                      ::listen(descriptor, 1) == 0;
   if (descriptor >= 0) ::close(descriptor);
   return {"loopback", works ? "ranks of this machine can meet over 127.0.0.1" : "cannot listen on 127.0.0.1",
@@ -145,7 +149,8 @@ Finding check_space(const std::string& name, const std::string& path, double lea
   if (::statvfs(path.c_str(), &space) != 0) return {name, "not there", advice};
   const double unit = static_cast<double>(space.f_frsize);
   const double free = static_cast<double>(space.f_bavail) * unit;
-  return {name, fmt::format("{} free of {}", human_bytes(free), human_bytes(static_cast<double>(space.f_blocks) * unit)),
+  return {name,
+          fmt::format("{} free of {}", human_bytes(free), human_bytes(static_cast<double>(space.f_blocks) * unit)),
           free < least_bytes ? advice : ""};
 }
 
@@ -177,7 +182,8 @@ std::vector<Finding> examine() {
                   "transports through shared memory need room; in Docker: docker run --shm-size=1g"),
       check_program("sentencepiece", {"spm_train", "spm_encode"},
                     "data.tokenizer = \"byte\" works without; for others: apt-get install sentencepiece"),
-      check_space("disk", ".", 2 * kGib, "a checkpoint holds 12 bytes or more per parameter; point job.dump_folder to a larger disk"),
+      check_space("disk", ".", 2 * kGib,
+                  "a checkpoint holds 12 bytes or more per parameter; point job.dump_folder to a larger disk"),
   };
 }
 
@@ -186,10 +192,8 @@ std::string as_json(const std::vector<Finding>& findings) {
   bool ok = true;
   for (const Finding& finding : findings) {
     ok = ok && finding.advice.empty();
-    checks.push_back({{"name", finding.name},
-                      {"ok", finding.advice.empty()},
-                      {"found", finding.found},
-                      {"advice", finding.advice}});
+    checks.push_back(
+        {{"name", finding.name}, {"ok", finding.advice.empty()}, {"found", finding.found}, {"advice", finding.advice}});
   }
   return nlohmann::ordered_json{{"ok", ok}, {"checks", checks}}.dump(2, ' ', false,
                                                                      nlohmann::ordered_json::error_handler_t::replace);

@@ -42,8 +42,10 @@ std::string bar_line(const BarState& state, const TerminalStyle& style) {
 }
 
 ProgressBar::ProgressBar(std::string label)
-    : style_(terminal_style(STDERR_FILENO)), is_terminal_(::isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()), drawn_(start_) {
+    : style_(terminal_style(STDERR_FILENO)),
+      is_terminal_(::isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()),
+      drawn_(start_) {
   state_.label = std::move(label);
 }
 

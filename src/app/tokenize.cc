@@ -38,9 +38,10 @@ int tokenize(const TokenizeArguments& arguments) {
     spec = model_folder + "/tokenizer.model";
   }
   if (!tokenizer->caveat().empty()) fmt::print(stderr, "note: {}\n", tokenizer->caveat());
-  fmt::print("{}.bin, {}.idx: {} tokens in {} documents\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
-             "  tokenizer = \"{}\"\n",
-             prefix, prefix, grouped(writer.num_tokens()), grouped(writer.num_documents()), prefix, spec);
+  fmt::print(
+      "{}.bin, {}.idx: {} tokens in {} documents\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
+      "  tokenizer = \"{}\"\n",
+      prefix, prefix, grouped(writer.num_tokens()), grouped(writer.num_documents()), prefix, spec);
   return kDone;
 }
 

@@ -42,8 +42,7 @@ std::string Config::locate(std::string_view name) const {
 
 bool operator==(const Config& a, const Config& b) {
   // The text of a value is exact: floats are printed with as many digits as they need.
-  return std::ranges::all_of(config_table(),
-                             [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
+  return std::ranges::all_of(config_table(), [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
 }
 
 void derive_defaults(Config& config) {

@@ -1,5 +1,6 @@
-// The run file as a value: one plain struct per TOML section, members named as the keys, defaults as documented, and for
-// every value where it came from. config_table.cc holds the one table of ranges and help that all else is made from.
+// The run file as a value: one plain struct per TOML section, members named as the keys, defaults as documented, and
+// for every value where it came from. config_table.cc holds the one table of ranges and help that all else is made
+// from.
 #pragma once
 
 #include <array>
@@ -154,8 +155,8 @@ bool operator==(const Config& a, const Config& b);
 
 /// Reads the run file (an empty path: defaults alone), then the overrides, each "--section.key", "--section.key=v" or
 /// "section.key=v"; a value may follow as the next element. '-' and '_' are the same in keys, lists are "a,b", and
-/// "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError with the place and the nearest key or legal
-/// values: unknown keys, wrong types, values out of range, keys given twice in the file, TOML syntax.
+/// "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError with the place and the nearest key or
+/// legal values: unknown keys, wrong types, values out of range, keys given twice in the file, TOML syntax.
 Config load_config(const std::string& path, std::span<const std::string> overrides);
 
 /// As load_config, from text; `name` stands for the file in messages and origins.

@@ -10,9 +10,8 @@ namespace orthant {
 namespace {
 
 constexpr std::string_view kDegrees[] = {
-    "parallelism.data_parallel_degree",    "parallelism.tensor_parallel_degree", "parallelism.context_parallel_ulysses",
-    "parallelism.context_parallel_ring",   "parallelism.pipeline_parallel_degree",
-    "parallelism.expert_parallel_degree",
+    "parallelism.data_parallel_degree",  "parallelism.tensor_parallel_degree",   "parallelism.context_parallel_ulysses",
+    "parallelism.context_parallel_ring", "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree",
 };
 
 // "model.head_dim = 3 (run.toml:3) <why>".
@@ -82,8 +81,9 @@ void check_heads(const Config& config) {
                        divisors(model.hidden_size)));
   }
   if (model.head_dim % 2 != 0) {
-    refuse(config, "model.head_dim",
-           fmt::format("is odd, and rotary positions turn pairs; try {} or {}", model.head_dim - 1, model.head_dim + 1));
+    refuse(
+        config, "model.head_dim",
+        fmt::format("is odd, and rotary positions turn pairs; try {} or {}", model.head_dim - 1, model.head_dim + 1));
   }
   if (model.head_dim == 0 && model.hidden_size / model.num_attention_heads % 2 != 0) {
     refuse(config, "model.hidden_size",
@@ -119,8 +119,9 @@ void check_degrees(const Config& config) {
   for (const std::string_view key : kDegrees) {
     if (degree(config, key) != -1) continue;
     if (!first.empty()) {
-      refuse(config, key, fmt::format("and {}: only one degree can be the rest of the ranks; give the other a number",
-                                      config.locate(first)));
+      refuse(config, key,
+             fmt::format("and {}: only one degree can be the rest of the ranks; give the other a number",
+                         config.locate(first)));
     }
     first = key;
   }

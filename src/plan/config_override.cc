@@ -63,8 +63,8 @@ std::optional<Override> read_override(std::span<const std::string> arguments, si
   const Key* key = find_key(found.section + "." + found.name);
   if (key == nullptr && strip_no(found)) return found;
   const std::string* next = i + 1 < arguments.size() ? &arguments[i + 1] : nullptr;
-  const bool takes_next = next != nullptr && (key != nullptr && is_bool(*key) ? is_bool_word(*next)
-                                                                               : !next->starts_with("--"));
+  const bool takes_next =
+      next != nullptr && (key != nullptr && is_bool(*key) ? is_bool_word(*next) : !next->starts_with("--"));
   if (takes_next) {
     found.value = *next;
     found.elements = 2;
@@ -109,8 +109,8 @@ void apply_overrides(Config& config, std::span<const std::string> overrides) {
   for (size_t i = 0; i < overrides.size();) {
     const auto found = read_override(overrides, i);
     if (!found) {
-      throw ConfigError(fmt::format("{} (command line) is no setting; settings look like training.steps=20",
-                                    overrides[i]));
+      throw ConfigError(
+          fmt::format("{} (command line) is no setting; settings look like training.steps=20", overrides[i]));
     }
     apply(config, *found);
     i += found->elements;

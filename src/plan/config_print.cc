@@ -96,8 +96,8 @@ std::string config_reference() {
                        section_help(section));
     out += "|---|---|---|---|---|---|\n";
     for (const Key* key : keys_of(section)) {
-      out += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", key->name, type_name(*key), value_text(*key, defaults),
-                         key->unit, legal_text(*key), key->help);
+      out += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", key->name, type_name(*key),
+                         value_text(*key, defaults), key->unit, legal_text(*key), key->help);
     }
   }
   return out;

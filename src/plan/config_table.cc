@@ -29,8 +29,10 @@ bool is_tokenizer(std::string_view text) {
 
 bool is_csv(std::string_view text) { return text.ends_with(".csv") && text.size() > 4; }
 
-#define KEY(section, name, ...) \
-  Key { #section, #name, [](Config& config) -> Field { return &config.section.name; }, __VA_ARGS__ }
+#define KEY(section, name, ...)                                                                 \
+  Key {                                                                                         \
+#section, #name, [](Config & config) -> Field { return &config.section.name; }, __VA_ARGS__ \
+  }
 
 // clang-format off
 const Key kTable[] = {
@@ -158,9 +160,7 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
 
 }  // namespace
 
-std::span<const Key> config_table() {
-  return kTable;
-}
+std::span<const Key> config_table() { return kTable; }
 
 std::string_view section_help(std::string_view section) {
   for (const auto& [name, help] : kSections) {

@@ -109,19 +109,19 @@ void set_section(Config& config, const toml::key& name, const toml::node& node, 
   if (!node.is_table()) {
     const std::string where = place(file, name.source());
     if (section_help(section).empty()) {
-      throw ConfigError(fmt::format("{}: key {} stands outside of any section; {}", where, section,
-                                    suggest_key("", section)));
+      throw ConfigError(
+          fmt::format("{}: key {} stands outside of any section; {}", where, section, suggest_key("", section)));
     }
     throw ConfigError(fmt::format("{}: {} is a section; write [{}]", where, section, section));
   }
   if (section_help(section).empty()) {
-    throw ConfigError(fmt::format("{}: unknown section [{}]; {}", place(file, name.source()), section,
-                                  suggest_section(section)));
+    throw ConfigError(
+        fmt::format("{}: unknown section [{}]; {}", place(file, name.source()), section, suggest_section(section)));
   }
   for (const auto& [key, value] : *node.as_table()) {
     if (!seen.insert(section + "." + normal_key(key.str())).second) {
-      throw ConfigError(fmt::format("{}: {}.{} is given twice, with '-' and with '_'", place(file, key.source()), section,
-                                    normal_key(key.str())));
+      throw ConfigError(fmt::format("{}: {}.{} is given twice, with '-' and with '_'", place(file, key.source()),
+                                    section, normal_key(key.str())));
     }
     set_key(config, section, key, value, file);
   }

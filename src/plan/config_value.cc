@@ -59,8 +59,11 @@ std::vector<std::string> to_list(std::string_view word) {
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    const size_t length = byte < 0x80 ? 1 : byte >= 0xC2 && byte < 0xE0 ? 2 : byte >= 0xE0 && byte < 0xF0 ? 3
-                          : byte >= 0xF0 && byte < 0xF5 ? 4 : 0;
+    const size_t length = byte < 0x80                   ? 1
+                          : byte >= 0xC2 && byte < 0xE0 ? 2
+                          : byte >= 0xE0 && byte < 0xF0 ? 3
+                          : byte >= 0xF0 && byte < 0xF5 ? 4
+                                                        : 0;
     if (length == 0 || i + length > text.size()) return false;
     for (size_t k = 1; k < length; ++k) {
       if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
@@ -189,57 +192,57 @@ std::string value_text(const Key& key, const Config& config) {
 
 std::optional<std::string> set_from_word(const Key& key, Config& config, std::string_view word) {
   using Problem = std::optional<std::string>;
-  return std::visit(
-      Overloaded{
-          [&](bool* value) -> Problem {
-            const bool yes = word == "true" || word == "1" || word == "yes" || word == "on";
-            const bool no = word == "false" || word == "0" || word == "no" || word == "off";
-            if (!yes && !no) return "must be true or false";
-            *value = yes;
-            return {};
-          },
-          [&](int64_t* value) -> Problem {
-            const auto number = to_int(word);
-            const bool all_digits = !word.empty() && word.find_first_not_of("0123456789", word[0] == '-') == word.npos;
-            if (!number) return all_digits ? "must fit 64 bits" : "must be a whole number";
-            *value = *number;
-            return {};
-          },
-          [&](double* value) -> Problem {
-            const auto number = to_float(word);
-            if (!number) return "must be a number";
-            *value = *number;
-            return {};
-          },
-          [&](std::string* value) -> Problem {
-            *value = word;
-            return {};
-          },
-          [&](std::vector<std::string>* value) -> Problem {
-            *value = to_list(word);
-            return {};
-          },
-          [&](std::array<int64_t, 3>* value) -> Problem {
-            const auto items = to_list(word);
-            if (items.size() != 3) return "must be 3 whole numbers, as in 2,2,1";
-            for (size_t i = 0; i < 3; ++i) {
-              const auto number = to_int(items[i]);
-              if (!number) return "must be 3 whole numbers, as in 2,2,1";
-              (*value)[i] = *number;
-            }
-            return {};
-          },
-          [&](HeldOut* value) -> Problem {
-            if (const auto share = to_float(word)) {
-              *value = {*share, {}};
-            } else {
-              *value = {0.0, to_list(word)};
-              if (value->files.empty()) return "must be a number or a list of files";
-            }
-            return {};
-          },
-      },
-      key.field(config));
+  return std::visit(Overloaded{
+                        [&](bool* value) -> Problem {
+                          const bool yes = word == "true" || word == "1" || word == "yes" || word == "on";
+                          const bool no = word == "false" || word == "0" || word == "no" || word == "off";
+                          if (!yes && !no) return "must be true or false";
+                          *value = yes;
+                          return {};
+                        },
+                        [&](int64_t* value) -> Problem {
+                          const auto number = to_int(word);
+                          const bool all_digits =
+                              !word.empty() && word.find_first_not_of("0123456789", word[0] == '-') == word.npos;
+                          if (!number) return all_digits ? "must fit 64 bits" : "must be a whole number";
+                          *value = *number;
+                          return {};
+                        },
+                        [&](double* value) -> Problem {
+                          const auto number = to_float(word);
+                          if (!number) return "must be a number";
+                          *value = *number;
+                          return {};
+                        },
+                        [&](std::string* value) -> Problem {
+                          *value = word;
+                          return {};
+                        },
+                        [&](std::vector<std::string>* value) -> Problem {
+                          *value = to_list(word);
+                          return {};
+                        },
+                        [&](std::array<int64_t, 3>* value) -> Problem {
+                          const auto items = to_list(word);
+                          if (items.size() != 3) return "must be 3 whole numbers, as in 2,2,1";
+                          for (size_t i = 0; i < 3; ++i) {
+                            const auto number = to_int(items[i]);
+                            if (!number) return "must be 3 whole numbers, as in 2,2,1";
+                            (*value)[i] = *number;
+                          }
+                          return {};
+                        },
+                        [&](HeldOut* value) -> Problem {
+                          if (const auto share = to_float(word)) {
+                            *value = {*share, {}};
+                          } else {
+                            *value = {0.0, to_list(word)};
+                            if (value->files.empty()) return "must be a number or a list of files";
+                          }
+                          return {};
+                        },
+                    },
+                    key.field(config));
 }
 
 std::optional<std::string> illegal(const Key& key, Config& config) {

@@ -26,8 +26,8 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 std::string text_of(const Words& arguments) { return std::get<PrintText>(parse_command_line(arguments)).text; }
 
 TEST(CommandLine, Train) {
-  const auto arguments = std::get<TrainArguments>(parse_command_line(
-      {"train", "--training.steps", "20", "run.toml", "--resume", "run.ranks=2", "--print-config"}));
+  const auto arguments = std::get<TrainArguments>(
+      parse_command_line({"train", "--training.steps", "20", "run.toml", "--resume", "run.ranks=2", "--print-config"}));
   EXPECT_EQ(arguments.run_file, "run.toml");
   EXPECT_EQ(arguments.overrides, (Words{"--training.steps", "20", "run.ranks=2"}));
   EXPECT_TRUE(arguments.resume);
@@ -75,7 +75,8 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
       {{"train"}, "RUN_FILE is required"},
       {{"train", "--xyzzy"}, "unknown option --xyzzy"},
       {{"train", "a.toml", "b.toml"}, "unexpected argument b.toml"},
-      {{"train", "a.toml", "--training.stepz=3"}, "unknown key training.stepz (command line); did you mean training.steps?"},
+      {{"train", "a.toml", "--training.stepz=3"},
+       "unknown key training.stepz (command line); did you mean training.steps?"},
       {{"train", "a.toml", "training.steps=0"}, "training.steps = 0 (command line) must be at least 1"},
       {{"doctor", "training.steps=1"}, "unexpected argument training.steps=1"},
       {{"tokenize", "a.txt"}, "--output is required"},
@@ -108,15 +109,21 @@ TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
     for (const std::string& line : split(text, '\n')) EXPECT_LE(line.size(), 100U) << line;
   }
   const std::string train = text_of({"train", "--help"});
-  EXPECT_NE(train.find("  --resume              go on from the newest checkpoint of the run folder\n"), std::string::npos) << train;
+  EXPECT_NE(train.find("  --resume              go on from the newest checkpoint of the run folder\n"),
+            std::string::npos)
+      << train;
   for (const std::string& key : config_keys()) EXPECT_NE(train.find("--" + key), std::string::npos) << key;
   EXPECT_EQ(text_of({"report", "--help"}).find("--training.steps"), std::string::npos);
   EXPECT_NE(text_of({"--help-all"}).find("--temperature T"), std::string::npos);
 }
 
 TEST(ProgressBar, Line) {
-  const BarState state = {.label = "tokenizing", .bytes_done = 786432, .bytes_total = 1048576, .tokens = 512000,
-                          .elapsed_s = 12, .bytes_per_s = 65536};
+  const BarState state = {.label = "tokenizing",
+                          .bytes_done = 786432,
+                          .bytes_total = 1048576,
+                          .tokens = 512000,
+                          .elapsed_s = 12,
+                          .bytes_per_s = 65536};
   EXPECT_EQ(bar_line(state, {}), "tokenizing:  75%|#######   | 768.0 KiB/1.0 MiB, 512k tokens [12s<4s, 64.0 KiB/s]");
   EXPECT_EQ(bar_line(state, {.unicode = true}),
             "tokenizing:  75%|\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u258c  | 768.0 KiB/1.0 MiB, 512k tokens "

@@ -42,9 +42,8 @@ TEST(Tokenize, WritesADatasetAndSaysHowToUseIt) {
   std::ofstream(folder / "a.txt") << "ab\n";
   std::ofstream(folder / "b.txt") << "c\n<|endoftext|>\nd\n";
   const std::string prefix = folder / "out/both";
-  const std::string text = printed_by([&] {
-    EXPECT_EQ(tokenize({.inputs = {folder / "*.txt"}, .output = prefix + ".bin"}), kDone);
-  });
+  const std::string text =
+      printed_by([&] { EXPECT_EQ(tokenize({.inputs = {folder / "*.txt"}, .output = prefix + ".bin"}), kDone); });
   const IndexedDataset dataset = IndexedDataset::open(prefix, 257);
   EXPECT_EQ(dataset.num_documents(), 3);
   std::vector<int32_t> tokens(static_cast<size_t>(dataset.document_length(0)));
@@ -74,8 +73,8 @@ TEST(Doctor, TellsEveryFinding) {
     all_ok = all_ok && check["ok"].get<bool>();
   }
   EXPECT_EQ(answer["ok"].get<bool>(), all_ok);
-  EXPECT_EQ(names, (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "allocator",
-                                          "launcher", "loopback", "/dev/shm", "sentencepiece", "disk"}));
+  EXPECT_EQ(names, (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads",
+                                          "allocator", "launcher", "loopback", "/dev/shm", "sentencepiece", "disk"}));
   const std::string text = printed_by([] { doctor({}); });
   for (const std::string& name : names) EXPECT_NE(text.find(" " + name + " "), std::string::npos) << text;
 }

@@ -45,7 +45,8 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[training]\n\nlr = 1.0", "run.toml:3:1: unknown key training.lr; did you mean optimizer.lr?"},
       {"[trainnig]\nsteps = 3", "run.toml:1:2: unknown section [trainnig]; did you mean [training]?"},
       {"[xyzzy.a]\nb = 3",
-       "run.toml:1:2: unknown section [xyzzy]; the sections are job, run, model, data, training, activation_checkpoint, "
+       "run.toml:1:2: unknown section [xyzzy]; the sections are job, run, model, data, training, "
+       "activation_checkpoint, "
        "optimizer, lr_scheduler, validation, metrics, checkpoint, parallelism"},
       {"[validation]\nplugh = 3", "run.toml:2:1: unknown key validation.plugh; [validation] has freq, steps"},
       {"seq_len = 3", "run.toml:1:1: key seq_len stands outside of any section; did you mean training.seq_len?"},
@@ -55,7 +56,8 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[training]\nsteps = 2.5", "training.steps = 2.5 (run.toml:2:9) must be a whole number"},
       {"[training]\nsteps = 0", "training.steps = 0 (run.toml:2:9) must be at least 1"},
       {"[training]\nseed = -1", "training.seed = -1 (run.toml:2:8) must be at least 0"},
-      {"[training]\nseed = 99999999999999999999", "run.toml:2:28: Error while parsing decimal integer: "
+      {"[training]\nseed = 99999999999999999999",
+       "run.toml:2:28: Error while parsing decimal integer: "
        "'99999999999999999999' is not representable in 64 bits"},
       {"[model]\ndropout = 1.0", "model.dropout = 1.0 (run.toml:2:11) must be at least 0 and below 1"},
       {"[model]\nrope_theta = 0", "model.rope_theta = 0 (run.toml:2:14) must be above 0"},
@@ -63,11 +65,14 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[optimizer]\nlr = inf", "optimizer.lr = inf (run.toml:2:6) is not finite"},
       {"[optimizer]\nname = \"adam\"",
        "optimizer.name = 'adam' (run.toml:2:8) must be \"adamw\"; did you mean \"adamw\"?"},
-      {"[training]\ndtype = \"fp32\"", "training.dtype = 'fp32' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
+      {"[training]\ndtype = \"fp32\"",
+       "training.dtype = 'fp32' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
        "\"float64\""},
-      {"[training]\ndtype = \"bfloat\"", "training.dtype = 'bfloat' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
+      {"[training]\ndtype = \"bfloat\"",
+       "training.dtype = 'bfloat' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
        "\"float64\"; did you mean \"bfloat16\"?"},
-      {"[data]\ntokenizer = \"train:0\"", "data.tokenizer = 'train:0' (run.toml:2:13) must be \"byte\", FILE.model or "
+      {"[data]\ntokenizer = \"train:0\"",
+       "data.tokenizer = 'train:0' (run.toml:2:13) must be \"byte\", FILE.model or "
        "train:N"},
       {"[data]\npath = [1, 2]", "data.path = [ 1, 2 ] (run.toml:2:8) must be a list of strings"},
       {"[data]\nvalidation = true", "data.validation = true (run.toml:2:14) must be a number or a list of files"},
@@ -77,7 +82,8 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[parallelism]\npipeline_parallel_degree = 0",
        "parallelism.pipeline_parallel_degree = 0 (run.toml:2:28) must be at least 1, or -1"},
       {"[parallelism]\ntensor_parallel_mesh = [1, 2]",
-       "parallelism.tensor_parallel_mesh = [ 1, 2 ] (run.toml:2:24) must be a list of 3 whole numbers, as in [2, 2, 1]"},
+       "parallelism.tensor_parallel_mesh = [ 1, 2 ] (run.toml:2:24) must be a list of 3 whole numbers, as in [2, 2, "
+       "1]"},
       {"[training]\nseq_len = 3\nseq-len = 4", "run.toml:2:1: training.seq_len is given twice, with '-' and with '_'"},
   };
   for (const BadFile& bad : table) EXPECT_EQ(error_of(bad.text), bad.message) << bad.text;
@@ -101,19 +107,21 @@ TEST(Config, TomlErrorsNameThePlace) {
 TEST(Config, BadOverridesAreRefused) {
   const std::pair<Words, std::string> table[] = {
       {{"--training.stepz", "3"}, "unknown key training.stepz (command line); did you mean training.steps?"},
-      {{"--trainig.steps=3"},
-       "unknown key trainig.steps (command line); did you mean training.steps?"},
+      {{"--trainig.steps=3"}, "unknown key trainig.steps (command line); did you mean training.steps?"},
       {{"training.steps=ten"}, "training.steps = ten (command line) must be a whole number"},
       {{"training.steps=2.5"}, "training.steps = 2.5 (command line) must be a whole number"},
-      {{"training.steps=99999999999999999999"}, "training.steps = 99999999999999999999 (command line) must fit 64 bits"},
+      {{"training.steps=99999999999999999999"},
+       "training.steps = 99999999999999999999 (command line) must fit 64 bits"},
       {{"--xyzzy.steps=3"}, "unknown key xyzzy.steps (command line); did you mean training.steps or validation.steps?"},
       {{"--xyzzy.plugh=3"},
-       "unknown key xyzzy.plugh (command line); the sections are job, run, model, data, training, activation_checkpoint, "
+       "unknown key xyzzy.plugh (command line); the sections are job, run, model, data, training, "
+       "activation_checkpoint, "
        "optimizer, lr_scheduler, validation, metrics, checkpoint, parallelism"},
       {{"--training.steps="}, "training.steps =  (command line) must be a whole number"},
       {{"--training.steps"}, "training.steps (command line) needs a value: --training.steps VALUE"},
       {{"--training.steps", "--run.ranks=2"}, "training.steps (command line) needs a value: --training.steps VALUE"},
-      {{"--training.no-steps"}, "unknown key training.no_steps (command line); [training] has steps, seq_len, global_batch_size, "
+      {{"--training.no-steps"},
+       "unknown key training.no_steps (command line); [training] has steps, seq_len, global_batch_size, "
        "local_batch_size, dtype, max_norm, seed, seed_weights"},
       {{"training.steps=-4"}, "training.steps = -4 (command line) must be at least 1"},
       {{"metrics.enable_tensorboard=maybe"}, "metrics.enable_tensorboard = maybe (command line) must be true or false"},
@@ -128,7 +136,8 @@ TEST(Config, BadOverridesAreRefused) {
 TEST(Config, KeysThatContradictEachOtherAreRefused) {
   const BadFile table[] = {
       {"[training]\nlocal_batch_size = 64",
-       "training.local_batch_size = 64 (run.toml:2) is more than training.global_batch_size = 32 (default); set it to 32 "
+       "training.local_batch_size = 64 (run.toml:2) is more than training.global_batch_size = 32 (default); set it to "
+       "32 "
        "or less"},
       {"[training]\nsteps = 5\n[lr_scheduler]\nwarmup_steps = 6",
        "lr_scheduler.warmup_steps = 6 (run.toml:4) is more than training.steps = 5 (run.toml:2); set it to 5 or less"},
@@ -136,10 +145,12 @@ TEST(Config, KeysThatContradictEachOtherAreRefused) {
        "training.seq_len = 2048 (run.toml:2) is more than model.max_position_embeddings = 1024 (default); shorten the "
        "one to 1024 or raise the other to 2048"},
       {"[model]\nnum_key_value_heads = 3",
-       "model.num_key_value_heads = 3 (run.toml:2) does not divide model.num_attention_heads = 8 (default); try 1, 2, 4 "
+       "model.num_key_value_heads = 3 (run.toml:2) does not divide model.num_attention_heads = 8 (default); try 1, 2, "
+       "4 "
        "or 8"},
       {"[model]\nnum_attention_heads = 6\nnum_key_value_heads = 3\nhidden_size = 20",
-       "model.num_attention_heads = 6 (run.toml:2) does not divide model.hidden_size = 20 (run.toml:4); try 1, 2, 4, 5, "
+       "model.num_attention_heads = 6 (run.toml:2) does not divide model.hidden_size = 20 (run.toml:4); try 1, 2, 4, "
+       "5, "
        "10 or 20, or set model.head_dim"},
       {"[model]\nhead_dim = 33",
        "model.head_dim = 33 (run.toml:2) is odd, and rotary positions turn pairs; try 32 or 34"},
@@ -158,7 +169,8 @@ TEST(Config, KeysThatContradictEachOtherAreRefused) {
       {"[model]\nfrom = '/nonexistent/model'",
        "model.from = \"/nonexistent/model\" (run.toml:2) is not a directory; name one that holds a config.json"},
       {"[parallelism]\npipeline_parallel_degree = -1",
-       "parallelism.pipeline_parallel_degree = -1 (run.toml:2) and parallelism.data_parallel_degree = -1 (default): only "
+       "parallelism.pipeline_parallel_degree = -1 (run.toml:2) and parallelism.data_parallel_degree = -1 (default): "
+       "only "
        "one degree can be the rest of the ranks; give the other a number"},
   };
   for (const BadFile& bad : table) EXPECT_EQ(check_error_of(bad.text), bad.message) << bad.text;
@@ -172,11 +184,14 @@ TEST(Config, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "run.transport = \"ucx\" (command line): this build of Orthant has no UCX; set it to \"auto\" or \"gloo\""},
       {"run.transport=nccl",
        "run.transport = \"nccl\" (command line): this build of Orthant has no NCCL; set it to \"auto\" or \"gloo\""},
-      {"model.architecture=gpt2", "model.architecture = \"gpt2\" (command line): this version of Orthant trains LLaMA "
+      {"model.architecture=gpt2",
+       "model.architecture = \"gpt2\" (command line): this version of Orthant trains LLaMA "
        "models only; set it to \"llama\""},
-      {"model.objective=masked", "model.objective = \"masked\" (command line): this version of Orthant trains causal "
+      {"model.objective=masked",
+       "model.objective = \"masked\" (command line): this version of Orthant trains causal "
        "language models only; set it to \"causal\""},
-      {"parallelism.zero_stage=1", "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
+      {"parallelism.zero_stage=1",
+       "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
        "and optimizer state whole on every rank; set it to 0"},
       {"parallelism.tensor_parallel_degree=3",
        fmt::format("parallelism.tensor_parallel_degree = 3 (command line){}1", kDataOnly)},
@@ -204,8 +219,9 @@ TEST(Config, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const Abilities all = {.cuda = true, .ucx = true, .nccl = true};
   EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=nccl"}, all), "no error");
   EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, all), "no error");
-  EXPECT_EQ(check_error_of("", {"run.transport=nccl"}, all),
-            "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
+  EXPECT_EQ(
+      check_error_of("", {"run.transport=nccl"}, all),
+      "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
 }
 
 TEST(Config, AModelDirectoryNeedsItsConfig) {
@@ -214,7 +230,8 @@ TEST(Config, AModelDirectoryNeedsItsConfig) {
   std::filesystem::create_directories(folder);
   const std::string text = fmt::format("[model]\nfrom = '{}'", folder.string());
   EXPECT_EQ(check_error_of(text), fmt::format("model.from = \"{}\" (run.toml:2) holds no config.json; name a Hugging "
-                                              "Face directory or a checkpoint", folder.string()));
+                                              "Face directory or a checkpoint",
+                                              folder.string()));
   std::ofstream(folder / "config.json") << "{}";
   EXPECT_EQ(check_error_of(text), "no error");
   std::filesystem::remove_all(folder);
@@ -231,9 +248,12 @@ TEST(Config, MutatedFilesAreReadOrRefused) {
     for (uint64_t edits = random() % 4 + 1; edits > 0 && !text.empty(); --edits) {
       const size_t at = random() % text.size();
       const char letter = letters[random() % letters.size()];
-      if (random() % 2 == 0) text[at] = letter;
-      else if (random() % 2 == 0) text.insert(at, 1, letter);
-      else text.erase(at, random() % 20);
+      if (random() % 2 == 0)
+        text[at] = letter;
+      else if (random() % 2 == 0)
+        text.insert(at, 1, letter);
+      else
+        text.erase(at, random() % 20);
     }
     try {
       const Config config = parse_config(text, "mutated.toml", {});

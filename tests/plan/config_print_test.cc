@@ -21,8 +21,24 @@ int64_t below(Random& random, int64_t end) { return static_cast<int64_t>(random(
 
 // Letters that TOML must escape are drawn often.
 std::string random_text(Random& random) {
-  static const std::vector<std::string> letters = {"a", "Z", "7", " ", "\"", "\\", "\n", "\t", "\x01", "\x7f", "#",
-                                                   "'", "=", "[", "]", ",", "\xc3\xa9", "\xe2\x82\xac",
+  static const std::vector<std::string> letters = {"a",
+                                                   "Z",
+                                                   "7",
+                                                   " ",
+                                                   "\"",
+                                                   "\\",
+                                                   "\n",
+                                                   "\t",
+                                                   "\x01",
+                                                   "\x7f",
+                                                   "#",
+                                                   "'",
+                                                   "=",
+                                                   "[",
+                                                   "]",
+                                                   ",",
+                                                   "\xc3\xa9",
+                                                   "\xe2\x82\xac",
                                                    "\xf0\x9f\xa6\x8b"};
   std::string text;
   for (int64_t i = below(random, 12); i > 0; --i) text += letters[random() % letters.size()];
@@ -49,7 +65,8 @@ struct Randomize {
   int64_t whole() const {
     if (key.legal.or_minus_one && below(random, 4) == 0) return -1;
     const auto least = static_cast<int64_t>(key.legal.least);
-    const int64_t most = std::isfinite(key.legal.most) ? static_cast<int64_t>(key.legal.most) : int64_t{1} << below(random, 62);
+    const int64_t most =
+        std::isfinite(key.legal.most) ? static_cast<int64_t>(key.legal.most) : int64_t{1} << below(random, 62);
     return least + below(random, std::max<int64_t>(most - least, 0) + 1);
   }
   void operator()(bool* value) const { *value = below(random, 2) == 1; }
@@ -85,7 +102,8 @@ TEST(ConfigPrint, EqualityNoticesEverySingleKey) {
   for (const Key& key : config_table()) {
     Random random(7);
     Config changed;
-    for (int tries = 0; tries < 50 && changed == Config{}; ++tries) std::visit(Randomize{key, random}, key.field(changed));
+    for (int tries = 0; tries < 50 && changed == Config{}; ++tries)
+      std::visit(Randomize{key, random}, key.field(changed));
     const bool has_other_values = key.legal.choices.size() != 1 || key.legal.accepts != nullptr;
     if (key.full_name() == "data.tokenizer") changed.data.tokenizer = "x.model";
     EXPECT_EQ(changed == Config{}, !has_other_values) << key.full_name();

@@ -147,10 +147,20 @@ tensor_parallel_mesh = [2, 2, 1]
 }
 
 TEST(Config, TheCommandLineBeatsTheFile) {
-  const Words overrides = {"--training.steps", "20", "--training.seq-len=64", "optimizer.lr=1e-4",
-                           "--data.path", "a.txt,b.txt", "--metrics.no-enable-tensorboard", "--model.tie_word_embeddings",
-                           "parallelism.tensor_parallel_mesh=[2, 1, 1]", "--parallelism.data_parallel_degree", "-1",
-                           "--data.validation=0.1", "--no-training.seed_weights", "--training.steps=21"};
+  const Words overrides = {"--training.steps",
+                           "20",
+                           "--training.seq-len=64",
+                           "optimizer.lr=1e-4",
+                           "--data.path",
+                           "a.txt,b.txt",
+                           "--metrics.no-enable-tensorboard",
+                           "--model.tie_word_embeddings",
+                           "parallelism.tensor_parallel_mesh=[2, 1, 1]",
+                           "--parallelism.data_parallel_degree",
+                           "-1",
+                           "--data.validation=0.1",
+                           "--no-training.seed_weights",
+                           "--training.steps=21"};
   const Config config = parse_config("[training]\nsteps = 5\nseq_len = 7", "run.toml", overrides);
   EXPECT_EQ(config.training.steps, 21);
   EXPECT_EQ(config.training.seq_len, 64);
@@ -168,9 +178,21 @@ TEST(Config, TheCommandLineBeatsTheFile) {
 }
 
 TEST(Config, TakesOverridesOutOfACommandLine) {
-  Words arguments = {"run.toml", "--resume", "--training.steps", "20", "--svg", "a.svg", "run.ranks=2",
-                     "--metrics.enable_tensorboard", "other.toml", "--parallelism.data_parallel_degree", "-1",
-                     "--metrics.enable_tensorboard", "off", "--job.description", "--json"};
+  Words arguments = {"run.toml",
+                     "--resume",
+                     "--training.steps",
+                     "20",
+                     "--svg",
+                     "a.svg",
+                     "run.ranks=2",
+                     "--metrics.enable_tensorboard",
+                     "other.toml",
+                     "--parallelism.data_parallel_degree",
+                     "-1",
+                     "--metrics.enable_tensorboard",
+                     "off",
+                     "--job.description",
+                     "--json"};
   const Words taken = take_overrides(arguments);
   EXPECT_EQ(arguments, (Words{"run.toml", "--resume", "--svg", "a.svg", "other.toml", "--json"}));
   EXPECT_EQ(taken, (Words{"--training.steps", "20", "run.ranks=2", "--metrics.enable_tensorboard",
@@ -204,8 +226,9 @@ TEST(Config, RunFilesThatCannotBeReadAreNamed) {
         try {
           load_config("/nonexistent/run.toml", {});
         } catch (const ConfigError& error) {
-          EXPECT_STREQ(error.what(), "cannot read the run file /nonexistent/run.toml: No such file or directory; "
-                                     "examples/ holds run files to start from");
+          EXPECT_STREQ(error.what(),
+                       "cannot read the run file /nonexistent/run.toml: No such file or directory; "
+                       "examples/ holds run files to start from");
           throw;
         }
       },
