@@ -1,5 +1,7 @@
 #include "checkpoint/safetensors.h"
 
+#include <nlohmann/json.hpp>
+
 #include <array>
 
 namespace orthant {
@@ -32,6 +34,10 @@ std::optional<Dtype> dtype_from_name(std::string_view name) {
     if (kDtypes[i].name == name) return static_cast<Dtype>(i);
   }
   return std::nullopt;
+}
+
+std::string printable(const std::string& name) {
+  return nlohmann::json(name.substr(0, 200)).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace orthant

@@ -65,8 +65,8 @@ std::string file_inside(const fs::path& directory, const std::string& name, cons
   const fs::path relative(name);
   const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
   if (name.empty() || name.find('\0') != std::string::npos || relative.is_absolute() || climbs) {
-    throw DataError(fmt::format("{}: \"{}\" leads out of the directory; expected the name of a file beside the index",
-                                index, name));
+    throw DataError(fmt::format("{}: {} leads out of the directory; expected the name of a file beside the index",
+                                index, printable(name)));
   }
   const fs::path path = directory / relative;
   std::error_code error;
@@ -89,7 +89,7 @@ TensorSet open_shards(const fs::path& directory) {
   }
   std::map<std::string, std::set<std::string>> names_of;  // path -> names
   for (const auto& [name, file] : found->items()) {
-    if (!file.is_string()) throw DataError(fmt::format("{}: weight_map: \"{}\": expected a file name", index_path, name));
+    if (!file.is_string()) throw DataError(fmt::format("{}: weight_map: {}: expected a file name", index_path, printable(name)));
     names_of[file_inside(directory, file.get<std::string>(), index_path)].insert(name);
   }
   std::vector<std::string> paths;
@@ -99,12 +99,12 @@ TensorSet open_shards(const fs::path& directory) {
     const std::set<std::string>& names = names_of.at(file.path());
     for (const std::string& name : names) {
       if (!file.contains(name)) {
-        throw DataError(fmt::format("{}: no tensor \"{}\", although {} says so", file.path(), name, index_path));
+        throw DataError(fmt::format("{}: no tensor {}, although {} says so", file.path(), printable(name), index_path));
       }
     }
     for (const TensorInfo& tensor : file.tensors()) {
       if (!names.contains(tensor.name)) {
-        throw DataError(fmt::format("{}: tensor \"{}\" is not in {}", file.path(), tensor.name, index_path));
+        throw DataError(fmt::format("{}: tensor {} is not in {}", file.path(), printable(tensor.name), index_path));
       }
     }
   }

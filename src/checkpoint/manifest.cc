@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "base/json.h"
+#include "checkpoint/safetensors.h"
 
 #include <nlohmann/json.hpp>
 
@@ -57,7 +58,7 @@ void check_relative(const std::string& name, const std::string& source) {
   const fs::path path(name);
   const bool climbs = std::any_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".."; });
   if (name.empty() || name.find('\0') != std::string::npos || path.is_absolute() || climbs) {
-    throw DataError(fmt::format("{}: \"{}\" leads out of the checkpoint", source, name));
+    throw DataError(fmt::format("{}: {} leads out of the checkpoint", source, printable(name)));
   }
 }
 
@@ -99,7 +100,7 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   if (files == object.end() || !files->is_object()) throw DataError(fmt::format("{}: files: expected an object", source));
   for (const auto& [path, digest] : files->items()) {
     check_relative(path, source);
-    manifest.files.emplace(path, parse_digest(digest, fmt::format("{}: {}", source, path)));
+    manifest.files.emplace(path, parse_digest(digest, fmt::format("{}: {}", source, printable(path))));
   }
   return manifest;
 }

@@ -90,7 +90,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
 
 TensorBytes SafetensorsFile::tensor(const std::string& name) const {
   const auto found = index_.find(name);
-  if (found == index_.end()) throw DataError(fmt::format("{}: no tensor \"{}\"", path_, name));
+  if (found == index_.end()) throw DataError(fmt::format("{}: no tensor {}", path_, printable(name)));
   const TensorInfo& info = header_.tensors[found->second];
   const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(header_.data_begin + info.begin),
                                            static_cast<std::size_t>(info.end - info.begin));
@@ -103,7 +103,7 @@ TensorSet::TensorSet(std::span<const std::string> paths) {
     for (const TensorInfo& tensor : file.tensors()) {
       const auto [other, is_new] = index_.emplace(tensor.name, files_.size() - 1);
       if (!is_new) {
-        throw DataError(fmt::format("{}: tensor \"{}\" is in {} too", path, tensor.name, files_[other->second].path()));
+        throw DataError(fmt::format("{}: tensor {} is in {} too", path, printable(tensor.name), files_[other->second].path()));
       }
     }
   }
@@ -121,7 +121,7 @@ TensorBytes TensorSet::tensor(const std::string& name) const {
   if (found != index_.end()) return files_[found->second].tensor(name);
   std::string where = files_.empty() ? "no files" : files_.front().path();
   if (files_.size() > 1) where += fmt::format(" and {} more files", files_.size() - 1);
-  throw DataError(fmt::format("{}: no tensor \"{}\"", where, name));
+  throw DataError(fmt::format("{}: no tensor {}", where, printable(name)));
 }
 
 }  // namespace orthant

@@ -28,6 +28,9 @@ int dtype_bits(Dtype dtype);
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> dtype_from_name(std::string_view name);
 
+/// A name from a file as one line of JSON text in ASCII, at most 200 characters of it: safe to print.
+std::string printable(const std::string& name);
+
 /// Where a tensor lies: [begin, end) in bytes from the start of the file's data part. shape [] is a scalar.
 struct TensorInfo {
   std::string name;

@@ -64,7 +64,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     if (at_ != At::dtype) refuse("a string");
     const auto dtype = dtype_from_name(text);
-    if (!dtype) refuse(fmt::format("the dtype \"{}\", which the format does not have,", text.substr(0, 40)));
+    if (!dtype) refuse(fmt::format("the dtype {}, which the format does not have,", printable(text)));
     header_.tensors.back().dtype = *dtype;
     return at_ = At::fields, true;
   }
@@ -96,8 +96,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(double, const std::string& text) override { refuse(fmt::format("the number {}", text)); }
   bool binary(nlohmann::json::binary_t&) override { refuse("binary data"); }
   bool parse_error(std::size_t position, const std::string& token, const nlohmann::json::exception&) override {
-    throw DataError(fmt::format("{}: offset {}: the header is not valid JSON near \"{}\"", source_,
-                                kLengthBytes + static_cast<int64_t>(position), token.substr(0, 40)));
+    throw DataError(fmt::format("{}: offset {}: the header is not valid JSON near {}", source_,
+                                kLengthBytes + static_cast<int64_t>(position), printable(token)));
   }
 
  private:
@@ -108,9 +108,9 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   [[noreturn]] void refuse(const std::string& found) const {
     throw DataError(fmt::format(
-        "{}: offset {}: the header has {} at \"{}\"{}; expected name -> {{dtype, shape, data_offsets}}, sizes as integers "
-        "from 0 on, and text in __metadata__", source_, kLengthBytes, found, name_.substr(0, 200),
-        field_.empty() ? "" : fmt::format(", field \"{}\"", field_.substr(0, 40))));
+        "{}: offset {}: the header has {} at {}{}; expected name -> {{dtype, shape, data_offsets}}, sizes as integers "
+        "from 0 on, and text in __metadata__", source_, kLengthBytes, found, printable(name_),
+        field_.empty() ? "" : fmt::format(", field {}", printable(field_))));
   }
 
   SafetensorsHeader& header_;
@@ -127,13 +127,13 @@ void check_size(const TensorInfo& tensor, const std::string& source) {
   int64_t bits = dtype_bits(tensor.dtype);
   bool overflow = false;
   for (const int64_t size : tensor.shape) overflow = overflow || __builtin_mul_overflow(bits, size, &bits);
-  if (overflow) throw DataError(fmt::format("{}: tensor \"{}\": its shape has more than 2^63 bits", source, tensor.name));
+  if (overflow) throw DataError(fmt::format("{}: tensor {}: its shape has more than 2^63 bits", source, printable(tensor.name)));
   if (bits % 8 != 0) {
-    throw DataError(fmt::format("{}: tensor \"{}\": {} bits do not fill whole bytes", source, tensor.name, bits));
+    throw DataError(fmt::format("{}: tensor {}: {} bits do not fill whole bytes", source, printable(tensor.name), bits));
   }
   if (tensor.begin > tensor.end || tensor.end - tensor.begin != bits / 8) {
-    throw DataError(fmt::format("{}: tensor \"{}\": data_offsets [{}, {}], expected {} bytes for its dtype {} and shape",
-                                source, tensor.name, tensor.begin, tensor.end, bits / 8, dtype_name(tensor.dtype)));
+    throw DataError(fmt::format("{}: tensor {}: data_offsets [{}, {}], expected {} bytes for its dtype {} and shape",
+                                source, printable(tensor.name), tensor.begin, tensor.end, bits / 8, dtype_name(tensor.dtype)));
   }
 }
 
@@ -145,8 +145,8 @@ void check_tiling(SafetensorsHeader& header, int64_t file_bytes, const std::stri
   int64_t expected = 0;
   for (const TensorInfo& tensor : header.tensors) {
     if (tensor.begin != expected) {
-      throw DataError(fmt::format("{}: offset {}: tensor \"{}\" starts at {} of the data, expected {} ({})", source,
-                                  header.data_begin + expected, tensor.name, tensor.begin, expected,
+      throw DataError(fmt::format("{}: offset {}: tensor {} starts at {} of the data, expected {} ({})", source,
+                                  header.data_begin + expected, printable(tensor.name), tensor.begin, expected,
                                   tensor.begin < expected ? "tensors overlap" : "a hole between tensors"));
     }
     expected = tensor.end;

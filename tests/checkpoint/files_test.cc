@@ -71,6 +71,7 @@ TEST(MappedFile, RefusesWhatIsNoFile) {
   expect_pieces(message_of<DataError>([&] { MappedFile file(dir / "none"); }), {"none", "No such file"});
   expect_pieces(message_of<DataError>([&] { MappedFile file(dir.path); }), {"not a regular file"});
   ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  expect_pieces(message_of<DataError>([&] { MappedFile file(dir / "pipe"); }), {"not a regular file"});
   spill(dir / "empty", "");
   EXPECT_TRUE(MappedFile(dir / "empty").bytes().empty());
 }

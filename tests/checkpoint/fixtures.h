@@ -5,8 +5,10 @@
 #include "checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,13 +19,17 @@
 
 namespace orthant {
 
-/// A fresh directory below the system's temporary one, removed at the end.
+/// A fresh directory, removed at the end. In memory where that is possible: these tests sync thousands of files.
 struct TempDir {
   std::filesystem::path path;
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "orthant_checkpoint_XXXXXX").string();
+  explicit TempDir(bool on_disk = false) {
+    const bool in_memory = !on_disk && ::access("/dev/shm", W_OK) == 0;
+    const std::filesystem::path parent = in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
+    std::string name = (parent / "orthant_checkpoint_XXXXXX").string();
     path = ::mkdtemp(name.data());
   }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
   ~TempDir() { std::filesystem::remove_all(path); }
   std::string operator/(const std::string& name) const { return path / name; }
 };
@@ -57,6 +63,19 @@ struct Tensors {
 inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
+
+/// No file of this process may grow beyond a limit while this lives: what a disk that is full at that byte looks like.
+struct FileSizeLimit {
+  rlimit before{};
+  explicit FileSizeLimit(rlim_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    rlimit limit = before;
+    limit.rlim_cur = bytes;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before); }
+};
 
 /// The message of the Error that `function` throws; fails the test when it throws none or another one.
 template <typename Error, typename Function>

@@ -1,0 +1,163 @@
+#include "checkpoint/checkpoint.h"
+
+#include "checkpoint/manifest.h"
+#include "tests/checkpoint/fixtures.h"
+#include "tests/checkpoint/sample_content.h"
+
+#include <map>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Checkpoint, RoundTrips) {
+  TempDir dir(true);
+  Sample sample(1);
+  sample.content.write_extra_files = [](const std::string& directory) {
+    spill(directory + "/tokenizer.model", "pieces");
+    fs::create_directories(directory + "/orthant/deep");
+    spill(directory + "/orthant/deep/extra.bin", "x");
+  };
+  const std::string saved = save_checkpoint(dir.path, 100, sample.content, 2);
+  EXPECT_EQ(saved, dir / "step-000100");
+  EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-000100");
+  EXPECT_EQ(slurp(saved + "/tokenizer.model"), "pieces");
+  for (const std::string& directory : {saved, dir / "latest"}) {
+    const LoadedCheckpoint loaded = open_checkpoint(directory);
+    EXPECT_EQ(loaded.directory, fs::canonical(saved));
+    EXPECT_EQ(loaded.step, 100);
+    EXPECT_EQ(loaded.model, sample.content.model);
+    EXPECT_EQ(loaded.state_json, sample.content.state_json);
+    EXPECT_EQ(loaded.config_toml, sample.content.config_toml);
+    EXPECT_TRUE(sample.holds(loaded));
+    EXPECT_FALSE(Sample(2).holds(loaded)) << "the control";
+  }
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000100"}));
+  const auto manifest = parse_manifest(slurp(saved + "/" + kManifestFile), "m");
+  std::vector<std::string> names;
+  for (const auto& [name, digest] : manifest.files) names.push_back(name);
+  EXPECT_EQ(names, (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                             "orthant/config.toml", "orthant/deep/extra.bin",
+                                             "orthant/optimizer.safetensors", "orthant/state.json", "tokenizer.model"}));
+}
+
+TEST(Checkpoint, WeightsMayBeInShards) {
+  TempDir dir;
+  Sample sample(1);
+  sample.content.shard_limit_bytes = 100;
+  const std::string saved = save_checkpoint(dir.path, 1, sample.content, 0);
+  EXPECT_TRUE(fs::exists(saved + "/model.safetensors.index.json"));
+  EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
+}
+
+TEST(Checkpoint, ReadsOnlyWhatTheManifestLists) {
+  TempDir dir;
+  Sample sample(1), other(2);
+  const std::string saved = save_checkpoint(dir.path, 1, sample.content, 0);
+  write_safetensors(saved + "/model-00001-of-00001.safetensors", other.content.weights);
+  spill(saved + "/notes.txt", "mine");
+  EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
+}
+
+TEST(Checkpoint, KeepsTheNewest) {
+  TempDir dir;
+  for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path, step, Sample(step).content, 2);
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000040", "step-000050"}));
+  save_checkpoint(dir.path, 60, Sample(60).content, 0);
+  EXPECT_EQ(members(dir.path).size(), 4u) << "0 keeps all";
+  save_checkpoint(dir.path, 70, Sample(70).content, 1);
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000070"}));
+  save_checkpoint(dir.path, 1'000'000'000, Sample(8).content, 0);
+  EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-1000000000");
+}
+
+TEST(Checkpoint, AnAbandonedFutureGoesFirst) {
+  TempDir dir;
+  for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path, step, Sample(step).content, 0);
+  // Somebody resumed from step 10: 15 is the newest now, 20 to 40 are of another course.
+  save_checkpoint(dir.path, 15, Sample(15).content, 3);
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000010", "step-000015", "step-000040"}));
+  EXPECT_EQ(find_latest(dir.path), dir / "step-000015");
+}
+
+TEST(Checkpoint, ReplacesTheSameStep) {
+  TempDir dir(true);
+  save_checkpoint(dir.path, 5, Sample(1).content, 1);
+  const LoadedCheckpoint before = open_checkpoint(dir / "latest");
+  save_checkpoint(dir.path, 5, Sample(2).content, 1);
+  EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "step-000005")));
+  EXPECT_TRUE(Sample(1).holds(before)) << "an open one keeps its bytes";
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000005"}));
+}
+
+TEST(Checkpoint, LeavesOtherFilesAlone) {
+  TempDir dir;
+  for (const char* name : {"step-1", "step-abc", "step-0000100", "notes", "step-000010.bak"}) fs::create_directory(dir / name);
+  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path, step, Sample(step).content, 1);
+  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "notes", "step-000003", "step-000010.bak",
+                                                         "step-0000100", "step-1", "step-abc"}));
+}
+
+TEST(Checkpoint, RefusesOurOwnMistakes) {
+  TempDir dir;
+  Sample sample(1);
+  EXPECT_THROW(save_checkpoint(dir.path, -1, sample.content, 0), LogicError);
+  sample.content.state_json = "[]";
+  EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), LogicError);
+  sample = Sample(1);
+  sample.content.write_extra_files = [](const std::string& directory) { fs::create_symlink("/etc/passwd", directory + "/l"); };
+  EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), DataError);
+  sample.content.write_extra_files = [](const std::string&) { throw ConfigError("tokenizer"); };
+  EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path, 1, sample.content, 0); }), "tokenizer");
+  EXPECT_TRUE(members(dir.path).empty());
+  EXPECT_EQ(find_latest(dir.path), std::nullopt);
+}
+
+// Damage of every file in turn, in every way; the message names the file and the way out.
+TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
+  TempDir dir;
+  save_checkpoint(dir.path, 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path, 2, Sample(2).content, 0);
+  for (const auto& entry : fs::recursive_directory_iterator(saved)) {
+    if (!entry.is_regular_file()) continue;
+    const std::string path = entry.path(), good = slurp(path);
+    std::string flipped = good;
+    flipped[good.size() / 2] = static_cast<char>(flipped[good.size() / 2] ^ 1);
+    const std::map<std::string, std::string> damages{
+        {"flipped", flipped}, {"cut", good.substr(0, good.size() - 2)}, {"longer", good + " x"}, {"empty", ""}};
+    for (const auto& [kind, damage] : damages) {
+      spill(path, damage);
+      expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
+                    {path.substr(saved.size() - 11), fs::canonical(dir / "step-000001"), "move ", "resume again"});
+    }
+    fs::remove(path);
+    expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }), {path.substr(saved.size() - 11), "step-000001"});
+    EXPECT_EQ(find_latest(dir.path), saved) << "damage is reported by open_checkpoint, not stepped over";
+    spill(path, good);
+    EXPECT_TRUE(Sample(2).holds(open_checkpoint(saved)));
+  }
+}
+
+TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
+  TempDir dir;
+  const std::string saved = save_checkpoint(dir.path, 1, Sample(1).content, 0);
+  std::string bytes = slurp(saved + "/model.safetensors");
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  spill(saved + "/model.safetensors", bytes);
+  EXPECT_NO_THROW(open_checkpoint(saved, Verify::sizes));
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }), {"there is no whole checkpoint beside it"});
+  spill(saved + "/model.safetensors", bytes + "x");
+  EXPECT_THROW(open_checkpoint(saved, Verify::sizes), DataError);
+}
+
+TEST(Checkpoint, ForeignDirectoriesAreRefused) {
+  TempDir dir;
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir / "none"); }), {"none", "no such checkpoint"});
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path); }), {"manifest.json: missing", "not a whole checkpoint"});
+  spill(dir / "file", "");
+  EXPECT_THROW(open_checkpoint(dir / "file"), DataError);
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,215 @@
+#include "checkpoint/hf_directory.h"
+
+#include "base/json.h"
+#include "tests/checkpoint/fixtures.h"
+
+#include <nlohmann/json.hpp>
+
+#include <set>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+Tensors model_tensors() {
+  Tensors tensors;
+  tensors.add("model.embed_tokens.weight", Dtype::f32, {10, 4}, 1);  // 160 bytes
+  tensors.add("model.layers.0.a", Dtype::f32, {4, 4}, 2);            // 64
+  tensors.add("model.layers.0.b", Dtype::f32, {4, 4}, 3);            // 64
+  tensors.add("model.norm.weight", Dtype::f32, {4}, 4);              // 16
+  return tensors;
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.insert(entry.path().filename());
+  return names;
+}
+
+void expect_same(const TensorSet& set, const Tensors& tensors) {
+  ASSERT_EQ(set.names().size(), tensors.views.size());
+  for (const TensorBytes& want : tensors.views) {
+    const TensorBytes have = set.tensor(want.name);
+    EXPECT_EQ(have.shape, want.shape);
+    EXPECT_EQ(have.dtype, want.dtype);
+    EXPECT_TRUE(same_bytes(have.bytes, want.bytes)) << want.name;
+  }
+}
+
+TEST(HfDirectory, OneFile) {
+  TempDir dir;
+  const Tensors tensors = model_tensors();
+  const auto written = write_hf_directory(dir.path, HfConfig{}, tensors.views);
+  EXPECT_EQ(names_in(dir.path), (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
+  ASSERT_EQ(written.size(), 3u);
+  for (const auto& [name, digest] : written) EXPECT_EQ(digest_file(dir / name), digest) << name;
+  expect_same(open_hf_weights(dir.path), tensors);
+  EXPECT_EQ(read_hf_config(dir.path).hidden_size, 4096);
+}
+
+TEST(HfDirectory, ShardsAreFilledInOrder) {
+  TempDir dir;
+  const Tensors tensors = model_tensors();
+  write_hf_directory(dir.path, HfConfig{}, tensors.views, 128);
+  const auto index = parse_json(slurp(dir / "model.safetensors.index.json"), "");
+  EXPECT_EQ(index["metadata"]["total_size"], 160 + 64 + 64 + 16);
+  EXPECT_EQ(index["metadata"]["total_parameters"], 40 + 16 + 16 + 4);
+  // 160 is beyond the limit and stands alone; two of 64 fill the second; 16 is left.
+  EXPECT_EQ(index["weight_map"]["model.embed_tokens.weight"], "model-00001-of-00003.safetensors");
+  EXPECT_EQ(index["weight_map"]["model.layers.0.a"], "model-00002-of-00003.safetensors");
+  EXPECT_EQ(index["weight_map"]["model.layers.0.b"], "model-00002-of-00003.safetensors");
+  EXPECT_EQ(index["weight_map"]["model.norm.weight"], "model-00003-of-00003.safetensors");
+  expect_same(open_hf_weights(dir.path), tensors);
+  // One byte less than needed starts a shard, exactly enough does not.
+  TempDir exact, less;
+  write_hf_directory(exact.path, HfConfig{}, tensors.views, 304);
+  write_hf_directory(less.path, HfConfig{}, tensors.views, 303);
+  EXPECT_TRUE(fs::exists(exact / "model.safetensors"));
+  EXPECT_TRUE(fs::exists(less / "model-00002-of-00002.safetensors"));
+}
+
+TEST(HfDirectory, ANewExportRemovesTheWeightsOfTheOldOne) {
+  TempDir dir;
+  const Tensors tensors = model_tensors();
+  spill(dir / "README.md", "mine");
+  spill(dir / "model-card.safetensors", "mine");
+  for (const int64_t limit : {int64_t{64}, int64_t{128}, kShardLimitBytes, int64_t{128}}) {
+    write_hf_directory(dir.path, HfConfig{}, tensors.views, limit);
+    expect_same(open_hf_weights(dir.path), tensors);
+  }
+  EXPECT_EQ(names_in(dir.path),
+            (std::set<std::string>{"README.md", "config.json", "generation_config.json", "model-card.safetensors",
+                                   "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                   "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
+}
+
+TEST(HfDirectory, SaysThatThereAreNoWeights) {
+  TempDir dir;
+  expect_pieces(message_of<DataError>([&] { open_hf_weights(dir.path); }),
+                {dir.path.string(), "model.safetensors or model.safetensors.index.json"});
+}
+
+// A sharded directory whose index can be rewritten.
+struct Sharded {
+  TempDir dir;
+  Tensors tensors = model_tensors();
+  nlohmann::ordered_json index;
+  Sharded() {
+    write_hf_directory(dir.path, HfConfig{}, tensors.views, 128);
+    index = parse_json(slurp(dir / "model.safetensors.index.json"), "");
+  }
+  std::string refusal() {
+    spill(dir / "model.safetensors.index.json", index.dump());
+    return message_of<DataError>([&] { open_hf_weights(dir.path); });
+  }
+};
+
+TEST(HfIndex, RefusesPathsThatLeadOut) {
+  Sharded sharded;
+  auto& file = sharded.index["weight_map"]["model.norm.weight"];
+  for (const std::string& path : {std::string("../x.safetensors"), std::string("/etc/passwd"), std::string("a/../../x"),
+                                  std::string(".."), std::string(), std::string("a\0b", 3)}) {
+    file = path;
+    expect_pieces(sharded.refusal(), {"index.json", "leads out of the directory"});
+  }
+  TempDir outside;
+  fs::copy_file(sharded.dir / "model-00003-of-00003.safetensors", outside / "x.safetensors");
+  fs::create_symlink(outside / "x.safetensors", sharded.dir / "link.safetensors");
+  file = "link.safetensors";
+  expect_pieces(sharded.refusal(), {"link.safetensors", "a link that leads out", outside.path.string()});
+  fs::create_directory_symlink(outside.path, sharded.dir / "sub");
+  file = "sub/x.safetensors";
+  expect_pieces(sharded.refusal(), {"a link that leads out"});
+  // The control: a link within the directory is fine.
+  fs::remove(sharded.dir / "link.safetensors");
+  fs::create_symlink("model-00003-of-00003.safetensors", sharded.dir / "link.safetensors");
+  file = "link.safetensors";
+  spill(sharded.dir / "model.safetensors.index.json", sharded.index.dump());
+  expect_same(open_hf_weights(sharded.dir.path), sharded.tensors);
+}
+
+TEST(HfIndex, FollowsTheLinksOfAHubCache) {
+  TempDir cache;
+  const Tensors tensors = model_tensors();
+  const fs::path snapshot = cache.path / "snapshots" / "abc", blobs = cache.path / "blobs";
+  fs::create_directories(snapshot);
+  fs::create_directories(blobs);
+  write_hf_directory(blobs, HfConfig{}, tensors.views, 128);
+  for (const std::string& name : names_in(blobs)) fs::create_symlink(fs::path("../../blobs") / name, snapshot / name);
+  expect_same(open_hf_weights(snapshot), tensors);
+}
+
+TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
+  {
+    Sharded sharded;
+    fs::remove(sharded.dir / "model-00002-of-00003.safetensors");
+    expect_pieces(sharded.refusal(), {"model-00002-of-00003.safetensors", "missing"});
+  }
+  {
+    Sharded sharded;  // a name in another file than the index says
+    sharded.index["weight_map"]["model.norm.weight"] = "model-00001-of-00003.safetensors";
+    expect_pieces(sharded.refusal(), {"model-00001-of-00003.safetensors", "no tensor \"model.norm.weight\""});
+  }
+  {
+    Sharded sharded;  // a tensor that the index leaves out
+    sharded.index["weight_map"].erase("model.layers.0.b");
+    expect_pieces(sharded.refusal(), {"tensor \"model.layers.0.b\" is not in", "index.json"});
+  }
+  {
+    Sharded sharded;  // the same tensor in two files
+    Tensors twice = model_tensors();
+    write_safetensors(sharded.dir / "more.safetensors", std::span(twice.views).first(1));
+    sharded.index["weight_map"]["another"] = "more.safetensors";
+    expect_pieces(sharded.refusal(), {"tensor \"model.embed_tokens.weight\" is in", " too"});
+  }
+  for (const char* text : {"[]", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})", R"({"weight_map":{"a":1}})",
+                           R"({"weight_map":{"a":"f","a":"f"}})", ""}) {
+    Sharded sharded;
+    spill(sharded.dir / "model.safetensors.index.json", text);
+    expect_pieces(message_of<DataError>([&] { open_hf_weights(sharded.dir.path); }), {"model.safetensors.index.json"});
+  }
+}
+
+TEST(CompareTensors, ListsAllDifferences) {
+  TempDir dir;
+  const Tensors tensors = model_tensors();
+  write_hf_directory(dir.path, HfConfig{}, tensors.views);
+  const TensorSet have = open_hf_weights(dir.path);
+  const std::vector<WantedTensor> good{{"model.embed_tokens.weight", {10, 4}, ""},
+                                       {"model.layers.0.a", {4, 4}, ""},
+                                       {"model.layers.0.b", {4, 4}, ""},
+                                       {"model.norm.weight", {4}, ""}};
+  EXPECT_TRUE(compare_tensors(have, good).none());
+  EXPECT_NO_THROW(check_tensors(have, good, "dir"));
+
+  const std::vector<WantedTensor> other{{"z", {1}, ""},
+                                        {"model.layers.0.a", {2, 8}, "num_key_value_heads = 8"},
+                                        {"model.norm.weight", {5}, ""},
+                                        {"lm_head.weight", {10, 4}, ""}};
+  const TensorDifferences differences = compare_tensors(have, other);
+  EXPECT_EQ(differences.missing, (std::vector<std::string>{"lm_head.weight", "z"}));
+  EXPECT_EQ(differences.unexpected, (std::vector<std::string>{"model.embed_tokens.weight", "model.layers.0.b"}));
+  EXPECT_EQ(differences.clashes,
+            (std::vector<std::string>{"model.layers.0.a: have [4, 4], want [2, 8] because num_key_value_heads = 8",
+                                      "model.norm.weight: have [4], want [5]"}));
+  expect_pieces(message_of<DataError>([&] { check_tensors(have, other, "dir"); }),
+                {"dir: ", "shapes (2): model.layers.0.a", "missing (2): lm_head.weight; z", "unexpected (2): "});
+}
+
+TEST(CompareTensors, LetsOptionalOnesBe) {
+  TempDir dir;
+  Tensors tensors;
+  tensors.add("a", Dtype::f32, {1});
+  tensors.add("lm_head.weight", Dtype::f32, {1});
+  tensors.add("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::f32, {1});
+  write_hf_directory(dir.path, HfConfig{}, tensors.views);
+  const TensorSet have = open_hf_weights(dir.path);
+  const std::vector<WantedTensor> want{{"a", {1}, ""}};
+  const std::vector<std::string> optional{"lm_head.weight"};
+  EXPECT_TRUE(compare_tensors(have, want, optional).none());
+  EXPECT_EQ(compare_tensors(have, want).unexpected, optional);
+}
+
+}  // namespace
+}  // namespace orthant
