@@ -67,7 +67,7 @@ TEST(TextFile, LongLinesAreCutBetweenCharacters) {
 TEST(TextFile, GzipIsTheSameText) {
   TempFolder folder;
   std::string text;
-  for (int i = 0; i < 50000; ++i) text += fmt::format("line {}\n", i * i);
+  for (int64_t i = 0; i < 50000; ++i) text += fmt::format("line {}\n", i * i);
   const TextFile plain = scan_text(folder.write("a.txt", text));
   const TextFile packed = scan_text(folder.write("b", gzip(text)));  // Known by its content, not by its name.
   EXPECT_EQ(plain.hash, packed.hash);
