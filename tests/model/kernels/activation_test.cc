@@ -124,12 +124,14 @@ TYPED_TEST(Swiglu, NotANumberStaysOneAndInPlaceIsTheSame) {
   });
 }
 
-TYPED_TEST(Swiglu, ThreadsChangeNoBits) {
+TYPED_TEST(Swiglu, ThreadsAndWidthChangeNoBits) {
   using T = TypeParam;
   const auto gate_up = random_values<T>(2 * 500 * 100, 1, 4.0);
   const auto dy = random_values<T>(500 * 100, 2);
   expect_same_for_any_threads([&] { return forward(gate_up, 500, 100); });
   expect_same_for_any_threads([&] { return backward(dy, gate_up, 500, 100); });
+  expect_same_for_any_width([&] { return forward(gate_up, 500, 100); });
+  expect_same_for_any_width([&] { return backward(dy, gate_up, 500, 100); });
 }
 
 }  // namespace

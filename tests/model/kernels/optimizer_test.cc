@@ -89,7 +89,7 @@ TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
   });
 }
 
-TYPED_TEST(Adam, SlicesAndThreadsChangeNoBits) {
+TYPED_TEST(Adam, SlicesThreadsAndWidthChangeNoBits) {
   using T = TypeParam;
   const auto in_slices = [](std::vector<int64_t> cuts) {
     State<T> state(100000);
@@ -100,6 +100,7 @@ TYPED_TEST(Adam, SlicesAndThreadsChangeNoBits) {
   EXPECT_TRUE(same_bits(whole, in_slices({0, 1, 37, 5000, 77777, 100000})));
   EXPECT_FALSE(same_bits(whole, in_slices({0, 99999})));
   expect_same_for_any_threads([&] { return in_slices({0, 100000}); });
+  expect_same_for_any_width([&] { return in_slices({0, 100000}); });
 }
 
 TEST(AdamBf16, CopyIsTheRoundedWeight) {

@@ -143,6 +143,7 @@ TEST(Normal, CutsThreadsAndWidthChangeNoBits) {
   EXPECT_TRUE(same_bits(whole, parts));
   EXPECT_FALSE(same_bits(whole, normals<double>(70001, 6, 0.5, 0.02)));
   expect_same_for_any_threads([] { return normals<float>(70001, 5); });
+  expect_same_for_any_width([] { return normals<double>(70001, 5); });
   const auto standard = normals<double>(100, 5);
   const auto narrow = normals<float>(100, 5);
   for (uint64_t i = 0; i < 100; ++i) {

@@ -206,19 +206,23 @@ TYPED_TEST(Rotary, WithoutTablesOnlyTheLayoutChanges) {
   EXPECT_TRUE(same_bits(before, c.qkv));
 }
 
-TYPED_TEST(Rotary, ThreadsChangeNoBits) {
+TYPED_TEST(Rotary, ThreadsAndWidthChangeNoBits) {
   using T = TypeParam;
   const RotaryShape shape{.batch = 3, .tokens = 67, .heads = 8, .kv_heads = 4, .head_dim = 32};
-  expect_same_for_any_threads([&] {
+  const auto forward = [&] {
     Case<T> c(shape, true);
     c.forward();
     return c.q;
-  });
-  expect_same_for_any_threads([&] {
+  };
+  const auto backward = [&] {
     Case<T> c(shape, true, true);
     c.backward();
     return c.qkv;
-  });
+  };
+  expect_same_for_any_threads(forward);
+  expect_same_for_any_threads(backward);
+  expect_same_for_any_width(forward);
+  expect_same_for_any_width(backward);
 }
 
 TEST(RotaryChecks, RefuseWhatWouldReadElsewhere) {

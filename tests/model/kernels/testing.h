@@ -91,6 +91,17 @@ void for_each_target(const Fn& fn) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
+/// Expects fn(), which returns a vector, to give the same bits on all targets that have fused multiply-add: lanes are
+/// computed alike, however many there are.
+template <class Fn>
+void expect_same_for_any_width(const Fn& fn) {
+  std::vector<decltype(fn())> results;
+  for_each_target([&] {
+    if (hwy::SupportedTargets() <= HWY_AVX2) results.push_back(fn());
+  });
+  for (const auto& result : results) EXPECT_TRUE(same_bits(result, results.front()));
+}
+
 /// Runs fn() with this many OpenMP threads.
 template <class Fn>
 auto with_threads(int threads, const Fn& fn) {
