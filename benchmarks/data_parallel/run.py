@@ -3,12 +3,13 @@
 
 For each line of the table the two programs take turns (ours, peer, ours, peer, ...) so that whatever else the machine does
 hits both; a run's figure is the median over its steps, the table's is the median over the runs. The peer is first tried in
-each of its variants (eager, torch.compile; for bf16 also autocast or bf16 weights), and the fastest is the one that counts.
+each of its variants (eager, torch.compile; one thread or all; for bf16 autocast or bf16 weights), and the fastest is the one that counts.
 
   python3 benchmarks/data_parallel/run.py [--quick] [--ranks 1,2,4] [--dtypes float32,bfloat16] [--sizes tiny,50m]
 """
 import argparse
 import glob
+import itertools
 import json
 import os
 import random
@@ -106,7 +107,7 @@ def run_peer(a, case, variant, folder, steps=None):
     command = [a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(case["ranks"]),
                "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
                os.path.join(ROOT, "benchmarks", "peers", "ddp.py")]
-    environment = {"OMP_NUM_THREADS": str(case["threads"]), "PYTHONWARNINGS": "ignore"}
+    environment = {"OMP_NUM_THREADS": str(variant["threads"]), "PYTHONWARNINGS": "ignore"}
     if a.allocator != "none":
         environment["LD_PRELOAD"] = a.allocator
     lines, first, text = run(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))],
@@ -115,10 +116,12 @@ def run_peer(a, case, variant, folder, steps=None):
     return result(lines, first, case["tokens"], summary["peak_memory_bytes"], summary["communication_share"])
 
 
-def variants(a, dtype):
-    for compiled in ("none",) if a.no_compile else ("none", "model", "ddp"):
-        for peer_dtype in ("bfloat16_autocast", "bfloat16_master") if dtype == "bfloat16" else (dtype,):
-            yield {"dtype": peer_dtype, "compile": compiled}
+def variants(a, case):
+    """The peer's ways to run this case. Small products may be faster with one thread than with all."""
+    compilers = ["none"] if a.no_compile else ["none", "model"] if case["ranks"] == 1 else ["none", "model", "ddp"]
+    dtypes = ["bfloat16_autocast", "bfloat16_master"] if case["dtype"] == "bfloat16" else [case["dtype"]]
+    for compiled, dtype, threads in itertools.product(compilers, dtypes, sorted({1, case["threads"]})):
+        yield {"dtype": dtype, "compile": compiled, "threads": threads}
 
 
 def median_of(results):
@@ -130,12 +133,10 @@ def median_of(results):
 def measure(a, case, folder):
     """One line of the table."""
     tried = []
-    for variant in variants(a, case["dtype"]):
-        if case["ranks"] == 1 and variant["compile"] == "ddp":
-            continue
+    for variant in variants(a, case):
         speed = run_peer(a, case, variant, folder, steps=WARMUP + 5)["tokens_per_second"]
         tried.append((speed, variant))
-        print(f"  peer {variant['dtype']}, compile {variant['compile']}: {speed:,.0f} tokens/s", file=sys.stderr)
+        print(f"  peer {variant['dtype']}, compile {variant['compile']}, {variant['threads']} threads: {speed:,.0f} tokens/s", file=sys.stderr)
     best = max(tried, key=lambda entry: entry[0])[1]
     ours, peer = [], []
     for repeat in range(a.repeats):
