@@ -22,6 +22,9 @@ double largest(const std::vector<Point>& points) {
   return most;
 }
 
+// Neighbors on each side that a thick line averages: a sixtieth of the run.
+size_t smoothing_reach(size_t steps) { return std::max<size_t>(2, steps / 60); }
+
 // What is shown as one line over the steps in a card of half the width.
 struct Line {
   std::string id, title, note, y_label, color;
@@ -43,7 +46,7 @@ std::string line_card(const Line& line, const Unit& unit) {
 
 std::string loss_section(const Metrics& metrics) {
   const auto loss = points_of(metrics.steps, [](const auto& m) { return m.loss; });
-  const size_t reach = std::max<size_t>(2, loss.size() / 60);
+  const size_t reach = smoothing_reach(loss.size());
   const auto smoothed = smooth(loss, reach);
   Chart chart{
       .title = "Training and validation loss over steps and tokens", .y_label = "loss, nats per token", .height = 400};
@@ -56,19 +59,21 @@ std::string loss_section(const Metrics& metrics) {
                           .color = "blue",
                           .mark = Mark::kThick,
                           .points = thin_out(smoothed, kMostPoints)});
-  Series validation{.color = "orange", .mark = Mark::kDots};
+  const bool dots = metrics.validations.size() <= 60;  // more would run into each other
+  Series validation{.color = "orange", .mark = dots ? Mark::kDots : Mark::kLine};
   for (const auto& one : metrics.validations) {
     validation.points.push_back({static_cast<double>(one.step), one.validation_loss});
   }
+  validation.points = thin_out(validation.points, kMostPoints);
   if (!validation.points.empty()) validation.name = "validation " + show(validation.points.back().y, 3);
   chart.series.push_back(std::move(validation));
   if (metrics.steps.size() > 1) {
-    chart.top_axis = thin_to_means(points_of(metrics.steps, [](const auto& m) { return m.tokens; }), kMostPoints);
+    chart.top_axis = thin_out(points_of(metrics.steps, [](const auto& m) { return m.tokens; }), kMostPoints);
     chart.top_label = "tokens";
   }
   return card(
       "loss", "Loss",
-      fmt::format("Thin: every step. Thick: mean of the {} steps around. Dots: held-out documents.", 2 * reach + 1),
+      fmt::format("Thin: every step. Thick: mean of the {} steps around. Orange: held-out documents.", 2 * reach + 1),
       scrolling(draw_chart(chart)));
 }
 
@@ -94,20 +99,26 @@ std::string throughput_section(const Metrics& metrics) {
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.tokens_per_second; }));
   const Unit unit = count_unit(largest(points));
   Chart chart{.title = "Tokens per second over steps",
-              .y_label = fmt::format("{}tokens per second", unit.name.empty() ? "" : unit.name + " "),
+              .y_label = unit.name + (unit.name.empty() ? "" : " ") + "tokens per second",
               .from_zero = true,
               .height = 260};
-  chart.series.push_back({.name = "throughput",
-                          .color = "blue",
-                          .points = in_unit(thin_out(points, kMostPoints), unit),
-                          .labeled = false});
+  const auto add = [&](const std::string& name, const char* color, Mark mark, const std::vector<Point>& values) {
+    chart.series.push_back({.name = name,
+                            .color = color,
+                            .mark = mark,
+                            .points = in_unit(thin_out(values, kMostPoints), unit),
+                            .labeled = mark == Mark::kDashed});
+  };
+  const size_t reach = smoothing_reach(points.size());
+  add("each step", "blue", Mark::kThin, points);
+  add("mean", "blue", Mark::kLine, smooth(points, reach));
   if (points.size() > 1 && std::isfinite(middle)) {
-    chart.series.push_back({.name = "median " + human_count(middle),
-                            .color = "orange",
-                            .mark = Mark::kDashed,
-                            .points = {{points.front().x, middle / unit.size}, {points.back().x, middle / unit.size}}});
+    const std::vector<Point> level = {{points.front().x, middle}, {points.back().x, middle}};
+    add("median " + human_count(middle), "orange", Mark::kDashed, level);
   }
-  return card("throughput", "Throughput", "All ranks together.", scrolling(draw_chart(chart)));
+  const std::string note =
+      fmt::format("All ranks together. Thin: every step. Thick: mean of the {} steps around.", 2 * reach + 1);
+  return card("throughput", "Throughput", note, scrolling(draw_chart(chart)));
 }
 
 std::string time_section(const Metrics& metrics) {
@@ -139,20 +150,22 @@ std::string time_section(const Metrics& metrics) {
               body + scrolling(draw_chart(chart)));
 }
 
-std::string communication_sections(const Metrics& metrics) {
+std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes) {
   const auto bytes = points_of(metrics.steps, [](const auto& m) { return m.communication_bytes; });
   const auto calls = points_of(metrics.steps, [](const auto& m) { return m.communication_calls; });
   const Unit unit = byte_unit(largest(bytes));
   const double total = sum(known_values(metrics.steps, [](const auto& m) { return m.communication_bytes; }));
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.communication_calls; }));
-  return line_card(
-             {"communication", "Bytes sent", fmt::format("By one rank in each step; {} in all.", human_bytes(total)),
-              unit.name + " per step", "orange", bytes},
-             unit) +
-         line_card(
-             {"calls", "Communication calls", fmt::format("Started by one rank in each step; median {:g}.", middle),
-              "calls per step", "orange", calls},
-             {});
+  std::string note = fmt::format("By one rank in each step; {} in all.", human_bytes(total));
+  if (expected_bytes) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_bytes));
+  const Line sent = {"communication", "Bytes sent", note, unit.name + " per step", "orange", bytes};
+  const Line started = {"calls",
+                        "Communication calls",
+                        fmt::format("Started by one rank in each step; median {:g}.", middle),
+                        "calls per step",
+                        "orange",
+                        calls};
+  return line_card(sent, unit) + line_card(started, {});
 }
 
 }  // namespace orthant

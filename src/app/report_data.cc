@@ -59,27 +59,10 @@ void add_config_facts(const Config& config, ReportData& data) {
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
 
-// {"data": 2} or [{"axis": "data", "size": 2}] or "data 2".
-std::string mesh_text(const Json& mesh) {
-  std::vector<std::string> axes;
-  if (mesh.is_string()) return mesh.get<std::string>();
-  for (const auto& [key, value] : mesh.items()) {
-    if (value.is_number_integer()) axes.push_back(fmt::format("{} {}", key, value.get<int64_t>()));
-    if (!value.is_object()) continue;
-    const std::string name = value.contains("axis") ? value["axis"].get<std::string>() : value.value("name", "");
-    axes.push_back(fmt::format("{} {}", name, value.value("size", int64_t{0})));
-  }
-  return join(axes, ", ");
-}
-
 std::vector<MemoryPart> memory_parts(const Json& rank) {
   std::vector<MemoryPart> parts;
-  const auto memory = rank.find("memory");
-  if (memory == rank.end() || !memory->is_object()) return parts;
-  for (const auto& [key, value] : memory->items()) {
-    std::string name = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
-    std::replace(name.begin(), name.end(), '_', ' ');
-    if (value.is_number() && name != "total") parts.push_back({name, value.get<double>()});
+  for (const auto& [name, bytes] : rank.at("memory_bytes").items()) {
+    if (name != "total") parts.push_back({name, bytes.get<double>()});
   }
   return parts;
 }
@@ -90,22 +73,18 @@ double total_bytes(const std::vector<MemoryPart>& parts) {
 }
 
 void add_plan_facts(const Json& plan, ReportData& data) {
-  if (const auto it = plan.find("parameters"); it != plan.end() && it->is_number_integer()) {
-    data.facts.emplace_back("Parameters", grouped(it->get<int64_t>()));
+  data.facts.emplace_back("Parameters", grouped(plan.at("parameters").at("count").get<int64_t>()));
+  std::vector<std::string> axes;
+  for (const auto& axis : plan.at("mesh")) {
+    axes.push_back(fmt::format("{} {}", axis.at("axis").get<std::string>(), axis.at("size").get<int64_t>()));
   }
-  if (const auto it = plan.find("mesh"); it != plan.end()) {
-    std::string mesh = mesh_text(*it);
-    if (const auto ranks = plan.find("ranks"); ranks != plan.end() && ranks->is_number_integer()) {
-      const auto count = ranks->get<int64_t>();
-      mesh += fmt::format("{}{} rank{}", mesh.empty() ? "" : "; ", count, count == 1 ? "" : "s");
-    }
-    data.facts.emplace_back("Mesh", mesh);
-  }
-  if (const auto it = plan.find("per_rank"); it != plan.end() && it->is_array()) {
-    for (const auto& rank : *it) {
-      auto parts = memory_parts(rank);
-      if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
-    }
+  const auto ranks = plan.at("ranks").get<int64_t>();
+  data.facts.emplace_back("Mesh", fmt::format("{}; {} rank{}", join(axes, ", "), ranks, ranks == 1 ? "" : "s"));
+  for (const auto& rank : plan.at("per_rank")) {
+    auto parts = memory_parts(rank);
+    if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
+    data.expected_communication_bytes =
+        std::max(data.expected_communication_bytes.value_or(0), rank.at("communication_bytes").get<int64_t>());
   }
 }
 

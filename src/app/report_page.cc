@@ -64,7 +64,8 @@ std::string tiles(const ReportData& data) {
   const double peak = static_cast<double>(peak_memory(steps)), expected = expected_total(data);
   out += tile("Peak memory", human_bytes(peak), expected > 0 ? "expected " + human_bytes(expected) : "largest rank");
   out += tile("Trained on", human_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
-              fmt::format("{} step{} in {}", steps.size(), steps.size() == 1 ? "" : "s", human_seconds(time.total)));
+              fmt::format("{} step{} in {}", grouped(static_cast<int64_t>(steps.size())), steps.size() == 1 ? "" : "s",
+                          human_seconds(time.total)));
   return out + "</div>\n";
 }
 
@@ -179,7 +180,8 @@ std::string report_page(const ReportData& data) {
   } else {
     out += loss_section(metrics) + sample_section(data.sample_text) +
            pair_of(rate_section(metrics) + norm_section(metrics));
-    out += throughput_section(metrics) + time_section(metrics) + pair_of(communication_sections(metrics));
+    out += throughput_section(metrics) + time_section(metrics) +
+           pair_of(communication_sections(metrics, data.expected_communication_bytes));
     out += memory_section(data);
   }
   out += schedule_section(data.schedule_svg) + validation_section(metrics) + config_section(data.config_text);

@@ -5,6 +5,8 @@
 #include "runtime/metrics.h"
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -66,7 +68,7 @@ std::string rate_section(const Metrics& metrics);
 std::string norm_section(const Metrics& metrics);
 std::string throughput_section(const Metrics& metrics);
 std::string time_section(const Metrics& metrics);
-/// Two cards: bytes and calls.
-std::string communication_sections(const Metrics& metrics);
+/// Two cards: bytes and calls. expected_bytes: sent in a step by the busiest rank, as planned.
+std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes);
 
 }  // namespace orthant

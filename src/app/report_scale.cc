@@ -58,27 +58,23 @@ std::vector<Point> in_unit(std::span<const Point> points, const Unit& unit) {
 }
 
 std::vector<Point> thin_out(std::span<const Point> points, size_t most) {
-  if (points.size() <= most) return {points.begin(), points.end()};
-  std::vector<Point> out;
-  const size_t stretches = std::max<size_t>(1, most / 2);
+  if (points.size() <= most || most < 4) return {points.begin(), points.end()};
+  std::vector<Point> out = {points.front()};
+  const auto inner = points.subspan(1, points.size() - 2);
+  const size_t stretches = most / 2 - 1;
   for (size_t s = 0; s < stretches; ++s) {
-    const auto stretch = points.subspan(points.size() * s / stretches,
-                                        points.size() * (s + 1) / stretches - points.size() * s / stretches);
+    const size_t begin = inner.size() * s / stretches, end = inner.size() * (s + 1) / stretches;
     const Point *low = nullptr, *high = nullptr;
-    for (const auto& point : stretch) {
+    for (const auto& point : inner.subspan(begin, end - begin)) {
       if (!std::isfinite(point.y)) continue;
       if (!low || point.y < low->y) low = &point;
       if (!high || point.y >= high->y) high = &point;
     }
-    if (!low) {
-      out.push_back(stretch.front());
-    } else if (low == high) {
-      out.push_back(*low);
-    } else {
-      out.push_back(*std::min(low, high));
-      out.push_back(*std::max(low, high));
-    }
+    if (low) out.push_back(*std::min(low, high));
+    if (low != high) out.push_back(*std::max(low, high));
+    if (!low) out.push_back(inner[begin]);  // nothing known: a gap
   }
+  out.push_back(points.back());
   return out;
 }
 

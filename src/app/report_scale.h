@@ -32,7 +32,8 @@ Unit second_unit(double largest);
 /// The points with values divided by the unit.
 std::vector<Point> in_unit(std::span<const Point> points, const Unit& unit);
 
-/// At most about `most` points that look the same: of each stretch its lowest and its highest, in order.
+/// At most `most` points (>= 4) that look the same: the first, the last, and of each stretch its lowest and its
+/// highest, in order.
 std::vector<Point> thin_out(std::span<const Point> points, size_t most);
 /// At most `most` points: each the mean of a stretch, at the x of its last point.
 std::vector<Point> thin_to_means(std::span<const Point> points, size_t most);
