@@ -167,7 +167,7 @@ Config parse_config(std::string_view text, const std::string& name, std::span<co
 /// "section.key=..."; which of them take the next element as value follows from the key's type.
 std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
-/// What this program can do beyond the plain CPU build; main() knows, this room does not.
+/// What the program can do beyond the plain CPU build: the caller knows, this room does not.
 struct Abilities {
   bool cuda = false;
   bool ucx = false;
