@@ -33,10 +33,10 @@ enum class Counts { microbatch, bucket, nothing };
 struct KindFacts {
   ActionKind kind;
   std::string_view text;     // in the printed Action
-  std::string_view meaning;  // for legends
+  std::string_view meaning;  // for legends; kinds that share it share the entry
   Lane lane;
   Counts counts;
-  std::string_view color;  // of the box in drawings, distinct for color-blind readers
+  std::string_view color;  // of the box in drawings; distinct, for color-blind readers too, within a lane
 };
 
 /// In the order of the enum.

@@ -121,25 +121,28 @@ class Drawing {
     const int microbatches = microbatch_count(schedule_);
     put("<text class=\"head\" x=\"{}\" y=\"30\">{} pipeline rank{}, {} microbatch{}</text>\n", kLeft, ranks,
         ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
-    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">makespan {}, bubble {:.1f} %</text>\n",
-        kWidth - kRight, scale_.text(timeline_.makespan_s), 100 * timeline_.bubble);
+    const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
+    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">{}makespan {}, bubble {:.1f} %</text>\n",
+        kWidth - kRight, chunks ? "paler: later stages of a rank; " : "", scale_.text(timeline_.makespan_s),
+        100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8, kTop - 10);
   }
 
+  /// The kinds that take time anywhere.
   void legend() {
     std::set<ActionKind> used;
-    for (const Span& span : timeline_.spans) used.insert(span.action.kind);
+    for (const Span& span : timeline_.spans)
+      if (span.end_s > span.start_s) used.insert(span.action.kind);
+    std::set<std::string_view> shown;
     double x = kLeft;
     for (const KindFacts& kind : action_kinds()) {
-      if (!used.contains(kind.kind)) continue;
+      if (!used.contains(kind.kind) || !shown.insert(kind.meaning).second) continue;
       const bool thin = kind.lane != Lane::compute;
       put("<rect x=\"{:.1f}\" y=\"{}\" width=\"14\" height=\"{}\" rx=\"2\" fill=\"{}\"/>\n", x, thin ? 51.5 : 48.0,
           thin ? 7 : 14, kind.color);
       put("<text x=\"{:.1f}\" y=\"59\">{}</text>\n", x + 20, kind.meaning);
       x += 20 + 6.6 * static_cast<double>(kind.meaning.size()) + 18;
     }
-    if (std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; }))
-      put("<text class=\"dim\" x=\"{:.1f}\" y=\"59\">paler: later stages of a rank</text>\n", x);
   }
 
   void axis(double bottom) {

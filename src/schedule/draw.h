@@ -8,9 +8,9 @@
 
 namespace orthant {
 
-/// A self-contained SVG, one band a rank with time to the right: computation in boxes colored by kind with the microbatch
-/// inside where it fits, communication in thin lanes below, peak live activations at the right, legend on top. Later
-/// stages of one rank are paler. Readable on light and on dark ground, and by color-blind readers.
+/// A self-contained SVG, one band a rank with time to the right: computation in boxes colored by kind with the
+/// microbatch inside where it fits, communication in thin lanes below, peak live activations at the right, legend on
+/// top. Later stages of one rank are paler. Readable on light and on dark ground, and by color-blind readers.
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline);
 
 /// Chrome trace events, one process a rank, one thread a lane; spans that overlap in a lane get threads of their own,

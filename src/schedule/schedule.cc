@@ -1,6 +1,7 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -97,10 +98,13 @@ Schedule parse_csv(std::string_view text) {
       }
     }
   }
-  constexpr int kMostStages = 1 << 20;
-  if (stage_count(schedule) > kMostStages)
-    throw DataError(fmt::format("a schedule with {} stages: {} at most", stage_count(schedule), kMostStages));
-  schedule.stage_owner.assign(static_cast<size_t>(stage_count(schedule)), -1);
+  // A damaged number must not become a table of as many entries.
+  constexpr int64_t kMostPasses = int64_t{1} << 24;
+  const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
+  if (stages > kMostPasses / std::max<int64_t>(microbatches, 1))
+    throw DataError(fmt::format("a schedule of {} stages and {} microbatches: their product is {} at most", stages,
+                                microbatches, kMostPasses));
+  schedule.stage_owner.assign(static_cast<size_t>(stages), -1);
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank)
     for (const Action& action : schedule.rows[rank]) {
       int& owner = schedule.stage_owner[static_cast<size_t>(action.stage)];

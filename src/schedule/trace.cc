@@ -31,13 +31,14 @@ std::string chrome_trace(const Timeline& timeline) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (size_t rank = 0; rank < timeline.busy_s.size(); ++rank)
     fmt::format_to(std::back_inserter(out),
-                   "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n", rank);
+                   "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n",
+                   rank);
   for (const Span& span : spans) {
     const int lane = static_cast<int>(span.lane);
     const int thread = thread_for(threads[{span.rank, lane}], span);
     fmt::format_to(std::back_inserter(out),
-                   "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"PP:{}\",\"cat\":\"{}\",\"ts\":{:.3f},\"dur\":{:.3f},"
-                   "\"args\":{{\"stage\":{},\"microbatch\":{}}}}},\n",
+                   "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"PP:{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
+                   "\"dur\":{:.3f},\"args\":{{\"stage\":{},\"microbatch\":{}}}}},\n",
                    span.rank, lane + kLanes * thread, to_string(span.action), kLaneNames[lane], span.start_s * 1e6,
                    (span.end_s - span.start_s) * 1e6, span.action.stage, span.action.microbatch);
   }

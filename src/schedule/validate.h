@@ -1,7 +1,7 @@
 // validate(): whether a Schedule does every microbatch's work exactly once, in an order that cannot hang. Asked for:
-//   - each stage stands on its owner only; each microbatch has F once, and B, or I and W, once, after their F (W after I)
-//   - with any SEND or RECV in the schedule: one SEND and one RECV for each result that crosses ranks and no others, the
-//     SEND after what makes it, the RECV before what reads it, in one order on both sides of each pair of ranks
+//   - each stage stands on its owner only; each microbatch has F once, and B, or I and W, once, after F (W after I)
+//   - with any SEND or RECV in it: one SEND and one RECV for each result that crosses ranks and no others, the SEND
+//     after what makes it, the RECV before what reads it, in one order on both sides of each pair of ranks
 //   - UNSHARD and RESHARD of a stage alternate, and where a stage has any, it computes only in between
 //   - with any REDUCE: every stage has buckets 0, 1, ... once each (or one REDUCE for all) after its last backward
 //   - carried out in the order of the rows it ends; otherwise: which ranks wait at which Action for what
@@ -14,7 +14,7 @@
 
 namespace orthant {
 
-/// Everything that is wrong, each with the Action, its rank and its place in the row (counted from 0); empty if nothing.
+/// Everything that is wrong, each with the Action, its rank and its place in the row, counted from 0; empty if nothing.
 /// `buckets`: number of gradient buckets by stage, where known; then REDUCE is asked for exactly those.
 std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {});
 

@@ -1,0 +1,88 @@
+// Actions and Schedules as text: what is printed reads back, what is damaged is refused with its place.
+#include "schedule/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "schedule/validate.h"
+#include "tests/schedule/generators.h"
+
+namespace orthant {
+namespace {
+
+TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
+  using enum ActionKind;
+  EXPECT_EQ(to_string(Action{F, 2, 5}), "2F5");
+  EXPECT_EQ(to_string(Action{SEND_F, 3, 1}), "3SEND_F1");
+  EXPECT_EQ(to_string(Action{UNSHARD, 0}), "0UNSHARD");
+  EXPECT_EQ(to_string(Action{REDUCE, 0, 3}), "0REDUCE_GRAD3");
+  EXPECT_EQ(to_string(Action{REDUCE, 0, -1}), "0REDUCE_GRAD");
+  for (const KindFacts& kind : action_kinds())
+    for (int number : {-1, 0, 7, 1234}) {
+      if ((kind.counts == Counts::nothing) != (number < 0) && kind.counts != Counts::bucket) continue;
+      const Action action{kind.kind, 12, number};
+      EXPECT_EQ(parse_action(to_string(action)), action) << to_string(action);
+    }
+  EXPECT_EQ(action_kinds().size(), kActionKinds);
+}
+
+TEST(Action, RefusesWhatIsNone) {
+  for (const char* text : {"", "F1", "2", "2X5", "2F", "2F5 ", "2F5x", "2f5", "-1F2", "2F-1", "0UNSHARD3",
+                           "2F99999999999", "99999999999F1", "0SEND1", "0REDUCE3", " 2F5"})
+    EXPECT_THROW(parse_action(text), DataError) << text;
+}
+
+TEST(Schedule, OneStageIsTheDataParallelStep) {
+  EXPECT_EQ(to_csv(one_stage(2, 3)), "0F0,0B0,0F1,0B1,0REDUCE_GRAD2,0REDUCE_GRAD1,0REDUCE_GRAD0\n");
+  EXPECT_EQ(to_csv(one_stage(1, 0)), "0F0,0B0\n");
+  EXPECT_NO_THROW(validate(one_stage(5, 4), 5, {4}));
+  EXPECT_THROW(validate(one_stage(5, 4), 5, {5}), LogicError);
+  EXPECT_THROW(one_stage(0, 1), LogicError);
+}
+
+TEST(Schedule, CsvReadsBack) {
+  Random random(31);
+  for (int round = 0; round < 300; ++round) {
+    const int ranks = 1 + random.below(4);
+    Schedule schedule = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5));
+    if (random.below(2) == 0) schedule = with_messages(schedule);
+    if (random.below(2) == 0) schedule = with_weights(schedule);
+    EXPECT_EQ(parse_csv(to_csv(schedule)), schedule);
+  }
+}
+
+TEST(Schedule, ReadsWhatPyTorchWrites) {
+  const Schedule v = parse_csv("0F0,,3F0,3B0,\r\n,1F0,2F0,(1F1;2B0)OVERLAP_F_B,1I0,1W0,1REDUCE_GRAD\r\n");
+  ASSERT_EQ(v.rows.size(), 2u);
+  EXPECT_EQ(v.stage_owner, (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(to_csv(v), "0F0,3F0,3B0\n1F0,2F0,1F1,2B0,1I0,1W0,1REDUCE_GRAD\n");
+  // A line without Actions is a rank without work; the end of the last line is not a line.
+  EXPECT_EQ(parse_csv("0F0\n\n1F0\n").rows.size(), 3u);
+  EXPECT_TRUE(parse_csv("").rows.empty());
+}
+
+TEST(Schedule, DamagedCsvIsRefusedWithItsPlace) {
+  const auto message = [](const char* text) -> std::string {
+    try {
+      parse_csv(text);
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("line 2, cell 3"), std::string::npos);
+  EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("'1X0'"), std::string::npos);
+  EXPECT_NE(message("(0F0;1B0)\n").find("line 1, cell 1"), std::string::npos);
+  EXPECT_NE(message("999999999F0\n").find("stages"), std::string::npos);
+}
+
+TEST(Schedule, GridShowsIdleTime) {
+  EXPECT_EQ(grid(one_f_one_b(2, 2)),
+            "rank 0 | 0F0 0F1 .   0B0 .   0B1\n"
+            "rank 1 | .   1F0 1B0 1F1 1B1\n");
+  EXPECT_EQ(grid(parse_csv("0B0,0F0\n1F0,1B0\n")), "rank 0 | 0B0 0F0\nrank 1 | 1F0 1B0\n");
+  EXPECT_EQ(grid(Schedule{}), "");
+}
+
+}  // namespace
+}  // namespace orthant

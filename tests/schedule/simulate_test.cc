@@ -1,0 +1,150 @@
+// simulate() against the published bubbles and peaks, and against cases worked by hand.
+#include "schedule/simulate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "base/errors.h"
+#include "tests/schedule/generators.h"
+
+namespace orthant {
+namespace {
+
+const Span& span_of(const Timeline& timeline, const char* action) {
+  for (const Span& span : timeline.spans)
+    if (to_string(span.action) == action) return span;
+  throw std::runtime_error(action);
+}
+
+TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
+  const Durations durations = Durations::of(1, 1, 1);
+  for (int p = 1; p <= 16; ++p)
+    for (int m : {1, 2, 3, 5, 8, 16, 37}) {
+      const double bubble = static_cast<double>(p - 1) / (m + p - 1);
+      const Timeline g = simulate(gpipe(p, m), durations);
+      const Timeline o = simulate(one_f_one_b(p, m), durations);
+      EXPECT_EQ(g.bubble, bubble) << p << " " << m;
+      EXPECT_EQ(o.bubble, bubble) << p << " " << m;
+      EXPECT_EQ(o.makespan_s, 3.0 * (m + p - 1));
+      for (int r = 0; r < p; ++r) {
+        EXPECT_EQ(g.peak_live[static_cast<size_t>(r)], m);
+        EXPECT_EQ(o.peak_live[static_cast<size_t>(r)], std::min(m, p - r));
+        EXPECT_EQ(o.busy_s[static_cast<size_t>(r)], 3.0 * m);
+      }
+    }
+}
+
+TEST(Simulate, UnequalTimesOfForwardAndBackward) {
+  const Durations durations = Durations::of(10, 9, 7);
+  for (int p : {2, 3, 5, 8})
+    for (int m : {8, 13}) {
+      EXPECT_EQ(simulate(gpipe(p, m), durations).makespan_s, 26.0 * (m + p - 1));
+      EXPECT_EQ(simulate(one_f_one_b(p, m), durations).makespan_s, 26.0 * (m + p - 1));
+    }
+}
+
+TEST(Simulate, SplitBackwardFillsTheBubbleOfZbH1) {
+  EXPECT_EQ(simulate(zb_h1(4, 8), Durations::of(1, 1, 1)).makespan_s, 27);
+  for (int p : {2, 4, 8})
+    for (int m : {p, 2 * p, 3 * p}) {
+      const Timeline t = simulate(zb_h1(p, m), Durations::of(1, 1, 1));
+      // The rank's own bubble is (p - 1)(f + b - w), against (p - 1)(f + b + w) of 1F1B.
+      EXPECT_EQ(t.makespan_s, 3.0 * m + (p - 1)) << p << " " << m;
+      for (int peak : t.peak_live) EXPECT_EQ(peak, p);
+    }
+}
+
+TEST(Simulate, LinksByHand) {
+  Durations durations = Durations::of(1, 1, 1);
+  durations.link_s = 0.5;
+  for (const Schedule& schedule : {gpipe(2, 1), with_messages(gpipe(2, 1))}) {
+    const Timeline t = simulate(schedule, durations);
+    EXPECT_EQ(span_of(t, "0F0").end_s, 1);
+    EXPECT_EQ(span_of(t, "1F0").start_s, 1.5);
+    EXPECT_EQ(span_of(t, "1B0").end_s, 4.5);
+    EXPECT_EQ(span_of(t, "0B0").start_s, 5);
+    EXPECT_EQ(t.makespan_s, 7);
+  }
+  const Timeline t = simulate(with_messages(gpipe(2, 1)), durations);
+  EXPECT_EQ(span_of(t, "0SEND_F0").start_s, 1);
+  EXPECT_EQ(span_of(t, "1RECV_F0").end_s, 1.5);
+  EXPECT_EQ(span_of(t, "1RECV_F0").lane, Lane::receive);
+}
+
+TEST(Simulate, OneLaneSendsOneMessageAtATime) {
+  // Two results at times 1 and 2 over a link that takes 5: the second arrives at 11.
+  Durations durations = Durations::of(1, 1, 1);
+  durations.link_s = 5;
+  const Timeline t = simulate(with_messages(gpipe(2, 2)), durations);
+  EXPECT_EQ(span_of(t, "1F0").start_s, 6);
+  EXPECT_EQ(span_of(t, "1F1").start_s, 11);
+}
+
+TEST(Simulate, AReceivePostedEarlyDoesNotHoldUpTheRow) {
+  const Schedule schedule = parse_csv("0RECV_B0,0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
+  const Timeline t = simulate(schedule, Durations::of(1, 1, 1));
+  EXPECT_EQ(t.makespan_s, 6);
+  EXPECT_EQ(span_of(t, "0RECV_B0").end_s, 4);
+}
+
+TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
+  Random random(41);
+  for (int round = 0; round < 300; ++round) {
+    const int ranks = 1 + random.below(4);
+    const Schedule plain = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(6));
+    const Durations durations = Durations::of(1 + random.below(5), 1 + random.below(5), 1 + random.below(5));
+    const Timeline a = simulate(plain, durations);
+    const Timeline b = simulate(with_weights(with_messages(plain)), durations);
+    EXPECT_EQ(a.makespan_s, b.makespan_s);
+    EXPECT_EQ(a.busy_s, b.busy_s);
+    EXPECT_EQ(a.peak_live, b.peak_live);
+    std::vector<Span> computation = b.spans;
+    std::erase_if(computation, [](const Span& span) { return span.lane != Lane::compute; });
+    EXPECT_EQ(a.spans, computation);
+  }
+}
+
+TEST(Simulate, ReductionsOverlapLaterComputation) {
+  const Schedule schedule = parse_csv("0F0,1F0,1B0,1REDUCE_GRAD1,1REDUCE_GRAD0,0B0,0REDUCE_GRAD0\n");
+  Durations durations = Durations::of(1, 1, 1);
+  durations.reduce_s = {3, 0.5};
+  const Timeline beside = simulate(schedule, durations);
+  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start_s, 4);
+  EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start_s, 4.5);
+  EXPECT_EQ(span_of(beside, "0B0").start_s, 4);
+  EXPECT_EQ(beside.makespan_s, 10.5);  // the lane is free at 7.5
+  durations.overlap_reduce = false;
+  const Timeline waited = simulate(schedule, durations);
+  EXPECT_EQ(span_of(waited, "0B0").start_s, 7.5);
+  EXPECT_EQ(waited.makespan_s, 12.5);
+}
+
+TEST(Simulate, ComputationWaitsForGatheredWeightsAndStagesHaveTheirOwnTimes) {
+  Durations durations = Durations::of(1, 1, 1);
+  durations.seconds[static_cast<size_t>(ActionKind::UNSHARD)] = 2;
+  durations.stage_seconds = {durations.seconds, durations.seconds};
+  durations.stage_seconds[1][static_cast<size_t>(ActionKind::F)] = 10;
+  const Timeline t = simulate(parse_csv("0UNSHARD,1UNSHARD,0F0,0RESHARD,1F0\n"), durations);
+  EXPECT_EQ(span_of(t, "0F0").start_s, 2);
+  EXPECT_EQ(span_of(t, "1F0").start_s, 4);
+  EXPECT_EQ(t.makespan_s, 14);
+}
+
+TEST(Simulate, SixtyFourStagesTimes512Microbatches) {
+  Durations durations = Durations::of(1, 1, 1);
+  const Timeline t = simulate(with_messages(one_f_one_b(64, 512)), durations);
+  EXPECT_EQ(t.makespan_s, 3.0 * (512 + 63));
+  EXPECT_EQ(t.spans.size(), 64u * 512 * 2 + 63u * 512 * 4);
+}
+
+TEST(Simulate, SaysWhereItStops) {
+  EXPECT_THROW(simulate(parse_csv("0B0,0F0\n1F0,1B0\n"), Durations::of(1, 1, 1)), LogicError);
+  EXPECT_THROW(simulate(parse_csv("0F0,0RECV_B0\n1SEND_F0\n"), Durations::of(1, 1, 1)), LogicError);
+  EXPECT_EQ(simulate(Schedule{}, Durations{}).makespan_s, 0);
+}
+
+}  // namespace
+}  // namespace orthant
