@@ -86,6 +86,33 @@ TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
   EXPECT_EQ(text_of(again.train), paragraphs(500, 'a'));
 }
 
+/// Bytes shifted by one: another tokenizer of the same size.
+class ShiftedTokenizer : public Tokenizer {
+ public:
+  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
+    std::vector<std::vector<int32_t>> tokens;
+    for (std::string_view text : texts) {
+      tokens.emplace_back();
+      for (char c : text) tokens.back().push_back((static_cast<uint8_t>(c) + 1) % 256);
+    }
+    return tokens;
+  }
+  std::string decode(std::span<const int32_t>) const override { return ""; }
+  int32_t token_bytes(int32_t) const override { return 1; }
+  int32_t vocab_size() const override { return 257; }
+  int32_t end_of_text() const override { return 256; }
+  std::string name() const override { return "shifted"; }
+  uint64_t fingerprint() const override { return 1; }
+  void save(const std::string&) const override {}
+};
+
+TEST_F(CorpusTest, AnotherTokenizerIsAnotherCorpus) {
+  const std::string path = folder_.write("a.txt", "abc");
+  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{97, 98, 99, 256}));
+  tokenizer_ = std::make_unique<ShiftedTokenizer>();
+  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{98, 99, 100, 256}));
+}
+
 TEST_F(CorpusTest, OfManyRanksAtOnceOneTokenises) {
   const std::string text = paragraphs(2000, 'a');
   const std::string path = folder_.write("a.txt", text);

@@ -228,13 +228,16 @@ TEST(IndexedDatasetWriter, AFullDiskIsAnErrorAndTheOldDatasetStays) {
   IndexedDatasetWriter first(folder / "d", 10);
   first.add_document(std::vector<int32_t>{1, 2});
   first.finish();
-  std::filesystem::create_symlink("/dev/full", folder / fmt::format("d.bin.tmp{}", ::getpid()));
-  IndexedDatasetWriter second(folder / "d", 10);
-  const std::string message = message_of<DataError>([&] {
-    second.add_document(std::vector<int32_t>{3});
-    second.finish();
-  });
-  EXPECT_NE(message.find("No space left"), std::string::npos) << message;
+  const std::string temporary = folder / fmt::format("d.bin.tmp{}", ::getpid());
+  for (size_t tokens : {size_t{1}, size_t{1} << 20}) {  // Noticed when flushing, and already when writing.
+    std::filesystem::create_symlink("/dev/full", temporary);
+    IndexedDatasetWriter second(folder / "d", 10);
+    const std::vector<int32_t> large(tokens, 3);
+    std::string message = message_of<DataError>([&] { second.add_document(large); });
+    EXPECT_EQ(message.empty(), tokens == 1);
+    if (message.empty()) message = message_of<DataError>([&] { second.finish(); });
+    EXPECT_NE(message.find("No space left"), std::string::npos) << message;
+  }
   EXPECT_EQ(document(IndexedDataset::open(folder / "d"), 0), (std::vector<int32_t>{1, 2}));
 }
 
