@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Data parallelism beside PyTorch DistributedDataParallel: same model, same batch, same ranks, same threads, same allocator.
+"""Data parallelism beside PyTorch DistributedDataParallel: same model, batch, ranks and allocator.
 
-For each line of the table the two programs take turns (ours, peer, ours, peer, ...) so that whatever else the machine does
-hits both; a run's figure is the median over its steps, the table's is the median over the runs. The peer is first tried in
-each of its variants (eager, torch.compile; one thread or all; for bf16 autocast or bf16 weights), and the fastest is the one that counts.
+For each line of the table the two programs take turns (ours, peer, ours, peer, ...) so that whatever else the machine
+does hits both; a run's figure is the median over its steps, the table's is the median over the runs. The peer is first
+tried in each of its variants (eager, torch.compile; one thread or all; for bf16 autocast or bf16 weights), and the
+fastest is the one that counts.
 
   python3 benchmarks/data_parallel/run.py [--quick] [--ranks 1,2,4] [--dtypes float32,bfloat16] [--sizes tiny,50m]
 """
@@ -33,7 +34,7 @@ WARMUP = 5  # steps left out of every median
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
-    p.add_argument("--python", default=None, help="a python3 that imports torch; default: the wheel's that the build uses")
+    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
     p.add_argument("--ranks", default="1,2,4")
     p.add_argument("--sizes", default="tiny,50m")
     p.add_argument("--dtypes", default="float32,bfloat16")
@@ -43,7 +44,7 @@ def arguments():
     p.add_argument("--local-batch-size", type=int, default=8, help="sequences a rank and step")
     p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
     p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
-    p.add_argument("--quick", action="store_true", help="tiny model, 1 and 2 ranks, one run of 12 steps, eager: does it work?")
+    p.add_argument("--quick", action="store_true", help="does it work? tiny, 1 and 2 ranks, one run of 12 steps, eager")
     a = p.parse_args()
     if a.quick:
         a.ranks, a.sizes, a.repeats, a.steps, a.no_compile = "1,2", "tiny", 1, 12, True
@@ -84,15 +85,16 @@ def run_ours(a, case, folder):
     shutil.rmtree(dump, ignore_errors=True)
     keys = {**{f"model.{k}": v for k, v in SIZES[case["size"]].items()}, "model.max_position_embeddings": a.seq_len,
             "job.dump_folder": dump, "run.ranks": case["ranks"], "run.threads_per_rank": case["threads"],
-            "data.path": case["corpus"], "data.validation": 0, "training.steps": case["steps"], "training.seq_len": a.seq_len,
+            "data.path": case["corpus"], "data.validation": 0, "training.steps": case["steps"],
+            "training.seq_len": a.seq_len,
             "training.global_batch_size": a.local_batch_size * case["ranks"],
             "training.local_batch_size": a.local_batch_size, "training.dtype": case["dtype"], "optimizer.lr": 3e-4,
             "lr_scheduler.warmup_steps": 0, "validation.freq": 0, "metrics.enable_tensorboard": "false",
             "checkpoint.interval": 0}
     with open(os.path.join(folder, "empty.toml"), "w"):
         pass
-    lines, first, _ = run([a.orthant, "train", os.path.join(folder, "empty.toml"), *(f"{k}={v}" for k, v in keys.items())],
-                          os.path.join(dump, "metrics.jsonl"), {}, folder)
+    command = [a.orthant, "train", os.path.join(folder, "empty.toml"), *(f"{k}={v}" for k, v in keys.items())]
+    lines, first, _ = run(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
     waits = [line["communication_seconds"] / line["step_seconds"] for line in lines[WARMUP:]]
     return result(lines, first, case["tokens"], lines[-1]["peak_memory_bytes"], statistics.median(waits))
 
@@ -102,8 +104,8 @@ def run_peer(a, case, variant, folder, steps=None):
     if os.path.exists(metrics):
         os.remove(metrics)
     keys = {**SIZES[case["size"]], "seq_len": a.seq_len, "local_batch_size": a.local_batch_size,
-            "global_batch_size": a.local_batch_size * case["ranks"], "steps": steps or case["steps"], "warmup_steps": WARMUP,
-            "threads": case["threads"], "metrics": metrics, **variant}
+            "global_batch_size": a.local_batch_size * case["ranks"], "steps": steps or case["steps"],
+            "warmup_steps": WARMUP, "threads": case["threads"], "metrics": metrics, **variant}
     command = [a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(case["ranks"]),
                "--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
                os.path.join(ROOT, "benchmarks", "peers", "ddp.py")]
@@ -136,7 +138,7 @@ def measure(a, case, folder):
     for variant in variants(a, case):
         speed = run_peer(a, case, variant, folder, steps=WARMUP + 5)["tokens_per_second"]
         tried.append((speed, variant))
-        print(f"  peer {variant['dtype']}, compile {variant['compile']}, {variant['threads']} threads: {speed:,.0f} tokens/s", file=sys.stderr)
+        print(f"  peer {', '.join(f'{k} {v}' for k, v in variant.items())}: {speed:,.0f} tokens/s", file=sys.stderr)
     best = max(tried, key=lambda entry: entry[0])[1]
     ours, peer = [], []
     for repeat in range(a.repeats):
@@ -157,8 +159,9 @@ def print_line(case, ours, peer, best):
         name += ", " + best["dtype"].split("_")[1]
     ratio = ours["tokens_per_second"] / peer["tokens_per_second"]
     print(f"| {case['size']} | {case['dtype']} | {case['ranks']} | {ours['tokens_per_second']:,.0f} | "
-          f"{peer['tokens_per_second']:,.0f} ({name}) | {ratio:.2f}x | {ours['peak'] / 2**20:,.0f} | {peer['peak'] / 2**20:,.0f} | "
-          f"{ours['first']:.1f} | {peer['first']:.1f} | {share(ours['communication'])} | {share(peer['communication'])} |", flush=True)
+          f"{peer['tokens_per_second']:,.0f} ({name}) | {ratio:.2f}x | "
+          f"{ours['peak'] / 2**20:,.0f} | {peer['peak'] / 2**20:,.0f} | {ours['first']:.1f} | {peer['first']:.1f} | "
+          f"{share(ours['communication'])} | {share(peer['communication'])} |", flush=True)
 
 
 def write_corpus(a, folder):
@@ -177,11 +180,11 @@ def main():
     a = arguments()
     cores = len(os.sched_getaffinity(0))
     with open("/proc/cpuinfo") as stream:
-        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown processor")
-    print(f"{cpu}, {cores} cores; {a.repeats} runs each; {a.local_batch_size} sequences of {a.seq_len} tokens a rank and step; "
-          f"peer's allocator: {os.path.basename(a.allocator)}\n")
-    print("| model | dtype | ranks | Orthant tokens/s | DDP tokens/s | ratio | peak MiB a rank | DDP | s to first step | DDP "
-          "| communication not hidden | DDP |")
+        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
+    print(f"{cpu}, {cores} cores; {a.repeats} runs each; {a.local_batch_size} sequences of {a.seq_len} tokens a rank "
+          f"and step; peer's allocator: {os.path.basename(a.allocator)}\n")
+    print("| model | dtype | ranks | Orthant tokens/s | DDP tokens/s | ratio | peak MiB a rank | DDP | s to first step "
+          "| DDP | communication not hidden | DDP |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(a, folder)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The peer of benchmarks/data_parallel: the same LLaMA-style training step in PyTorch, written for speed.
 
-DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as views of the buckets, global-norm
-clipping, bf16 by autocast or as bf16 weights with float32 masters, eager or torch.compile. Tokens are drawn beforehand, so
-no loader costs it anything. Writes one JSON line a step to --metrics and prints one JSON line at the end.
+DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as views of the buckets, clipping by
+the global norm, bf16 by autocast or as bf16 weights with float32 masters, eager or torch.compile. Tokens are drawn
+beforehand, so no loader costs it anything. Writes one JSON line a step to --metrics and prints one JSON line at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --steps 20 --dtype float32
 """
@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import resource
 import statistics
 import time
 import warnings
@@ -51,7 +50,7 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x, cos, sin):
-    """Rotary positions: x [batch, heads, time, head_dim], cos and sin [time, head_dim], the sine's first half negated."""
+    """Rotary positions: x [batch, heads, time, dim], cos and sin [time, dim], the sine's first half negated."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
@@ -169,7 +168,9 @@ class Trainer:
 
 
 def peak_bytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Largest resident set of this process. (getrusage would count what the launcher held before it became us.)"""
+    with open("/proc/self/status") as stream:
+        return next(int(line.split()[1]) * 1024 for line in stream if line.startswith("VmHWM"))
 
 
 def timed_steps(trainer, steps, communicate, out):
@@ -203,7 +204,8 @@ def main():
             "parameters": sum(p.numel() for p in trainer.parameters), "step_seconds": median,
             "tokens_per_second": a.global_batch_size * a.seq_len / median, "first_step_seconds": seconds[0],
             "communication_share": None if alone is None else max(0.0, 1 - alone / median),
-            "peak_memory_bytes": int(peak), "torch": torch.__version__, "threads": torch.get_num_threads()}), flush=True)
+            "peak_memory_bytes": int(peak), "torch": torch.__version__,
+            "threads": torch.get_num_threads()}), flush=True)
     if ranks > 1:
         dist.destroy_process_group()
 
