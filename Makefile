@@ -31,7 +31,7 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant
 	@$(BUILD)/orthant train $(or $(RUN),examples/jargon.toml) $(if $(DATA),--data.path '$(DATA)') $(ARGS)
 
-test: build ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
+test: build $(BUILD)/setup/test_python ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
 	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(if $(TESTS),-L '$(TESTS)') $(ARGS)
 
 install: build ## copy the program to PREFIX/bin (default /usr/local)
@@ -47,6 +47,9 @@ $(BUILD)/setup/packages: packages.txt
 
 $(torch_stamp): $(BUILD)/setup/packages
 	@$(setup) torch $@
+
+$(BUILD)/setup/test_python: tests/python-packages.txt $(torch_stamp)
+	@$(setup) test_python $@
 
 $(BUILD)/build.ninja: $(torch_stamp)
 	@$(setup) quietly Configuring cmake -G Ninja -S . -B $(BUILD) -DORTHANT_TORCH_DIR="$(torch_dir)"

@@ -3,6 +3,7 @@
 #
 #   tools/setup.sh packages          the Debian packages of packages.txt (asks for root only if one is missing)
 #   tools/setup.sh torch FILE        finds or installs libtorch; writes the directory of the torch wheel to FILE
+#   tools/setup.sh test_python FILE  puts tests/python-packages.txt into .venv and touches FILE; without a network it goes on
 #   tools/setup.sh jobs              prints how many compile jobs this machine has cores and memory for
 #   tools/setup.sh quietly TEXT CMD  runs CMD with one line of progress; its output is shown only if it fails
 set -eu
@@ -151,6 +152,18 @@ torch() {
   echo "$found" >"$1"
 }
 
+# The tests' Python is .venv/bin/python3. Where torch came from elsewhere, .venv sees what that python3 sees.
+test_python() {
+  if [ ! -x .venv/bin/python3 ]; then
+    quietly "Creating .venv" python3 -m venv --system-site-packages .venv || fail "python3 -m venv failed."
+  fi
+  if quietly "Installing the tests' Python packages" .venv/bin/python3 -m pip install -r tests/python-packages.txt; then
+    touch "$1"
+  else
+    echo "warning: tests that compare with Hugging Face transformers will skip themselves" >&2
+  fi
+}
+
 jobs() {
   memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo 2>/dev/null || echo 4096)
   limit=$(cat /sys/fs/cgroup/memory.max 2>/dev/null || echo max)
@@ -163,6 +176,6 @@ jobs() {
 
 command=${1-}
 case $command in
-  packages | torch | jobs | quietly) shift; "$command" "$@" ;;
-  *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  packages | torch | test_python | jobs | quietly) shift; "$command" "$@" ;;
+  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

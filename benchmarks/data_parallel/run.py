@@ -32,22 +32,23 @@ WARMUP = 5  # steps left out of every median
 
 
 def arguments():
-    p = argparse.ArgumentParser(description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0],
+                                formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
     p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
-    p.add_argument("--ranks", default="1,2,4")
-    p.add_argument("--sizes", default="tiny,50m")
+    quick = "--quick" in sys.argv
+    p.add_argument("--ranks", default="1,2" if quick else "1,2,4")
+    p.add_argument("--sizes", default="tiny" if quick else "tiny,50m")
     p.add_argument("--dtypes", default="float32,bfloat16")
-    p.add_argument("--repeats", type=int, default=3, help="runs of each program a line")
-    p.add_argument("--steps", type=int, default=40, help="steps a run (the larger model takes a third)")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each program a line")
+    p.add_argument("--steps", type=int, default=12 if quick else 40, help="steps a run (50m: a third)")
     p.add_argument("--seq-len", type=int, default=256)
     p.add_argument("--local-batch-size", type=int, default=8, help="sequences a rank and step")
     p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
     p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
-    p.add_argument("--quick", action="store_true", help="does it work? tiny, 1 and 2 ranks, one run of 12 steps, eager")
+    p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, smaller defaults")
     a = p.parse_args()
-    if a.quick:
-        a.ranks, a.sizes, a.repeats, a.steps, a.no_compile = "1,2", "tiny", 1, 12, True
+    a.no_compile |= a.quick
     if a.python is None:
         own = os.path.join(ROOT, ".venv", "bin", "python3")
         a.python = own if os.path.exists(own) else "python3"

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The peer of benchmarks/data_parallel: the same LLaMA-style training step in PyTorch, written for speed.
 
-DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as views of the buckets, clipping by
-the global norm, bf16 by autocast or as bf16 weights with float32 masters, eager or torch.compile. Tokens are drawn
-beforehand, so no loader costs it anything. Writes one JSON line a step to --metrics and prints one JSON line at the end.
+DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as bucket views, clipping
+by the global norm, bf16 by autocast or as bf16 weights with float32 masters, eager or torch.compile. Tokens are drawn
+beforehand, so no loader costs it anything. Writes one JSON line a step to --metrics, prints one JSON line at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --steps 20 --dtype float32
 """
