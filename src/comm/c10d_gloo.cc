@@ -9,7 +9,10 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
+#include <condition_variable>
+#include <mutex>
 #include <numeric>
+#include <stdexcept>
 
 namespace orthant {
 namespace {
@@ -21,26 +24,58 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// c10d's group, with a way to break it off: Gloo itself can only wait for its timeout.
-class Breakable : public c10d::ProcessGroupGloo {
- public:
-  using ProcessGroupGloo::ProcessGroupGloo;
-  void close() {
-    for (const auto& context : contexts_) context->closeConnections();
+// A flag that a waiting thread sleeps on. Gloo cannot break off a collective that waits for a peer, so it is not Gloo that
+// we wait in.
+struct Signal {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false, cancelled = false;
+
+  void set(bool Signal::*flag) {
+    const std::lock_guard lock(mutex);
+    this->*flag = true;
+    changed.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done || cancelled; });
+    if (!done) throw std::runtime_error("broken off");
   }
 };
 
-class GlooWork : public Pending {
+// A collective: runs on a worker thread of c10d, and tells when it is complete.
+class Collective : public Pending {
  public:
-  explicit GlooWork(WorkPtr work) : work_(std::move(work)) {}
-  void wait() override { work_->wait(); }
+  explicit Collective(WorkPtr work) : work_(std::move(work)) {
+    work_->getFuture()->addCallback([signal = signal_](c10::ivalue::Future&) { signal->set(&Signal::done); });
+  }
+  void wait() override {
+    signal_->wait();
+    work_->wait();
+  }
   bool done() override { return work_->isCompleted(); }
+  void cancel() noexcept override { signal_->set(&Signal::cancelled); }
+
+ private:
+  WorkPtr work_;
+  std::shared_ptr<Signal> signal_ = std::make_shared<Signal>();
+};
+
+// A send or receive: waits inside Gloo, which can break off these.
+class Message : public Pending {
+ public:
+  explicit Message(WorkPtr work) : work_(std::move(work)) {}
+  void wait() override {
+    if (!work_->wait()) throw std::runtime_error("broken off");
+  }
+  bool done() override { return work_->isCompleted(); }
+  void cancel() noexcept override { work_->abort(); }
 
  private:
   WorkPtr work_;
 };
 
-std::unique_ptr<Pending> pending(WorkPtr work) { return std::make_unique<GlooWork>(std::move(work)); }
+std::unique_ptr<Pending> collective(WorkPtr work) { return std::make_unique<Collective>(std::move(work)); }
 
 at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.detach().view(-1).view(at::kByte); }
 
@@ -52,22 +87,20 @@ std::vector<int64_t> in_bytes(std::span<const int64_t> counts, const at::Tensor&
 
 // Everybody's chunks of one shard, received by an all-to-all; summed when waited for, in order of position, and narrow
 // floats in float32. (Gloo's own reduce-scatter is a whole all-reduce.)
-class ReduceScatterWork : public Pending {
+class ReduceScatter : public Collective {
  public:
-  ReduceScatterWork(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
-      : exchange_(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
+  ReduceScatter(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
+      : Collective(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
   void wait() override {
-    exchange_->wait();
+    Collective::wait();
     const bool narrow = output_.scalar_type() == at::kBFloat16 || output_.scalar_type() == at::kHalf;
     at::Tensor sum = narrow ? chunks_[0].to(at::kFloat) : chunks_[0];
     for (int64_t i = 1; i < chunks_.size(0); ++i) sum.add_(chunks_[i]);
     output_.copy_(sum);
     chunks_.reset();
   }
-  bool done() override { return exchange_->isCompleted(); }
 
  private:
-  WorkPtr exchange_;
   at::Tensor chunks_, output_;
 };
 
@@ -87,7 +120,13 @@ class RingAllGather : public Pending {
       post();
     }
   }
-  bool done() override { return size() == 2 && receive_->isCompleted() && send_->isCompleted(); }
+  bool done() override { return false; }
+  void cancel() noexcept override {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    send_->cancel();
+    receive_->cancel();
+  }
 
  private:
   static constexpr int kTag = 1 << 30;
@@ -95,24 +134,28 @@ class RingAllGather : public Pending {
   at::Tensor& shard(int back) { return shards_[static_cast<size_t>((group_.getRank() - back + size()) % size())]; }
   void post() {
     if (step_ == size() - 1) return;
+    const std::lock_guard lock(mutex_);
+    if (cancelled_) throw std::runtime_error("broken off");
     std::vector<at::Tensor> out{shard(step_)}, in{shard(step_ + 1)};
-    receive_ = group_.recv(in, (group_.getRank() + size() - 1) % size(), kTag);
-    send_ = group_.send(out, (group_.getRank() + 1) % size(), kTag);
+    receive_ = std::make_unique<Message>(group_.recv(in, (group_.getRank() + size() - 1) % size(), kTag));
+    send_ = std::make_unique<Message>(group_.send(out, (group_.getRank() + 1) % size(), kTag));
   }
 
   c10d::Backend& group_;
   std::vector<at::Tensor> shards_;
   int step_ = 0;
-  WorkPtr send_, receive_;
+  std::mutex mutex_;
+  bool cancelled_ = false;
+  std::unique_ptr<Message> send_, receive_;
 };
 
 class GlooGroup : public Group {
  public:
-  explicit GlooGroup(c10::intrusive_ptr<Breakable> group) : group_(std::move(group)) {}
+  explicit GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> group) : group_(std::move(group)) {}
 
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
     std::vector<at::Tensor> tensors{tensor.detach().view(-1)};
-    return pending(group_->allreduce(tensors));
+    return collective(group_->allreduce(tensors));
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
@@ -123,14 +166,14 @@ class GlooGroup : public Group {
     std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), mine * output.element_size());
     auto sent = in_bytes(counts, input);
     WorkPtr exchange = group_->alltoall_base(to, from, received, sent);
-    return std::make_unique<ReduceScatterWork>(std::move(exchange), std::move(chunks), output.detach().view(-1));
+    return std::make_unique<ReduceScatter>(std::move(exchange), std::move(chunks), output.detach().view(-1));
   }
 
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> counts) override {
     at::Tensor to = as_bytes(output), from = as_bytes(input);
     if (std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; })) {
-      return pending(group_->_allgather_base(to, from));
+      return collective(group_->_allgather_base(to, from));
     }
     const auto bytes = in_bytes(counts, output);
     const auto before = std::accumulate(bytes.begin(), bytes.begin() + group_->getRank(), int64_t{0});
@@ -143,37 +186,30 @@ class GlooGroup : public Group {
                                       std::span<const int64_t> input_counts) override {
     at::Tensor to = as_bytes(output), from = as_bytes(input);
     auto received = in_bytes(output_counts, output), sent = in_bytes(input_counts, input);
-    return pending(group_->alltoall_base(to, from, received, sent));
+    return collective(group_->alltoall_base(to, from, received, sent));
   }
 
   std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    return pending(group_->broadcast(tensors, options));
+    return collective(group_->broadcast(tensors, options));
   }
 
   std::unique_ptr<Pending> send(const at::Tensor& tensor, int to, int tag) override {
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return pending(group_->send(tensors, to, tag));
+    return std::make_unique<Message>(group_->send(tensors, to, tag));
   }
 
   std::unique_ptr<Pending> recv(const at::Tensor& tensor, int from, int tag) override {
     std::vector<at::Tensor> tensors{as_bytes(tensor)};
-    return pending(group_->recv(tensors, from, tag));
+    return std::make_unique<Message>(group_->recv(tensors, from, tag));
   }
 
-  std::unique_ptr<Pending> barrier() override { return pending(group_->barrier()); }
-
-  void interrupt() noexcept override {
-    try {
-      group_->close();
-    } catch (...) {  // already broken: that is what was wanted
-    }
-  }
+  std::unique_ptr<Pending> barrier() override { return collective(group_->barrier()); }
 
  private:
-  c10::intrusive_ptr<Breakable> group_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
 };
 
 class GlooTransport : public Transport {
@@ -186,7 +222,7 @@ class GlooTransport : public Transport {
     options->devices.push_back(device_);
     options->threads = 1;
     return std::make_unique<GlooGroup>(
-        c10::make_intrusive<Breakable>(store.handle().board, position, size, std::move(options)));
+        c10::make_intrusive<c10d::ProcessGroupGloo>(store.handle().board, position, size, std::move(options)));
   }
 
  private:

@@ -45,6 +45,8 @@ std::string brief(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
   text.resize(std::min(text.size(), text.find('\n')));
+  // Gloo begins with "[/path/of/its/source.cc:78] ".
+  if (const size_t end = text.find("] "); text.starts_with("[/") && end != std::string::npos) text.erase(0, end + 2);
   return text;
 }
 

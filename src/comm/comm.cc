@@ -43,7 +43,7 @@ Work::Work(Work&&) noexcept = default;
 Work& Work::operator=(Work&& other) noexcept {
   if (pending_ && this != &other) state_->keep(std::move(pending_));
   state_ = std::move(other.state_), pending_ = std::move(other.pending_);
-  group_ = other.group_, kind_ = other.kind_, tensor_bytes_ = other.tensor_bytes_;
+  operation_ = other.operation_;
   return *this;
 }
 
@@ -75,7 +75,7 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   if (n == 1) return {};
   const int64_t kept = shard(tensor.numel(), n, group.position).size() +
                        shard(tensor.numel(), n, (group.position + 1) % n).size();
-  return state_->start(group, "all_reduce", bytes_of(tensor), (2 * tensor.numel() - kept) * tensor.element_size(),
+  return state_->start({&group, "all_reduce", bytes_of(tensor)}, (2 * tensor.numel() - kept) * tensor.element_size(),
                        [&](Group& g) { return g.all_reduce(tensor); });
 }
 
@@ -85,7 +85,7 @@ Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, con
   const auto chunks = counts_or_equal(counts, input.numel(), group.size());
   ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
-  return state_->start(group, "reduce_scatter", bytes_of(input), bytes_of(input) - bytes_of(output),
+  return state_->start({&group, "reduce_scatter", bytes_of(input)}, bytes_of(input) - bytes_of(output),
                        [&](Group& g) { return g.reduce_scatter(output, input, chunks); });
 }
 
@@ -96,7 +96,7 @@ Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const A
   ORTHANT_CHECK(input.numel() == at_position(shards, group.position), input.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
   const int64_t next = at_position(shards, (group.position + 1) % group.size());
-  return state_->start(group, "all_gather", bytes_of(output), (output.numel() - next) * output.element_size(),
+  return state_->start({&group, "all_gather", bytes_of(output)}, (output.numel() - next) * output.element_size(),
                        [&](Group& g) { return g.all_gather(output, input, shards); });
 }
 
@@ -109,7 +109,7 @@ Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const A
   ORTHANT_CHECK(at_position(received, group.position) == at_position(sent, group.position));
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
   const int64_t leaving = input.numel() - at_position(sent, group.position);
-  return state_->start(group, "all_to_all", bytes_of(input), leaving * input.element_size(),
+  return state_->start({&group, "all_to_all", bytes_of(input)}, leaving * input.element_size(),
                        [&](Group& g) { return g.all_to_all(output, input, received, sent); });
 }
 
@@ -119,7 +119,7 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
   const bool last = group.position == (root + group.size() - 1) % group.size();
-  return state_->start(group, "broadcast", bytes_of(tensor), last ? 0 : bytes_of(tensor),
+  return state_->start({&group, "broadcast", bytes_of(tensor)}, last ? 0 : bytes_of(tensor),
                        [&](Group& g) { return g.broadcast(tensor, root); });
 }
 
@@ -127,7 +127,8 @@ Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
   check(tensor);
   OpenGroup& group = state_->open(axes);
   ORTHANT_CHECK(to >= 0 && to < group.size() && to != group.position && tag >= 0, to, group.size(), tag);
-  return state_->start(group, "send", bytes_of(tensor), bytes_of(tensor),
+  const int peer_rank = group.ranks[static_cast<size_t>(to)];
+  return state_->start({&group, "send", bytes_of(tensor), peer_rank}, bytes_of(tensor),
                        [&](Group& g) { return g.send(tensor, to, tag); });
 }
 
@@ -135,13 +136,14 @@ Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
   OpenGroup& group = state_->open(axes);
   ORTHANT_CHECK(from >= 0 && from < group.size() && from != group.position && tag >= 0, from, group.size(), tag);
-  return state_->start(group, "recv", bytes_of(tensor), 0, [&](Group& g) { return g.recv(tensor, from, tag); });
+  const int peer_rank = group.ranks[static_cast<size_t>(from)];
+  return state_->start({&group, "recv", bytes_of(tensor), peer_rank}, 0, [&](Group& g) { return g.recv(tensor, from, tag); });
 }
 
 Work Comm::barrier(const Axes& axes) {
   OpenGroup& group = state_->open(axes);
   if (group.size() == 1) return {};
-  return state_->start(group, "barrier", 0, 0, [](Group& g) { return g.barrier(); });
+  return state_->start({&group, "barrier", 0}, 0, [](Group& g) { return g.barrier(); });
 }
 
 TrafficTable Comm::traffic() const { return state_->traffic; }

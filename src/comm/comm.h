@@ -49,6 +49,14 @@ struct CommOptions {
 class CommState;
 struct OpenGroup;
 
+/// What a Work does, for messages.
+struct Operation {
+  const OpenGroup* group = nullptr;
+  const char* kind = "";
+  int64_t tensor_bytes = 0;
+  int peer = -1;  // the other rank of a send or receive
+};
+
 /// An operation under way; its tensors must not be touched until wait() returns. A Work that is dropped is kept by its
 /// Comm to the end.
 class [[nodiscard]] Work {
@@ -67,9 +75,7 @@ class [[nodiscard]] Work {
   friend class CommState;
   std::shared_ptr<CommState> state_;
   std::unique_ptr<Pending> pending_;
-  const OpenGroup* group_ = nullptr;
-  const char* kind_ = "";
-  int64_t tensor_bytes_ = 0;
+  Operation operation_;
 };
 
 /// One rank's end of the mesh. Operations take contiguous CPU tensors of one dtype, as flat memory. All ranks of a group

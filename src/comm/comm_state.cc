@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 #include <unistd.h>
 
@@ -22,6 +23,16 @@ std::string label_of(const Mesh& mesh, const Axes& axes) {
     if (axis.size > 1 && std::find(axes.begin(), axes.end(), axis.name) != axes.end()) names.push_back(axis.name);
   }
   return join(names, "+");
+}
+
+// "recv from rank 3 over ring (4.0 KiB)".
+std::string describe(const Operation& operation) {
+  const bool send = std::strcmp(operation.kind, "send") == 0;
+  std::string text = operation.kind;
+  if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
+  text += " over " + operation.group->label;
+  if (operation.tensor_bytes > 0) text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
+  return text;
 }
 
 }  // namespace
@@ -42,13 +53,16 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
 }
 
 void CommState::close(bool unwinding) {
-  const bool broken = unwinding || (watch && watch->failure());
-  if (broken) interrupt();
+  if (!watch) return;
+  watch->leave(!unwinding && !watch->failure());
+  if (unwinding || watch->failure()) {
+    for (auto& dropped : dropped_) (void)dropped.release();
+    for (auto& [label, open_group] : groups_) (void)open_group.group.release();
+    return;
+  }
   dropped_.clear();
-  if (watch) watch->leave(!broken);
-  const std::lock_guard lock(groups_mutex_);
   for (auto& [label, open_group] : groups_) open_group.group.reset();
-  if (rendezvous_.serves && watch && !broken) watch->wait_for_others(options_.meet_timeout_s);
+  if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
 }
 
 OpenGroup& CommState::open(const Axes& axes) {
@@ -64,10 +78,9 @@ OpenGroup& CommState::open(const Axes& axes) {
     try {
       fresh.group = transport_->open(store, fresh.position, fresh.size(), options_.timeout_s);
     } catch (const std::exception& error) {
-      fail(fresh, "opening the group", 0, brief(error));
+      fail({&fresh, "opening the group"}, brief(error));
     }
   }
-  const std::lock_guard lock(groups_mutex_);
   return groups_.emplace(label, std::move(fresh)).first->second;
 }
 
@@ -78,9 +91,9 @@ void CommState::meet(const OpenGroup& group, const Store& store) {
   store.set(fmt::format("here/{}", group.position), "");
   for (int position = 0; position < group.size(); ++position) {
     while (!store.has(fmt::format("here/{}", position))) {
-      if (watch->failure()) fail(group, "opening the group", 0, "the run has failed");
+      if (watch->failure()) fail({&group, "opening the group"}, "the run has failed");
       if (seconds_since(start) > options_.timeout_s) {
-        fail(group, "opening the group", 0,
+        fail({&group, "opening the group"},
              fmt::format("rank {} has not come within {:.0f} s", group.ranks[static_cast<size_t>(position)],
                          options_.timeout_s));
       }
@@ -90,35 +103,42 @@ void CommState::meet(const OpenGroup& group, const Store& store) {
   }
 }
 
-Work CommState::start(OpenGroup& group, const char* kind, int64_t tensor_bytes, int64_t sent_bytes,
-                      const std::function<std::unique_ptr<Pending>(Group&)>& operation) {
+Work CommState::start(const Operation& operation, int64_t sent_bytes,
+                      const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
   try {
-    work.pending_ = operation(*group.group);
+    work.pending_ = issue(*operation.group->group);
   } catch (const std::exception& error) {
-    fail(group, kind, tensor_bytes, brief(error));
+    fail(operation, brief(error));
   }
-  Traffic& counted = traffic[{group.label, kind}];
+  Traffic& counted = traffic[{operation.group->label, operation.kind}];
   ++counted.calls;
   counted.bytes += sent_bytes;
   work.state_ = shared_from_this();
-  work.group_ = &group;
-  work.kind_ = kind;
-  work.tensor_bytes_ = tensor_bytes;
+  work.operation_ = operation;
   return work;
 }
 
 void CommState::wait(Work& work) {
-  const auto pending = std::move(work.pending_);
+  auto pending = std::move(work.pending_);
   const bool blocks = !pending->done();
   if (blocks) watch->set_activity(fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ",
-                                              what(*work.group_, work.kind_, work.tensor_bytes_)));
+                                              describe(work.operation_)));
+  const auto set_waiting = [&](Pending* now) {
+    const std::lock_guard lock(waiting_mutex_);
+    waiting_ = now;
+  };
   const auto start = Clock::now();
+  set_waiting(pending.get());
+  if (rendezvous_.in_process && watch->failure()) cancel_wait();  // it failed before the watch could know of this wait
   try {
     pending->wait();
   } catch (const std::exception& error) {
-    fail(*work.group_, work.kind_, work.tensor_bytes_, brief(error));
+    set_waiting(nullptr);
+    keep(std::move(pending));
+    fail(work.operation_, brief(error));
   }
+  set_waiting(nullptr);
   exposed_wait_s += seconds_since(start);
   if (blocks) watch->set_activity(activity_);
 }
@@ -130,32 +150,25 @@ void CommState::set_activity(std::string activity) {
   if (watch) watch->set_activity(activity_);
 }
 
-std::string CommState::what(const OpenGroup& group, const char* kind, int64_t tensor_bytes) const {
-  const std::string size = tensor_bytes > 0 ? fmt::format(" ({})", human_bytes(static_cast<double>(tensor_bytes))) : "";
-  return fmt::format("{} over {}{}", kind, group.label, size);
-}
-
-void CommState::fail(const OpenGroup& group, const char* kind, int64_t tensor_bytes, const std::string& reason) {
+void CommState::fail(const Operation& operation, const std::string& reason) {
   const double patience_s = rendezvous_.in_process ? 1 : 8;
   const std::string known = watch->blame(patience_s);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
   const std::string message =
-      fmt::format("rank {}: {} failed{}: {}", rank, what(group, kind, tensor_bytes), during, cause);
+      fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
   watch->abort(message);
   throw CommError(message);
 }
 
-void CommState::interrupt() {
-  const std::lock_guard lock(groups_mutex_);
-  for (auto& [label, open_group] : groups_) {
-    if (open_group.group) open_group.group->interrupt();
-  }
+void CommState::cancel_wait() {
+  const std::lock_guard lock(waiting_mutex_);
+  if (waiting_ != nullptr) waiting_->cancel();
 }
 
 void CommState::on_failure(const std::string& message, bool speak) {
   if (options_.on_failure) return options_.on_failure(message, speak);
-  if (rendezvous_.in_process) return interrupt();
+  if (rendezvous_.in_process) return cancel_wait();
   if (speak) fmt::print(stderr, "error: {}\n", message);
   std::fflush(nullptr);
   _exit(kFailed);

@@ -22,13 +22,14 @@ struct OpenGroup {
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   CommState(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options);
-  /// Breaks off, closes, and leaves; `unwinding` when an exception passes.
+  /// Leaves the run and closes the groups. After a failure (or when an exception passes: `unwinding`) they are abandoned:
+  /// closing one waits for its operations, which may wait for the dead.
   void close(bool unwinding);
 
   OpenGroup& open(const Axes& axes);
   /// Starts an operation over a group of at least two ranks and counts it.
-  Work start(OpenGroup& group, const char* kind, int64_t tensor_bytes, int64_t sent_bytes,
-             const std::function<std::unique_ptr<Pending>(Group&)>& operation);
+  Work start(const Operation& operation, int64_t sent_bytes,
+             const std::function<std::unique_ptr<Pending>(Group&)>& issue);
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);
   void set_activity(std::string activity);
@@ -41,19 +42,19 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
  private:
   void meet(const OpenGroup& group, const Store& store);
-  [[noreturn]] void fail(const OpenGroup& group, const char* kind, int64_t tensor_bytes, const std::string& reason);
-  void interrupt();
+  [[noreturn]] void fail(const Operation& operation, const std::string& reason);
+  void cancel_wait();
   void on_failure(const std::string& message, bool speak);
-  std::string what(const OpenGroup& group, const char* kind, int64_t tensor_bytes) const;
 
   Rendezvous rendezvous_;
   const CommOptions options_;
   Store store_;
   std::string activity_;
   std::unique_ptr<Transport> transport_;
-  std::mutex groups_mutex_;  // the watch breaks groups off from its own thread
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
+  std::mutex waiting_mutex_;  // the watch breaks off a wait from its own thread
+  Pending* waiting_ = nullptr;
 };
 
 }  // namespace orthant

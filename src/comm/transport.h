@@ -20,8 +20,10 @@ class Pending {
   virtual ~Pending() = default;
   /// Blocks until the operation is complete; throws any std::exception when it failed. Called at most once.
   virtual void wait() = 0;
-  /// True when wait() would not block on a peer any more.
+  /// True when wait() would not block on a peer any more; may stay false where the transport cannot tell.
   virtual bool done() = 0;
+  /// From any thread: makes wait() throw soon. The operation itself may stay stuck: its group can only be abandoned.
+  virtual void cancel() noexcept = 0;
 };
 
 /// The operations of one ordered group of ranks. Each returns at once. All members issue the same operations in the same
@@ -46,8 +48,6 @@ class Group {
   virtual std::unique_ptr<Pending> send(const at::Tensor& tensor, int to, int tag) = 0;
   virtual std::unique_ptr<Pending> recv(const at::Tensor& tensor, int from, int tag) = 0;
   virtual std::unique_ptr<Pending> barrier() = 0;
-  /// Makes every operation under way, and every later one, fail soon. May be called from any thread.
-  virtual void interrupt() noexcept = 0;
 };
 
 class Transport {

@@ -1,5 +1,4 @@
-// See gloo/algorithm.h. Both members are non-virtual functions that libtorch_cpu exports; the object itself is never
-// built or copied here, so its layout does not matter.
+// See gloo/algorithm.h: an inline function of c10d's header names this member, which libtorch_cpu exports.
 #pragma once
 
 #include <chrono>
@@ -8,6 +7,5 @@ namespace gloo {
 class Context {
  public:
   void setTimeout(std::chrono::milliseconds timeout);
-  void closeConnections();
 };
 }  // namespace gloo
