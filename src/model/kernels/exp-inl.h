@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 HWY_INLINE Vec<float> exp_to_88(Vec<float> x, float) {
   const Tag<float> f32;
   const hn::RebindToUnsigned<Tag<float>> u32;
-  // Added to a number, it rounds it to an integer, which stands in the lowest bits, with the exponent bias of 127 added.
+  // Added to a number, it rounds it to an integer, which stands in the lowest bits with the exponent bias 127 added.
   const auto magic = hn::Set(f32, 12583039.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(f32, 1.44269504f), magic);
   const auto n = hn::Sub(shifted, magic);
