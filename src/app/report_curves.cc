@@ -109,15 +109,14 @@ std::string throughput_section(const Metrics& metrics) {
                             .points = in_unit(thin_out(values, kMostPoints), unit),
                             .labeled = mark == Mark::kDashed});
   };
-  const size_t reach = smoothing_reach(points.size());
-  add("each step", "blue", Mark::kThin, points);
-  add("mean", "blue", Mark::kLine, smooth(points, reach));
+  const bool dense = points.size() > kMostPoints;  // then every step is a band, and means are drawn over it
+  add("each step", "blue", dense ? Mark::kThin : Mark::kLine, points);
+  if (dense) add("mean", "blue", Mark::kThick, thin_to_means(points, kMostPoints / 4));
   if (points.size() > 1 && std::isfinite(middle)) {
     const std::vector<Point> level = {{points.front().x, middle}, {points.back().x, middle}};
     add("median " + human_count(middle), "orange", Mark::kDashed, level);
   }
-  const std::string note =
-      fmt::format("All ranks together. Thin: every step. Thick: mean of the {} steps around.", 2 * reach + 1);
+  const std::string note = dense ? "All ranks together. Thin: every step. Thick: means." : "All ranks together.";
   return card("throughput", "Throughput", note, scrolling(draw_chart(chart)));
 }
 
@@ -156,7 +155,7 @@ std::string communication_sections(const Metrics& metrics, std::optional<int64_t
   const Unit unit = byte_unit(largest(bytes));
   const double total = sum(known_values(metrics.steps, [](const auto& m) { return m.communication_bytes; }));
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.communication_calls; }));
-  std::string note = fmt::format("By one rank in each step; {} in all.", human_bytes(total));
+  std::string note = fmt::format("By one rank; {} in all.", human_bytes(total));
   if (expected_bytes) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_bytes));
   const Line sent = {"communication", "Bytes sent", note, unit.name + " per step", "orange", bytes};
   const Line started = {"calls",

@@ -1,10 +1,10 @@
 #include "app/report_page.h"
 
 namespace orthant {
+namespace {
 
 // Colors after Okabe and Ito, distinct to color-blind eyes; the dark set is the same hues, lighter.
-const char* report_style() {
-  return R"css(
+constexpr const char* kStyle = R"css(
 :root { --page: #f5f6f8; --card: #fff; --ink: #1a2230; --soft: #5d6878; --rule: #e3e7ec; --axis: #a6b0bd;
   --blue: #0072b2; --orange: #c8530a; --green: #00845f; --purple: #a8487f; --gray: #7b8794; }
 @media (prefers-color-scheme: dark) {
@@ -73,10 +73,8 @@ summary { cursor: pointer; color: var(--blue); }
 .cursor { stroke: var(--soft); stroke-dasharray: 3 3; }
 @media print { body { background: #fff; } .card, .tile { break-inside: avoid; } }
 )css";
-}
 
-const char* report_script() {
-  return R"js(
+constexpr const char* kScript = R"js(
 const box = document.getElementById("hover");
 for (const svg of document.querySelectorAll("svg.chart")) {
   const [left, right, top, bottom, low, high] = svg.dataset.frame.split(" ").map(Number);
@@ -108,6 +106,10 @@ for (const svg of document.querySelectorAll("svg.chart")) {
   });
 }
 )js";
-}
+
+}  // namespace
+
+const char* report_style() { return kStyle; }
+const char* report_script() { return kScript; }
 
 }  // namespace orthant
