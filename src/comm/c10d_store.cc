@@ -3,11 +3,14 @@
 #include "base/errors.h"
 #include "comm/store.h"
 
+#include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
 
 namespace orthant {
 namespace {
@@ -18,6 +21,13 @@ std::chrono::milliseconds milliseconds(double seconds) {
 
 std::shared_ptr<StoreHandle> hold(c10::intrusive_ptr<c10d::Store> store) {
   return std::make_shared<StoreHandle>(StoreHandle{std::move(store)});
+}
+
+// c10d logs every retried connection and every lost one with a stack, on all ranks. Our messages hold what matters of it;
+// TORCH_CPP_LOG_LEVEL brings the rest back.
+void quiet_c10d() {
+  constexpr int kFatalOnly = 3;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kFatalOnly;
 }
 
 // Runs one operation on a board and says which board failed.
@@ -60,6 +70,7 @@ Store Store::file(const std::string& path, int world_size) {
 }
 
 Store Store::serve(int port, double timeout_s) {
+  quiet_c10d();
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp_options(port, true, timeout_s));
     const int bound = store->getPort();
@@ -76,6 +87,7 @@ Store Store::serve(int port, double timeout_s) {
 }
 
 Store Store::join(const std::string& host, int port, double timeout_s) {
+  quiet_c10d();
   const std::string name = fmt::format("store {}:{}", host, port);
   try {
     return {hold(c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s))), name, port};

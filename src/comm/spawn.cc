@@ -74,8 +74,6 @@ std::vector<std::string> rank_environment(int rank, int ranks, int port, int thr
     if (std::none_of(ours.begin(), ours.end(), [&](const auto& mine) { return mine.first == name; })) all.push_back(text);
   }
   for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
-  // c10d tells of every retried connection otherwise.
-  if (getenv("TORCH_CPP_LOG_LEVEL") == nullptr) all.push_back("TORCH_CPP_LOG_LEVEL=ERROR");
   return all;
 }
 

@@ -1,0 +1,169 @@
+#include "comm/redistribute.h"
+
+#include "base/errors.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace orthant {
+namespace {
+
+// One collective over one axis, seen from this rank.
+struct Step {
+  Comm& comm;
+  const Collective& what;
+  const Layout& before;
+  const std::vector<int64_t>& global_shape;
+  Axes axes;
+  int size, position;
+
+  // The local shape with the axis' cut on `dim` taken out, and how the axis cuts that dim.
+  std::vector<int64_t> whole_shape(const Layout& layout, int dim) const {
+    Layout uncut = layout;
+    if (dim >= 0) std::erase(uncut.split[static_cast<size_t>(dim)], what.axis);
+    return local_shape(comm.mesh(), uncut, global_shape, comm.rank());
+  }
+  Range cut(int64_t extent, int at) const { return shard(extent, size, at); }
+};
+
+std::vector<int64_t> with_extent(std::vector<int64_t> shape, int dim, int64_t extent) {
+  shape[static_cast<size_t>(dim)] = extent;
+  return shape;
+}
+
+// Shards of a dim stand one after another in memory only when it is the first, so gather flat and put together.
+at::Tensor all_gather(const Step& step, const at::Tensor& local) {
+  const int dim = step.what.from_dim;
+  const auto whole = step.whole_shape(step.before, dim);
+  std::vector<int64_t> counts;
+  std::vector<std::vector<int64_t>> shapes;
+  for (int i = 0; i < step.size; ++i) {
+    shapes.push_back(with_extent(whole, dim, step.cut(whole[static_cast<size_t>(dim)], i).size()));
+    counts.push_back(volume(shapes.back()));
+  }
+  at::Tensor flat = at::empty({volume(whole)}, local.options());
+  step.comm.all_gather(flat, local.contiguous(), step.axes, counts).wait();
+  if (dim == 0) return flat.view(whole);
+  auto parts = flat.split_with_sizes(counts);
+  for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[i]);
+  return at::cat(parts, dim);
+}
+
+at::Tensor reduce_scatter(const Step& step, const at::Tensor& local) {
+  const int dim = step.what.to_dim;
+  std::vector<int64_t> counts;
+  std::vector<at::Tensor> parts;
+  for (int i = 0; i < step.size; ++i) {
+    const Range range = step.cut(local.size(dim), i);
+    parts.push_back(local.slice(dim, range.begin, range.end));
+    counts.push_back(parts.back().numel());
+  }
+  at::Tensor mine = at::empty(parts[static_cast<size_t>(step.position)].sizes(), local.options());
+  for (auto& part : parts) part = part.reshape(-1);
+  step.comm.reduce_scatter(mine, dim == 0 ? local.contiguous() : at::cat(parts), step.axes, counts).wait();
+  return mine;
+}
+
+at::Tensor all_to_all(const Step& step, const at::Tensor& local) {
+  const int from = step.what.from_dim, to = step.what.to_dim;
+  const auto whole = step.whole_shape(step.before, from);
+  std::vector<int64_t> sent, received;
+  std::vector<at::Tensor> parts;
+  std::vector<std::vector<int64_t>> shapes;
+  const int64_t mine = step.cut(whole[static_cast<size_t>(to)], step.position).size();
+  for (int i = 0; i < step.size; ++i) {
+    const Range range = step.cut(local.size(to), i);
+    parts.push_back(local.slice(to, range.begin, range.end).reshape(-1));
+    sent.push_back(parts.back().numel());
+    shapes.push_back(with_extent(with_extent(whole, to, mine), from, step.cut(whole[static_cast<size_t>(from)], i).size()));
+    received.push_back(volume(shapes.back()));
+  }
+  at::Tensor flat = at::empty({volume(with_extent(whole, to, mine))}, local.options());
+  step.comm.all_to_all(flat, at::cat(parts), step.axes, received, sent).wait();
+  auto pieces = flat.split_with_sizes(received);
+  for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = pieces[i].view(shapes[i]);
+  return at::cat(pieces, from);
+}
+
+at::Tensor slice(const Step& step, const at::Tensor& local) {
+  const Range range = step.cut(local.size(step.what.to_dim), step.position);
+  return local.slice(step.what.to_dim, range.begin, range.end).contiguous();
+}
+
+at::Tensor pad(const Step& step, const at::Tensor& local) {
+  const int dim = step.what.from_dim;
+  const auto whole = step.whole_shape(step.before, dim);
+  const Range range = step.cut(whole[static_cast<size_t>(dim)], step.position);
+  at::Tensor padded = at::zeros(whole, local.options());
+  padded.slice(dim, range.begin, range.end).copy_(local);
+  return padded;
+}
+
+struct Redistribute : torch::autograd::Function<Redistribute> {
+  using Shape = std::vector<int64_t>;
+
+  static at::Tensor run(Comm& comm, at::Tensor part, const Layout& from, const Layout& to, const Shape& global_shape) {
+    Layout before = from;
+    for (const auto& step : orthant::redistribute(comm.mesh(), from, to, global_shape, part.element_size())) {
+      part = carry_out(comm, step, part, before, global_shape);
+      before = step.after;
+    }
+    return part;
+  }
+
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& local, Comm* comm,
+                            const Layout& from, const Layout& to, const Shape& global_shape) {
+    context->saved_data["comm"] = reinterpret_cast<int64_t>(comm);
+    context->saved_data["from"] = to_string(from);
+    context->saved_data["to"] = to_string(to);
+    context->saved_data["shape"] = global_shape;
+    const at::Tensor out = run(*comm, local, from, to, global_shape);
+    return out.is_same(local) ? local.view_as(local) : out;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto& comm = *reinterpret_cast<Comm*>(context->saved_data["comm"].toInt());
+    const Layout from = parse_layout(context->saved_data["from"].toStringRef());
+    const Layout to = parse_layout(context->saved_data["to"].toStringRef());
+    const auto shape = context->saved_data["shape"].toIntVector();
+    return {run(comm, gradients[0].contiguous(), dual(to), dual(from), shape), {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor& local, const Layout& before,
+                     const std::vector<int64_t>& global_shape) {
+  const Axes axes{collective.axis};
+  const Step step{comm, collective, before, global_shape, axes, comm.group_size(axes), comm.position(axes)};
+  switch (collective.kind) {
+    case CollectiveKind::relabel: return local;
+    case CollectiveKind::all_gather: return all_gather(step, local);
+    case CollectiveKind::reduce_scatter: return reduce_scatter(step, local);
+    case CollectiveKind::all_to_all: return all_to_all(step, local);
+    case CollectiveKind::slice: return slice(step, local);
+    case CollectiveKind::pad: return pad(step, local);
+    case CollectiveKind::keep_one: return step.position == 0 ? local : at::zeros_like(local);
+    case CollectiveKind::all_reduce: {
+      at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
+      comm.all_reduce(sum, axes).wait();
+      return sum;
+    }
+    case CollectiveKind::broadcast:
+    case CollectiveKind::reduce:
+    case CollectiveKind::shift: break;  // they change no layout, so no path holds them
+  }
+  throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
+}
+
+at::Tensor redistribute(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
+                        const std::vector<int64_t>& global_shape) {
+  const auto expected = local_shape(comm.mesh(), from, global_shape, comm.rank());
+  ORTHANT_CHECK(local.sizes() == at::IntArrayRef(expected), to_string(from), comm.rank());
+  return Redistribute::apply(local, &comm, from, to, global_shape);
+}
+
+}  // namespace orthant

@@ -1,0 +1,116 @@
+// Meeting: ports, addresses, and ranks that were started for different runs.
+#include "comm/rendezvous.h"
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "tests/support/says.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <thread>
+#include <unistd.h>
+
+namespace orthant {
+namespace {
+
+std::string message_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Rendezvous, APortInUse) {
+  const Store holder = Store::serve(0, 5);
+  const Launch launch{.launcher = "environment", .rank = 0, .world_size = 2, .local_size = 2, .address = "127.0.0.1",
+                      .port = holder.port()};
+  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 5); }),
+                   {fmt::format("port {} of this machine is in use", holder.port()), "MASTER_PORT"}));
+}
+
+TEST(Rendezvous, NobodyAnswers) {
+  const int free_port = Store::serve(0, 5).port();  // closed again
+  const Launch launch{.launcher = "environment", .rank = 1, .world_size = 2, .local_rank = 1, .local_size = 2,
+                      .address = "127.0.0.1", .port = free_port};
+  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }),
+                   {fmt::format("nobody answered at 127.0.0.1:{}", free_port), "MASTER_ADDR"}));
+}
+
+TEST(Rendezvous, AHostThatDoesNotExist) {
+  const Launch launch{.launcher = "environment", .rank = 1, .world_size = 2, .local_rank = 1, .local_size = 2,
+                      .address = "no-such-host.invalid", .port = 29500};
+  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }), {"nobody answered at no-such-host.invalid:29500"}));
+}
+
+TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
+  const Launch launch{.launcher = "environment", .rank = 0, .world_size = 2, .local_size = 2, .address = "127.0.0.1",
+                      .port = 29500, .interface_name = "nosuch0"};
+  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 1); }), {"GLOO_SOCKET_IFNAME = nosuch0"}));
+}
+
+TEST(Rendezvous, InAFileAndAtRankZero) {
+  const Store probe = Store::serve(0, 5);
+  for (const Meeting meeting : {Meeting::kFile, Meeting::kRankZeroServes}) {
+    const auto path = std::filesystem::temp_directory_path() / fmt::format("orthant-test-{}.store", getpid());
+    const int port = meeting == Meeting::kFile ? 0 : Store::serve(0, 5).port();
+    std::atomic<int> met = 0;
+    const auto run = [&](int rank) {
+      const Launch launch{.launcher = "test", .rank = rank, .world_size = 2, .local_rank = rank, .local_size = 2,
+                          .meeting = meeting, .address = "127.0.0.1", .port = port, .path = path.string()};
+      const Rendezvous rendezvous = connect(launch, 20);
+      EXPECT_EQ(rendezvous.address, "127.0.0.1");
+      EXPECT_EQ(rendezvous.serves, meeting == Meeting::kRankZeroServes && rank == 0);
+      check_agreement(rendezvous, "seed = 7");
+      rendezvous.store.set(fmt::format("met/{}", rank), "");
+      (void)rendezvous.store.get(fmt::format("met/{}", 1 - rank), 20);
+      rendezvous.store.add("gone", 1);
+      while (rank == 0 && rendezvous.store.add("gone", 0) < 2) std::this_thread::yield();
+      ++met;
+    };
+    std::thread other(run, 1);
+    run(0);
+    other.join();
+    EXPECT_EQ(met, 2);
+    std::filesystem::remove(path);
+  }
+}
+
+TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
+  const std::string text = "seed = 7\nsteps = 300\n";
+  run_ranks(3, [&](Rendezvous rendezvous, int) { check_agreement(rendezvous, text); });
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_ranks(3, [&](Rendezvous rendezvous, int rank) {
+    const std::string message = message_of([&] {
+      check_agreement(rendezvous, rank == 2 ? "seed = 7\nsteps = 301\n" : text);
+    });
+    const std::lock_guard lock(mutex);
+    messages.push_back(message);
+  });
+  for (const auto& message : messages) {
+    EXPECT_TRUE(says(message, {"started for different runs", "`steps = 300` on rank 0, but `steps = 301` on rank 2"}));
+  }
+}
+
+TEST(Rendezvous, WorldSizesThatDiffer) {
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    if (rank == 1) rendezvous.world_size = 4;
+    EXPECT_TRUE(says(message_of([&] { check_agreement(rendezvous, "x"); }),
+                     {"`world size 2` on rank 0, but `world size 4` on rank 1"}));
+  });
+}
+
+TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    if (rank == 1) return;
+    EXPECT_TRUE(says(message_of([&] { check_agreement(rendezvous, "x", 0.2); }), {"rank 0: rank 1 of 2 did not come"}));
+  });
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,236 @@
+// Ranks as real processes: started by our launcher, killed, stopped, interrupted. This program plays all parts: a test starts
+// it again as launcher (Play.DISABLED_Launcher), which starts it again as ranks (Play.DISABLED_Rank).
+#include "comm/spawn.h"
+
+#include "base/errors.h"
+#include "comm/comm.h"
+#include "comm/process.h"
+#include "comm/thread_ranks.h"
+#include "tests/support/program.h"
+#include "tests/support/says.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+
+namespace orthant {
+namespace {
+
+const Axes kData = {"data"};
+
+std::vector<std::string> play(const std::string& part) {
+  return {this_program(), "--gtest_filter=Play.DISABLED_" + part, "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
+}
+
+std::string setting(const char* name) { return process_environment(name).value_or(""); }
+
+// A checksum that differs when one bit of the result does.
+uint64_t bits_of(const at::Tensor& tensor) {
+  uint64_t hash = 1469598103934665603u;
+  const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
+  for (int64_t i = 0; i < tensor.numel() * tensor.element_size(); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
+  return hash;
+}
+
+// Sums whose last bit depends on the order of additions.
+uint64_t order_of_sums(Comm& comm) {
+  uint64_t hash = 0;
+  for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    at::Tensor sum = (at::arange(999, at::kDouble) * (comm.rank() + 1)).sin().to(type);
+    at::Tensor part = at::empty({333}, type);
+    comm.reduce_scatter(part, sum, kData).wait();
+    comm.all_reduce(sum, kData).wait();
+    hash = hash * 31 + bits_of(sum);
+    hash = hash * 31 + (comm.rank() == 0 ? bits_of(part) : 0);
+  }
+  return hash;
+}
+
+// The part of one rank. It never returns to gtest: a rank ends with an exit code of its own.
+[[noreturn]] void play_rank(const std::string& scene) {
+  Launch launch = detect_launch(process_environment, parent_key()).value();
+  if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
+  Rendezvous rendezvous = connect(launch);
+  const int rank = launch.rank, ranks = launch.world_size;
+  CommOptions options;
+  if (scene == "stop") options.silence_s = 2;
+  {
+    Comm comm(Mesh({{"data", ranks}}), rank, rendezvous, options);
+    comm.prepare(kData);
+    if (scene == "sum") {
+      const uint64_t hash = order_of_sums(comm);
+      if (rank == 0) fmt::print("hash {}\n", hash);
+    }
+    at::Tensor tensor = at::ones({4});
+    if (scene == "chain" && rank > 0) comm.recv(tensor, kData, rank - 1).wait();  // only rank 1 waits for the dead
+    const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain";
+    for (int step = 0; fails || scene == "sleep"; ++step) {
+      comm.set_activity(fmt::format("step {}", step));
+      if (rank == (scene == "chain" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
+        // Two heartbeats, so that the others have heard of this step.
+        if (scene == "stop" || launch.attempt == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        if (scene == "kill" || scene == "chain") raise(SIGKILL);
+        if (scene == "stop") raise(SIGSTOP);
+        if (scene == "exit") _exit(3);
+        if (scene == "throw") {
+          if (comm.abort("rank 1: disk full")) fmt::print(stderr, "error: rank 1: disk full\n");
+          _exit(1);
+        }
+      }
+      if (scene == "sleep" && step == 0 && rank == 0) fmt::print("started {}\n", getpid()), std::fflush(stdout);
+      comm.all_reduce(tensor, kData).wait();
+      if (scene == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  std::fflush(nullptr);
+  _exit(0);
+}
+
+TEST(Play, DISABLED_Rank) {
+  die_with_parent();
+  if (setting("SCENE") == "obey") {
+    std::signal(SIGINT, [](int) { _exit(kInterrupted); });
+    std::signal(SIGTERM, [](int) { _exit(0); });
+    if (setting("RANK") == "0") fmt::print("started {}\n", getpid()), std::fflush(stdout);
+    for (;;) pause();
+  }
+  if (setting("SCENE") == "stubborn") {
+    std::signal(SIGINT, SIG_IGN);
+    if (setting("RANK") == "0") fmt::print("started {}\n", getpid()), std::fflush(stdout);
+    for (;;) pause();
+  }
+  try {
+    play_rank(setting("SCENE"));
+  } catch (const std::exception& error) {
+    // What a program does with a failure of its own: the watch or the launcher has told, or will.
+    fmt::print(stderr, "caught: {}\n", error.what());
+    std::fflush(nullptr);
+    _exit(1);
+  }
+}
+
+TEST(Play, DISABLED_Launcher) {
+  SpawnOptions options;
+  options.threads_per_rank = 1;
+  options.grace_s = setting("GRACE_S").empty() ? 1000 : std::stod(setting("GRACE_S"));
+  options.advice = [] { return "resume with: orthant train run.toml --resume"; };
+  const int code = run_local_ranks(play("Rank"), std::stoi(setting("RANKS")), options);
+  fmt::print("launcher ends with {}\n", code);
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+Program launch(const std::string& scene, int ranks, const std::string& grace_s = "") {
+  return Program(play("Launcher"), {{"SCENE", scene}, {"RANKS", std::to_string(ranks)}, {"GRACE_S", grace_s}});
+}
+
+int times(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Spawn, ProcessRanksAndThreadRanksGiveTheSameBits) {
+  std::atomic<uint64_t> threads = 0;
+  run_ranks(3, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 3}}), rank, rendezvous);
+    const uint64_t hash = order_of_sums(comm);
+    if (rank == 0) threads = hash;
+  });
+  Program program = launch("sum", 3);
+  EXPECT_EQ(program.exit_code(), 0) << program.output();
+  EXPECT_TRUE(says(program.output(), {fmt::format("hash {}\n", threads.load())}));
+}
+
+// With a grace of a quarter of an hour, these end only because every survivor learns of the death by itself.
+TEST(Spawn, AKilledRankIsNamedOnceAndAllEnd) {
+  Program program = launch("kill", 3);
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"rank 1 was killed by SIGKILL", "resume with: orthant train run.toml --resume"}));
+  EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
+}
+
+TEST(Spawn, ARankThatWaitsOnlyOnASurvivorEnds) {
+  Program program = launch("chain", 3);
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"rank 0 was killed by SIGKILL"}));
+}
+
+TEST(Spawn, WithoutALauncherThatTellsTheSurvivorsFindOut) {
+  // The ranks meet under another prefix than the one on which the launcher posts.
+  Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "it was at: step 3"}));
+}
+
+TEST(Spawn, AStoppedRankIsNamed) {
+  Program program = launch("stop", 2, "0.5");
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"rank 1 has been silent for", "is stopped", "it was at: step 3"}));
+  EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
+}
+
+TEST(Spawn, ExitCodesAreHandedOn) {
+  Program exits = launch("exit", 2);
+  EXPECT_EQ(exits.exit_code(), 3) << exits.output();
+  EXPECT_TRUE(says(exits.output(), {"rank 1 ended with exit code 3"}));
+  Program well = launch("none", 2);
+  EXPECT_EQ(well.exit_code(), 0) << well.output();
+  EXPECT_EQ(times(well.output(), "error"), 0) << well.output();
+}
+
+TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
+  Program program = launch("throw", 3);
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"error: rank 1: disk full"}));
+}
+
+TEST(Spawn, InterruptsAreHandedOnOnce) {
+  const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}};
+  for (const auto& [number, code] : expected) {
+    Program program = launch("obey", 2);
+    ASSERT_TRUE(program.prints("started")) << program.output();
+    kill(program.pid(), number);
+    EXPECT_EQ(program.exit_code(), code) << program.output();
+    EXPECT_EQ(times(program.output(), "error"), 0) << program.output();
+  }
+}
+
+TEST(Spawn, ASecondInterruptKills) {
+  Program program = launch("stubborn", 2);
+  ASSERT_TRUE(program.prints("started")) << program.output();
+  kill(program.pid(), SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  EXPECT_EQ(kill(program.pid(), SIGINT), 0);  // it is still there
+  EXPECT_EQ(program.exit_code(), 130) << program.output();
+}
+
+TEST(Spawn, RanksDieWithTheirLauncher) {
+  Program program = launch("sleep", 2);
+  ASSERT_TRUE(program.prints("started")) << program.output();
+  const pid_t rank = std::stoi(program.output().substr(program.output().find("started ") + 8));
+  ASSERT_EQ(kill(rank, 0), 0);
+  kill(program.pid(), SIGKILL);
+  EXPECT_EQ(program.exit_code(), 1000 + SIGKILL);
+  EXPECT_TRUE(Program::poll(20, [&] { return kill(rank, 0) != 0; }));
+}
+
+TEST(Spawn, AProgramThatDoesNotExist) {
+  EXPECT_THROW(run_local_ranks({"/nonexistent/orthant"}, 2), CommError);
+}
+
+TEST(Process, LifeOfAnother) {
+  EXPECT_EQ(life_of(process_identity()), Life::running);
+  EXPECT_EQ(pid_of(process_identity()), getpid());
+  EXPECT_EQ(life_of("another/machine 1 2"), Life::elsewhere);
+  EXPECT_EQ(life_of("nonsense"), Life::elsewhere);
+  std::string reused = process_identity();  // the same pid, another start time
+  reused.back() = reused.back() == '1' ? '2' : '1';
+  EXPECT_EQ(life_of(reused), Life::gone);
+}
+
+}  // namespace
+}  // namespace orthant
