@@ -10,7 +10,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
+#include <string_view>
 
 namespace orthant {
 namespace {
@@ -52,11 +52,12 @@ void write_content(const fs::path& directory, int64_t step, const CheckpointCont
   write_file(directory / kManifestFile, manifest);
 }
 
-std::vector<std::string> matching_files(const fs::path& directory, const Manifest& manifest, const char* pattern) {
+// The safetensors files of a manifest whose path starts with `prefix`, which holds all of the path's folders.
+std::vector<std::string> tensor_files(const fs::path& directory, const Manifest& manifest, std::string_view prefix) {
   std::vector<std::string> paths;
-  const std::regex expression(pattern);
   for (const auto& [name, digest] : manifest.files) {
-    if (std::regex_match(name, expression)) paths.push_back(directory / name);
+    const bool deeper = name.find('/', prefix.size()) != std::string::npos;
+    if (name.starts_with(prefix) && name.ends_with(".safetensors") && !deeper) paths.push_back(directory / name);
   }
   return paths;
 }
@@ -81,8 +82,8 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
   loaded.model = read_hf_config(directory / "config.json");
   // Whatever files hold tensors: one, shards by size, or (later) one of each rank.
-  loaded.weights = TensorSet(matching_files(directory, manifest, R"(model[^/]*\.safetensors)"));
-  loaded.optimizer = TensorSet(matching_files(directory, manifest, R"(orthant/optimizer[^/]*\.safetensors)"));
+  loaded.weights = TensorSet(tensor_files(directory, manifest, "model"));
+  loaded.optimizer = TensorSet(tensor_files(directory, manifest, "orthant/optimizer"));
   loaded.state_json = read_file(directory / kStateFile);
   loaded.config_toml = read_file(directory / kConfigFile);
   return loaded;

@@ -70,6 +70,8 @@ std::string config_json(const HfConfig& config) {
   // transformers 5 keeps theta and scaling in one dictionary; equal ones satisfy both readers.
   object["rope_parameters"] = scaled ? rope_scaling(config) : Json{{"rope_type", "default"}};
   object["rope_parameters"]["rope_theta"] = config.rope_theta;
+  // A missing id would be LlamaConfig's default, 1 or 2; null is none.
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) object[key] = nullptr;
   put_token_ids(object, config);
   const Json others = parse_json(config.other_keys, "HfConfig::other_keys");
   for (const auto& [key, value] : others.items()) {

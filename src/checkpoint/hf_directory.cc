@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <set>
 
 namespace orthant {
@@ -18,6 +17,10 @@ namespace fs = std::filesystem;
 
 constexpr const char* kSingleFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+std::string shard_name(std::size_t number, std::size_t count) {
+  return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
+}
 
 // First tensor of each shard: filled in order, a tensor is never split, one beyond the limit stands alone.
 std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int64_t limit_bytes) {
@@ -34,12 +37,18 @@ std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int6
   return starts;
 }
 
+// model.safetensors, its index, or a name as shard_name makes it.
+bool is_weights_file(std::string_view name) {
+  std::string shape(name);
+  std::replace_if(shape.begin(), shape.end(), [](char c) { return '0' <= c && c <= '9'; }, '0');
+  return name == kSingleFile || name == kIndexFile || shape == shard_name(0, 0);
+}
+
 void remove_older_weights(const fs::path& directory, const std::map<std::string, FileDigest>& written) {
-  static const std::regex ours(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   std::vector<fs::path> older;
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
-    if (std::regex_match(name, ours) && !written.contains(name)) older.push_back(entry.path());
+    if (is_weights_file(name) && !written.contains(name)) older.push_back(entry.path());
   }
   for (const fs::path& path : older) {
     std::error_code error;
@@ -126,8 +135,7 @@ std::map<std::string, FileDigest> write_hf_directory(const std::string& director
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::size_t end = i + 1 < starts.size() ? starts[i + 1] : weights.size();
     const auto shard = weights.subspan(starts[i], end - starts[i]);
-    const std::string name =
-        starts.size() == 1 ? kSingleFile : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, starts.size());
+    const std::string name = starts.size() == 1 ? kSingleFile : shard_name(i + 1, starts.size());
     written[name] = write_safetensors(path / name, shard);
     for (const TensorBytes& tensor : shard) {
       const bool is_new = weight_map.emplace(tensor.name, name).second;

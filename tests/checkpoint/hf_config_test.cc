@@ -55,6 +55,7 @@ TEST(HfConfig, WritesBothSpellings) {
   with_theta["rope_theta"] = 500000.0;
   EXPECT_EQ(object["rope_parameters"], with_theta);
   EXPECT_EQ(object["eos_token_id"], 2);
+  EXPECT_TRUE(object.contains("bos_token_id") && object["bos_token_id"].is_null()) << "absent would mean 1";
   EXPECT_EQ(object["torch_dtype"], "float32");
   config.rope_scaling_type = "none";
   const Json plain = parse_json(config_json(config), "config.json");
