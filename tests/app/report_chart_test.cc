@@ -197,18 +197,24 @@ TEST(ReportChart, StackedAreasLieOnEachOther) {
   EXPECT_EQ(upper[3], lower[0]);
 }
 
-TEST(ReportChart, NamesAtTheEndsDoNotOverlap) {
-  Chart chart;
-  for (int s = 0; s < 4; ++s) chart.series.push_back({.name = fmt::format("name {}", s), .points = {{1, 9}, {2, 1}}});
-  const std::string svg = draw_chart(chart);
-  const std::regex label("<text class=\"end[^>]* y=\"([\\d.]+)\"");
-  std::vector<double> places;
-  for (std::sregex_iterator it(svg.begin(), svg.end(), label), end; it != end; ++it)
-    places.push_back(std::stod((*it)[1]));
-  std::sort(places.begin(), places.end());
-  ASSERT_EQ(places.size(), 4u);
-  for (size_t i = 1; i < places.size(); ++i) EXPECT_GE(places[i] - places[i - 1], 15.9);
-  EXPECT_LT(places.back(), chart.height);
+TEST(ReportChart, NamesAtTheEndsDoNotOverlapAndStayBesideTheFrame) {
+  for (const double last : {1.0, 5.0, 9.0}) {
+    Chart chart;
+    for (int s = 0; s < 4; ++s) {
+      chart.series.push_back({.name = fmt::format("name {}", s), .points = {{0, 9}, {1, 1}, {2, last}}});
+    }
+    const std::string svg = draw_chart(chart);
+    const std::regex label("<text class=\"end[^>]* y=\"([\\d.]+)\"");
+    std::vector<double> places;
+    for (std::sregex_iterator it(svg.begin(), svg.end(), label), end; it != end; ++it) {
+      places.push_back(std::stod((*it)[1]));
+    }
+    std::sort(places.begin(), places.end());
+    ASSERT_EQ(places.size(), 4u);
+    for (size_t i = 1; i < places.size(); ++i) EXPECT_GE(places[i] - places[i - 1], 15.9);
+    EXPECT_GT(places.front(), 30) << "the frame's top";
+    EXPECT_LT(places.back(), 270.1) << "the frame's bottom";
+  }
 }
 
 TEST(ReportChart, TextIsEscaped) {
