@@ -2,15 +2,14 @@
 // a sample only: the whole state of a loader is that number, and any number of ranks continues the same order.
 #pragma once
 
+#include "base/labels.h"
+
 #include <cstdint>
 #include <vector>
 
 #include "data/indexed_dataset.h"
 
 namespace orthant {
-
-/// A label that carries no loss.
-inline constexpr int64_t kIgnoredLabel = -100;
 
 /// Some samples, row-major [sequences, seq_len].
 struct Batch {

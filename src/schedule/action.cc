@@ -12,17 +12,17 @@ using enum ActionKind;
 
 // Colors after Okabe and Ito, "Color Universal Design", except for the grays of what is only bookkeeping.
 constexpr std::array<KindFacts, kActionKinds> kFacts = {{
-    {F, "F", "forward", Lane::compute, Counts::microbatch, "#0072b2"},
-    {B, "B", "backward", Lane::compute, Counts::microbatch, "#e69f00"},
-    {I, "I", "backward, input", Lane::compute, Counts::microbatch, "#d55e00"},
-    {W, "W", "backward, weights", Lane::compute, Counts::microbatch, "#009e73"},
-    {SEND_F, "SEND_F", "activation message", Lane::send, Counts::microbatch, "#56b4e9"},
-    {RECV_F, "RECV_F", "activation message", Lane::receive, Counts::microbatch, "#56b4e9"},
-    {SEND_B, "SEND_B", "gradient message", Lane::send, Counts::microbatch, "#e69f00"},
-    {RECV_B, "RECV_B", "gradient message", Lane::receive, Counts::microbatch, "#e69f00"},
-    {UNSHARD, "UNSHARD", "gather weights", Lane::collective, Counts::nothing, "#999999"},
-    {RESHARD, "RESHARD", "drop weights", Lane::collective, Counts::nothing, "#666666"},
-    {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, Counts::bucket, "#cc79a7"},
+    {F, "F", "forward", Lane::compute, ThirdField::microbatch, "#0072b2"},
+    {B, "B", "backward", Lane::compute, ThirdField::microbatch, "#e69f00"},
+    {I, "I", "backward, input", Lane::compute, ThirdField::microbatch, "#d55e00"},
+    {W, "W", "backward, weights", Lane::compute, ThirdField::microbatch, "#009e73"},
+    {SEND_F, "SEND_F", "activation message", Lane::send, ThirdField::microbatch, "#56b4e9"},
+    {RECV_F, "RECV_F", "activation message", Lane::receive, ThirdField::microbatch, "#56b4e9"},
+    {SEND_B, "SEND_B", "gradient message", Lane::send, ThirdField::microbatch, "#e69f00"},
+    {RECV_B, "RECV_B", "gradient message", Lane::receive, ThirdField::microbatch, "#e69f00"},
+    {UNSHARD, "UNSHARD", "gather weights", Lane::collective, ThirdField::nothing, "#999999"},
+    {RESHARD, "RESHARD", "drop weights", Lane::collective, ThirdField::nothing, "#666666"},
+    {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, ThirdField::bucket, "#cc79a7"},
 }};
 
 constexpr bool in_order() {
@@ -68,8 +68,8 @@ Action parse_action(std::string_view text) {
   action.kind = found->kind;
   const bool numbered = take_number(rest, action.microbatch);
   if (!rest.empty()) fail("there is more after it");
-  if (numbered && found->counts == Counts::nothing) fail("this kind has no number at its end");
-  if (!numbered && found->counts == Counts::microbatch) fail("it does not end in a microbatch");
+  if (numbered && found->counts == ThirdField::nothing) fail("this kind has no number at its end");
+  if (!numbered && found->counts == ThirdField::microbatch) fail("it does not end in a microbatch");
   return action;
 }
 

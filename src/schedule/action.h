@@ -27,7 +27,7 @@ enum class ActionKind {
 enum class Lane { compute, send, receive, collective };
 
 /// What the third field of an Action counts.
-enum class Counts { microbatch, bucket, nothing };
+enum class ThirdField { microbatch, bucket, nothing };
 
 /// All that is known about a kind. A new kind is a new line in the table in action.cc.
 struct KindFacts {
@@ -35,7 +35,7 @@ struct KindFacts {
   std::string_view text;     // in the printed Action
   std::string_view meaning;  // for legends; kinds that share it share the entry
   Lane lane;
-  Counts counts;
+  ThirdField counts;
   std::string_view color;  // of the box in drawings; distinct, for color-blind readers too, within a lane
 };
 

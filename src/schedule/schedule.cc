@@ -56,7 +56,7 @@ int microbatch_count(const Schedule& schedule) {
   int count = 0;
   for (const auto& row : schedule.rows)
     for (const Action& action : row)
-      if (facts(action.kind).counts == Counts::microbatch) count = std::max(count, action.microbatch + 1);
+      if (facts(action.kind).counts == ThirdField::microbatch) count = std::max(count, action.microbatch + 1);
   return count;
 }
 

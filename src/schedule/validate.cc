@@ -75,14 +75,14 @@ class Checker {
     }
     if (owner(action.stage) != place.rank)
       report("{}: stage {} stands on rank {}", name, action.stage, owner(action.stage));
-    if (action.microbatch < (kind.counts == Counts::microbatch ? 0 : -1) ||
-        (kind.counts == Counts::nothing && action.microbatch >= 0))
+    if (action.microbatch < (kind.counts == ThirdField::microbatch ? 0 : -1) ||
+        (kind.counts == ThirdField::nothing && action.microbatch >= 0))
       report("{}: not a number for this kind", name);
-    else if (kind.counts == Counts::microbatch && action.microbatch >= microbatches_)
+    else if (kind.counts == ThirdField::microbatch && action.microbatch >= microbatches_)
       report("{}: there are microbatches 0 to {}", name, microbatches_ - 1);
     messages_ |= kind.lane == Lane::send || kind.lane == Lane::receive;
     reductions_ |= action.kind == REDUCE;
-    if (kind.counts == Counts::nothing) return;
+    if (kind.counts == ThirdField::nothing) return;
     if (!places_.try_emplace(key(action), place).second) report("{} stands twice, first as {}", name, at(action));
   }
 

@@ -19,7 +19,7 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
   EXPECT_EQ(to_string(Action{REDUCE, 0, -1}), "0REDUCE_GRAD");
   for (const KindFacts& kind : action_kinds())
     for (int number : {-1, 0, 7, 1234}) {
-      if ((kind.counts == Counts::nothing) != (number < 0) && kind.counts != Counts::bucket) continue;
+      if ((kind.counts == ThirdField::nothing) != (number < 0) && kind.counts != ThirdField::bucket) continue;
       const Action action{kind.kind, 12, number};
       EXPECT_EQ(parse_action(to_string(action)), action) << to_string(action);
     }

@@ -62,14 +62,14 @@ class Machine {
     broken_ = true;
     return true;
   }
-  /// Counts; a second time is a failure.
+  /// ThirdField; a second time is a failure.
   void once(const std::string& what) { broken_ |= !done_.insert(what).second; }
 
   bool act(int rank, const Action& action) {
     if (action.stage >= stages() || owner(action.stage) != rank) return fail();
     const KindFacts& kind = facts(action.kind);
     const bool in_range = action.microbatch >= 0 && action.microbatch < microbatches_;
-    if (kind.counts == Counts::microbatch && !in_range) return fail();
+    if (kind.counts == ThirdField::microbatch && !in_range) return fail();
     if (action.kind == ActionKind::UNSHARD) return whole_.insert(action.stage).second || fail();
     if (action.kind == ActionKind::RESHARD) return whole_.erase(action.stage) == 1 || fail();
     if (action.kind == ActionKind::REDUCE) return reduce(action);
@@ -253,7 +253,7 @@ TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
     bool whole_stage = false;
     for (const auto& row : mutation.schedule.rows)
       for (const Action& action : row) {
-        const bool counts_nothing = facts(action.kind).counts == Counts::nothing;
+        const bool counts_nothing = facts(action.kind).counts == ThirdField::nothing;
         whole_stage |= action.kind == ActionKind::REDUCE && action.microbatch < 0;
         whole_stage |= counts_nothing && action.microbatch >= 0;
       }
@@ -277,7 +277,7 @@ TEST(Validate, NamesWhatWasDroppedOrDoubled) {
     if (row.empty()) continue;
     const int at = random.below(static_cast<int>(row.size()));
     const Action action = row[static_cast<size_t>(at)];
-    if (facts(action.kind).counts == Counts::nothing) continue;
+    if (facts(action.kind).counts == ThirdField::nothing) continue;
     if (round % 2 == 0)
       row.erase(row.begin() + at);
     else

@@ -1,12 +1,10 @@
 // Softmax cross-entropy over rows of logits: the loss, and the gradient written over the logits.
 #pragma once
 
+#include "base/labels.h"
 #include "model/kernels/element.h"
 
 namespace orthant {
-
-/// The label of a token that does not count.
-inline constexpr int64_t kIgnoredLabel = -100;
 
 template <class T>
 struct SoftmaxCrossEntropy {
