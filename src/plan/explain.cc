@@ -1,6 +1,7 @@
 #include "base/text.h"
 #include "plan/plan.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -86,7 +86,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   }
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   plan.schedule = one_stage(microbatches, static_cast<int>(plan.buckets.size()));
-  plan.timeline = simulate(plan.schedule, Durations{});
+  plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
   add_communication(plan);
   return plan;

@@ -84,12 +84,10 @@ Mesh mesh_of(const Config& config, int ranks);
 Plan make_plan(const Config& config, const RunFacts& facts);
 
 /// Slots of the bundle that travels with the gradients: what every rank must know of the others after each step.
-/// Sums over ranks, then one slot for each rank (its value there, zero elsewhere), so that a sum gathers.
+/// Sums over ranks, then the memory peak of each rank (zero elsewhere, so that the sum gathers them).
 struct Bundle {
-  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPerRank = 3;
-  static constexpr int kPeakMib = 0, kWaitSeconds = 1, kSlotsPerRank = 2;
-  static int64_t elements(int ranks) { return kFirstPerRank + int64_t{kSlotsPerRank} * ranks; }
-  static int64_t slot(int rank, int which) { return kFirstPerRank + int64_t{kSlotsPerRank} * rank + which; }
+  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakMib = 3;
+  static int64_t elements(int ranks) { return kFirstPeakMib + int64_t{ranks}; }
 };
 
 /// The plan for people: mesh, who holds what, who does what when, bytes, memory, alternatives.

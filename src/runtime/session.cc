@@ -94,8 +94,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   bundle.zero_();
   put(Bundle::kTerminate, signals.terminate ? 1 : 0);
   put(Bundle::kInterrupt, signals.interrupt ? 1 : 0);
-  put(Bundle::slot(comm_.rank(), Bundle::kPeakMib), signals.peak_memory_bytes / (1 << 20));
-  put(Bundle::slot(comm_.rank(), Bundle::kWaitSeconds), signals.wait_seconds);
+  put(Bundle::kFirstPeakMib + comm_.rank(), signals.peak_memory_bytes / (1 << 20));
 
   const auto& row = plan_.schedule.rows[0];
   const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
@@ -123,8 +122,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   result.terminate = slots[Bundle::kTerminate] > 0;
   result.interrupt = slots[Bundle::kInterrupt] > 0;
   for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
-    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::slot(rank, Bundle::kPeakMib)] * (1 << 20));
-    result.wait_seconds = std::max(result.wait_seconds, slots[Bundle::slot(rank, Bundle::kWaitSeconds)]);
+    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::kFirstPeakMib + rank] * (1 << 20));
   }
   result.valid_labels = train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
   result.norm = gradient_norm(weights_);

@@ -20,7 +20,6 @@ struct StepResult {
   int64_t valid_labels = 0;
   bool terminate = false, interrupt = false;  // some rank was asked to
   double peak_memory_bytes = 0;               // of the largest rank, before this step
-  double wait_seconds = 0;                    // exposed, of the largest rank, in the step before
   double data_seconds = 0;                    // of this rank
 };
 
@@ -35,7 +34,7 @@ class Session {
   /// What this rank tells the others with the next step.
   struct Signals {
     bool terminate = false, interrupt = false;
-    double peak_memory_bytes = 0, wait_seconds = 0;
+    double peak_memory_bytes = 0;
   };
   /// Gradients of global batch number step (from 1), summed over all ranks.
   StepResult gradients(int64_t step, const Signals& signals);

@@ -1,0 +1,50 @@
+// orthant generate: text from a run, a checkpoint, or a Hugging Face directory.
+#include "app/commands.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_directory.h"
+#include "runtime/snapshot.h"
+#include "runtime/trainer.h"
+
+#include <cstdio>
+#include <filesystem>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A run folder's newest checkpoint, or the directory itself.
+std::string model_directory(const std::string& directory) {
+  if (fs::exists(fs::path(directory) / "config.json")) return directory;
+  if (const auto latest = find_latest(directory + "/checkpoints")) return *latest;
+  throw ConfigError(fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json", directory));
+}
+
+at::ScalarType working_dtype(Dtype stored) {
+  return stored == Dtype::bf16 ? at::kBFloat16 : stored == Dtype::f64 ? at::kDouble : at::kFloat;
+}
+
+}  // namespace
+
+int generate(const GenerateArguments& arguments) {
+  const std::string directory = model_directory(arguments.directory);
+  const HfConfig config = read_hf_config(directory);
+  const auto tokenizer = load_saved_tokenizer(directory);
+  if (tokenizer->vocab_size() > config.vocab_size) {
+    throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),
+                                config.vocab_size));
+  }
+  const Architecture architecture = architecture_of(config);
+  Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
+  load_weights(directory, architecture, weights);
+  const Transformer model(architecture, weights, fused_primitives(), {});
+  const std::string text =
+      generate_text(model, *tokenizer, arguments.prompt, arguments.max_new_tokens,
+                    {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)});
+  fmt::print("{}{}\n", arguments.prompt, text);
+  return kDone;
+}
+
+}  // namespace orthant

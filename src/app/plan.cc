@@ -1,0 +1,31 @@
+// orthant plan: what a run will do, before it starts.
+#include "app/commands.h"
+#include "app/run_setup.h"
+#include "base/errors.h"
+#include "plan/plan.h"
+#include "schedule/draw.h"
+
+#include <cstdio>
+#include <fstream>
+
+namespace orthant {
+
+int plan(const PlanArguments& arguments) {
+  const Config config = load_run(arguments);
+  if (arguments.print_config) {
+    std::fputs(print_config(config).c_str(), stdout);
+    return kDone;
+  }
+  const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+  const Plan the_plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
+  std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
+  if (!arguments.svg.empty()) {
+    std::ofstream out(arguments.svg);
+    out << draw_svg(the_plan.schedule, the_plan.timeline);
+    if (!out.flush()) throw DataError(fmt::format("{}: cannot be written", arguments.svg));
+    if (!arguments.json) fmt::print("\nschedule drawn in {}\n", arguments.svg);
+  }
+  return kDone;
+}
+
+}  // namespace orthant

@@ -1,0 +1,125 @@
+#include "app/run_setup.h"
+
+#include "app/progress_bar.h"
+#include "base/errors.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/hf_config.h"
+#include "comm/spawn.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+namespace orthant {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Sizes from a Hugging Face directory, in place of the run file's own.
+void take_sizes_from(Config& config, const std::string& directory) {
+  const HfConfig from = read_hf_config(directory);
+  auto& m = config.model;
+  auto take = [&](const char* key, auto& value, const auto& theirs) {
+    value = theirs;
+    config.origins[std::string("model.") + key] = directory + "/config.json";
+  };
+  take("hidden_size", m.hidden_size, from.hidden_size);
+  take("intermediate_size", m.intermediate_size, from.intermediate_size);
+  take("num_hidden_layers", m.num_hidden_layers, from.num_hidden_layers);
+  take("num_attention_heads", m.num_attention_heads, from.num_attention_heads);
+  take("num_key_value_heads", m.num_key_value_heads, from.num_key_value_heads);
+  take("head_dim", m.head_dim, from.head_dim);
+  take("vocab_size", m.vocab_size, from.vocab_size);
+  take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
+  take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);
+  take("rope_theta", m.rope_theta, from.rope_theta);
+  take("rope_scaling_type", m.rope_scaling_type, from.rope_scaling_type);
+  take("rope_scaling_factor", m.rope_scaling_factor, from.rope_scaling_factor);
+  take("rope_scaling_low_freq_factor", m.rope_scaling_low_freq_factor, from.rope_scaling_low_freq_factor);
+  take("rope_scaling_high_freq_factor", m.rope_scaling_high_freq_factor, from.rope_scaling_high_freq_factor);
+  take("rope_scaling_original_max_position_embeddings", m.rope_scaling_original_max_position_embeddings,
+       from.rope_scaling_original_max_position_embeddings);
+  take("tie_word_embeddings", m.tie_word_embeddings, from.tie_word_embeddings);
+  take("initializer_range", m.initializer_range, from.initializer_range);
+}
+
+std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }
+
+}  // namespace
+
+Config load_run(const RunFileArguments& arguments) {
+  Config config = load_config(arguments.run_file, arguments.overrides);
+  check_model_from(config);
+  if (!config.model.from.empty()) take_sizes_from(config, config.model.from);
+  check_config(config);
+  return config;
+}
+
+int threads_per_rank(const Config& config, int local_ranks) {
+  if (config.run.threads_per_rank > 0) return static_cast<int>(config.run.threads_per_rank);
+  return std::max(1, available_cores() / std::max(1, local_ranks));
+}
+
+TextProgress text_progress(const std::string& label) {
+  const auto bar = std::make_shared<ProgressBar>(label);
+  return [bar](int64_t done, int64_t total) {
+    bar->update(done, total, 0);
+    if (done == total) bar->finish();
+  };
+}
+
+TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {
+  constexpr double kLongestTokenizing_s = 24 * 3600;
+  if (meeting.rank != 0) {
+    // An empty answer is good news; anything else is why rank 0 could not open it.
+    const std::string problem = meeting.store.get("data-ready", kLongestTokenizing_s);
+    if (!problem.empty() && problem != "ready") throw ConfigError(problem);
+    return open_training_data(config);
+  }
+  try {
+    TrainingData data = open_training_data(config, text_progress("tokenizing"));
+    meeting.store.set("data-ready", "ready");
+    return data;
+  } catch (const Error& error) {
+    meeting.store.set("data-ready", error.what());
+    throw;
+  }
+}
+
+std::string checkpoint_to_resume(const Config& config) {
+  const auto found = find_latest(checkpoints_of(config));
+  if (!found) {
+    throw ConfigError(fmt::format("--resume: there is no checkpoint in {} ({}); start without --resume",
+                                  checkpoints_of(config), config.locate("job.dump_folder")));
+  }
+  return *found;
+}
+
+void set_aside_earlier_run(const Config& config) {
+  const fs::path folder = config.job.dump_folder;
+  constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",   "schedule.svg",
+                                      "tb",          "checkpoints",   "report.html", "sample.txt"};
+  if (!fs::exists(folder / "metrics.jsonl") && !fs::exists(folder / "checkpoints")) return;
+  int number = 1;
+  while (fs::exists(folder / "earlier" / std::to_string(number))) ++number;
+  const fs::path aside = folder / "earlier" / std::to_string(number);
+  fs::create_directories(aside);
+  for (const char* name : kWritten) {
+    if (fs::exists(fs::symlink_status(folder / name))) fs::rename(folder / name, aside / name);
+  }
+  std::fprintf(stderr, "an earlier run's files are now in %s\n", aside.c_str());
+}
+
+std::string advice_after_failure(const Config& config, const std::string& resume_command) {
+  std::optional<std::string> latest;
+  try {
+    latest = find_latest(checkpoints_of(config));
+  } catch (const Error& error) {
+    return error.what();
+  }
+  if (!latest) return "There is no checkpoint yet: start the run again.";
+  return fmt::format("Go on from {} with:\n  {}", *latest, resume_command);
+}
+
+}  // namespace orthant

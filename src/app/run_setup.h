@@ -1,0 +1,34 @@
+// What the commands that take a run file have in common: reading it, opening its data, finding its checkpoint.
+#pragma once
+
+#include "app/commands.h"
+#include "comm/rendezvous.h"
+#include "plan/config.h"
+#include "runtime/training_data.h"
+
+#include <string>
+
+namespace orthant {
+
+/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError.
+Config load_run(const RunFileArguments& arguments);
+
+/// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
+int threads_per_rank(const Config& config, int local_ranks);
+
+/// A progress bar on stderr for text that is being tokenized.
+TextProgress text_progress(const std::string& label);
+
+/// All ranks call it: the first one tokenizes what has not been, the others wait and find it done.
+TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting);
+
+/// The checkpoint that --resume goes on from. ConfigError when there is none.
+std::string checkpoint_to_resume(const Config& config);
+
+/// A fresh run starts in an empty folder: moves what an earlier run left there to DUMP/earlier/N and says so.
+void set_aside_earlier_run(const Config& config);
+
+/// How to go on after a failure: from which checkpoint, with which command.
+std::string advice_after_failure(const Config& config, const std::string& resume_command);
+
+}  // namespace orthant

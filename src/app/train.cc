@@ -1,0 +1,148 @@
+// orthant train: plans, starts the local ranks where no launcher did, and trains as one of them.
+#include "app/commands.h"
+#include "app/report.h"
+#include "app/run_setup.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint.h"
+#include "comm/process.h"
+#include "comm/rendezvous.h"
+#include "comm/spawn.h"
+#include "runtime/memory.h"
+#include "runtime/stop.h"
+#include "runtime/trainer.h"
+#include "schedule/draw.h"
+
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+namespace orthant {
+namespace {
+
+std::string shell_quoted(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) {
+    const bool plain = !word.empty() && word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+                                                               "0123456789_-./=,:+@%") == std::string::npos;
+    std::string quoted = word;
+    for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
+    line += (line.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
+  }
+  return line;
+}
+
+std::string resume_command(const TrainArguments& arguments) {
+  auto words = arguments.command;
+  if (!arguments.resume) words.push_back("--resume");
+  return shell_quoted(words);
+}
+
+std::string sample_command(const TrainArguments& arguments, const Config& config) {
+  return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate", config.job.dump_folder,
+                       "--prompt", "The"});
+}
+
+// What stands in the run folder from the start: what will run, and how it was planned.
+void write_run_folder(const Plan& plan) {
+  const std::filesystem::path folder = plan.config.job.dump_folder;
+  std::filesystem::create_directories(folder);
+  auto write = [&](const char* name, const std::string& text) {
+    std::ofstream out(folder / name);
+    out << text;
+    if (!out.flush()) throw DataError(fmt::format("{}: cannot be written; is the disk full?", (folder / name).string()));
+  };
+  write("config.toml", print_config(plan.config));
+  write("plan.json", plan_json(plan));
+  write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
+}
+
+// One rank, from meeting the others to the last step.
+int train_rank(const TrainArguments& arguments, const Config& config, const Launch& launch, const Rendezvous& meeting) {
+  const int threads = threads_per_rank(config, launch.local_size);
+  at::set_num_threads(threads);
+  check_agreement(meeting, print_config(config));
+  const TrainingData data = open_training_data_together(config, meeting);
+  const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
+
+  TrainerOptions options;
+  options.threads = threads;
+  options.launcher = launch.launcher;
+  options.resume_command = resume_command(arguments);
+  options.sample_command = sample_command(arguments, config);
+  if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
+  if (meeting.rank == 0) {
+    if (!arguments.resume) set_aside_earlier_run(config);
+    write_run_folder(plan);
+  }
+
+  Comm comm(plan.mesh, meeting.rank, meeting, {.timeout_s = config.run.timeout_s});
+  try {
+    catch_stop_signals();
+    Trainer trainer(plan, data, comm, options);
+    const int code = trainer.run();
+    if (meeting.rank == 0) write_report(config.job.dump_folder);
+    return code;
+  } catch (const std::exception& error) {
+    const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
+    const std::string text = error.what();
+    const std::string message =
+        lost_peer ? text + "\n" + advice_after_failure(config, options.resume_command) : text.substr(0, text.find("\nException raised"));
+    if (comm.abort(text)) {
+      std::fprintf(stderr, "error: %s\n", message.c_str());
+      write_error_file(process_environment, "Error", message);
+    }
+    std::fflush(nullptr);
+    _exit(kFailed);  // other threads may be stuck in a collective: no destructor is safe
+  }
+}
+
+int dry_run(const Config& config, const TrainingData& data, const Plan& plan, const TrainArguments& arguments) {
+  TrainerOptions options;
+  options.threads = threads_per_rank(config, plan.mesh.size());
+  if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
+  std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
+  std::fputs(explain(plan).c_str(), stdout);
+  return kDone;
+}
+
+// Nobody launched us: check all that can be checked, then start the ranks.
+int train_locally(const TrainArguments& arguments, const Config& config) {
+  const auto ranks = static_cast<int>(config.run.ranks);
+  {
+    const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+    const Plan plan = make_plan(config, facts_of(data, ranks));
+    if (arguments.dry_run) return dry_run(config, data, plan, arguments);
+    if (arguments.resume) checkpoint_to_resume(config);
+  }
+  if (ranks == 1) {
+    return train_rank(arguments, config, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
+                      {.store = Store::in_process(), .in_process = true});
+  }
+  std::vector<std::string> command = arguments.command;
+  command[0] = "/proc/self/exe";
+  return run_local_ranks(command, ranks,
+                         {.threads_per_rank = threads_per_rank(config, ranks),
+                          .advice = [&] { return advice_after_failure(config, resume_command(arguments)); }});
+}
+
+}  // namespace
+
+int train(const TrainArguments& arguments) {
+  die_with_parent();
+  install_counting_allocator();
+  Config config = load_run(arguments);
+  if (arguments.print_config) {
+    std::fputs(print_config(config).c_str(), stdout);
+    return kDone;
+  }
+  const auto launch = detect_launch(process_environment, parent_key());
+  if (!launch) return train_locally(arguments, config);
+  return train_rank(arguments, config, *launch, connect(*launch));
+}
+
+}  // namespace orthant

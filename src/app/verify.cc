@@ -1,0 +1,74 @@
+// orthant verify: the layout of a run file against one device.
+#include "runtime/verify.h"
+
+#include "app/commands.h"
+#include "app/run_setup.h"
+#include "base/errors.h"
+
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const Worst& worst) {
+  return {{"worst_name", worst.name},
+          {"worst_relative_error", worst.relative_error},
+          {"bound", worst.bound},
+          {"step", worst.step},
+          {"rank", worst.rank}};
+}
+
+std::string as_json(const VerifyReport& report, const Plan& plan) {
+  return Json{{"ok", report.ok},
+              {"steps", report.steps},
+              {"mesh", to_string(plan.mesh)},
+              {"dtype", plan.config.training.dtype},
+              {"loss",
+               {{"oracle", report.oracle_loss}, {"layout", report.layout_loss}, {"relative_error", report.loss_error}}},
+              {"norm", {{"relative_error", report.norm_error}}},
+              {"gradients", json_of(report.gradients)},
+              {"weights", json_of(report.weights)},
+              {"first_difference", report.first_difference}}
+             .dump(2) +
+         "\n";
+}
+
+std::string as_text(const VerifyReport& report, const Plan& plan) {
+  auto line = [](const char* what, double error, double bound, const std::string& where) {
+    return fmt::format("  {:<12} {:.2e}  of {:.1e}   {}\n", what, error, bound, where);
+  };
+  std::string out = fmt::format("{} against one device, {}, {} steps: largest relative errors, of what rounding explains\n",
+                                to_string(plan.mesh), plan.config.training.dtype, report.steps);
+  out += line("loss", report.loss_error, report.loss_bound, fmt::format("{:.10g}", report.layout_loss));
+  out += line("norm", report.norm_error, report.loss_bound, "");
+  out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);
+  out += line("weights", report.weights.relative_error, report.weights.bound, report.weights.name);
+  return out + (report.ok ? "ok: the layout computes what one device computes\n"
+                          : "WRONG: " + report.first_difference + "\n");
+}
+
+}  // namespace
+
+int verify(const VerifyArguments& arguments) {
+  Config config = load_run(arguments);
+  const auto dtype = config.origins.find("training.dtype");
+  if (dtype == config.origins.end() || dtype->second != "command line") {
+    config.training.dtype = "float64";
+    config.origins["training.dtype"] = "verify";
+  }
+  if (arguments.print_config) {
+    std::fputs(print_config(config).c_str(), stdout);
+    return kDone;
+  }
+  const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+  const Plan plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
+  const VerifyReport report = verify_layout(plan, data, arguments.steps);
+  std::fputs((arguments.json ? as_json(report, plan) : as_text(report, plan)).c_str(), stdout);
+  return report.ok ? kDone : kFailed;
+}
+
+}  // namespace orthant

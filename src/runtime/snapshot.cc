@@ -1,0 +1,212 @@
+#include "runtime/snapshot.h"
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "checkpoint/hf_directory.h"
+
+#include <ATen/ATen.h>
+#include <nlohmann/json.hpp>
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Dtype dtype_of(at::ScalarType type) {
+  return type == at::kDouble ? Dtype::f64 : type == at::kBFloat16 ? Dtype::bf16 : Dtype::f32;
+}
+
+std::optional<at::ScalarType> scalar_type_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::f64: return at::kDouble;
+    case Dtype::f32: return at::kFloat;
+    case Dtype::bf16: return at::kBFloat16;
+    case Dtype::f16: return at::kHalf;
+    default: return std::nullopt;
+  }
+}
+
+TensorBytes bytes_of(std::string name, const at::Tensor& t) {
+  ORTHANT_CHECK(t.is_contiguous(), name);
+  return {.name = std::move(name),
+          .dtype = dtype_of(t.scalar_type()),
+          .shape = t.sizes().vec(),
+          .bytes = {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()}};
+}
+
+// The stored tensor as a tensor; it views the mapped file.
+at::Tensor stored(const TensorSet& set, const std::string& name, const std::string& directory) {
+  const TensorBytes bytes = set.tensor(name);
+  const auto type = scalar_type_of(bytes.dtype);
+  if (!type) {
+    throw DataError(fmt::format("{}: {} is stored as {}; F32, F64, BF16 and F16 can be loaded", directory, name,
+                                dtype_name(bytes.dtype)));
+  }
+  return at::from_blob(const_cast<std::byte*>(bytes.bytes.data()), bytes.shape, at::TensorOptions().dtype(*type));
+}
+
+std::vector<WantedTensor> wanted(const Weights& weights, const std::string& prefix) {
+  std::vector<WantedTensor> want;
+  for (const auto& p : weights.parameters()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
+  return want;
+}
+
+bool keeps_masters(const Weights& weights) { return weights.values().scalar_type() != weights.masters().scalar_type(); }
+
+// The optimizer file's tensors: prefix and flat buffer.
+std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
+  std::vector<std::pair<std::string, at::Tensor>> buffers = {{"exp_avg.", session.optimizer().first_moments()},
+                                                             {"exp_avg_sq.", session.optimizer().second_moments()}};
+  if (keeps_masters(session.weights())) buffers.emplace_back("master.", session.weights().masters());
+  return buffers;
+}
+
+void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory, const Config& c) {
+  auto same = [&](const char* key, auto a, auto b) {
+    if (a == b) return;
+    throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
+                                  "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
+  };
+  same("vocab_size", have.vocab_size, want.vocab_size);
+  same("hidden_size", have.hidden_size, want.hidden_size);
+  same("intermediate_size", have.intermediate_size, want.intermediate_size);
+  same("num_hidden_layers", have.num_hidden_layers, want.num_hidden_layers);
+  same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
+  same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
+  same("head_dim", have.head_dim, want.head_dim);
+  same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
+  same("rope_theta", have.rope_theta, want.rope_theta);
+  same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
+}
+
+}  // namespace
+
+HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
+  HfConfig c;
+  c.vocab_size = a.vocab_size;
+  c.hidden_size = a.hidden_size;
+  c.intermediate_size = a.intermediate_size;
+  c.num_hidden_layers = a.num_hidden_layers;
+  c.num_attention_heads = a.num_attention_heads;
+  c.num_key_value_heads = a.num_key_value_heads;
+  c.head_dim = a.head_dim;
+  c.max_position_embeddings = a.max_position_embeddings;
+  c.rms_norm_eps = a.rms_norm_eps;
+  c.initializer_range = a.initializer_range;
+  c.tie_word_embeddings = a.tie_word_embeddings;
+  c.rope_theta = a.rope_theta;
+  c.rope_scaling_type = a.rope_scaling.type;
+  c.rope_scaling_factor = a.rope_scaling.factor;
+  c.rope_scaling_low_freq_factor = a.rope_scaling.low_freq_factor;
+  c.rope_scaling_high_freq_factor = a.rope_scaling.high_freq_factor;
+  c.rope_scaling_original_max_position_embeddings = a.rope_scaling.original_max_position_embeddings;
+  if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
+  c.torch_dtype = dtype;
+  return c;
+}
+
+Architecture architecture_of(const HfConfig& c) {
+  Architecture a;
+  a.vocab_size = c.vocab_size;
+  a.hidden_size = c.hidden_size;
+  a.intermediate_size = c.intermediate_size;
+  a.num_hidden_layers = c.num_hidden_layers;
+  a.num_attention_heads = c.num_attention_heads;
+  a.num_key_value_heads = c.num_key_value_heads;
+  a.head_dim = c.head_dim;
+  a.max_position_embeddings = c.max_position_embeddings;
+  a.rms_norm_eps = c.rms_norm_eps;
+  a.initializer_range = c.initializer_range;
+  a.tie_word_embeddings = c.tie_word_embeddings;
+  a.rope_theta = c.rope_theta;
+  a.rope_scaling = {c.rope_scaling_type, c.rope_scaling_factor, c.rope_scaling_low_freq_factor,
+                    c.rope_scaling_high_freq_factor, c.rope_scaling_original_max_position_embeddings};
+  return a;
+}
+
+std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const Progress& progress) {
+  const Weights& weights = session.weights();
+  CheckpointContent content;
+  content.model = hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
+  for (size_t i = 0; i < weights.parameters().size(); ++i) {
+    content.weights.push_back(bytes_of(weights.parameters()[i].name, weights.view(weights.values(), i)));
+  }
+  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
+    for (size_t i = 0; i < weights.parameters().size(); ++i) {
+      content.optimizer.push_back(bytes_of(prefix + weights.parameters()[i].name, weights.view(flat, i)));
+    }
+  }
+  const auto& config = plan.config;
+  content.state_json = Json{{"step", progress.step},
+                            {"next_sample", progress.step * config.training.global_batch_size},
+                            {"tokens", progress.tokens},
+                            {"seed", config.training.seed},
+                            {"global_batch_size", config.training.global_batch_size},
+                            {"seq_len", config.training.seq_len},
+                            {"dtype", config.training.dtype},
+                            {"data_fingerprint", fmt::format("{:016x}", data.fingerprint)},
+                            {"tokenizer_fingerprint", fmt::format("{:016x}", data.tokenizer->fingerprint())},
+                            {"mesh", to_string(plan.mesh)}}
+                           .dump(2) +
+                       "\n";
+  content.config_toml = print_config(config);
+  content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
+  return save_checkpoint(config.job.dump_folder + "/checkpoints", progress.step, content,
+                         static_cast<int>(config.checkpoint.keep_latest_k));
+}
+
+void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights) {
+  const TensorSet set = open_hf_weights(directory);
+  const std::vector<std::string> optional = architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"}
+                                                                             : std::vector<std::string>{};
+  check_tensors(set, wanted(weights, ""), directory, optional);
+  for (size_t i = 0; i < weights.parameters().size(); ++i) {
+    weights.master(i).copy_(stored(set, weights.parameters()[i].name, directory));
+  }
+  weights.publish();
+}
+
+Progress load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
+                       Verify verify) {
+  const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
+  const Config& config = plan.config;
+  Weights& weights = session.weights();
+  refuse_other_model(architecture_of(checkpoint.model), plan.architecture, directory, config);
+  const Json state = parse_json(checkpoint.state_json, directory + "/orthant/state.json");
+  const auto same = [&](const char* field, const auto& now, const char* key) {
+    const auto then = state.value(field, std::decay_t<decltype(now)>{});
+    if (then == now) return;
+    throw ConfigError(fmt::format("{} differs from the checkpoint {}, where it was {}: the order of samples would break. "
+                                  "Set it back, or choose another job.dump_folder", config.locate(key), directory, then));
+  };
+  same("seed", config.training.seed, "training.seed");
+  same("global_batch_size", config.training.global_batch_size, "training.global_batch_size");
+  same("seq_len", config.training.seq_len, "training.seq_len");
+  same("dtype", config.training.dtype, "training.dtype");
+  if (state.value("data_fingerprint", "") != fmt::format("{:016x}", data.fingerprint)) {
+    throw ConfigError(fmt::format("{} is other data than the checkpoint {} was trained on; name the same files, or choose "
+                                  "another job.dump_folder", config.locate("data.path"), directory));
+  }
+  std::vector<WantedTensor> want;
+  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
+    for (auto& tensor : wanted(weights, prefix)) want.push_back(std::move(tensor));
+  }
+  check_tensors(checkpoint.weights, wanted(weights, ""), directory);
+  check_tensors(checkpoint.optimizer, want, directory + "/orthant");
+
+  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
+    for (size_t i = 0; i < weights.parameters().size(); ++i) {
+      weights.view(flat, i).copy_(stored(checkpoint.optimizer, prefix + weights.parameters()[i].name, directory));
+    }
+  }
+  if (!keeps_masters(weights)) {
+    for (size_t i = 0; i < weights.parameters().size(); ++i) {
+      weights.master(i).copy_(stored(checkpoint.weights, weights.parameters()[i].name, directory));
+    }
+  }
+  weights.publish();
+  return {.step = checkpoint.step, .tokens = state.value("tokens", int64_t{0})};
+}
+
+}  // namespace orthant

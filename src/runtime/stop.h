@@ -1,0 +1,13 @@
+// How a run is asked to stop: SIGTERM and SIGUSR1 (a launcher's notice) and SIGINT set a flag that the next step shares
+// with all ranks, so that all stop behind the same step.
+#pragma once
+
+namespace orthant {
+
+enum class StopRequest { none, terminate, interrupt };
+
+/// From now on SIGTERM, SIGUSR1 and SIGINT only set the flag; a second SIGINT ends the process at once.
+void catch_stop_signals();
+StopRequest stop_request();
+
+}  // namespace orthant

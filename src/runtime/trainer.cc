@@ -1,0 +1,273 @@
+#include "runtime/trainer.h"
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "runtime/memory.h"
+#include "runtime/stop.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+#include <thread>
+#include <unistd.h>
+
+namespace orthant {
+namespace {
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void say(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+std::string describe_model(const Architecture& a) {
+  return fmt::format("llama, {} layers, hidden {}, {} heads ({} key-value), vocabulary {}", a.num_hidden_layers,
+                     a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
+}
+
+}  // namespace
+
+struct Trainer::Output {
+  Output(const Config& config, std::optional<int64_t> resumed)
+      : style(terminal_style(STDOUT_FILENO)), metrics(config.job.dump_folder + "/metrics.jsonl", resumed) {
+    if (config.metrics.enable_tensorboard) {
+      tensorboard.emplace(config.job.dump_folder + "/tb", resumed);
+      tensorboard->write_text("config", "```toml\n" + print_config(config) + "```\n");
+    }
+  }
+
+  template <class Record>
+  void write(const Record& record) {
+    metrics.write(record);
+    if (tensorboard) tensorboard->write(record);
+  }
+
+  TerminalStyle style;
+  MetricsWriter metrics;
+  std::optional<TensorBoardWriter> tensorboard;
+  std::vector<StepMetrics> steps;  // of this process
+  std::vector<ValidationMetrics> validations;
+  double started_s = now_s();
+};
+
+Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options)
+    : plan_(plan), data_(data), comm_(comm), options_(std::move(options)), session_(plan, data.train, comm) {
+  const Config& config = plan.config;
+  if (!options_.resume_from.empty()) {
+    progress_ = load_snapshot(options_.resume_from, plan, data, session_,
+                              comm.rank() == 0 ? Verify::checksums : Verify::sizes);
+    checkpoint_ = options_.resume_from;
+  } else if (!config.model.from.empty() && !config.training.seed_weights) {
+    load_weights(config.model.from, plan.architecture, session_.weights());
+  } else {
+    session_.weights().initialize(static_cast<uint64_t>(config.training.seed));
+  }
+  peak_flops_ = measure_peak_flops(config.training.dtype) * comm.mesh().size();
+  if (comm.rank() == 0) {
+    output_ = std::make_shared<Output>(
+        config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(progress_.step));
+  }
+}
+
+int Trainer::run() {
+  const auto& config = plan_.config;
+  if (output_) print_banner();
+  int64_t saved = progress_.step;
+  auto save_once = [&] {
+    if (saved == progress_.step) return;
+    save();
+    saved = progress_.step;
+  };
+  while (progress_.step < config.training.steps) {
+    step(progress_.step + 1);
+    const int64_t done = progress_.step;
+    const bool last = done == config.training.steps;
+    const bool stop = last_.terminate || last_.interrupt;
+    if (!stop && config.validation.freq > 0 && (done % config.validation.freq == 0 || last)) validate(done);
+    if (last || stop || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
+    if (stop) break;
+  }
+  comm_.set_activity("done");
+  if (output_) finish(progress_.step == config.training.steps);
+  return last_.interrupt ? kInterrupted : kDone;
+}
+
+void Trainer::step(int64_t step) {
+  const Config& config = plan_.config;
+  const double start = now_s();
+  const double waited = comm_.exposed_wait_s();
+  const Traffic before = comm_.total_traffic();
+  const StopRequest request = stop_request();
+  last_ = session_.gradients(step, {.terminate = request == StopRequest::terminate,
+                                    .interrupt = request == StopRequest::interrupt,
+                                    .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())});
+  if (!std::isfinite(last_.loss) || !std::isfinite(last_.norm)) stop_on_not_finite(step, last_);
+  session_.update(step, last_);
+  progress_.step = step;
+  progress_.tokens += last_.valid_labels;
+  if (!output_) return;
+
+  const Traffic after = comm_.total_traffic();
+  StepMetrics m;
+  m.step = step;
+  m.loss = last_.loss;
+  m.grad_norm = last_.norm;
+  m.lr = session_.learning_rate(step);
+  m.tokens = progress_.tokens;
+  m.step_seconds = now_s() - start;
+  m.tokens_per_second = static_cast<double>(last_.valid_labels) / m.step_seconds;
+  m.mfu = training_flops_per_token(plan_.architecture, config.training.seq_len) * m.tokens_per_second / peak_flops_;
+  m.peak_memory_bytes = std::max(peak_allocated_bytes(), static_cast<int64_t>(last_.peak_memory_bytes));
+  m.communication_seconds = comm_.exposed_wait_s() - waited;
+  m.communication_bytes = after.bytes - before.bytes;
+  m.communication_calls = after.calls - before.calls;
+  m.data_seconds = last_.data_seconds;
+  output_->steps.push_back(m);
+  output_->write(m);
+  if (step == 1 || step % config.metrics.log_freq == 0 || step == config.training.steps) {
+    std::vector<double> seconds;
+    for (const auto& s : output_->steps) seconds.push_back(s.step_seconds);
+    say(step_line(m, config.training.steps, eta_seconds(seconds, config.training.steps - step), output_->style) + "\n");
+  }
+}
+
+void Trainer::validate(int64_t step) {
+  if (!data_.held_out) return;
+  comm_.set_activity(fmt::format("validation after step {}", step));
+  const auto sums = session_.validate(*data_.held_out, plan_.config.validation.steps, data_.bytes_of_token);
+  if (!output_ || sums.labels == 0) return;
+  ValidationMetrics m{.step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
+  m.bits_per_byte = sums.bytes > 0 ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
+                                   : std::numeric_limits<double>::quiet_NaN();
+  output_->validations.push_back(m);
+  output_->write(m);
+  say(validation_line(m, plan_.config.training.steps, output_->style) + "\n");
+}
+
+void Trainer::save() {
+  comm_.set_activity(fmt::format("saving step {}", progress_.step));
+  if (comm_.rank() == 0) checkpoint_ = save_snapshot(plan_, data_, session_, progress_);
+}
+
+void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
+  comm_.set_activity(fmt::format("looking for what is not finite in step {}", step));
+  const std::string found = session_.first_not_finite(step);
+  // The sums are the same everywhere, but only the rank whose data it was can see where it began: let that one speak.
+  const bool seen_in_forward = !found.empty() && found.rfind("the gradient", 0) != 0;
+  if (!seen_in_forward) std::this_thread::sleep_for(std::chrono::seconds(2));
+  const std::string way_out =
+      checkpoint_.empty() ? "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or look at the data."
+                          : fmt::format("The last good checkpoint is {}; go on from it with a lower optimizer.lr:\n  {}",
+                                        checkpoint_, options_.resume_command);
+  throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}", step,
+                          result.loss, result.norm, found.empty() ? "none on this rank" : found, comm_.rank(), way_out));
+}
+
+Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
+  const Config& c = plan.config;
+  Banner b;
+  b.version = "0.1.0";
+  b.model = describe_model(plan.architecture);
+  b.parameters = plan.num_parameters();
+  b.data = fmt::format("{}{}, {} training tokens, {} tokenizer", c.data.path.front(),
+                       c.data.path.size() > 1 ? fmt::format(" and {} more", c.data.path.size() - 1) : "",
+                       human_count(static_cast<double>(data.train.num_tokens())), data.tokenizer->name());
+  b.tokens = c.training.steps * plan.tokens_per_step();
+  b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
+             static_cast<double>(data.train.num_samples());
+  b.steps = c.training.steps;
+  b.batch = fmt::format("{} sequences of {} tokens, microbatches of {}", c.training.global_batch_size, c.training.seq_len,
+                        c.training.local_batch_size);
+  b.ranks = plan.mesh.size();
+  b.mesh = to_string(plan.mesh);
+  b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
+  b.transport = plan.mesh.size() > 1 ? "gloo" : "";
+  b.threads_per_rank = options.threads;
+  b.memory_expected_bytes = plan.largest_memory_bytes();
+  b.output_folder = c.job.dump_folder;
+  b.resumed_from = options.resume_from;
+  return b;
+}
+
+void Trainer::print_banner() const { say(banner(banner_of(plan_, data_, options_), output_->style)); }
+
+std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
+                          int64_t max_new_tokens, const Sampling& sampling) {
+  const auto ids = tokenizer.encode(prompt);
+  std::vector<int64_t> tokens(ids.begin(), ids.end());
+  if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
+  const auto made = generate_tokens(model, tokens, max_new_tokens, sampling, tokenizer.end_of_text());
+  return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
+}
+
+std::string Trainer::sample() const {
+  const int64_t room = plan_.architecture.max_position_embeddings - plan_.config.training.seq_len / 4;
+  const int64_t length = std::clamp<int64_t>(room, 16, 240);
+  return data_.opening + generate_text(session_.model(), *data_.tokenizer, data_.opening, length,
+                                       {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
+}
+
+void Trainer::finish(bool complete) {
+  const Config& config = plan_.config;
+  Summary s;
+  const auto& steps = output_->steps;
+  s.steps = static_cast<int64_t>(steps.size());
+  s.seconds = now_s() - output_->started_s;
+  if (!steps.empty()) {
+    std::vector<double> seconds, rates;
+    double waited = 0, spent = 0;
+    for (const auto& m : steps) {
+      seconds.push_back(m.step_seconds);
+      rates.push_back(m.tokens_per_second);
+      waited += m.communication_seconds;
+      spent += m.step_seconds;
+    }
+    s.first_loss = steps.front().loss;
+    s.last_loss = steps.back().loss;
+    s.tokens_per_second_median = median(rates);
+    s.step_seconds_median = median(seconds);
+    s.communication_share = waited / spent;
+    s.peak_memory_bytes = steps.back().peak_memory_bytes;
+  }
+  const auto best = std::min_element(output_->validations.begin(), output_->validations.end(),
+                                     [](const auto& a, const auto& b) { return a.validation_loss < b.validation_loss; });
+  if (best != output_->validations.end()) {
+    s.best_validation_loss = best->validation_loss;
+    s.best_validation_step = best->step;
+    s.best_bits_per_byte = best->bits_per_byte;
+  }
+  s.memory_expected_bytes = plan_.largest_memory_bytes();
+  s.checkpoint = checkpoint_;
+  if (complete) {
+    s.sample_text = sample();
+    s.sample_command = options_.sample_command;
+    std::ofstream(config.job.dump_folder + "/sample.txt") << s.sample_text << "\n";
+    s.report = config.job.dump_folder + "/report.html";
+  } else {
+    s.resume_command = options_.resume_command;
+  }
+  say(summary(s, output_->style));
+}
+
+double measure_peak_flops(const std::string& dtype) {
+  constexpr int64_t n = 512;
+  at::NoGradGuard no_grad;
+  const at::Tensor a = at::ones({n, n}, scalar_type(dtype)), b = at::ones({n, n}, scalar_type(dtype));
+  at::Tensor c = at::mm(a, b);  // once before the clock: a library may prepare itself
+  double best = std::numeric_limits<double>::infinity();
+  const double until = now_s() + 0.03;
+  do {
+    const double start = now_s();
+    at::mm_out(c, a, b);
+    best = std::min(best, now_s() - start);
+  } while (now_s() < until);
+  return 2.0 * n * n * n / best;
+}
+
+}  // namespace orthant

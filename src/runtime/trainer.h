@@ -1,0 +1,70 @@
+// Trainer: the loop over steps on one rank, and everything that a run writes.
+#pragma once
+
+#include "comm/comm.h"
+#include "model/decoder.h"
+#include "plan/plan.h"
+#include "runtime/metrics.h"
+#include "runtime/progress.h"
+#include "runtime/session.h"
+#include "runtime/snapshot.h"
+#include "runtime/tensorboard.h"
+#include "runtime/training_data.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+struct TrainerOptions {
+  std::string resume_from;     // a checkpoint's directory, or empty
+  std::string resume_command;  // what a user types to go on with this run
+  std::string sample_command;
+  std::string launcher;        // for the banner
+  int threads = 1;
+};
+
+class Trainer {
+ public:
+  Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
+
+  /// Trains from where the checkpoint (or step 0) stands to the last step, or to a stop request. Returns an ExitCode:
+  /// kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error when the loss is not finite.
+  int run();
+
+ private:
+  struct Output;  // files and terminal of the speaking rank
+
+  void step(int64_t step);
+  void validate(int64_t step);
+  void save();
+  [[noreturn]] void stop_on_not_finite(int64_t step, const StepResult& result);
+  void print_banner() const;
+  void finish(bool complete);
+  std::string sample() const;
+
+  const Plan& plan_;
+  const TrainingData& data_;
+  Comm& comm_;
+  TrainerOptions options_;
+  Session session_;
+  Progress progress_;
+  std::shared_ptr<Output> output_;  // null on ranks that do not speak
+  std::string checkpoint_;          // the newest
+  StepResult last_;
+  double peak_flops_ = 0;           // of all ranks
+};
+
+/// FLOP/s that one rank's matrix products reach in this dtype, measured in about 30 ms.
+double measure_peak_flops(const std::string& dtype);
+
+/// The box that opens a run.
+Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
+
+/// Continues the prompt; what `orthant generate` prints.
+std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
+                          int64_t max_new_tokens, const Sampling& sampling);
+
+}  // namespace orthant

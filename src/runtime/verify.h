@@ -1,0 +1,38 @@
+// verify: the proof, on a user's own run file, that a layout computes what one device computes.
+#pragma once
+
+#include "plan/plan.h"
+#include "runtime/session.h"
+#include "runtime/training_data.h"
+
+#include <cstdint>
+#include <string>
+
+namespace orthant {
+
+/// The tensor with the largest error, |layout - oracle| / |oracle| in the Euclidean norm, over all steps and ranks.
+struct Worst {
+  std::string name;
+  double relative_error = 0;
+  double bound = 0;
+  int64_t step = 0;
+  int rank = 0;
+};
+
+struct VerifyReport {
+  bool ok = false;
+  int64_t steps = 0;
+  double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;  // of the worst step
+  double norm_error = 0;                                                    // of the gradient norm, bound as for gradients
+  Worst gradients, weights;
+  std::string first_difference;  // empty when ok: which tensor, layer, rank and step differ first, by how much
+};
+
+/// Trains one rank (the oracle) and the plan's ranks as threads of this process for some steps on the same data, and
+/// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md.
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation = Mutation::none);
+
+/// The largest relative error of a gradient that rounding explains in this plan; docs/numerics.md derives it.
+double rounding_bound(const Plan& plan);
+
+}  // namespace orthant
