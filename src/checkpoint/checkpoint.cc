@@ -1,16 +1,15 @@
 #include "checkpoint/checkpoint.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/retention.h"
-
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <filesystem>
-#include <string_view>
 
 namespace orthant {
 namespace {
@@ -90,7 +89,8 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
 }
 
 // The newest member that is whole, other than `except`; what is wrong with the ones tried is added to `failures`.
-std::optional<std::string> newest_whole(const fs::path& checkpoints_dir, const fs::path& except, std::string& failures) {
+std::optional<std::string> newest_whole(const fs::path& checkpoints_dir, const fs::path& except,
+                                        std::string& failures) {
   std::vector<int64_t> steps = list_steps(checkpoints_dir);
   std::reverse(steps.begin(), steps.end());
   for (const int64_t step : steps) {
@@ -124,12 +124,14 @@ std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, co
   } catch (const std::exception& error) {
     std::error_code ignored;
     if (!temporary.empty()) fs::remove_all(temporary, ignored);
-    const bool of_the_system = dynamic_cast<const DataError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
+    const bool of_the_system =
+        dynamic_cast<const DataError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
     if (!of_the_system) throw;
     const auto latest = follow_latest(checkpoints_dir);
-    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, error.what(),
-                                latest ? fmt::format("the last checkpoint, {}, is untouched", *latest)
-                                       : "no earlier checkpoint exists"));
+    const std::string left = !saved.empty() ? fmt::format("{} is whole, but `latest` does not lead to it", saved)
+                             : latest       ? fmt::format("the last checkpoint, {}, is untouched", *latest)
+                                            : "no earlier checkpoint exists";
+    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, error.what(), left));
   }
   try {
     remove_old(checkpoints_dir, step, keep_latest_k);
@@ -148,10 +150,12 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
   } catch (const DataError& damage) {
     std::string failures;
     const auto whole = newest_whole(path.parent_path(), path, failures);
-    throw DataError(fmt::format("{}; {}", damage.what(),
-                                whole ? fmt::format("the newest whole checkpoint beside it is {}: to go on from there, move "
-                                                    "{} away and resume again", *whole, path.string())
-                                      : "there is no whole checkpoint beside it"));
+    throw DataError(
+        fmt::format("{}; {}", damage.what(),
+                    whole ? fmt::format("the newest whole checkpoint beside it is {}: to go on from there, move "
+                                        "{} away and resume again",
+                                        *whole, path.string())
+                          : "there is no whole checkpoint beside it"));
   }
 }
 

@@ -23,10 +23,12 @@ namespace {
   throw DataError(fmt::format("{}: {}: {}", path, doing, std::strerror(error_number)));
 }
 
-// A descriptor that is closed on every way out. Non-blocking, so that a pipe in place of a file is refused, not waited for.
+// A descriptor that is closed on every way out. Non-blocking, so that a pipe in place of a file is refused, not waited
+// for.
 struct Descriptor {
   int number = -1;
-  explicit Descriptor(const std::string& path, int flags = O_RDONLY) : number(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {
+  explicit Descriptor(const std::string& path, int flags = O_RDONLY)
+      : number(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK)) {
     if (number < 0) fail(path, "cannot open", errno);
   }
   Descriptor(const Descriptor&) = delete;

@@ -13,7 +13,8 @@ namespace orthant {
 /// Checksums are per block, so that a message can say where a file is damaged.
 inline constexpr int64_t kDigestBlockBytes = int64_t{4} << 20;
 
-/// What a manifest says of a file: its size, and the XXH3 (64 bits) of each block of kDigestBlockBytes, the last one shorter.
+/// What a manifest says of a file: its size, and the XXH3 (64 bits) of each block of kDigestBlockBytes, the last one
+/// shorter.
 struct FileDigest {
   int64_t bytes = 0;
   std::vector<uint64_t> block_xxh3;

@@ -1,13 +1,12 @@
 #include "checkpoint/hf_config.h"
 
-#include "base/errors.h"
-#include "base/json.h"
-
-#include <nlohmann/json.hpp>
-
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
+
+#include "base/errors.h"
+#include "base/json.h"
 
 namespace orthant {
 namespace {
@@ -89,8 +88,10 @@ Rope read_rope(const Json& object, double theta, const std::string& source) {
   if (!object.is_object()) throw DataError(fmt::format("{}: expected an object", source));
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
-      throw DataError(fmt::format("{}.{}: rotary parameters per layer type are not supported; expected one set for all "
-                                  "layers", source, key));
+      throw DataError(
+          fmt::format("{}.{}: rotary parameters per layer type are not supported; expected one set for all "
+                      "layers",
+                      source, key));
     }
   }
   Fields fields(object, source);
@@ -99,8 +100,10 @@ Rope read_rope(const Json& object, double theta, const std::string& source) {
   const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3") {
-    throw DataError(fmt::format("{}.rope_type = \"{}\": this kind of rotary scaling is not supported; expected default, "
-                                "linear or llama3", source, type));
+    throw DataError(
+        fmt::format("{}.rope_type = \"{}\": this kind of rotary scaling is not supported; expected default, "
+                    "linear or llama3",
+                    source, type));
   }
   rope.type = type;
   rope.factor = fields.positive("factor", std::nullopt);
@@ -108,7 +111,8 @@ Rope read_rope(const Json& object, double theta, const std::string& source) {
   rope.low = fields.positive("low_freq_factor", std::nullopt);
   rope.high = fields.positive("high_freq_factor", std::nullopt);
   rope.original = fields.integer("original_max_position_embeddings", std::nullopt);
-  if (rope.high <= rope.low) fields.refuse("high_freq_factor", fmt::format("expected more than low_freq_factor = {}", rope.low));
+  if (rope.high <= rope.low)
+    fields.refuse("high_freq_factor", fmt::format("expected more than low_freq_factor = {}", rope.low));
   return rope;
 }
 
@@ -204,10 +208,12 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
     fields.refuse("hidden_size", fmt::format("not a multiple of num_attention_heads = {}", config.num_attention_heads));
   }
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    fields.refuse("num_key_value_heads", fmt::format("does not divide num_attention_heads = {}", config.num_attention_heads));
+    fields.refuse("num_key_value_heads",
+                  fmt::format("does not divide num_attention_heads = {}", config.num_attention_heads));
   }
   config.head_dim = fields.integer("head_dim", config.hidden_size / config.num_attention_heads);
-  if (config.head_dim % 2 != 0 || config.head_dim == 0) fields.refuse("head_dim", "rotary positions want an even number");
+  if (config.head_dim % 2 != 0 || config.head_dim == 0)
+    fields.refuse("head_dim", "rotary positions want an even number");
   config.max_position_embeddings = fields.integer("max_position_embeddings", config.max_position_embeddings);
   config.rms_norm_eps = fields.positive("rms_norm_eps", config.rms_norm_eps);
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);

@@ -1,12 +1,13 @@
-// config.json of a Hugging Face LLaMA directory: the fields Orthant needs, read in the spellings of transformers 4 and 5.
+// config.json of a Hugging Face LLaMA directory: the fields Orthant needs, read in the spellings of transformers 4
+// and 5.
 #pragma once
-
-#include "checkpoint/safetensors.h"
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "checkpoint/safetensors.h"
 
 namespace orthant {
 

@@ -1,10 +1,9 @@
 // Writing config.json and generation_config.json.
-#include "checkpoint/hf_config.h"
+#include <nlohmann/json.hpp>
 
 #include "base/errors.h"
 #include "base/json.h"
-
-#include <nlohmann/json.hpp>
+#include "checkpoint/hf_config.h"
 
 namespace orthant {
 namespace {
@@ -13,11 +12,16 @@ using Json = nlohmann::ordered_json;
 
 std::string torch_dtype_name(Dtype dtype) {
   switch (dtype) {
-    case Dtype::f32: return "float32";
-    case Dtype::bf16: return "bfloat16";
-    case Dtype::f16: return "float16";
-    case Dtype::f64: return "float64";
-    default: throw LogicError(fmt::format("no model has its weights in {}", dtype_name(dtype)));
+    case Dtype::f32:
+      return "float32";
+    case Dtype::bf16:
+      return "bfloat16";
+    case Dtype::f16:
+      return "float16";
+    case Dtype::f64:
+      return "float64";
+    default:
+      throw LogicError(fmt::format("no model has its weights in {}", dtype_name(dtype)));
   }
 }
 

@@ -1,14 +1,13 @@
 #include "checkpoint/hf_directory.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
-
-#include <nlohmann/json.hpp>
-
-#include <algorithm>
-#include <filesystem>
-#include <set>
 
 namespace orthant {
 namespace {
@@ -40,7 +39,8 @@ std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int6
 // model.safetensors, its index, or a name as shard_name makes it.
 bool is_weights_file(std::string_view name) {
   std::string shape(name);
-  std::replace_if(shape.begin(), shape.end(), [](char c) { return '0' <= c && c <= '9'; }, '0');
+  std::replace_if(
+      shape.begin(), shape.end(), [](char c) { return '0' <= c && c <= '9'; }, '0');
   return name == kSingleFile || name == kIndexFile || shape == shard_name(0, 0);
 }
 
@@ -53,7 +53,9 @@ void remove_older_weights(const fs::path& directory, const std::map<std::string,
   for (const fs::path& path : older) {
     std::error_code error;
     fs::remove(path, error);
-    if (error) throw DataError(fmt::format("{}: cannot remove this file of an older export: {}", path.string(), error.message()));
+    if (error)
+      throw DataError(
+          fmt::format("{}: cannot remove this file of an older export: {}", path.string(), error.message()));
   }
 }
 
@@ -80,7 +82,8 @@ std::string file_inside(const fs::path& directory, const std::string& name, cons
   const fs::path path = directory / relative;
   std::error_code error;
   const fs::path real = fs::canonical(path, error);
-  if (error) throw DataError(fmt::format("{}: missing, although {} names it ({})", path.string(), index, error.message()));
+  if (error)
+    throw DataError(fmt::format("{}: missing, although {} names it ({})", path.string(), index, error.message()));
   const fs::path home = fs::canonical(directory);
   const bool inside = std::mismatch(home.begin(), home.end(), real.begin(), real.end()).first == home.end();
   if (!inside && real.parent_path() != home.parent_path().parent_path() / "blobs") {
@@ -98,7 +101,8 @@ TensorSet open_shards(const fs::path& directory) {
   }
   std::map<std::string, std::set<std::string>> names_of;  // path -> names
   for (const auto& [name, file] : found->items()) {
-    if (!file.is_string()) throw DataError(fmt::format("{}: weight_map: {}: expected a file name", index_path, printable(name)));
+    if (!file.is_string())
+      throw DataError(fmt::format("{}: weight_map: {}: expected a file name", index_path, printable(name)));
     names_of[file_inside(directory, file.get<std::string>(), index_path)].insert(name);
   }
   std::vector<std::string> paths;

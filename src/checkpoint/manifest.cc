@@ -1,14 +1,13 @@
 #include "checkpoint/manifest.h"
 
-#include "base/errors.h"
-#include "base/json.h"
-#include "checkpoint/safetensors.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "checkpoint/safetensors.h"
 
 namespace orthant {
 namespace {
@@ -86,18 +85,21 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
     throw DataError(fmt::format("{}: expected an object with format = \"{}\"", source, kFormat));
   }
   if (object.value("version", Json()) != kVersion || object.value("block_bytes", Json()) != kDigestBlockBytes) {
-    throw DataError(fmt::format("{}: version {} with blocks of {} bytes; this program reads version {} with blocks of {}",
-                                source, object.value("version", Json()).dump(),
-                                object.value("block_bytes", Json()).dump(), kVersion, kDigestBlockBytes));
+    throw DataError(
+        fmt::format("{}: version {} with blocks of {} bytes; this program reads version {} with blocks of {}", source,
+                    object.value("version", Json()).dump(), object.value("block_bytes", Json()).dump(), kVersion,
+                    kDigestBlockBytes));
   }
   const Json stated = object.value("manifest_xxh3", Json());
   object.erase("manifest_xxh3");
   if (stated != own_checksum(object)) {
-    throw DataError(fmt::format("{}: damaged: its checksum is {}, it states {}", source, own_checksum(object), stated.dump()));
+    throw DataError(
+        fmt::format("{}: damaged: its checksum is {}, it states {}", source, own_checksum(object), stated.dump()));
   }
   Manifest manifest{.step = parse_count(object, "step", source), .files = {}};
   const auto files = object.find("files");
-  if (files == object.end() || !files->is_object()) throw DataError(fmt::format("{}: files: expected an object", source));
+  if (files == object.end() || !files->is_object())
+    throw DataError(fmt::format("{}: files: expected an object", source));
   for (const auto& [path, digest] : files->items()) {
     check_relative(path, source);
     manifest.files.emplace(path, parse_digest(digest, fmt::format("{}: {}", source, printable(path))));
@@ -110,10 +112,13 @@ void check_files(const std::string& directory, const Manifest& manifest, bool ch
     const fs::path path = fs::path(directory) / name;
     std::error_code error;
     const auto bytes = fs::file_size(path, error);
-    if (error) throw DataError(fmt::format("{}: expected a file of {} bytes: {}", path.string(), expected.bytes, error.message()));
+    if (error)
+      throw DataError(
+          fmt::format("{}: expected a file of {} bytes: {}", path.string(), expected.bytes, error.message()));
     if (static_cast<int64_t>(bytes) != expected.bytes) {
       throw DataError(fmt::format("{}: offset {}: the file has {} bytes, expected {}", path.string(),
-                                  std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes, expected.bytes));
+                                  std::min<int64_t>(static_cast<int64_t>(bytes), expected.bytes), bytes,
+                                  expected.bytes));
     }
   }
   if (!checksums) return;
@@ -121,13 +126,13 @@ void check_files(const std::string& directory, const Manifest& manifest, bool ch
     const fs::path path = fs::path(directory) / name;
     const FileDigest found = digest_file(path);
     if (found == expected) continue;
-    const auto [have, want] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(), expected.block_xxh3.begin(),
-                                            expected.block_xxh3.end());
+    const auto [have, want] = std::mismatch(found.block_xxh3.begin(), found.block_xxh3.end(),
+                                            expected.block_xxh3.begin(), expected.block_xxh3.end());
     const bool both = have != found.block_xxh3.end() && want != expected.block_xxh3.end();
     const int64_t begin = kDigestBlockBytes * (have - found.block_xxh3.begin());
     throw DataError(fmt::format("{}: damaged between offset {} and {}: XXH3 {}, expected {}", path.string(), begin,
-                                std::min(begin + kDigestBlockBytes, expected.bytes), both ? hex(*have) : "of another size",
-                                both ? hex(*want) : "none"));
+                                std::min(begin + kDigestBlockBytes, expected.bytes),
+                                both ? hex(*have) : "of another size", both ? hex(*want) : "none"));
   }
 }
 

@@ -1,12 +1,12 @@
-// The manifest of a checkpoint: every file with its size and checksums. A directory that has a manifest was whole when it
-// was written; one whose files still agree with it is whole now.
+// The manifest of a checkpoint: every file with its size and checksums. A directory that has a manifest was whole when
+// it was written; one whose files still agree with it is whole now.
 #pragma once
-
-#include "checkpoint/files.h"
 
 #include <cstdint>
 #include <map>
 #include <string>
+
+#include "checkpoint/files.h"
 
 namespace orthant {
 
@@ -22,8 +22,8 @@ struct Manifest {
 std::string manifest_json(const Manifest& manifest);
 /// Throws DataError when the text is not a manifest, or damaged, or names a path outside the checkpoint.
 Manifest parse_manifest(const std::string& text, const std::string& source);
-/// Compares every file with the manifest: presence and size of all, then (if wanted) all checksums. Throws DataError with
-/// file, offset, what was expected and what was found.
+/// Compares every file with the manifest: presence and size of all, then (if wanted) all checksums. Throws DataError
+/// with file, offset, what was expected and what was found.
 void check_files(const std::string& directory, const Manifest& manifest, bool checksums);
 
 }  // namespace orthant

@@ -1,8 +1,5 @@
 #include "checkpoint/retention.h"
 
-#include "base/errors.h"
-#include "checkpoint/files.h"
-
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/syscall.h>
@@ -13,6 +10,9 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+
+#include "base/errors.h"
+#include "checkpoint/files.h"
 
 namespace orthant {
 namespace {

@@ -1,12 +1,11 @@
 #include "checkpoint/safetensors.h"
 
-#include "base/errors.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <bit>
+#include <nlohmann/json.hpp>
 #include <tuple>
+
+#include "base/errors.h"
 
 namespace orthant {
 namespace {
@@ -32,7 +31,8 @@ void check_tensor(const TensorBytes& tensor) {
   ORTHANT_CHECK(tensor.name != "__metadata__", tensor.name);
 }
 
-std::string header_text(std::span<const TensorBytes* const> tensors, const std::map<std::string, std::string>& metadata) {
+std::string header_text(std::span<const TensorBytes* const> tensors,
+                        const std::map<std::string, std::string>& metadata) {
   std::string text = "{";
   if (!metadata.empty()) {
     text += "\"__metadata__\":{";
@@ -103,7 +103,8 @@ TensorSet::TensorSet(std::span<const std::string> paths) {
     for (const TensorInfo& tensor : file.tensors()) {
       const auto [other, is_new] = index_.emplace(tensor.name, files_.size() - 1);
       if (!is_new) {
-        throw DataError(fmt::format("{}: tensor {} is in {} too", path, printable(tensor.name), files_[other->second].path()));
+        throw DataError(
+            fmt::format("{}: tensor {} is in {} too", path, printable(tensor.name), files_[other->second].path()));
       }
     }
   }

@@ -1,8 +1,7 @@
-// safetensors: named tensors as raw little-endian bytes in one file, read by mapping it, written from the caller's memory.
-// Layout: u64 N, N bytes of JSON (name -> dtype, shape, data_offsets), data. Source: huggingface/safetensors, README.
+// safetensors: named tensors as raw little-endian bytes in one file, read by mapping it, written from the caller's
+// memory. Layout: u64 N, N bytes of JSON (name -> dtype, shape, data_offsets), data. Source: huggingface/safetensors,
+// README.
 #pragma once
-
-#include "checkpoint/files.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,12 +13,34 @@
 #include <unordered_map>
 #include <vector>
 
+#include "checkpoint/files.h"
+
 namespace orthant {
 
 /// All element types of the format, in its order of alignment (a writer puts the last ones first).
 enum class Dtype {
-  boolean, f4, f6_e2m3, f6_e3m2, u8, i8, f8_e5m2, f8_e4m3, f8_e8m0, f8_e4m3fnuz, f8_e5m2fnuz,
-  i16, u16, f16, bf16, i32, u32, f32, c64, f64, i64, u64
+  boolean,
+  f4,
+  f6_e2m3,
+  f6_e3m2,
+  u8,
+  i8,
+  f8_e5m2,
+  f8_e4m3,
+  f8_e8m0,
+  f8_e4m3fnuz,
+  f8_e5m2fnuz,
+  i16,
+  u16,
+  f16,
+  bf16,
+  i32,
+  u32,
+  f32,
+  c64,
+  f64,
+  i64,
+  u64
 };
 
 /// Bits of one element: 4 for f4, 32 for f32.
@@ -48,7 +69,8 @@ struct TensorBytes {
   std::span<const std::byte> bytes;
 };
 
-/// The header of a file: tensors in the order of their data, and where the data part starts (bytes from the file's start).
+/// The header of a file: tensors in the order of their data, and where the data part starts (bytes from the file's
+/// start).
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;
   std::map<std::string, std::string> metadata;
@@ -58,7 +80,8 @@ struct SafetensorsHeader {
 /// Checks everything the format demands: sizes, JSON, known dtypes, shapes without overflow, tensors that tile the data
 /// exactly. `head` is the file's beginning (at least its header, or all there is), `file_bytes` its whole size.
 /// Throws DataError("source: offset N: ...").
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int64_t file_bytes, const std::string& source);
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int64_t file_bytes,
+                                           const std::string& source);
 
 /// Writes tensors (any order; the file has them by dtype, then name) through an OutputFile: temporary, fsync, rename.
 /// Bytes go from the caller's memory to the file, no tensor is copied. LogicError when a tensor's bytes do not fit its
@@ -76,7 +99,8 @@ class SafetensorsFile {
   /// In the order of the data.
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
   bool contains(const std::string& name) const { return index_.contains(name); }
-  /// A view into the mapping, valid while this object lives (moving it keeps views valid). Throws DataError when absent.
+  /// A view into the mapping, valid while this object lives (moving it keeps views valid). Throws DataError when
+  /// absent.
   TensorBytes tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const { return tensor(name).bytes; }
 

@@ -1,17 +1,15 @@
 // Reading and checking the header. A handler of JSON events rather than a tree: a header may be 100 MB of hostile text.
-#include "checkpoint/safetensors.h"
-
-#include "base/errors.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
+
+#include "base/errors.h"
+#include "checkpoint/safetensors.h"
 
 namespace orthant {
 namespace {
@@ -103,13 +101,24 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
  private:
   // Where in the header the next event stands.
   enum class At {
-    file, names, names_value, metadata, metadata_value, fields, dtype, shape, shape_items, offsets, offset_items
+    file,
+    names,
+    names_value,
+    metadata,
+    metadata_value,
+    fields,
+    dtype,
+    shape,
+    shape_items,
+    offsets,
+    offset_items
   };
 
   [[noreturn]] void refuse(const std::string& found) const {
     throw DataError(fmt::format(
         "{}: offset {}: the header has {} at {}{}; expected name -> {{dtype, shape, data_offsets}}, sizes as integers "
-        "from 0 on, and text in __metadata__", source_, kLengthBytes, found, printable(name_),
+        "from 0 on, and text in __metadata__",
+        source_, kLengthBytes, found, printable(name_),
         field_.empty() ? "" : fmt::format(", field {}", printable(field_))));
   }
 
@@ -127,13 +136,16 @@ void check_size(const TensorInfo& tensor, const std::string& source) {
   int64_t bits = dtype_bits(tensor.dtype);
   bool overflow = false;
   for (const int64_t size : tensor.shape) overflow = overflow || __builtin_mul_overflow(bits, size, &bits);
-  if (overflow) throw DataError(fmt::format("{}: tensor {}: its shape has more than 2^63 bits", source, printable(tensor.name)));
+  if (overflow)
+    throw DataError(fmt::format("{}: tensor {}: its shape has more than 2^63 bits", source, printable(tensor.name)));
   if (bits % 8 != 0) {
-    throw DataError(fmt::format("{}: tensor {}: {} bits do not fill whole bytes", source, printable(tensor.name), bits));
+    throw DataError(
+        fmt::format("{}: tensor {}: {} bits do not fill whole bytes", source, printable(tensor.name), bits));
   }
   if (tensor.begin > tensor.end || tensor.end - tensor.begin != bits / 8) {
     throw DataError(fmt::format("{}: tensor {}: data_offsets [{}, {}], expected {} bytes for its dtype {} and shape",
-                                source, printable(tensor.name), tensor.begin, tensor.end, bits / 8, dtype_name(tensor.dtype)));
+                                source, printable(tensor.name), tensor.begin, tensor.end, bits / 8,
+                                dtype_name(tensor.dtype)));
   }
 }
 

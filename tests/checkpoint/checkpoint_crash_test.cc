@@ -26,9 +26,9 @@ TEST(CheckpointCrash, WhileFilesAreWritten) {
   // After each file of the temporary directory, in the order in which they are written.
   TempDir source;
   const std::string whole = save_checkpoint(source.path, 20, Sample(20).content, 0);
-  const std::vector<std::string> order{"config.json", "generation_config.json", "model.safetensors",
-                                       "orthant/optimizer.safetensors", "orthant/state.json", "orthant/config.toml",
-                                       "orthant/manifest.json"};
+  const std::vector<std::string> order{
+      "config.json",        "generation_config.json", "model.safetensors",    "orthant/optimizer.safetensors",
+      "orthant/state.json", "orthant/config.toml",    "orthant/manifest.json"};
   for (std::size_t written = 0; written <= order.size(); ++written) {
     TempDir dir;
     save_checkpoint(dir.path, 10, Sample(10).content, 0);
@@ -115,8 +115,9 @@ TEST(CheckpointCrash, AFullDiskLeavesThePreviousOne) {
   for (const rlim_t limit : {0, 1, 100, 1000, 5000, 100'000, 128'000}) {
     for (const int64_t step : {10, 20}) {
       FileSizeLimit full(limit);
-      expect_pieces(message_of<DataError>([&] { save_checkpoint(dir.path, step, big.content, 1); }),
-                    {fmt::format("saving the checkpoint of step {}", step), "File too large", "step-000010, is untouched"});
+      expect_pieces(
+          message_of<DataError>([&] { save_checkpoint(dir.path, step, big.content, 1); }),
+          {fmt::format("saving the checkpoint of step {}", step), "File too large", "step-000010, is untouched"});
     }
     EXPECT_EQ(members(dir.path), before) << "limit " << limit;
     EXPECT_TRUE(Sample(10).holds(open_checkpoint(*find_latest(dir.path))));
@@ -132,7 +133,8 @@ TEST(CheckpointCrash, ADirectoryThatCannotBeWritten) {
                 {"saving the checkpoint of step 1", "Not a directory", "no earlier checkpoint"});
   // `latest` cannot take its name: the new checkpoint is whole, and the message says what was in the way.
   fs::create_directories(dir / "c/latest/x");
-  expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 1, Sample(1).content, 0); }), {"latest"});
+  expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 1, Sample(1).content, 0); }),
+                {"step-000001 is whole, but `latest`"});
   EXPECT_TRUE(Sample(1).holds(open_checkpoint(*find_latest(dir / "c"))));
 }
 

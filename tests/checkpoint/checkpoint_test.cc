@@ -1,10 +1,10 @@
 #include "checkpoint/checkpoint.h"
 
+#include <map>
+
 #include "checkpoint/manifest.h"
 #include "tests/checkpoint/fixtures.h"
 #include "tests/checkpoint/sample_content.h"
-
-#include <map>
 
 namespace orthant {
 namespace {
@@ -37,9 +37,10 @@ TEST(Checkpoint, RoundTrips) {
   const auto manifest = parse_manifest(slurp(saved + "/" + kManifestFile), "m");
   std::vector<std::string> names;
   for (const auto& [name, digest] : manifest.files) names.push_back(name);
-  EXPECT_EQ(names, (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
-                                             "orthant/config.toml", "orthant/deep/extra.bin",
-                                             "orthant/optimizer.safetensors", "orthant/state.json", "tokenizer.model"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                      "orthant/config.toml", "orthant/deep/extra.bin", "orthant/optimizer.safetensors",
+                                      "orthant/state.json", "tokenizer.model"}));
 }
 
 TEST(Checkpoint, WeightsMayBeInShards) {
@@ -93,7 +94,8 @@ TEST(Checkpoint, ReplacesTheSameStep) {
 
 TEST(Checkpoint, LeavesOtherFilesAlone) {
   TempDir dir;
-  for (const char* name : {"step-1", "step-abc", "step-0000100", "notes", "step-000010.bak"}) fs::create_directory(dir / name);
+  for (const char* name : {"step-1", "step-abc", "step-0000100", "notes", "step-000010.bak"})
+    fs::create_directory(dir / name);
   for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path, step, Sample(step).content, 1);
   EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "notes", "step-000003", "step-000010.bak",
                                                          "step-0000100", "step-1", "step-abc"}));
@@ -106,7 +108,9 @@ TEST(Checkpoint, RefusesOurOwnMistakes) {
   sample.content.state_json = "[]";
   EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), LogicError);
   sample = Sample(1);
-  sample.content.write_extra_files = [](const std::string& directory) { fs::create_symlink("/etc/passwd", directory + "/l"); };
+  sample.content.write_extra_files = [](const std::string& directory) {
+    fs::create_symlink("/etc/passwd", directory + "/l");
+  };
   EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), DataError);
   sample.content.write_extra_files = [](const std::string&) { throw ConfigError("tokenizer"); };
   EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path, 1, sample.content, 0); }), "tokenizer");
@@ -132,7 +136,8 @@ TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
                     {path.substr(saved.size() - 11), fs::canonical(dir / "step-000001"), "move ", "resume again"});
     }
     fs::remove(path);
-    expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }), {path.substr(saved.size() - 11), "step-000001"});
+    expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
+                  {path.substr(saved.size() - 11), "step-000001"});
     EXPECT_EQ(find_latest(dir.path), saved) << "damage is reported by open_checkpoint, not stepped over";
     spill(path, good);
     EXPECT_TRUE(Sample(2).holds(open_checkpoint(saved)));
@@ -154,7 +159,8 @@ TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
 TEST(Checkpoint, ForeignDirectoriesAreRefused) {
   TempDir dir;
   expect_pieces(message_of<DataError>([&] { open_checkpoint(dir / "none"); }), {"none", "no such checkpoint"});
-  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path); }), {"manifest.json: missing", "not a whole checkpoint"});
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path); }),
+                {"manifest.json: missing", "not a whole checkpoint"});
   spill(dir / "file", "");
   EXPECT_THROW(open_checkpoint(dir / "file"), DataError);
 }

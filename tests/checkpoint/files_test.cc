@@ -1,8 +1,8 @@
 #include "checkpoint/files.h"
 
-#include "tests/checkpoint/fixtures.h"
-
 #include <sys/stat.h>
+
+#include "tests/checkpoint/fixtures.h"
 
 namespace orthant {
 namespace {

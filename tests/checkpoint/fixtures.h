@@ -1,9 +1,6 @@
 // What the tests of this room share: a directory of their own, small tensors, and the message of an expected error.
 #pragma once
 
-#include "base/errors.h"
-#include "checkpoint/safetensors.h"
-
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -16,6 +13,9 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "base/errors.h"
+#include "checkpoint/safetensors.h"
 
 namespace orthant {
 
@@ -94,7 +94,8 @@ std::string message_of(Function&& function) {
 
 /// The message holds all of these pieces.
 inline void expect_pieces(const std::string& message, std::initializer_list<std::string> pieces) {
-  for (const std::string& piece : pieces) EXPECT_NE(message.find(piece), std::string::npos) << piece << "\n in: " << message;
+  for (const std::string& piece : pieces)
+    EXPECT_NE(message.find(piece), std::string::npos) << piece << "\n in: " << message;
 }
 
 }  // namespace orthant

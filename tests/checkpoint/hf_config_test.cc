@@ -1,9 +1,9 @@
 #include "checkpoint/hf_config.h"
 
+#include <nlohmann/json.hpp>
+
 #include "base/json.h"
 #include "tests/checkpoint/fixtures.h"
-
-#include <nlohmann/json.hpp>
 
 namespace orthant {
 namespace {
@@ -11,13 +11,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json small() {
-  return {{"model_type", "llama"},        {"vocab_size", 100},         {"hidden_size", 64},
-          {"intermediate_size", 128},     {"num_hidden_layers", 2},    {"num_attention_heads", 8},
-          {"num_key_value_heads", 4},     {"rms_norm_eps", 1e-5}};
+  return {{"model_type", "llama"},  {"vocab_size", 100},        {"hidden_size", 64},        {"intermediate_size", 128},
+          {"num_hidden_layers", 2}, {"num_attention_heads", 8}, {"num_key_value_heads", 4}, {"rms_norm_eps", 1e-5}};
 }
 
 Json llama3() {
-  return {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
           {"original_max_position_embeddings", 8192}};
 }
 
@@ -27,10 +29,21 @@ std::string refusal(const Json& object) {
 }
 
 TEST(HfConfig, RoundTrips) {
-  HfConfig config{.vocab_size = 257, .hidden_size = 96, .intermediate_size = 200, .num_hidden_layers = 3,
-                  .num_attention_heads = 6, .num_key_value_heads = 2, .head_dim = 32, .max_position_embeddings = 777,
-                  .rms_norm_eps = 3e-6, .initializer_range = 0.0123456789, .tie_word_embeddings = true,
-                  .rope_theta = 500000.0, .bos_token_id = 1, .eos_token_ids = {2, 3}, .pad_token_id = 0,
+  HfConfig config{.vocab_size = 257,
+                  .hidden_size = 96,
+                  .intermediate_size = 200,
+                  .num_hidden_layers = 3,
+                  .num_attention_heads = 6,
+                  .num_key_value_heads = 2,
+                  .head_dim = 32,
+                  .max_position_embeddings = 777,
+                  .rms_norm_eps = 3e-6,
+                  .initializer_range = 0.0123456789,
+                  .tie_word_embeddings = true,
+                  .rope_theta = 500000.0,
+                  .bos_token_id = 1,
+                  .eos_token_ids = {2, 3},
+                  .pad_token_id = 0,
                   .torch_dtype = Dtype::bf16};
   config.other_keys = R"({"use_cache":true,"transformers_version":"5.0.0"})";
   for (const char* type : {"none", "linear", "llama3"}) {
@@ -46,7 +59,8 @@ TEST(HfConfig, RoundTrips) {
 }
 
 TEST(HfConfig, WritesBothSpellings) {
-  HfConfig config{.rope_theta = 500000.0, .rope_scaling_type = "llama3", .rope_scaling_factor = 8.0, .eos_token_ids = {2}};
+  HfConfig config{
+      .rope_theta = 500000.0, .rope_scaling_type = "llama3", .rope_scaling_factor = 8.0, .eos_token_ids = {2}};
   const Json object = parse_json(config_json(config), "config.json");
   EXPECT_EQ(object["architectures"], Json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(object["rope_theta"], 500000.0);
@@ -145,12 +159,23 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
 }
 
 TEST(HfConfig, RefusesNumbersThatMakeNoModel) {
-  const std::vector<std::pair<const char*, Json>> table{
-      {"vocab_size", 0},         {"vocab_size", -3},          {"vocab_size", 1.5},        {"vocab_size", "100"},
-      {"vocab_size", nullptr},   {"hidden_size", 1ull << 40}, {"hidden_size", 65},        {"num_key_value_heads", 3},
-      {"num_hidden_layers", 0},  {"head_dim", 7},             {"rms_norm_eps", 0.0},      {"rms_norm_eps", "x"},
-      {"rope_theta", -1.0},      {"eos_token_id", {1, "x"}},  {"eos_token_id", "x"},      {"tie_word_embeddings", 1},
-      {"hidden_size", 18446744073709551615ull}};
+  const std::vector<std::pair<const char*, Json>> table{{"vocab_size", 0},
+                                                        {"vocab_size", -3},
+                                                        {"vocab_size", 1.5},
+                                                        {"vocab_size", "100"},
+                                                        {"vocab_size", nullptr},
+                                                        {"hidden_size", 1ull << 40},
+                                                        {"hidden_size", 65},
+                                                        {"num_key_value_heads", 3},
+                                                        {"num_hidden_layers", 0},
+                                                        {"head_dim", 7},
+                                                        {"rms_norm_eps", 0.0},
+                                                        {"rms_norm_eps", "x"},
+                                                        {"rope_theta", -1.0},
+                                                        {"eos_token_id", {1, "x"}},
+                                                        {"eos_token_id", "x"},
+                                                        {"tie_word_embeddings", 1},
+                                                        {"hidden_size", 18446744073709551615ull}};
   for (const auto& [key, value] : table) {
     Json object = small();
     object[key] = value;

@@ -1,11 +1,10 @@
 #include "checkpoint/hf_directory.h"
 
+#include <nlohmann/json.hpp>
+#include <set>
+
 #include "base/json.h"
 #include "tests/checkpoint/fixtures.h"
-
-#include <nlohmann/json.hpp>
-
-#include <set>
 
 namespace orthant {
 namespace {

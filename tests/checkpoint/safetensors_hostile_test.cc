@@ -1,6 +1,5 @@
 // Files from strangers: a table of one lie each, and thousands of random mutations of a good file.
 #include "checkpoint/safetensors.h"
-
 #include "tests/checkpoint/fixtures.h"
 
 namespace orthant {
@@ -38,9 +37,16 @@ TEST(HostileSafetensors, GoodOnesAreRead) {
   EXPECT_EQ(parse(with_header(tensor("\"F4\"", "[2]", "[0,1]"), 1)).tensors.size(), 1u);
   EXPECT_EQ(parse(with_header(R"({"__metadata__":{"a":"b"}})", 0)).metadata.at("a"), "b");
   EXPECT_EQ(parse(with_header(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
-                              R"("a":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"}})", 3)).tensors[0].name, "a");
+                              R"("a":{"data_offsets":[0,2],"shape":[2],"dtype":"U8"}})",
+                              3))
+                .tensors[0]
+                .name,
+            "a");
   EXPECT_EQ(parse(with_header(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
-                              R"("b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0)).tensors.size(), 2u);
+                              R"("b":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
+                              0))
+                .tensors.size(),
+            2u);
 }
 
 std::vector<Lie> lies_of_the_envelope() {
@@ -162,12 +168,24 @@ void mutate(std::string& file, std::mt19937_64& generator) {
   const std::size_t header_end = std::min<std::size_t>(file.size(), 520);
   const std::size_t at = generator() % std::max<std::size_t>(1, generator() % 4 == 0 ? file.size() : header_end);
   switch (generator() % 6) {
-    case 0: if (!file.empty()) file[at] = static_cast<char>(generator()); break;
-    case 1: if (!file.empty()) file[at] = alphabet[generator() % alphabet.size()]; break;
-    case 2: file.insert(std::min(at, file.size()), 1, alphabet[generator() % alphabet.size()]); break;
-    case 3: if (!file.empty()) file.erase(at, 1 + generator() % 8); break;
-    case 4: file.resize(generator() % (file.size() + 20)); break;
-    case 5: if (!file.empty()) file.insert(at, file.substr(generator() % file.size(), generator() % 40)); break;
+    case 0:
+      if (!file.empty()) file[at] = static_cast<char>(generator());
+      break;
+    case 1:
+      if (!file.empty()) file[at] = alphabet[generator() % alphabet.size()];
+      break;
+    case 2:
+      file.insert(std::min(at, file.size()), 1, alphabet[generator() % alphabet.size()]);
+      break;
+    case 3:
+      if (!file.empty()) file.erase(at, 1 + generator() % 8);
+      break;
+    case 4:
+      file.resize(generator() % (file.size() + 20));
+      break;
+    case 5:
+      if (!file.empty()) file.insert(at, file.substr(generator() % file.size(), generator() % 40));
+      break;
   }
 }
 
@@ -182,7 +200,8 @@ TEST(HostileSafetensors, MutationsAreRefusedOrValid) {
     std::string file = good;
     for (uint64_t i = 1 + generator() % 3; i > 0; --i) mutate(file, generator);
     // A header whose length is put right again gets deeper into the reader.
-    if (generator() % 2 == 0 && file.size() > 8 + data_bytes) file.replace(0, 8, little_endian(file.size() - 8 - data_bytes));
+    if (generator() % 2 == 0 && file.size() > 8 + data_bytes)
+      file.replace(0, 8, little_endian(file.size() - 8 - data_bytes));
     try {
       expect_within(parse(file), static_cast<int64_t>(file.size()));
       ++valid;

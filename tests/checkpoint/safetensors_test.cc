@@ -1,8 +1,8 @@
 #include "checkpoint/safetensors.h"
 
-#include "tests/checkpoint/fixtures.h"
-
 #include <array>
+
+#include "tests/checkpoint/fixtures.h"
 
 namespace orthant {
 namespace {
@@ -37,7 +37,8 @@ TEST(Safetensors, OrdersByDtypeThenNameAndAligns) {
   std::vector<std::string> names;
   for (const TensorInfo& info : file.tensors()) {
     names.push_back(info.name);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(file.bytes(info.name).data()) % (dtype_bits(info.dtype) / 8), 0u) << info.name;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(file.bytes(info.name).data()) % (dtype_bits(info.dtype) / 8), 0u)
+        << info.name;
   }
   EXPECT_EQ(names, (std::vector<std::string>{"c", "a", "a2", "b", "z"}));
   EXPECT_EQ(file.metadata(), (std::map<std::string, std::string>{{"format", "pt"}}));
@@ -123,7 +124,9 @@ TEST(TensorSet, ReadsSeveralFilesAsOne) {
   EXPECT_EQ(set.names(), (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE(same_bytes(set.bytes("b"), tensors.views[1].bytes));
   expect_pieces(message_of<DataError>([&] { (void)set.tensor("c"); }), {"no tensor \"c\"", "1 more file"});
-  expect_pieces(message_of<DataError>([&] { TensorSet twice(std::vector<std::string>{dir / "1", dir / "2", dir / "1"}); }),
+  expect_pieces(message_of<DataError>([&] {
+                  TensorSet twice(std::vector<std::string>{dir / "1", dir / "2", dir / "1"});
+                }),
                 {"tensor \"a\" is in ", " too"});
 }
 

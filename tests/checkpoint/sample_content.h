@@ -1,10 +1,10 @@
 // A small checkpoint whose bytes follow from one number, and what stands in a directory of checkpoints.
 #pragma once
 
+#include <algorithm>
+
 #include "checkpoint/checkpoint.h"
 #include "tests/checkpoint/fixtures.h"
-
-#include <algorithm>
 
 namespace orthant {
 
