@@ -42,7 +42,8 @@ struct CommOptions {
   /// A rank without a sign of life for this long has failed (its process stopped, its machine cut off).
   double silence_s = 30;
   /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the one rank
-  /// that should tell the user. Default: print the message and `_exit(1)`; for thread ranks, break off all operations.
+  /// that should tell the user. Called on another thread, once. Default: print the message and `_exit(1)`, unflushed; for
+  /// thread ranks, break off the operation waited for.
   std::function<void(const std::string& message, bool speak)> on_failure;
 };
 

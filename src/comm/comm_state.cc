@@ -45,7 +45,8 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
   transport_ = gloo_transport(rendezvous_.address);
-  WatchOptions watching{.silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
+  WatchOptions watching{.beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s,
+                        .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
   watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s,
@@ -170,8 +171,7 @@ void CommState::on_failure(const std::string& message, bool speak) {
   if (options_.on_failure) return options_.on_failure(message, speak);
   if (rendezvous_.in_process) return cancel_wait();
   if (speak) fmt::print(stderr, "error: {}\n", message);
-  std::fflush(nullptr);
-  _exit(kFailed);
+  _exit(kFailed);  // no flush: the main thread may be stuck with a stream's lock in its hands
 }
 
 }  // namespace orthant

@@ -100,6 +100,7 @@ Rendezvous connect(const Launch& launch, double timeout_s) {
   }
   rendezvous.address = local_address(launch);
   rendezvous.store = meet(launch, timeout_s).under(run_prefix(launch.attempt));
+  if (launch.meeting == Meeting::kFile) rendezvous.beat_s = 10;
   rendezvous.serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
   return rendezvous;
 }

@@ -21,6 +21,8 @@ struct Rendezvous {
   bool in_process = false;
   /// This rank's process serves the store, and must therefore leave last.
   bool serves = false;
+  /// How often ranks post a sign of life: seldom in a file, which grows with each.
+  double beat_s = 0.5;
   /// How many Comms stand on it: each has its own keys, so all ranks must make them in the same order.
   std::shared_ptr<std::atomic<int>> comms = std::make_shared<std::atomic<int>>(0);
 };

@@ -158,8 +158,9 @@ void Watch::run() {
       tick(elapsed_s);
     } catch (const std::exception& error) {
       // Without the board nobody can claim to be the first to tell; rank 0 or, where rank 0 served it, rank 1 does.
-      fail(fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut off)", rank_,
-                       error.what()),
+      const std::string dead = the_dead();
+      fail(!dead.empty() ? dead : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
+                                              "off)", rank_, error.what()),
            rank_ <= 1);
     }
   }
@@ -168,11 +169,13 @@ void Watch::run() {
 void Watch::tick(double elapsed_s) {
   if (record_.has(kRecord)) return fail(record_.get(kRecord, 1), false);
   if (!options_.heartbeats) return;
-  beat();
+  since_beat_s_ += elapsed_s;
+  if (since_beat_s_ >= options_.beat_s - options_.period_s / 2) beat();
   look_at_peers(elapsed_s);
 }
 
 void Watch::beat() {
+  since_beat_s_ = 0;
   store_.set(alive_key(rank_), fmt::format("{}\n{}\n{}", identity_, ++beats_, activity()));
 }
 
@@ -215,6 +218,16 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
   if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : options_.silence_s)) return "";
   return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
                      life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "", during);
+}
+
+// For when the store is gone with the rank that served it.
+std::string Watch::the_dead() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, peer] : peers_) {
+    if (life_of(peer.identity) != Life::gone) continue;
+    return fmt::format("rank {} died: its process {} is gone, and the store that it served", rank, pid_of(peer.identity));
+  }
+  return "";
 }
 
 void Watch::fail(const std::string& message, bool speak) {

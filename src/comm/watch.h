@@ -17,6 +17,8 @@ namespace orthant {
 
 struct WatchOptions {
   double period_s = 0.5;
+  /// How often this rank's own heartbeat is posted.
+  double beat_s = 0.5;
   /// A rank whose process cannot be looked at (another machine) or still exists counts as failed when its heartbeat has
   /// stood still this long; a process that is gone is noticed within two periods.
   double silence_s = 30;
@@ -71,6 +73,7 @@ class Watch {
   void beat();
   void look_at_peers(double elapsed_s);
   std::string what_is_wrong(int rank, Peer& peer) const;
+  std::string the_dead() const;
   void fail(const std::string& message, bool speak);
   std::string others() const;
 
@@ -87,6 +90,7 @@ class Watch {
   std::map<int, Peer> peers_;
   bool suspicious_ = false, stop_ = false, called_ = false;
   int64_t beats_ = 0;
+  double since_beat_s_ = 0;
   std::thread thread_;
 };
 

@@ -52,6 +52,10 @@ uint64_t order_of_sums(Comm& comm) {
 [[noreturn]] void play_rank(const std::string& scene) {
   Launch launch = detect_launch(process_environment, parent_key()).value();
   if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
+  if (!setting("ORTHANT_TEST_PORT").empty()) {
+    launch.meeting = Meeting::kRankZeroServes;
+    launch.port = std::stoi(setting("ORTHANT_TEST_PORT"));
+  }
   Rendezvous rendezvous = connect(launch);
   const int rank = launch.rank, ranks = launch.world_size;
   CommOptions options;
@@ -65,13 +69,14 @@ uint64_t order_of_sums(Comm& comm) {
     }
     at::Tensor tensor = at::ones({4});
     if (scene == "chain" && rank > 0) comm.recv(tensor, kData, rank - 1).wait();  // only rank 1 waits for the dead
-    const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain";
+    const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain" ||
+                       scene == "server";
     for (int step = 0; fails || scene == "sleep"; ++step) {
       comm.set_activity(fmt::format("step {}", step));
-      if (rank == (scene == "chain" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
+      if (rank == (scene == "chain" || scene == "server" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
         // Two heartbeats, so that the others have heard of this step.
-        if (scene == "stop" || launch.attempt == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
-        if (scene == "kill" || scene == "chain") raise(SIGKILL);
+        if (scene == "stop" || scene == "server" || launch.attempt == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        if (scene == "kill" || scene == "chain" || scene == "server") raise(SIGKILL);
         if (scene == "stop") raise(SIGSTOP);
         if (scene == "exit") _exit(3);
         if (scene == "throw") {
@@ -163,6 +168,21 @@ TEST(Spawn, WithoutALauncherThatTellsTheSurvivorsFindOut) {
   Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
   EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "it was at: step 3"}));
+}
+
+TEST(Spawn, TheStoreMayDieWithTheRankThatServesIt) {
+  const std::string port = std::to_string(Store::serve(0, 5).port());
+  Program program(play("Launcher"), {{"SCENE", "server"}, {"RANKS", "3"}, {"ORTHANT_TEST_PORT", port}});
+  EXPECT_EQ(program.exit_code(), 1) << program.output();
+  EXPECT_TRUE(says(program.output(), {"error: rank 0 died: its process", "and the store that it served"}));
+  EXPECT_EQ(times(program.output(), "error: rank 0 died"), 1) << program.output();
+}
+
+TEST(Spawn, ARankThatServesTheStoreLeavesLast) {
+  const std::string port = std::to_string(Store::serve(0, 5).port());
+  Program program(play("Launcher"), {{"SCENE", "none"}, {"RANKS", "3"}, {"ORTHANT_TEST_PORT", port}});
+  EXPECT_EQ(program.exit_code(), 0) << program.output();
+  EXPECT_EQ(times(program.output(), "error"), 0) << program.output();
 }
 
 TEST(Spawn, AStoppedRankIsNamed) {
