@@ -1,18 +1,17 @@
-// Gloo through c10d. Connections are made when a group is opened, all groups share one device (one I/O thread): Gloo's lazy
-// connections need a device per group, and closing one lazy group stops the device.
-#include "comm/c10d_store.h"
-#include "comm/transport.h"
-
-#include "base/errors.h"
-
+// Gloo through c10d. Connections are made when a group is opened, all groups share one device (one I/O thread):
+// Gloo's lazy connections need a device per group, and closing one lazy group stops the device.
 #include <ATen/ops/empty.h>
-#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
 #include <stdexcept>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/errors.h"
+#include "comm/c10d_store.h"
+#include "comm/transport.h"
 
 namespace orthant {
 namespace {
@@ -24,8 +23,8 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
-// A flag that a waiting thread sleeps on. Gloo cannot break off a collective that waits for a peer, so it is not Gloo that
-// we wait in.
+// A flag that a waiting thread sleeps on. Gloo cannot break off a collective that waits for a peer, so it is not Gloo
+// that we wait in.
 struct Signal {
   std::mutex mutex;
   std::condition_variable changed;

@@ -1,16 +1,16 @@
 #include "comm/c10d_store.h"
 
-#include "base/errors.h"
-#include "comm/store.h"
-
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
+
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cstdlib>
+#include "base/errors.h"
+#include "comm/store.h"
 
 namespace orthant {
 namespace {
@@ -23,8 +23,8 @@ std::shared_ptr<StoreHandle> hold(c10::intrusive_ptr<c10d::Store> store) {
   return std::make_shared<StoreHandle>(StoreHandle{std::move(store)});
 }
 
-// c10d logs every retried connection and every lost one with a stack, on all ranks. Our messages hold what matters of it;
-// TORCH_CPP_LOG_LEVEL brings the rest back.
+// c10d logs every retried connection and every lost one with a stack, on all ranks. Our messages hold what matters of
+// it; TORCH_CPP_LOG_LEVEL brings the rest back.
 void quiet_c10d() {
   constexpr int kFatalOnly = 3;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kFatalOnly;
@@ -80,9 +80,11 @@ Store Store::serve(int port, double timeout_s) {
     if (text.find("EADDRINUSE") == std::string::npos && text.find("in use") == std::string::npos) {
       throw CommError(fmt::format("cannot serve the ranks' meeting point on port {}: {}", port, text));
     }
-    throw CommError(fmt::format("port {0} of this machine is in use, so the ranks cannot meet there: choose another with "
-                                "MASTER_PORT (the same for all ranks), or end the program that holds it "
-                                "(ss -ltnp 'sport = :{0}' names it)", port));
+    throw CommError(
+        fmt::format("port {0} of this machine is in use, so the ranks cannot meet there: choose another with "
+                    "MASTER_PORT (the same for all ranks), or end the program that holds it "
+                    "(ss -ltnp 'sport = :{0}' names it)",
+                    port));
   }
 }
 
@@ -92,9 +94,10 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
   try {
     return {hold(c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s))), name, port};
   } catch (const std::exception& error) {
-    throw CommError(fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
-                                "or its launcher runs there, and that no firewall is between", host, port, timeout_s,
-                                brief(error)));
+    throw CommError(
+        fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
+                    "or its launcher runs there, and that no firewall is between",
+                    host, port, timeout_s, brief(error)));
   }
 }
 

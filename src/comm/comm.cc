@@ -1,17 +1,18 @@
 #include "comm/comm.h"
 
-#include "base/errors.h"
-#include "comm/comm_state.h"
-
 #include <algorithm>
 #include <exception>
 #include <numeric>
+
+#include "base/errors.h"
+#include "comm/comm_state.h"
 
 namespace orthant {
 namespace {
 
 void check(const at::Tensor& tensor) {
-  ORTHANT_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu() && tensor.layout() == at::kStrided);
+  ORTHANT_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu() &&
+                tensor.layout() == at::kStrided);
 }
 
 void check(const at::Tensor& output, const at::Tensor& input) {
@@ -73,8 +74,8 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   OpenGroup& group = state_->open(axes);
   const int n = group.size();
   if (n == 1) return {};
-  const int64_t kept = shard(tensor.numel(), n, group.position).size() +
-                       shard(tensor.numel(), n, (group.position + 1) % n).size();
+  const int64_t kept =
+      shard(tensor.numel(), n, group.position).size() + shard(tensor.numel(), n, (group.position + 1) % n).size();
   return state_->start({&group, "all_reduce", bytes_of(tensor)}, (2 * tensor.numel() - kept) * tensor.element_size(),
                        [&](Group& g) { return g.all_reduce(tensor); });
 }
@@ -137,7 +138,8 @@ Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   OpenGroup& group = state_->open(axes);
   ORTHANT_CHECK(from >= 0 && from < group.size() && from != group.position && tag >= 0, from, group.size(), tag);
   const int peer_rank = group.ranks[static_cast<size_t>(from)];
-  return state_->start({&group, "recv", bytes_of(tensor), peer_rank}, 0, [&](Group& g) { return g.recv(tensor, from, tag); });
+  return state_->start({&group, "recv", bytes_of(tensor), peer_rank}, 0,
+                       [&](Group& g) { return g.recv(tensor, from, tag); });
 }
 
 Work Comm::barrier(const Axes& axes) {

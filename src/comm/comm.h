@@ -1,10 +1,6 @@
-// Comm: the collectives of one rank, bound to the axes of the mesh. Groups are opened when first used; every operation is
-// asynchronous and counted; a failure says who, what, during which Action, and because of whom.
+// Comm: the collectives of one rank, bound to the axes of the mesh. Groups are opened when first used; every
+// operation is asynchronous and counted; a failure says who, what, during which Action, and because of whom.
 #pragma once
-
-#include "comm/rendezvous.h"
-#include "comm/transport.h"
-#include "mesh/mesh.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -17,14 +13,19 @@
 #include <utility>
 #include <vector>
 
+#include "comm/rendezvous.h"
+#include "comm/transport.h"
+#include "mesh/mesh.h"
+
 namespace orthant {
 
 /// Names of mesh axes; a group over several axes at once is legal, and its positions are in the mesh's own order.
 using Axes = std::vector<std::string>;
 using Counts = std::span<const int64_t>;
 
-/// How often an operation was called, and how many bytes this rank sent for it by the formula of mesh/collective.h: what a
-/// bandwidth-optimal transport sends. (Gloo sends as much in sum; its broadcast spreads it differently over the ranks.)
+/// How often an operation was called, and how many bytes this rank sent for it by the formula of mesh/collective.h:
+/// what a bandwidth-optimal transport sends. (Gloo sends as much in sum; its broadcast spreads it differently over
+/// the ranks.)
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
@@ -41,9 +42,9 @@ struct CommOptions {
   double meet_timeout_s = 60;
   /// A rank without a sign of life for this long has failed (its process stopped, its machine cut off).
   double silence_s = 30;
-  /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the one rank
-  /// that should tell the user. Called on another thread, once. Default: print the message and `_exit(1)`, unflushed; for
-  /// thread ranks, break off the operation waited for.
+  /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the
+  /// one rank that should tell the user. Called on another thread, once. Default: print the message and `_exit(1)`,
+  /// unflushed; for thread ranks, break off the operation waited for.
   std::function<void(const std::string& message, bool speak)> on_failure;
 };
 
@@ -59,7 +60,7 @@ struct Operation {
 };
 
 /// An operation under way; its tensors must not be touched until wait() returns. A Work that is dropped is kept by its
-/// Comm to the end.
+/// Comm to the end, but only wait() makes its result sure. It must be waited for before its Comm ends.
 class [[nodiscard]] Work {
  public:
   Work();
@@ -79,9 +80,9 @@ class [[nodiscard]] Work {
   Operation operation_;
 };
 
-/// One rank's end of the mesh. Operations take contiguous CPU tensors of one dtype, as flat memory. All ranks of a group
-/// issue the same operations in the same order, and open groups in an order that does not wait in a circle (prepare()).
-/// Over a group of one rank an operation only copies, and counts nothing. Used by one thread.
+/// One rank's end of the mesh. Operations take contiguous CPU tensors of one dtype, as flat memory. All ranks of a
+/// group issue the same operations in the same order, and open groups in an order that does not wait in a circle
+/// (prepare()). Over a group of one rank an operation only copies, and counts nothing. Used by one thread.
 class Comm {
  public:
   /// Returns when all ranks of the mesh have come.
@@ -110,8 +111,8 @@ class Comm {
                   Counts input_counts = {});
   /// From the root position to all. Counted as a chain: everybody but the last passes the tensor on.
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// To and from a position of the group; messages match by tag (at least 0), in order within a tag. A send may not finish
-  /// before its recv is posted, so post both directions before waiting.
+  /// To and from a position of the group; messages match by tag (at least 0), in order within a tag. A send may not
+  /// finish before its recv is posted, so post both directions before waiting.
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
   Work barrier(const Axes& axes);

@@ -1,14 +1,15 @@
 #include "comm/comm_state.h"
 
-#include "base/errors.h"
-#include "base/text.h"
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <thread>
-#include <unistd.h>
+
+#include "base/errors.h"
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -31,7 +32,8 @@ std::string describe(const Operation& operation) {
   std::string text = operation.kind;
   if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
   text += " over " + operation.group->label;
-  if (operation.tensor_bytes > 0) text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
+  if (operation.tensor_bytes > 0)
+    text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
   return text;
 }
 
@@ -45,12 +47,12 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
   transport_ = gloo_transport(rendezvous_.address);
-  WatchOptions watching{.beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s,
-                        .heartbeats = !rendezvous_.in_process};
+  WatchOptions watching{
+      .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
-  watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s,
-                                  std::move(watching));
+  watch =
+      std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s, std::move(watching));
 }
 
 void CommState::close(bool unwinding) {
@@ -85,7 +87,8 @@ OpenGroup& CommState::open(const Axes& axes) {
   return groups_.emplace(label, std::move(fresh)).first->second;
 }
 
-// Waits until all members want the group. Opening it would wait too, but it could not be broken off, nor name who is missing.
+// Waits until all members want the group. Opening it would wait too, but it could not be broken off, nor name who is
+// missing.
 void CommState::meet(const OpenGroup& group, const Store& store) {
   const auto start = Clock::now();
   double pause_s = 0.0005;
@@ -123,8 +126,9 @@ Work CommState::start(const Operation& operation, int64_t sent_bytes,
 void CommState::wait(Work& work) {
   auto pending = std::move(work.pending_);
   const bool blocks = !pending->done();
-  if (blocks) watch->set_activity(fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ",
-                                              describe(work.operation_)));
+  if (blocks)
+    watch->set_activity(
+        fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ", describe(work.operation_)));
   const auto set_waiting = [&](Pending* now) {
     const std::lock_guard lock(waiting_mutex_);
     waiting_ = now;
@@ -156,8 +160,7 @@ void CommState::fail(const Operation& operation, const std::string& reason) {
   const std::string known = watch->blame(patience_s);
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
-  const std::string message =
-      fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
+  const std::string message = fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
   watch->abort(message);
   throw CommError(message);
 }

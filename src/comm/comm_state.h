@@ -1,11 +1,11 @@
 // What stands behind Comm and its Works: open groups, counters, the watch, and the one place that explains a failure.
 #pragma once
 
-#include "comm/comm.h"
-#include "comm/watch.h"
-
 #include <atomic>
 #include <mutex>
+
+#include "comm/comm.h"
+#include "comm/watch.h"
 
 namespace orthant {
 
@@ -22,8 +22,8 @@ struct OpenGroup {
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   CommState(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options);
-  /// Leaves the run and closes the groups. After a failure (or when an exception passes: `unwinding`) they are abandoned:
-  /// closing one waits for its operations, which may wait for the dead.
+  /// Leaves the run and closes the groups. After a failure (or when an exception passes: `unwinding`) they are
+  /// abandoned: closing one waits for its operations, which may wait for the dead.
   void close(bool unwinding);
 
   OpenGroup& open(const Axes& axes);

@@ -1,15 +1,14 @@
 #include "comm/launch.h"
 
-#include "base/errors.h"
-#include "base/text.h"
-
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <ctime>
 #include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -28,8 +27,9 @@ class Family {
       if (auto value = environment_(name)) return *value;
     }
     const std::vector<std::string> all(names);
-    throw ConfigError(fmt::format("{} is set but {} is not: {} sets both. Start all ranks with the launcher, or unset {}",
-                                  first_, join_or(all), launcher_, first_));
+    throw ConfigError(
+        fmt::format("{} is set but {} is not: {} sets both. Start all ranks with the launcher, or unset {}", first_,
+                    join_or(all), launcher_, first_));
   }
 
   int number(std::initializer_list<std::string> names) const { return to_number(*names.begin(), text(names)); }
@@ -97,7 +97,8 @@ int slurm_tasks_on(const Family& family, const std::string& list, int node) {
     const size_t open = entry.find("(x");
     const int tasks = family.to_number("SLURM_STEP_TASKS_PER_NODE", entry.substr(0, open));
     const int nodes = open == std::string::npos ? 1
-        : family.to_number("SLURM_STEP_TASKS_PER_NODE", entry.substr(open + 2, entry.size() - open - 3));
+                                                : family.to_number("SLURM_STEP_TASKS_PER_NODE",
+                                                                   entry.substr(open + 2, entry.size() - open - 3));
     first += nodes;
     if (node < first) return tasks;
   }
@@ -112,8 +113,10 @@ void take_slurm_locals(Launch& launch, const Family& family) {
 
 Launch from_openmpi(const Environment& environment) {
   const Family family(environment, "Open MPI's mpirun", "OMPI_COMM_WORLD_RANK");
-  return {.launcher = "openmpi", .rank = family.number("OMPI_COMM_WORLD_RANK"),
-          .world_size = family.number("OMPI_COMM_WORLD_SIZE"), .local_rank = family.number("OMPI_COMM_WORLD_LOCAL_RANK"),
+  return {.launcher = "openmpi",
+          .rank = family.number("OMPI_COMM_WORLD_RANK"),
+          .world_size = family.number("OMPI_COMM_WORLD_SIZE"),
+          .local_rank = family.number("OMPI_COMM_WORLD_LOCAL_RANK"),
           .local_size = family.number("OMPI_COMM_WORLD_LOCAL_SIZE")};
 }
 
@@ -131,14 +134,15 @@ Launch from_hydra(const Environment& environment) {
 
 Launch from_slurm(const Environment& environment) {
   const Family family(environment, "srun", "SLURM_PROCID");
-  Launch launch{.launcher = "slurm", .rank = family.number("SLURM_PROCID"),
+  Launch launch{.launcher = "slurm",
+                .rank = family.number("SLURM_PROCID"),
                 .world_size = family.number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"})};
   take_slurm_locals(launch, family);
   return launch;
 }
 
-// MPI and Slurm name no meeting point: the variables of torchrun's kind, else a file where one machine holds all ranks, else
-// the first host that Slurm lists and a port of the job's own.
+// MPI and Slurm name no meeting point: the variables of torchrun's kind, else a file where one machine holds all
+// ranks, else the first host that Slurm lists and a port of the job's own.
 void find_meeting(Launch& launch, const Environment& environment, const std::string& parent) {
   const Family family(environment, launch.launcher, "MASTER_ADDR");
   if (environment("MASTER_ADDR")) return take_master(launch, family);
@@ -147,19 +151,21 @@ void find_meeting(Launch& launch, const Environment& environment, const std::str
     std::string key = parent;
     if (launch.launcher == "openmpi") key = environment("PMIX_NAMESPACE").value_or(parent);
     if (launch.launcher == "slurm" && job) {
-      key = fmt::format("{}.{}.{}", *job, family.text({"SLURM_STEP_ID"}), environment("SLURM_RESTART_COUNT").value_or("0"));
+      key = fmt::format("{}.{}.{}", *job, family.text({"SLURM_STEP_ID"}),
+                        environment("SLURM_RESTART_COUNT").value_or("0"));
     }
     std::replace(key.begin(), key.end(), '/', '_');
     launch.meeting = Meeting::kFile;
     launch.path = fmt::format("{}/orthant-{}-{}.store", environment("TMPDIR").value_or("/tmp"), launch.launcher, key);
     return;
   }
-  const auto nodes = environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST")
-                                                        : environment("SLURM_JOB_NODELIST");
+  const auto nodes =
+      environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST") : environment("SLURM_JOB_NODELIST");
   if (!nodes || !job) {
-    throw ConfigError(fmt::format("{} started ranks on several machines, but not where they can meet: set MASTER_ADDR to the "
-                                  "host of rank 0 and MASTER_PORT to a free port there, for all ranks (mpirun -x or -genv)",
-                                  launch.launcher));
+    throw ConfigError(
+        fmt::format("{} started ranks on several machines, but not where they can meet: set MASTER_ADDR to the "
+                    "host of rank 0 and MASTER_PORT to a free port there, for all ranks (mpirun -x or -genv)",
+                    launch.launcher));
   }
   launch.address = slurm_hosts(*nodes).front();
   launch.port = 15000 + family.to_number("SLURM_JOB_ID", job->substr(job->size() - std::min<size_t>(4, job->size())));
@@ -199,8 +205,9 @@ bool write_error_file(const Environment& environment, const std::string& type, c
   const auto path = environment("TORCHELASTIC_ERROR_FILE");
   if (!path) return false;
   const nlohmann::json record = {
-      {"message", {{"message", fmt::format("{}: {}", type, message)},
-                   {"extraInfo", {{"py_callstack", message}, {"timestamp", fmt::format("{}", std::time(nullptr))}}}}}};
+      {"message",
+       {{"message", fmt::format("{}: {}", type, message)},
+        {"extraInfo", {{"py_callstack", message}, {"timestamp", fmt::format("{}", std::time(nullptr))}}}}}};
   std::ofstream file(*path);
   file << record.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace) << "\n";
   file.flush();

@@ -1,4 +1,5 @@
-// Launch: what the environment of this process says about the run it belongs to. Pure: it reads variables and starts nothing.
+// Launch: what the environment of this process says about the run it belongs to. Pure: it reads variables and starts
+// nothing.
 #pragma once
 
 #include <functional>
@@ -30,17 +31,17 @@ struct Launch {
   std::string interface_name;  // GLOO_SOCKET_IFNAME: the network the ranks talk over, where the default is wrong
 };
 
-/// Who launched this process, if anybody: torchrun (or RANK and WORLD_SIZE set by hand), Open MPI, Hydra, Slurm, in this
-/// order, because an outer launcher's variables reach through to the ranks of an inner one. ConfigError when a launcher's
-/// variables are there in part, are no numbers, or do not fit together: it names the variable.
-/// `parent` names the launcher's process, as the key of a run that has no other name (see parent_key()).
+/// Who launched this process, if anybody: torchrun (or RANK and WORLD_SIZE set by hand), Open MPI, Hydra, Slurm, in
+/// this order, because an outer launcher's variables reach through to the ranks of an inner one. ConfigError when a
+/// launcher's variables are there in part, are no numbers, or do not fit together: it names the variable. `parent`
+/// names the launcher's process, as the key of a run that has no other name (see parent_key()).
 std::optional<Launch> detect_launch(const Environment& environment, const std::string& parent);
 
 /// The hosts of a Slurm node list such as "gpu[1-3,07]-ib,login" in order. ConfigError when it is malformed.
 std::vector<std::string> slurm_hosts(const std::string& list);
 
-/// Tells torchrun why this rank failed, where it asked for it (TORCHELASTIC_ERROR_FILE): it prints that as the root cause.
-/// Best effort, returns whether a file was written.
+/// Tells torchrun why this rank failed, where it asked for it (TORCHELASTIC_ERROR_FILE): it prints that as the root
+/// cause. Best effort, returns whether a file was written.
 bool write_error_file(const Environment& environment, const std::string& type, const std::string& message);
 
 }  // namespace orthant

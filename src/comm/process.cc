@@ -1,15 +1,15 @@
 #include "comm/process.h"
 
-#include "base/text.h"
-
 #include <fmt/format.h>
+#include <sys/prctl.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
-#include <sys/prctl.h>
-#include <unistd.h>
+
+#include "base/text.h"
 
 namespace orthant {
 namespace {

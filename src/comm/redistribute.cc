@@ -1,11 +1,11 @@
 #include "comm/redistribute.h"
 
-#include "base/errors.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+
+#include "base/errors.h"
 
 namespace orthant {
 namespace {
@@ -77,7 +77,8 @@ at::Tensor all_to_all(const Step& step, const at::Tensor& local) {
     const Range range = step.cut(local.size(to), i);
     parts.push_back(local.slice(to, range.begin, range.end).reshape(-1));
     sent.push_back(parts.back().numel());
-    shapes.push_back(with_extent(with_extent(whole, to, mine), from, step.cut(whole[static_cast<size_t>(from)], i).size()));
+    shapes.push_back(
+        with_extent(with_extent(whole, to, mine), from, step.cut(whole[static_cast<size_t>(from)], i).size()));
     received.push_back(volume(shapes.back()));
   }
   at::Tensor flat = at::empty({volume(with_extent(whole, to, mine))}, local.options());
@@ -140,13 +141,20 @@ at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor&
   const Axes axes{collective.axis};
   const Step step{comm, collective, before, global_shape, axes, comm.group_size(axes), comm.position(axes)};
   switch (collective.kind) {
-    case CollectiveKind::relabel: return local;
-    case CollectiveKind::all_gather: return all_gather(step, local);
-    case CollectiveKind::reduce_scatter: return reduce_scatter(step, local);
-    case CollectiveKind::all_to_all: return all_to_all(step, local);
-    case CollectiveKind::slice: return slice(step, local);
-    case CollectiveKind::pad: return pad(step, local);
-    case CollectiveKind::keep_one: return step.position == 0 ? local : at::zeros_like(local);
+    case CollectiveKind::relabel:
+      return local;
+    case CollectiveKind::all_gather:
+      return all_gather(step, local);
+    case CollectiveKind::reduce_scatter:
+      return reduce_scatter(step, local);
+    case CollectiveKind::all_to_all:
+      return all_to_all(step, local);
+    case CollectiveKind::slice:
+      return slice(step, local);
+    case CollectiveKind::pad:
+      return pad(step, local);
+    case CollectiveKind::keep_one:
+      return step.position == 0 ? local : at::zeros_like(local);
     case CollectiveKind::all_reduce: {
       at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
       comm.all_reduce(sum, axes).wait();
@@ -154,7 +162,8 @@ at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor&
     }
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:
-    case CollectiveKind::shift: break;  // they change no layout, so no path holds them
+    case CollectiveKind::shift:
+      break;  // they change no layout, so no path holds them
   }
   throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
 }

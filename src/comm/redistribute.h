@@ -1,20 +1,20 @@
-// redistribute() on tensors: carries out the Collectives that mesh plans between two layouts, with the gradient that follows
-// from the dual layouts. The one operator by which sharded code communicates.
+// redistribute() on tensors: carries out the Collectives that mesh plans between two layouts, with the gradient that
+// follows from the dual layouts. The one operator by which sharded code communicates.
 #pragma once
-
-#include "comm/comm.h"
-#include "mesh/redistribute.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <vector>
 
+#include "comm/comm.h"
+#include "mesh/redistribute.h"
+
 namespace orthant {
 
-/// This rank's part of the tensor in layout `to`, given its part in layout `from`. Communication and bytes are those of
-/// mesh's redistribute(). Differentiable: the backward is redistribute(dual(to) -> dual(from)). The Comm must live until the
-/// backward has run. LogicError when `local` has not the shape that `from` gives this rank.
+/// This rank's part of the tensor in layout `to`, given its part in layout `from`. Communication and bytes are those
+/// of mesh's redistribute(). Differentiable: the backward is redistribute(dual(to) -> dual(from)). The Comm must live
+/// until the backward has run. LogicError when `local` has not the shape that `from` gives this rank.
 at::Tensor redistribute(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
                         const std::vector<int64_t>& global_shape);
 

@@ -1,18 +1,18 @@
 #include "comm/rendezvous.h"
 
-#include "base/errors.h"
-#include "base/text.h"
-
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <arpa/inet.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -23,7 +23,8 @@ std::string text_of(const in_addr& address) {
   return text;
 }
 
-// The IPv4 address of an interface; without a name, of the first that is up and not the loopback. Empty if there is none.
+// The IPv4 address of an interface; without a name, of the first that is up and not the loopback. Empty if there is
+// none.
 std::string interface_address(const std::string& name) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return "";
@@ -60,8 +61,10 @@ std::string local_address(const Launch& launch) {
   if (!launch.interface_name.empty()) {
     const std::string address = interface_address(launch.interface_name);
     if (address.empty()) {
-      throw ConfigError(fmt::format("GLOO_SOCKET_IFNAME = {}: this machine has no such network interface with an IPv4 "
-                                    "address (ip -4 addr lists them)", launch.interface_name));
+      throw ConfigError(
+          fmt::format("GLOO_SOCKET_IFNAME = {}: this machine has no such network interface with an IPv4 "
+                      "address (ip -4 addr lists them)",
+                      launch.interface_name));
     }
     return address;
   }
@@ -113,8 +116,8 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
     try {
       return store.get(key, timeout_s);
     } catch (const CommError&) {
-      throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank, rank,
-                                  rendezvous.world_size, store.name(), timeout_s));
+      throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank,
+                                  rank, rendezvous.world_size, store.name(), timeout_s));
     }
   };
   if (rendezvous.rank == 0) store.set("text", ours);

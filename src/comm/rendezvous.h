@@ -1,12 +1,12 @@
 // Rendezvous: how the ranks of a run find each other, and make sure that they are the ranks of one run.
 #pragma once
 
-#include "comm/launch.h"
-#include "comm/store.h"
-
 #include <atomic>
 #include <memory>
 #include <string>
+
+#include "comm/launch.h"
+#include "comm/store.h"
 
 namespace orthant {
 
@@ -34,8 +34,8 @@ Rendezvous connect(const Launch& launch, double timeout_s = 60);
 /// The prefix of a run's keys on its store, for the launcher that serves it.
 std::string run_prefix(int attempt);
 
-/// All ranks call it with the same text, usually the effective configuration, one setting a line. ConfigError on all ranks
-/// when the world sizes or the texts differ: it names the rank, and the first line that differs.
+/// All ranks call it with the same text, usually the effective configuration, one setting a line. ConfigError on all
+/// ranks when the world sizes or the texts differ: it names the rank, and the first line that differs.
 void check_agreement(const Rendezvous& rendezvous, const std::string& text, double timeout_s = 60);
 
 }  // namespace orthant

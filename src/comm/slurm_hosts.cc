@@ -1,12 +1,11 @@
-// Slurm's grammar of host lists: names split at commas outside brackets; pre[1-3,7,010-012]post expands, keeping zeros in
-// front; with several brackets in a name the rightmost runs fastest.
-#include "comm/launch.h"
+// Slurm's grammar of host lists: names split at commas outside brackets; pre[1-3,7,010-012]post expands, keeping
+// zeros in front; with several brackets in a name the rightmost runs fastest.
+#include <charconv>
+#include <cstdint>
 
 #include "base/errors.h"
 #include "base/text.h"
-
-#include <charconv>
-#include <cstdint>
+#include "comm/launch.h"
 
 namespace orthant {
 namespace {
@@ -20,7 +19,8 @@ constexpr size_t kMostHosts = 1 << 20;
 int64_t number(const std::string& list, const std::string& digits) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || value < 0) malformed(list, digits);
+  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || value < 0)
+    malformed(list, digits);
   return value;
 }
 

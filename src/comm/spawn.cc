@@ -1,11 +1,10 @@
 #include "comm/spawn.h"
 
-#include "base/errors.h"
-#include "base/text.h"
-#include "comm/rendezvous.h"
-#include "comm/watch.h"
-
 #include <fmt/format.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -14,10 +13,11 @@
 #include <csignal>
 #include <cstring>
 #include <optional>
-#include <sched.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/rendezvous.h"
+#include "comm/watch.h"
 
 extern char** environ;
 
@@ -60,18 +60,25 @@ struct Child {
 };
 
 std::vector<std::string> rank_environment(int rank, int ranks, int port, int threads) {
-  const std::vector<std::pair<std::string, std::string>> ours = {
-      {"RANK", fmt::format("{}", rank)}, {"WORLD_SIZE", fmt::format("{}", ranks)},
-      {"LOCAL_RANK", fmt::format("{}", rank)}, {"LOCAL_WORLD_SIZE", fmt::format("{}", ranks)},
-      {"GROUP_RANK", "0"}, {"GROUP_WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", fmt::format("{}", port)}, {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-      {"TORCHELASTIC_RUN_ID", "orthant"}, {"TORCHELASTIC_RESTART_COUNT", "0"},
-      {"OMP_NUM_THREADS", fmt::format("{}", threads)}, {"ORTHANT_PARENT_PID", fmt::format("{}", getpid())}};
+  const std::vector<std::pair<std::string, std::string>> ours = {{"RANK", fmt::format("{}", rank)},
+                                                                 {"WORLD_SIZE", fmt::format("{}", ranks)},
+                                                                 {"LOCAL_RANK", fmt::format("{}", rank)},
+                                                                 {"LOCAL_WORLD_SIZE", fmt::format("{}", ranks)},
+                                                                 {"GROUP_RANK", "0"},
+                                                                 {"GROUP_WORLD_SIZE", "1"},
+                                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                                 {"MASTER_PORT", fmt::format("{}", port)},
+                                                                 {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                                 {"TORCHELASTIC_RUN_ID", "orthant"},
+                                                                 {"TORCHELASTIC_RESTART_COUNT", "0"},
+                                                                 {"OMP_NUM_THREADS", fmt::format("{}", threads)},
+                                                                 {"ORTHANT_PARENT_PID", fmt::format("{}", getpid())}};
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;
     const std::string name = text.substr(0, text.find('='));
-    if (std::none_of(ours.begin(), ours.end(), [&](const auto& mine) { return mine.first == name; })) all.push_back(text);
+    if (std::none_of(ours.begin(), ours.end(), [&](const auto& mine) { return mine.first == name; }))
+      all.push_back(text);
   }
   for (const auto& [name, value] : ours) all.push_back(name + "=" + value);
   return all;
@@ -93,8 +100,8 @@ pid_t start(std::vector<std::string> argv, std::vector<std::string> environment,
   posix_spawnattr_setsigmask(&attributes, &signals.before());
   posix_spawnattr_setsigdefault(&attributes, &signals.set());
   pid_t pid = 0;
-  const int error = posix_spawn(&pid, argv[0].c_str(), nullptr, &attributes, pointers(argv).data(),
-                                pointers(environment).data());
+  const int error =
+      posix_spawn(&pid, argv[0].c_str(), nullptr, &attributes, pointers(argv).data(), pointers(environment).data());
   posix_spawnattr_destroy(&attributes);
   if (error != 0) throw CommError(fmt::format("cannot start {} as a rank: {}", argv[0], std::strerror(error)));
   return pid;
@@ -162,8 +169,9 @@ class Launcher {
       int status = 0;
       if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
       children_[rank].status = status;
-      const bool as_asked = asked_ != 0 && ((WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL)) ||
-                                            (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted));
+      const bool as_asked =
+          asked_ != 0 && ((WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL)) ||
+                          (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted));
       if (status == 0 || failed_) continue;
       if (as_asked) {
         if (exit_code_ == 0) exit_code_ = kFailed;  // killed by the SIGTERM that it should have heeded

@@ -1,5 +1,5 @@
-// Our own launcher for the ranks of one machine: starts copies of a program with torchrun's environment, serves their store,
-// and looks after them until the last has ended.
+// Our own launcher for the ranks of one machine: starts copies of a program with torchrun's environment, serves their
+// store, and looks after them until the last has ended.
 #pragma once
 
 #include <functional>
@@ -22,10 +22,11 @@ struct SpawnOptions {
 /// Cores that this process may run on.
 int available_cores();
 
-/// Starts `ranks` processes of argv (argv[0]: path of the program; "/proc/self/exe" is this one) and waits for all. The
-/// first SIGINT or SIGTERM is handed on to them, a second one kills them. Returns 0 when all ended with 0; 130 after SIGINT;
-/// else the failed rank's exit code, or 1 when a signal killed it. One message tells which rank died and how, unless a rank
-/// has told already. The ranks call die_with_parent() (comm/process.h), so none outlives this process.
+/// Starts `ranks` processes of argv (argv[0]: path of the program; "/proc/self/exe" is this one) and waits for all.
+/// The first SIGINT or SIGTERM is handed on to them, a second one kills them. Returns 0 when all ended with 0; 130
+/// after SIGINT; else the failed rank's exit code, or 1 when a signal killed it. One message tells which rank died
+/// and how, unless a rank has told already. The ranks call die_with_parent() (comm/process.h), so none outlives this
+/// process.
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
 
 }  // namespace orthant

@@ -1,14 +1,14 @@
 #include "comm/thread_ranks.h"
 
-#include "base/errors.h"
-#include "comm/watch.h"
-
 #include <ATen/Parallel.h>
 
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/errors.h"
+#include "comm/watch.h"
 
 namespace orthant {
 namespace {

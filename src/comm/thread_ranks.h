@@ -1,9 +1,9 @@
 // Ranks as threads of one process, over Gloo like any others: for tests of many ranks, and for `orthant verify`.
 #pragma once
 
-#include "comm/rendezvous.h"
-
 #include <functional>
+
+#include "comm/rendezvous.h"
 
 namespace orthant {
 

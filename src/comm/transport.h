@@ -2,8 +2,6 @@
 // our own transports stand side by side; Comm binds it to mesh axes, counts, and explains failures.
 #pragma once
 
-#include "comm/store.h"
-
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
@@ -11,6 +9,8 @@
 #include <span>
 #include <string>
 #include <vector>
+
+#include "comm/store.h"
 
 namespace orthant {
 
@@ -26,8 +26,9 @@ class Pending {
   virtual void cancel() noexcept = 0;
 };
 
-/// The operations of one ordered group of ranks. Each returns at once. All members issue the same operations in the same
-/// order; several may be under way. Tensors are contiguous memory and taken as flat; `counts` are elements per position.
+/// The operations of one ordered group of ranks. Each returns at once. All members issue the same operations in the
+/// same order; several may be under way. Tensors are contiguous memory and taken as flat; `counts` are elements per
+/// position.
 class Group {
  public:
   virtual ~Group() = default;

@@ -1,13 +1,13 @@
 #include "comm/watch.h"
 
-#include "base/errors.h"
-#include "base/text.h"
-#include "comm/process.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/process.h"
 
 namespace orthant {
 namespace {
@@ -32,7 +32,11 @@ bool post_failure(const Store& store, const std::string& message) {
 
 Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
              WatchOptions options)
-    : record_(store.clone()), store_(record_.under(name)), rank_(rank), world_size_(world_size), options_(std::move(options)),
+    : record_(store.clone()),
+      store_(record_.under(name)),
+      rank_(rank),
+      world_size_(world_size),
+      options_(std::move(options)),
       identity_(options_.heartbeats ? process_identity() : "") {
   if (world_size_ == 1) return;
   beat();
@@ -45,8 +49,8 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
         for (int r = 0; r < world_size_; ++r) {
           if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
         }
-        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:.0f} s", rank_, world_size_,
-                                    join(missing, ", "), store_.name(), timeout_s));
+        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:.0f} s", rank_,
+                                    world_size_, join(missing, ", "), store_.name(), timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
     }
@@ -159,8 +163,10 @@ void Watch::run() {
     } catch (const std::exception& error) {
       // Without the board nobody can claim to be the first to tell; rank 0 or, where rank 0 served it, rank 1 does.
       const std::string dead = the_dead();
-      fail(!dead.empty() ? dead : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
-                                              "off)", rank_, error.what()),
+      fail(!dead.empty() ? dead
+                         : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
+                                       "off)",
+                                       rank_, error.what()),
            rank_ <= 1);
     }
   }
@@ -217,7 +223,8 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
   }
   if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : options_.silence_s)) return "";
   return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
-                     life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "", during);
+                     life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
+                     during);
 }
 
 // For when the store is gone with the rank that served it.
@@ -225,7 +232,8 @@ std::string Watch::the_dead() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
     if (life_of(peer.identity) != Life::gone) continue;
-    return fmt::format("rank {} died: its process {} is gone, and the store that it served", rank, pid_of(peer.identity));
+    return fmt::format("rank {} died: its process {} is gone, and the store that it served", rank,
+                       pid_of(peer.identity));
   }
   return "";
 }

@@ -1,8 +1,7 @@
-// Watch: how all ranks learn, within seconds, that one of them failed. A small thread of each rank posts a heartbeat on the
-// store, reads the others', and reads the one record on which a failing rank (or the launcher) says what happened.
+// Watch: how all ranks learn, within seconds, that one of them failed. A small thread of each rank posts a heartbeat
+// on the store, reads the others', and reads the one record on which a failing rank (or the launcher) says what
+// happened.
 #pragma once
-
-#include "comm/store.h"
 
 #include <condition_variable>
 #include <functional>
@@ -12,6 +11,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "comm/store.h"
 
 namespace orthant {
 
@@ -32,7 +33,8 @@ struct WatchOptions {
   double leave_s = 5;
 };
 
-/// Posts the record that stops a run. True for the first who does so: the one to tell the user. The store is the run's own.
+/// Posts the record that stops a run. True for the first who does so: the one to tell the user. The store is the
+/// run's own.
 bool post_failure(const Store& store, const std::string& message);
 
 class Watch {
@@ -52,8 +54,8 @@ class Watch {
   /// What this rank is doing, shown to others when it is missed.
   void set_activity(std::string activity);
   std::string activity() const;
-  /// Says that this rank fails, and why. True if it is the first, and so the one to tell the user; the answer to a second
-  /// call is the first one's.
+  /// Says that this rank fails, and why. True if it is the first, and so the one to tell the user; the answer to a
+  /// second call is the first one's.
   bool abort(const std::string& message);
   /// What the run died of, if it has.
   std::optional<std::string> failure() const;

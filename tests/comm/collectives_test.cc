@@ -1,13 +1,14 @@
-// Every collective on 1 to 8 thread ranks, in several dtypes, against its definition; and the counters against the formulas.
-#include "base/errors.h"
-#include "comm/comm.h"
-#include "comm/thread_ranks.h"
-#include "mesh/collective.h"
-
+// Every collective on 1 to 8 thread ranks, in several dtypes, against its definition; and the counters against the
+// formulas.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
+
+#include "base/errors.h"
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "mesh/collective.h"
 
 namespace orthant {
 namespace {
@@ -155,7 +156,8 @@ TEST(Collectives, CountersEqualTheFormulasOfTheMesh) {
     on_line(n, [&](Comm& comm, int rank) {
       const Layout split{.split = {{"data"}, {}}}, partial{.split = {{}, {}}, .partial = {"data"}};
       const auto formula = [&](CollectiveKind kind, const Layout& before, int from_dim, int to_dim) {
-        return bytes_sent(mesh, {.kind = kind, .axis = "data", .from_dim = from_dim, .to_dim = to_dim}, before, shape, 4, rank);
+        return bytes_sent(mesh, {.kind = kind, .axis = "data", .from_dim = from_dim, .to_dim = to_dim}, before, shape,
+                          4, rank);
       };
       std::vector<int64_t> counts;
       for (int r = 0; r < n; ++r) counts.push_back(shard(4, n, r).size() * 7);

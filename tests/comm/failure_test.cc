@@ -1,15 +1,15 @@
 // What happens when a rank fails: nobody hangs, and the message says who, what, over which axes, during what, and why.
-#include "base/errors.h"
-#include "comm/comm.h"
-#include "comm/thread_ranks.h"
-#include "comm/watch.h"
-#include "tests/support/says.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <mutex>
+
+#include "base/errors.h"
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "comm/watch.h"
+#include "tests/support/says.h"
 
 namespace orthant {
 namespace {
@@ -31,20 +31,22 @@ TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   const CommOptions patient{.timeout_s = 500};
   std::mutex mutex;
   std::vector<std::string> seen(4);
-  EXPECT_THROW(run_ranks(4, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(line(4), rank, rendezvous, patient);
-    comm.prepare(kData);
-    if (rank == 2) throw DataError("corpus.bin: offset 12: not a token");
-    comm.set_activity("0B3, action 7 of 12 of step 41");
-    at::Tensor big = at::ones({1024});
-    try {
-      comm.all_reduce(big, kData).wait();
-    } catch (const CommError& error) {
-      const std::lock_guard lock(mutex);
-      seen[static_cast<size_t>(rank)] = error.what();
-      throw;
-    }
-  }), DataError);
+  EXPECT_THROW(run_ranks(4,
+                         [&](Rendezvous rendezvous, int rank) {
+                           Comm comm(line(4), rank, rendezvous, patient);
+                           comm.prepare(kData);
+                           if (rank == 2) throw DataError("corpus.bin: offset 12: not a token");
+                           comm.set_activity("0B3, action 7 of 12 of step 41");
+                           at::Tensor big = at::ones({1024});
+                           try {
+                             comm.all_reduce(big, kData).wait();
+                           } catch (const CommError& error) {
+                             const std::lock_guard lock(mutex);
+                             seen[static_cast<size_t>(rank)] = error.what();
+                             throw;
+                           }
+                         }),
+               DataError);
   for (const int rank : {0, 1, 3}) {
     EXPECT_TRUE(says(seen[static_cast<size_t>(rank)],
                      {"rank " + std::to_string(rank) + ": ", "all_reduce over data (4.0 KiB) failed",
@@ -56,39 +58,45 @@ TEST(Failure, ARankThatWaitsOnASurvivorLearnsOfIt) {
   // Rank 2 waits for rank 1 only, rank 1 for rank 0 only, and rank 0 fails.
   const Mesh mesh({{"data", 3}});
   std::atomic<int> comm_errors = 0;
-  EXPECT_THROW(run_ranks(3, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(mesh, rank, rendezvous, {.timeout_s = 500});
-    comm.prepare(kData);
-    if (rank == 0) throw std::runtime_error("no memory");
-    at::Tensor tensor = at::empty({8});
-    try {
-      comm.recv(tensor, kData, rank - 1).wait();
-    } catch (const CommError&) {
-      ++comm_errors;
-      throw;
-    }
-  }), std::runtime_error);
+  EXPECT_THROW(run_ranks(3,
+                         [&](Rendezvous rendezvous, int rank) {
+                           Comm comm(mesh, rank, rendezvous, {.timeout_s = 500});
+                           comm.prepare(kData);
+                           if (rank == 0) throw std::runtime_error("no memory");
+                           at::Tensor tensor = at::empty({8});
+                           try {
+                             comm.recv(tensor, kData, rank - 1).wait();
+                           } catch (const CommError&) {
+                             ++comm_errors;
+                             throw;
+                           }
+                         }),
+               std::runtime_error);
   EXPECT_EQ(comm_errors, 2);
 }
 
 TEST(Failure, ARankThatWaitsForAGroupToOpenIsFreed) {
-  EXPECT_THROW(run_ranks(2, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(line(2), rank, rendezvous, {.timeout_s = 500});
-    if (rank == 0) throw ConfigError("nonsense");
-    comm.prepare(kData);
-  }), ConfigError);
+  EXPECT_THROW(run_ranks(2,
+                         [&](Rendezvous rendezvous, int rank) {
+                           Comm comm(line(2), rank, rendezvous, {.timeout_s = 500});
+                           if (rank == 0) throw ConfigError("nonsense");
+                           comm.prepare(kData);
+                         }),
+               ConfigError);
 }
 
 TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
   std::string message;
-  EXPECT_THROW(run_ranks(2, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(line(2), rank, rendezvous, {.timeout_s = 0.5});
-    at::Tensor tensor = at::ones({4});
-    if (rank == 0) message = message_of([&] { comm.recv(tensor, kData, 1).wait(); });
-    if (rank == 0) throw CommError(message);
-    comm.prepare(kData);
-    comm.recv(tensor, kData, 0, 5).wait();  // each waits for the other
-  }), CommError);
+  EXPECT_THROW(run_ranks(2,
+                         [&](Rendezvous rendezvous, int rank) {
+                           Comm comm(line(2), rank, rendezvous, {.timeout_s = 0.5});
+                           at::Tensor tensor = at::ones({4});
+                           if (rank == 0) message = message_of([&] { comm.recv(tensor, kData, 1).wait(); });
+                           if (rank == 0) throw CommError(message);
+                           comm.prepare(kData);
+                           comm.recv(tensor, kData, 0, 5).wait();  // each waits for the other
+                         }),
+               CommError);
   EXPECT_TRUE(says(message, {"rank 0: recv from rank 1 over data (16 B) failed: Timed out"}));
 }
 

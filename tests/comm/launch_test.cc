@@ -1,15 +1,15 @@
 // Who launched this process: tables of environments, all pure; and the error file for torchrun.
 #include "comm/launch.h"
 
-#include "base/errors.h"
-#include "tests/support/says.h"
-
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "tests/support/says.h"
 
 namespace orthant {
 namespace {
@@ -32,15 +32,25 @@ Table without(Table table, const std::string& name) {
   return table;
 }
 
-const Table kTorchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"},
-                         {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "none"},
-                         {"TORCHELASTIC_USE_AGENT_STORE", "True"}, {"TORCHELASTIC_RESTART_COUNT", "2"}};
-const Table kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}, {"PMIX_NAMESPACE", "27/1"}};
+const Table kTorchrun = {{"RANK", "5"},
+                         {"WORLD_SIZE", "8"},
+                         {"LOCAL_RANK", "1"},
+                         {"LOCAL_WORLD_SIZE", "4"},
+                         {"MASTER_ADDR", "node0"},
+                         {"MASTER_PORT", "29500"},
+                         {"TORCHELASTIC_RUN_ID", "none"},
+                         {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                         {"TORCHELASTIC_RESTART_COUNT", "2"}};
+const Table kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                        {"PMIX_NAMESPACE", "27/1"}};
 const Table kHydra = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
-const Table kSlurm = {{"SLURM_PROCID", "9"}, {"SLURM_STEP_ID", "3"}, {"SLURM_STEP_NUM_TASKS", "20"}, {"SLURM_LOCALID", "1"},
-                      {"SLURM_NODEID", "1"}, {"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"}, {"SLURM_JOB_ID", "1234567"},
-                      {"SLURM_STEP_NODELIST", "gpu[07-09]"}};
+const Table kSlurm = {{"SLURM_PROCID", "9"},          {"SLURM_STEP_ID", "3"},
+                      {"SLURM_STEP_NUM_TASKS", "20"}, {"SLURM_LOCALID", "1"},
+                      {"SLURM_NODEID", "1"},          {"SLURM_STEP_TASKS_PER_NODE", "8(x2),4"},
+                      {"SLURM_JOB_ID", "1234567"},    {"SLURM_STEP_NODELIST", "gpu[07-09]"}};
 
 Launch detect(const Table& table) { return detect_launch(environment(table), "77-12").value(); }
 
@@ -77,7 +87,8 @@ TEST(Launch, Torchrun) {
 }
 
 TEST(Launch, SetByHand) {
-  const Launch here = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "3000"}});
+  const Launch here =
+      detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "3000"}});
   EXPECT_EQ(here.launcher, "environment");
   EXPECT_EQ(here.meeting, Meeting::kRankZeroServes);
   EXPECT_EQ(here.local_rank, 1);
@@ -104,8 +115,8 @@ TEST(Launch, HydraHasNoNameButItsParent) {
   const Launch launch = detect(kHydra);
   EXPECT_EQ(launch.launcher, "hydra");
   EXPECT_EQ(launch.path, "/tmp/orthant-hydra-77-12.store");
-  const Launch pmi2 = detect(with(without(kHydra, "MPI_LOCALRANKID"), {{"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"},
-                                                                        {"SLURM_TASKS_PER_NODE", "2"}}));
+  const Launch pmi2 = detect(with(without(kHydra, "MPI_LOCALRANKID"),
+                                  {{"SLURM_LOCALID", "0"}, {"SLURM_NODEID", "0"}, {"SLURM_TASKS_PER_NODE", "2"}}));
   EXPECT_EQ(pmi2.local_size, 2);
 }
 
@@ -118,8 +129,10 @@ TEST(Launch, SlurmMeetsOnItsFirstHost) {
   EXPECT_EQ(launch.address, "gpu07");
   EXPECT_EQ(launch.port, 15000 + 4567);
   EXPECT_EQ(detect(with(kSlurm, {{"SLURM_NODEID", "2"}, {"SLURM_PROCID", "17"}})).local_size, 4);
-  const Launch one = detect(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2"}, {"SLURM_STEP_NUM_TASKS", "2"},
-                                          {"SLURM_PROCID", "1"}, {"SLURM_NODEID", "0"}}));
+  const Launch one = detect(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2"},
+                                          {"SLURM_STEP_NUM_TASKS", "2"},
+                                          {"SLURM_PROCID", "1"},
+                                          {"SLURM_NODEID", "0"}}));
   EXPECT_EQ(one.path, "/tmp/orthant-slurm-1234567.3.0.store");
 }
 
@@ -135,7 +148,8 @@ TEST(Launch, AllOrNothing) {
     EXPECT_TRUE(says(refusal(without(kTorchrun, name)), {std::string(name) + " is not: torchrun sets both"}));
   }
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"}) {
-    EXPECT_TRUE(says(refusal(without(kOpenMpi, name)), {"OMPI_COMM_WORLD_RANK is set but ", std::string(name) + " is not"}));
+    EXPECT_TRUE(
+        says(refusal(without(kOpenMpi, name)), {"OMPI_COMM_WORLD_RANK is set but ", std::string(name) + " is not"}));
   }
   for (const char* name : {"PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"}) {
     EXPECT_TRUE(says(refusal(without(kHydra, name)), {"PMI_RANK is set but ", std::string(name) + " is not"}));
@@ -143,7 +157,8 @@ TEST(Launch, AllOrNothing) {
   for (const char* name : {"SLURM_LOCALID", "SLURM_NODEID"}) {
     EXPECT_TRUE(says(refusal(without(kSlurm, name)), {"SLURM_PROCID is set but ", std::string(name) + " is not"}));
   }
-  EXPECT_TRUE(says(refusal(without(kSlurm, "SLURM_STEP_NUM_TASKS")), {"SLURM_STEP_NUM_TASKS, SLURM_NTASKS or SLURM_NPROCS"}));
+  EXPECT_TRUE(
+      says(refusal(without(kSlurm, "SLURM_STEP_NUM_TASKS")), {"SLURM_STEP_NUM_TASKS, SLURM_NTASKS or SLURM_NPROCS"}));
 }
 
 TEST(Launch, NumbersThatDoNotFit) {
@@ -172,7 +187,8 @@ TEST(Launch, ErrorFileForTorchrun) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("orthant-error-{}.json", getpid());
   EXPECT_FALSE(write_error_file(environment({}), "CommError", "x"));
   EXPECT_FALSE(write_error_file(environment({{"TORCHELASTIC_ERROR_FILE", "/nonexistent/x.json"}}), "CommError", "x"));
-  ASSERT_TRUE(write_error_file(environment({{"TORCHELASTIC_ERROR_FILE", path.string()}}), "CommError", "rank \"1\"\nis dead"));
+  ASSERT_TRUE(
+      write_error_file(environment({{"TORCHELASTIC_ERROR_FILE", path.string()}}), "CommError", "rank \"1\"\nis dead"));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file);
   EXPECT_EQ(json["message"]["message"], "CommError: rank \"1\"\nis dead");

@@ -1,16 +1,17 @@
-// redistribute() on tensors: random meshes, layouts and uneven shapes on 2 to 8 thread ranks. The forward gives each rank
-// what `to` says of the global tensor, the backward what dual(from) says of the one-device gradient; bytes are as planned.
+// redistribute() on tensors: random meshes, layouts and uneven shapes on 2 to 8 thread ranks. The forward gives each
+// rank what `to` says of the global tensor, the backward what dual(from) says of the one-device gradient; bytes are
+// as planned.
 #include "comm/redistribute.h"
-
-#include "base/errors.h"
-#include "comm/thread_ranks.h"
-#include "tests/mesh/cases.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <mutex>
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "tests/mesh/cases.h"
 
 namespace orthant {
 namespace {
@@ -33,7 +34,8 @@ at::Tensor part_of(const at::Tensor& global, const Mesh& mesh, const Layout& lay
   return part.contiguous();
 }
 
-// What every rank holds of the global tensor: random summands along partial axes, their first position making up the sum.
+// What every rank holds of the global tensor: random summands along partial axes, their first position making up the
+// sum.
 std::vector<at::Tensor> place(Random& random, const at::Tensor& global, const Mesh& mesh, const Layout& layout) {
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < mesh.size(); ++rank) {
@@ -107,7 +109,7 @@ Outcome run(const Case& c, const std::vector<at::Tensor>& parts, const std::vect
 TEST(Redistribute, ForwardAndBackwardOfRandomLayouts) {
   Random random(2024);
   int moved = 0, backward_differs_without_dual = 0;
-  for (int round = 0; round < 120; ++round) {
+  for (int round = 0; round < 80; ++round) {
     Case c = random_case(random);
     while (c.mesh.size() < 2 || c.mesh.size() > 8) c = random_case(random);
     const auto plan = redistribute(c.mesh, c.from, c.to, c.shape, 8);
@@ -138,8 +140,8 @@ TEST(Redistribute, ForwardAndBackwardOfRandomLayouts) {
     const auto back = run(unswapped, placed, place(random, x, c.mesh, dual(c.from)));
     backward_differs_without_dual += !holds(back.values, w, c.mesh, dual(c.from));
   }
-  EXPECT_GT(moved, 100);
-  EXPECT_GT(backward_differs_without_dual, 20);
+  EXPECT_GT(moved, 60);
+  EXPECT_GT(backward_differs_without_dual, 12);
 }
 
 TEST(Redistribute, MatrixProductOverASplitInnerDimIsTheOneDeviceProduct) {

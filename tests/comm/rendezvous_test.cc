@@ -1,17 +1,17 @@
 // Meeting: ports, addresses, and ranks that were started for different runs.
 #include "comm/rendezvous.h"
 
-#include "base/errors.h"
-#include "comm/thread_ranks.h"
-#include "tests/support/says.h"
-
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <thread>
-#include <unistd.h>
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "tests/support/says.h"
 
 namespace orthant {
 namespace {
@@ -27,7 +27,11 @@ std::string message_of(const std::function<void()>& fn) {
 
 TEST(Rendezvous, APortInUse) {
   const Store holder = Store::serve(0, 5);
-  const Launch launch{.launcher = "environment", .rank = 0, .world_size = 2, .local_size = 2, .address = "127.0.0.1",
+  const Launch launch{.launcher = "environment",
+                      .rank = 0,
+                      .world_size = 2,
+                      .local_size = 2,
+                      .address = "127.0.0.1",
                       .port = holder.port()};
   EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 5); }),
                    {fmt::format("port {} of this machine is in use", holder.port()), "MASTER_PORT"}));
@@ -35,21 +39,36 @@ TEST(Rendezvous, APortInUse) {
 
 TEST(Rendezvous, NobodyAnswers) {
   const int free_port = Store::serve(0, 5).port();  // closed again
-  const Launch launch{.launcher = "environment", .rank = 1, .world_size = 2, .local_rank = 1, .local_size = 2,
-                      .address = "127.0.0.1", .port = free_port};
+  const Launch launch{.launcher = "environment",
+                      .rank = 1,
+                      .world_size = 2,
+                      .local_rank = 1,
+                      .local_size = 2,
+                      .address = "127.0.0.1",
+                      .port = free_port};
   EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }),
                    {fmt::format("nobody answered at 127.0.0.1:{}", free_port), "MASTER_ADDR"}));
 }
 
 TEST(Rendezvous, AHostThatDoesNotExist) {
-  const Launch launch{.launcher = "environment", .rank = 1, .world_size = 2, .local_rank = 1, .local_size = 2,
-                      .address = "no-such-host.invalid", .port = 29500};
+  const Launch launch{.launcher = "environment",
+                      .rank = 1,
+                      .world_size = 2,
+                      .local_rank = 1,
+                      .local_size = 2,
+                      .address = "no-such-host.invalid",
+                      .port = 29500};
   EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }), {"nobody answered at no-such-host.invalid:29500"}));
 }
 
 TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
-  const Launch launch{.launcher = "environment", .rank = 0, .world_size = 2, .local_size = 2, .address = "127.0.0.1",
-                      .port = 29500, .interface_name = "nosuch0"};
+  const Launch launch{.launcher = "environment",
+                      .rank = 0,
+                      .world_size = 2,
+                      .local_size = 2,
+                      .address = "127.0.0.1",
+                      .port = 29500,
+                      .interface_name = "nosuch0"};
   EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 1); }), {"GLOO_SOCKET_IFNAME = nosuch0"}));
 }
 
@@ -60,8 +79,15 @@ TEST(Rendezvous, InAFileAndAtRankZero) {
     const int port = meeting == Meeting::kFile ? 0 : Store::serve(0, 5).port();
     std::atomic<int> met = 0;
     const auto run = [&](int rank) {
-      const Launch launch{.launcher = "test", .rank = rank, .world_size = 2, .local_rank = rank, .local_size = 2,
-                          .meeting = meeting, .address = "127.0.0.1", .port = port, .path = path.string()};
+      const Launch launch{.launcher = "test",
+                          .rank = rank,
+                          .world_size = 2,
+                          .local_rank = rank,
+                          .local_size = 2,
+                          .meeting = meeting,
+                          .address = "127.0.0.1",
+                          .port = port,
+                          .path = path.string()};
       const Rendezvous rendezvous = connect(launch, 20);
       EXPECT_EQ(rendezvous.address, "127.0.0.1");
       EXPECT_EQ(rendezvous.serves, meeting == Meeting::kRankZeroServes && rank == 0);
@@ -86,9 +112,8 @@ TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
   std::mutex mutex;
   std::vector<std::string> messages;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
-    const std::string message = message_of([&] {
-      check_agreement(rendezvous, rank == 2 ? "seed = 7\nsteps = 301\n" : text);
-    });
+    const std::string message =
+        message_of([&] { check_agreement(rendezvous, rank == 2 ? "seed = 7\nsteps = 301\n" : text); });
     const std::lock_guard lock(mutex);
     messages.push_back(message);
   });

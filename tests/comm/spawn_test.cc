@@ -1,6 +1,12 @@
-// Ranks as real processes: started by our launcher, killed, stopped, interrupted. This program plays all parts: a test starts
-// it again as launcher (Play.DISABLED_Launcher), which starts it again as ranks (Play.DISABLED_Rank).
+// Ranks as real processes: started by our launcher, killed, stopped, interrupted. This program plays all parts: a
+// test starts it again as launcher (Play.DISABLED_Launcher), which starts it again as ranks (Play.DISABLED_Rank).
 #include "comm/spawn.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
 
 #include "base/errors.h"
 #include "comm/comm.h"
@@ -8,12 +14,6 @@
 #include "comm/thread_ranks.h"
 #include "tests/support/program.h"
 #include "tests/support/says.h"
-
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <cstring>
 
 namespace orthant {
 namespace {
@@ -75,7 +75,8 @@ uint64_t order_of_sums(Comm& comm) {
       comm.set_activity(fmt::format("step {}", step));
       if (rank == (scene == "chain" || scene == "server" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
         // Two heartbeats, so that the others have heard of this step.
-        if (scene == "stop" || scene == "server" || launch.attempt == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+        if (scene == "stop" || scene == "server" || launch.attempt == 1)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1200));
         if (scene == "kill" || scene == "chain" || scene == "server") raise(SIGKILL);
         if (scene == "stop") raise(SIGSTOP);
         if (scene == "exit") _exit(3);
@@ -98,12 +99,14 @@ TEST(Play, DISABLED_Rank) {
   if (setting("SCENE") == "obey") {
     std::signal(SIGINT, [](int) { _exit(kInterrupted); });
     std::signal(SIGTERM, [](int) { _exit(0); });
-    if (setting("RANK") == "0") fmt::print("started {}\n", getpid()), std::fflush(stdout);
+    fmt::print("ready {}\n", setting("RANK"));
+    std::fflush(stdout);
     for (;;) pause();
   }
   if (setting("SCENE") == "stubborn") {
     std::signal(SIGINT, SIG_IGN);
-    if (setting("RANK") == "0") fmt::print("started {}\n", getpid()), std::fflush(stdout);
+    fmt::print("ready {}\n", setting("RANK"));
+    std::fflush(stdout);
     for (;;) pause();
   }
   try {
@@ -212,7 +215,7 @@ TEST(Spawn, InterruptsAreHandedOnOnce) {
   const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}};
   for (const auto& [number, code] : expected) {
     Program program = launch("obey", 2);
-    ASSERT_TRUE(program.prints("started")) << program.output();
+    ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
     kill(program.pid(), number);
     EXPECT_EQ(program.exit_code(), code) << program.output();
     EXPECT_EQ(times(program.output(), "error"), 0) << program.output();
@@ -221,7 +224,7 @@ TEST(Spawn, InterruptsAreHandedOnOnce) {
 
 TEST(Spawn, ASecondInterruptKills) {
   Program program = launch("stubborn", 2);
-  ASSERT_TRUE(program.prints("started")) << program.output();
+  ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
   kill(program.pid(), SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   EXPECT_EQ(kill(program.pid(), SIGINT), 0);  // it is still there
@@ -238,9 +241,7 @@ TEST(Spawn, RanksDieWithTheirLauncher) {
   EXPECT_TRUE(Program::poll(20, [&] { return kill(rank, 0) != 0; }));
 }
 
-TEST(Spawn, AProgramThatDoesNotExist) {
-  EXPECT_THROW(run_local_ranks({"/nonexistent/orthant"}, 2), CommError);
-}
+TEST(Spawn, AProgramThatDoesNotExist) { EXPECT_THROW(run_local_ranks({"/nonexistent/orthant"}, 2), CommError); }
 
 TEST(Process, LifeOfAnother) {
   EXPECT_EQ(life_of(process_identity()), Life::running);

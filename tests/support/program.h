@@ -1,9 +1,8 @@
 // Runs a program from a test: its output in a file, its end awaited with a limit that only a hang can reach.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,8 +28,8 @@ class Program {
  public:
   Program(std::vector<std::string> argv, const std::map<std::string, std::string>& more_environment) {
     static int count = 0;
-    output_ = std::filesystem::temp_directory_path() / ("orthant-test-" + std::to_string(getpid()) + "-" +
-                                                        std::to_string(count++) + ".log");
+    output_ = std::filesystem::temp_directory_path() /
+              ("orthant-test-" + std::to_string(getpid()) + "-" + std::to_string(count++) + ".log");
     std::vector<std::string> environment;
     for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
     for (const auto& [name, value] : more_environment) environment.push_back(name + "=" + value);
@@ -44,7 +43,8 @@ class Program {
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, 1, output_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
     posix_spawn_file_actions_adddup2(&files, 1, 2);
-    const int error = posix_spawn(&pid_, argv[0].c_str(), &files, nullptr, pointers(argv).data(), pointers(environment).data());
+    const int error =
+        posix_spawn(&pid_, argv[0].c_str(), &files, nullptr, pointers(argv).data(), pointers(environment).data());
     posix_spawn_file_actions_destroy(&files);
     if (error != 0) throw std::runtime_error("cannot start " + argv[0]);
   }
