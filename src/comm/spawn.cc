@@ -92,7 +92,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 }
 
 // A group of its own, so that a terminal's Ctrl-C reaches the ranks once, through us; no inherited blocked signals.
-pid_t start(std::vector<std::string> argv, std::vector<std::string> environment, const BlockedSignals& signals) {
+pid_t start(const std::string& program, std::vector<std::string> argv, std::vector<std::string> environment,
+            const BlockedSignals& signals) {
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
@@ -101,9 +102,9 @@ pid_t start(std::vector<std::string> argv, std::vector<std::string> environment,
   posix_spawnattr_setsigdefault(&attributes, &signals.set());
   pid_t pid = 0;
   const int error =
-      posix_spawn(&pid, argv[0].c_str(), nullptr, &attributes, pointers(argv).data(), pointers(environment).data());
+      posix_spawn(&pid, program.c_str(), nullptr, &attributes, pointers(argv).data(), pointers(environment).data());
   posix_spawnattr_destroy(&attributes);
-  if (error != 0) throw CommError(fmt::format("cannot start {} as a rank: {}", argv[0], std::strerror(error)));
+  if (error != 0) throw CommError(fmt::format("cannot start {} as a rank: {}", program, std::strerror(error)));
   return pid;
 }
 
@@ -126,9 +127,10 @@ class Launcher {
       : options_(options), server_(Store::serve(0, 60)), store_(server_.under(run_prefix(0))) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
+    const std::string& program = options.program.empty() ? argv[0] : options.program;
     try {
       for (int rank = 0; rank < ranks; ++rank) {
-        children_.push_back({start(argv, rank_environment(rank, ranks, server_.port(), threads), signals_), {}});
+        children_.push_back({start(program, argv, rank_environment(rank, ranks, server_.port(), threads), signals_), {}});
       }
     } catch (...) {
       send(SIGKILL);

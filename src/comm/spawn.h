@@ -9,6 +9,8 @@
 namespace orthant {
 
 struct SpawnOptions {
+  /// The executable, where argv[0] is only a name; "/proc/self/exe" is this one. Empty: argv[0].
+  std::string program;
   /// Threads of each rank (OMP_NUM_THREADS); 0: the cores of this machine over the ranks, at least 1.
   int threads_per_rank = 0;
   /// How long the other ranks may take to end by themselves after one failed, before they are killed.
@@ -22,7 +24,7 @@ struct SpawnOptions {
 /// Cores that this process may run on.
 int available_cores();
 
-/// Starts `ranks` processes of argv (argv[0]: path of the program; "/proc/self/exe" is this one) and waits for all.
+/// Starts `ranks` processes of argv and waits for all.
 /// The first SIGINT or SIGTERM is handed on to them, a second one kills them. Returns 0 when all ended with 0; 130
 /// after SIGINT; else the failed rank's exit code, or 1 when a signal killed it. One message tells which rank died
 /// and how, unless a rank has told already. The ranks call die_with_parent() (comm/process.h), so none outlives this

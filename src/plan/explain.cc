@@ -60,6 +60,23 @@ std::string explain_communication(const Plan& plan) {
   return table(rows);
 }
 
+// Each rank's Actions in order, long rows cut in the middle.
+std::string explain_rows(const Schedule& schedule) {
+  constexpr size_t kShown = 12;
+  std::string out;
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+    const auto& row = schedule.rows[rank];
+    out += fmt::format("  pipeline rank {}:", rank);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const bool cut = row.size() > 2 * kShown && i >= kShown && i < row.size() - kShown;
+      if (!cut) out += " " + to_string(row[i]);
+      if (cut && i == kShown) out += fmt::format(" ... {} more ...", row.size() - 2 * kShown);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
 std::string explain_shares(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"data rank", "sequences", "microbatches"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
@@ -85,11 +102,11 @@ std::string explain(const Plan& plan) {
                      a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
   out += fmt::format("batch    {} sequences of {} tokens a step, microbatches of at most {}, {}\n", t.global_batch_size,
                      t.seq_len, t.local_batch_size, t.dtype);
-  out += fmt::format("mesh     {} = {} rank{}; parameters {}\n", to_string(plan.mesh), plan.mesh.size(),
-                     plan.mesh.size() == 1 ? "" : "s", to_string(plan.parameter_layout));
+  out += fmt::format("mesh     {} = {} rank{}; every rank holds every parameter whole\n", to_string(plan.mesh),
+                     plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s");
   out += "\nwho reads what, a step\n" + explain_shares(plan);
-  out += "\nwho does what, when: one row for each pipeline rank, F forward, B backward, REDUCE_GRAD one bucket\n";
-  out += grid(plan.schedule);
+  out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";
+  out += explain_rows(plan.schedule);
   out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
                      plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
   out += "\ncommunication, a step\n" + explain_communication(plan);
@@ -113,7 +130,7 @@ std::string plan_json(const Plan& plan) {
   out["parameters"] = {{"count", plan.num_parameters()}, {"tensors", Json::array()}};
   for (const auto& p : plan.parameters) {
     out["parameters"]["tensors"].push_back(
-        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.parameter_layout)}});
+        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(whole(static_cast<int>(p.shape.size())))}});
   }
   out["per_rank"] = Json::array();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {

@@ -58,7 +58,6 @@ struct Plan {
   Architecture architecture;
   Mesh mesh;
   std::vector<ParameterInfo> parameters;
-  Layout parameter_layout;  // of every parameter: I over all axes
   int64_t bundle_elements = 0;
   std::vector<GradientBucket> buckets;  // of the flat gradient buffer, bundle in front
   std::vector<DataShare> shares;        // by coordinate on the data axis
