@@ -1,0 +1,84 @@
+// One loss curve for all meshes: tests/golden/tiny_llama.txt. It was made by one device without the engine, and every
+// layout of this and of later parallelisms has to come to it.
+//
+// To make it again, where the model, the data or the optimizer are changed on purpose:
+//   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
+#include "runtime/verify.h"
+#include "tests/support/plain_training.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+namespace orthant {
+namespace {
+
+constexpr const char* kGoldenFile = ORTHANT_SOURCE_DIR "/tests/golden/tiny_llama.txt";
+constexpr int64_t kGoldenSteps = 10;
+
+std::vector<double> golden_curve() {
+  std::ifstream file(kGoldenFile);
+  std::vector<double> losses;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line.front() == '#') continue;
+    std::istringstream fields(line);
+    int64_t step = 0;
+    double loss = 0;
+    fields >> step >> loss;
+    EXPECT_EQ(step, static_cast<int64_t>(losses.size()) + 1) << line;
+    losses.push_back(loss);
+  }
+  return losses;
+}
+
+TEST(Golden, TheCurveIsWholeAndFalls) {
+  const auto golden = golden_curve();
+  ASSERT_EQ(golden.size(), static_cast<size_t>(kGoldenSteps));
+  EXPECT_LT(golden.back(), 0.95 * golden.front());
+}
+
+class GoldenRanks : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(OneToEight, GoldenRanks, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(GoldenRanks, ReproduceTheCurveInFloat64) {
+  const auto golden = golden_curve();
+  const TinyRun run;
+  const auto ranks = train_ranks(run.plan(GetParam()), run.data(), {.steps = kGoldenSteps});
+  for (size_t step = 0; step < golden.size(); ++step) {
+    EXPECT_LE(relative_error(ranks[0].steps[step].loss, golden[step]), 1e-10) << "step " << step + 1;
+  }
+}
+
+TEST_P(GoldenRanks, ReproduceTheCurveInFloat32WithinItsBound) {
+  const auto golden = golden_curve();
+  const TinyRun run({"training.dtype=float32"});
+  const Plan plan = run.plan(GetParam());
+  const auto ranks = train_ranks(plan, run.data(), {.steps = kGoldenSteps});
+  double worst = 0;
+  for (size_t step = 0; step < golden.size(); ++step) {
+    worst = std::max(worst, relative_error(ranks[0].steps[step].loss, golden[step]));
+  }
+  EXPECT_LE(worst, rounding_bound(plan));
+  EXPECT_GT(worst, 1e-10) << "a float32 run cannot be this close: which run was it?";
+}
+
+TEST(Golden, AnotherSeedIsAnotherCurve) {
+  const auto golden = golden_curve();
+  const TinyRun run({"training.seed=1235"});
+  const auto ranks = train_ranks(run.plan(1), run.data(), {.steps = 2});
+  EXPECT_GT(relative_error(ranks[0].steps[1].loss, golden[1]), 1e-4);
+}
+
+TEST(Golden, DISABLED_Write) {
+  const TinyRun run;
+  const auto oracle = train_plain(run.plan(1), run.data(), kGoldenSteps);
+  std::ofstream file(kGoldenFile);
+  file << "# Loss of the tiny LLaMA of tests/support/tiny_run.h, float64, by step. Made by train_plain() of\n"
+          "# tests/support/plain_training.h; how to make it again stands in tests/e2e/golden_test.cc.\n";
+  for (size_t step = 0; step < oracle.size(); ++step) file << fmt::format("{} {:.17g}\n", step + 1, oracle[step].loss);
+}
+
+}  // namespace
+}  // namespace orthant

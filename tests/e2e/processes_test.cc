@@ -1,0 +1,118 @@
+// The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped and
+// resumed; and the memory that the plan foresaw.
+#include "base/json.h"
+#include "checkpoint/checkpoint.h"
+#include "runtime/metrics.h"
+#include "tests/support/program.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace orthant {
+namespace {
+
+constexpr const char* kProgram = ORTHANT_BINARY_DIR "/orthant";
+
+// Runs `orthant train` over the tiny run's file; the run folder.
+std::string train(const TinyRun& run, const std::string& folder, std::vector<std::string> more) {
+  const std::string dump = run.folder() + "/" + folder;
+  std::vector<std::string> command = {kProgram, "train", run.run_file_path(), "--job.dump_folder=" + dump};
+  command.insert(command.end(), more.begin(), more.end());
+  Program program(command, {{"OMP_NUM_THREADS", "1"}});
+  EXPECT_EQ(program.exit_code(), 0) << program.output();
+  return dump;
+}
+
+std::vector<double> losses_of(const std::string& dump) {
+  std::vector<double> losses;
+  for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) losses.push_back(step.loss);
+  return losses;
+}
+
+// All stored bytes: weights, masters, moments.
+std::map<std::string, std::string> bytes_of(const LoadedCheckpoint& checkpoint) {
+  std::map<std::string, std::string> all;
+  for (const TensorSet* set : {&checkpoint.weights, &checkpoint.optimizer}) {
+    for (const auto& name : set->names()) {
+      const auto bytes = set->bytes(name);
+      all[name] = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+    }
+  }
+  return all;
+}
+
+std::map<std::string, std::string> bytes_of(const std::string& dump, int64_t step) {
+  return bytes_of(open_checkpoint(fmt::format("{}/checkpoints/step-{:06}", dump, step)));
+}
+
+std::string bytes_of(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
+
+class Processes : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
+INSTANTIATE_TEST_SUITE_P(All, Processes,
+                         ::testing::Combine(::testing::Values("float32", "bfloat16", "float64"), ::testing::Values(1, 2, 3)),
+                         [](const auto& instance) {
+                           return fmt::format("{}_{}_ranks", std::get<0>(instance.param), std::get<1>(instance.param));
+                         });
+
+TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
+  const auto [dtype, count] = GetParam();
+  const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), "training.steps=6", "model.dropout=0.1",
+                                         "parallelism.bucket_mib=0.02", fmt::format("run.ranks={}", count)};
+  const TinyRun run(keys);
+  const auto whole = train(run, "whole", keys);
+
+  const auto threads = train_ranks(run.plan(count), run.data(), {.steps = 6}).front();
+  std::vector<double> losses;
+  for (const auto& step : threads.steps) losses.push_back(step.loss);
+  EXPECT_EQ(losses_of(whole), losses);
+  const auto stored = bytes_of(whole, 6);
+  const Plan plan = run.plan(count);
+  const FlatLayout flat = flat_layout(plan.parameters);
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    auto part = [&](const at::Tensor& t) { return bytes_of(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size())); };
+    EXPECT_TRUE(stored.at(plan.parameters[p].name) == part(threads.values)) << plan.parameters[p].name;
+    EXPECT_TRUE(stored.at("exp_avg." + plan.parameters[p].name) == part(threads.first_moments));
+    EXPECT_TRUE(stored.at("exp_avg_sq." + plan.parameters[p].name) == part(threads.second_moments));
+  }
+
+  // The schedule of the learning rate is the whole run's: the first half saves on its way, and is cut back to there.
+  auto halves = keys;
+  halves.push_back("checkpoint.interval=3");
+  const auto half = train(run, "half", halves);
+  EXPECT_TRUE(bytes_of(half, 6) == stored) << "run to run";
+  std::filesystem::remove_all(half + "/checkpoints/step-000006");
+  std::filesystem::remove(half + "/checkpoints/latest");
+  std::filesystem::create_directory_symlink("step-000003", half + "/checkpoints/latest");
+  halves.push_back("--resume");
+  train(run, "half", halves);
+  EXPECT_EQ(losses_of(half), losses);
+  EXPECT_TRUE(bytes_of(half, 6) == stored) << "resumed";
+}
+
+TEST(Processes, OtherDataIsOtherBits) {
+  const TinyRun run({"training.steps=3"});
+  const auto one = train(run, "one", {"training.steps=3", "run.ranks=2"});
+  const auto other = train(run, "other", {"training.steps=3", "run.ranks=2", "optimizer.lr=0.0031"});
+  EXPECT_FALSE(bytes_of(one, 3) == bytes_of(other, 3));
+}
+
+TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
+  const TinyRun run;
+  Program text({kProgram, "verify", run.run_file_path(), "--run.ranks=3"}, {});
+  EXPECT_EQ(text.exit_code(), 0) << text.output();
+  EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
+  Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
+  EXPECT_EQ(json.exit_code(), 0) << json.output();
+  const std::string output = json.output();
+  const auto report = parse_json(output.substr(output.find('{')), "verify --json");
+  EXPECT_TRUE(report["ok"].get<bool>());
+  EXPECT_EQ(report["steps"], 3);
+  EXPECT_EQ(report["gradients"]["bound"], 1e-10);
+  EXPECT_LE(report["gradients"]["worst_relative_error"].get<double>(), 1e-10);
+  EXPECT_LE(report["loss"]["relative_error"].get<double>(), 1e-10);
+  EXPECT_FALSE(report["weights"]["worst_name"].get<std::string>().empty());
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,176 @@
+// Token after token equals the whole sequence at once; and how a token is drawn.
+#include "model/decoder.h"
+
+#include "base/errors.h"
+#include "tests/support/tiny_model.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+namespace orthant {
+namespace {
+
+struct Model {
+  explicit Model(const Architecture& a, at::ScalarType dtype = at::kDouble)
+      : architecture(a), weights(parameter_table(a), dtype), transformer(a, weights, fused_primitives(), {}) {
+    weights.initialize(7);
+  }
+  Architecture architecture;
+  Weights weights;
+  Transformer transformer;
+};
+
+std::vector<int64_t> some_tokens(int64_t count, int64_t vocab) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back((i * i * 7 + 3 * i + 1) % vocab);
+  return tokens;
+}
+
+// Logits of every position, the sequence at once: [T, V].
+at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
+  at::NoGradGuard no_grad;
+  const auto T = static_cast<int64_t>(tokens.size());
+  Microbatch batch;
+  batch.tokens_BT = at::empty({1, T}, at::kLong);
+  std::copy(tokens.begin(), tokens.end(), batch.tokens_BT.mutable_data_ptr<int64_t>());
+  batch.positions_BT = at::arange(T).unsqueeze(0);
+  batch.samples_B = at::zeros({1}, at::kLong);
+  at::Tensor x = model.transformer.embed(batch);
+  for (int layer = 0; layer < model.architecture.num_hidden_layers; ++layer) x = model.transformer.block(layer, x, batch);
+  return model.transformer.logits(x)[0];
+}
+
+double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
+
+TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
+  for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
+                                    TinyOptions{.kv_heads = 4, .llama3 = true}}) {
+    Architecture a = tiny_architecture(options);
+    a.max_position_embeddings = 150;  // the cache grows twice on the way
+    const Model model(a);
+    const auto tokens = some_tokens(150, a.vocab_size);
+    const at::Tensor expected = all_logits(model, tokens);
+    Decoder one_by_one(model.transformer);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const at::Tensor logits = one_by_one.advance(std::span(tokens).subspan(t, 1));
+      ASSERT_LT(relative(logits, expected[static_cast<int64_t>(t)]), 1e-12) << "position " << t;
+    }
+    Decoder in_pieces(model.transformer);
+    size_t done = 0;
+    for (const size_t piece : {5, 1, 70, 1, 1, 72}) {
+      const at::Tensor logits = in_pieces.advance(std::span(tokens).subspan(done, piece));
+      done += piece;
+      ASSERT_EQ(in_pieces.length(), static_cast<int64_t>(done));
+      ASSERT_LT(relative(logits, expected[static_cast<int64_t>(done) - 1]), 1e-12) << "after " << done;
+    }
+    EXPECT_THROW(in_pieces.advance(std::vector<int64_t>{1}), ConfigError);
+  }
+}
+
+TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const Model model(tiny_architecture(), dtype);
+    const auto tokens = some_tokens(9, model.architecture.vocab_size);
+    Decoder decoder(model.transformer);
+    const at::Tensor logits = decoder.advance(tokens);
+    EXPECT_EQ(logits.scalar_type(), at::kFloat);
+    // Both paths round after each of some 11 operators a block and 3 more: 25 roundings each for two blocks.
+    const double bound = 2 * 25 * (dtype == at::kFloat ? 0x1p-24 : 0x1p-8);
+    EXPECT_LT(relative(logits, all_logits(model, tokens)[8].to(at::kFloat)), bound);
+  }
+}
+
+TEST(Decoder, RemembersWhatCameBefore) {
+  const Model model(tiny_architecture());
+  Decoder a(model.transformer), b(model.transformer);
+  a.advance(std::vector<int64_t>{1, 2});
+  b.advance(std::vector<int64_t>{3, 2});
+  EXPECT_GT(relative(a.advance(std::vector<int64_t>{4}), b.advance(std::vector<int64_t>{4})), 1e-6);
+}
+
+at::Tensor logits_of(std::vector<double> probabilities) {
+  at::Tensor p = at::empty({static_cast<int64_t>(probabilities.size())}, at::kDouble);
+  std::copy(probabilities.begin(), probabilities.end(), p.mutable_data_ptr<double>());
+  return p.log();
+}
+
+std::vector<int> counts_of(const at::Tensor& logits, const Sampling& sampling, int draws) {
+  std::vector<int> counts(static_cast<size_t>(logits.numel()));
+  for (int i = 0; i < draws; ++i) ++counts[static_cast<size_t>(sample_token(logits, sampling, i))];
+  return counts;
+}
+
+TEST(SampleToken, TemperatureZeroIsTheLikeliest) {
+  const at::Tensor logits = logits_of({0.2, 0.1, 0.4, 0.3});
+  for (int64_t i = 0; i < 50; ++i) EXPECT_EQ(sample_token(logits, {.temperature = 0}, i), 2);
+}
+
+TEST(SampleToken, IsAFunctionOfSeedAndIndex) {
+  const at::Tensor logits = at::zeros({1000}, at::kDouble);
+  std::vector<int64_t> one, again, other;
+  for (int64_t i = 0; i < 20; ++i) {
+    one.push_back(sample_token(logits, {.temperature = 1, .top_p = 1, .seed = 5}, i));
+    again.push_back(sample_token(logits, {.temperature = 1, .top_p = 1, .seed = 5}, i));
+    other.push_back(sample_token(logits, {.temperature = 1, .top_p = 1, .seed = 6}, i));
+  }
+  EXPECT_EQ(one, again);
+  EXPECT_NE(one, other);
+  EXPECT_NE(one[0], one[1]);
+}
+
+TEST(SampleToken, DrawsByProbability) {
+  constexpr int kDraws = 20000;
+  const std::vector<double> p = {0.5, 0.05, 0.3, 0.15};
+  auto expect_shares = [&](const std::vector<int>& counts, const std::vector<double>& shares) {
+    for (size_t i = 0; i < shares.size(); ++i) {
+      const double sigma = std::sqrt(shares[i] * (1 - shares[i]) * kDraws);
+      EXPECT_NEAR(counts[i], shares[i] * kDraws, 4 * sigma) << "token " << i;
+    }
+  };
+  expect_shares(counts_of(logits_of(p), {.temperature = 1, .top_p = 1}, kDraws), p);
+  // Half the temperature squares the odds.
+  const double sum = 0.25 + 0.0025 + 0.09 + 0.0225;
+  expect_shares(counts_of(logits_of(p), {.temperature = 0.5, .top_p = 1}, kDraws),
+                {0.25 / sum, 0.0025 / sum, 0.09 / sum, 0.0225 / sum});
+}
+
+TEST(SampleToken, TopPKeepsTheSmallestSetOfThatMass) {
+  const at::Tensor logits = logits_of({0.5, 0.05, 0.3, 0.15});
+  auto kept = [&](double top_p) {
+    std::vector<int> tokens;
+    const auto counts = counts_of(logits, {.temperature = 1, .top_p = top_p}, 2000);
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] > 0) tokens.push_back(static_cast<int>(i));
+    }
+    return tokens;
+  };
+  EXPECT_EQ(kept(0.0), (std::vector<int>{0}));
+  EXPECT_EQ(kept(0.45), (std::vector<int>{0}));
+  EXPECT_EQ(kept(0.7), (std::vector<int>{0, 2}));
+  EXPECT_EQ(kept(0.9), (std::vector<int>{0, 2, 3}));
+  EXPECT_EQ(kept(1.0), (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
+  const Model model(tiny_architecture());
+  const std::vector<int64_t> prompt = {1, 2, 3};
+  auto text = [&](uint64_t seed, int64_t end = -1) {
+    return generate_tokens(model.transformer, prompt, 30, {.temperature = 1, .top_p = 1, .seed = seed}, end);
+  };
+  const auto one = text(5);
+  EXPECT_EQ(one.size(), 30u);
+  EXPECT_EQ(one, text(5));
+  EXPECT_NE(one, text(6));
+  // The same draws, ended before the first token that now means the end of the text.
+  const auto ended = text(5, one[10]);
+  const auto first = std::find(one.begin(), one.end(), one[10]);
+  EXPECT_EQ(ended, std::vector<int64_t>(one.begin(), first));
+  // No further than the last position: 64 tokens with the prompt, and one that needs no position of its own.
+  const auto long_text = generate_tokens(model.transformer, prompt, 1000, {.temperature = 0}, -1);
+  EXPECT_EQ(long_text.size(), 64u - 3u + 1u);
+  EXPECT_THROW(generate_tokens(model.transformer, some_tokens(65, 37), 1, {}, -1), ConfigError);
+}
+
+}  // namespace
+}  // namespace orthant

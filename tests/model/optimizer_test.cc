@@ -1,0 +1,115 @@
+// AdamW over the flat buffers against its formula, what decays, and clipping.
+#include "model/optimizer.h"
+
+#include "tests/support/plain_adamw.h"
+#include "tests/support/tiny_model.h"
+
+#include <gtest/gtest.h>
+
+namespace orthant {
+namespace {
+
+void randomize_gradients(Weights& weights, uint64_t seed) {
+  const at::Generator generator = at::detail::createCPUGenerator(seed);
+  weights.gradients().zero_();  // gaps of the flat buffer stay zero, as operators leave them
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    weights.gradient(p).copy_(at::randn(weights.parameters()[p].shape, generator, at::kDouble));
+  }
+}
+
+double relative(const at::Tensor& a, const at::Tensor& b) {
+  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
+}
+
+TEST(Optimizer, IsAdamW) {
+  for (const bool tied : {false, true}) {
+    const auto parameters = parameter_table(tiny_architecture({.tied = tied}));
+    // Per element and step some ten roundings, four steps: 40 epsilon.
+    for (const auto& [dtype, bound] : {std::pair{at::kDouble, 40 * 0x1p-53}, std::pair{at::kFloat, 40 * 0x1p-24}}) {
+      Weights ours(parameters, dtype), plain(parameters, dtype);
+      ours.initialize(3);
+      plain.initialize(3);
+      const AdamWOptions options{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3};
+      Optimizer optimizer(ours, options);
+      PlainAdamW oracle{.options = options, .m = {}, .v = {}};
+      for (int64_t step = 1; step <= 4; ++step) {
+        randomize_gradients(ours, 10 + static_cast<uint64_t>(step));
+        randomize_gradients(plain, 10 + static_cast<uint64_t>(step));
+        optimizer.step(step, 0.01 * static_cast<double>(step), 0.7);
+        oracle.step(plain, step, 0.01 * static_cast<double>(step), 0.7);
+      }
+      for (size_t p = 0; p < parameters.size(); ++p) {
+        EXPECT_LT(relative(ours.master(p), plain.master(p)), bound) << parameters[p].name;
+        EXPECT_LT(relative(ours.view(optimizer.first_moments(), p), oracle.m[p]), bound) << parameters[p].name;
+        EXPECT_LT(relative(ours.view(optimizer.second_moments(), p), oracle.v[p]), bound) << parameters[p].name;
+      }
+    }
+  }
+}
+
+TEST(Optimizer, MatricesDecayAndGainsDoNot) {
+  const auto parameters = parameter_table(tiny_architecture());
+  Weights weights(parameters, at::kDouble);
+  weights.initialize(3);
+  const at::Tensor before = weights.masters().clone();
+  Optimizer optimizer(weights, {.weight_decay = 0.5});
+  weights.gradients().zero_();
+  optimizer.step(1, 0.1, 1.0);
+  int gains = 0;
+  for (size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor was = weights.view(before, p);
+    if (parameters[p].shape.size() == 1) {
+      ++gains;
+      EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
+    } else {
+      EXPECT_LT(relative(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+    }
+  }
+  EXPECT_EQ(gains, 5);  // two in each block, one at the end
+}
+
+TEST(Optimizer, WorkingCopyIsTheMasterRounded) {
+  Weights weights(parameter_table(tiny_architecture()), at::kBFloat16);
+  weights.initialize(3);
+  EXPECT_EQ(weights.masters().scalar_type(), at::kFloat);
+  Optimizer optimizer(weights, {});
+  for (int64_t step = 1; step <= 3; ++step) {
+    randomize_gradients(weights, static_cast<uint64_t>(step));
+    const at::Tensor before = weights.masters().clone();
+    optimizer.step(step, 1e-5, 1.0);  // less than bfloat16 can hold: the master moves all the same
+    EXPECT_FALSE(weights.masters().equal(before));
+    EXPECT_TRUE(weights.values().equal(weights.masters().to(at::kBFloat16)));
+  }
+}
+
+TEST(Optimizer, GapsOfTheFlatBufferStayZero) {
+  Weights weights(parameter_table(tiny_architecture()), at::kFloat);
+  weights.initialize(3);
+  Optimizer optimizer(weights, {});
+  randomize_gradients(weights, 1);
+  optimizer.step(1, 0.1, 1.0);
+  at::Tensor gaps = weights.masters().clone();
+  int64_t held = 0;
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    weights.view(gaps, p).zero_();
+    held += weights.parameters()[p].size();
+  }
+  EXPECT_LT(held, gaps.numel()) << "without a gap this shows nothing";
+  EXPECT_EQ(gaps.abs().max().item<float>(), 0.0f);
+}
+
+TEST(Clipping, NormAndFactor) {
+  for (const auto dtype : {at::kFloat, at::kDouble}) {
+    Weights weights(parameter_table(tiny_architecture()), dtype);
+    randomize_gradients(weights, 5);
+    const double expected = weights.gradients().to(at::kDouble).norm().item<double>();
+    EXPECT_NEAR(gradient_norm(weights), expected, 1e-13 * expected);
+  }
+  EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
+  EXPECT_NEAR(clip_factor(4.0, 1.0), 0.25, 1e-6);
+  EXPECT_EQ(clip_factor(4.0, 0.0), 1.0);  // 0 switches clipping off
+  EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,200 @@
+// The interpreter of schedule rows, and the reduction of gradient buckets while backward runs.
+#include "runtime/executor.h"
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "tests/support/tiny_model.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+namespace orthant {
+namespace {
+
+const Axes kData = {"data"};
+
+// A tiny model on one rank, ready to run a row.
+struct Engine {
+  explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
+      : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
+        reducer(comm, weights.bundled_gradients(), {{{0, weights.flat().elements}, {0, weight_count()}}}, uses()),
+        executor(model, weights, reducer) {
+    weights.initialize(7);
+  }
+  int64_t weight_count() const { return static_cast<int64_t>(weights.all().size()); }
+  std::vector<int> uses() const {
+    std::vector<int> all;
+    for (const Weight& weight : weights.all()) all.push_back(model.uses(weight));
+    return all;
+  }
+  Architecture architecture;
+  Weights weights;
+  Transformer model;
+  GradientReducer reducer;
+  Executor executor;
+};
+
+void on_one_rank(const std::function<void(Comm&)>& fn) {
+  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 1}}), rank, meeting);
+    fn(comm);
+  });
+}
+
+Microbatch rows_of(const Microbatch& batch, int64_t begin, int64_t count) {
+  Microbatch part = batch;
+  for (at::Tensor Microbatch::*field :
+       {&Microbatch::tokens_BT, &Microbatch::labels_BT, &Microbatch::positions_BT, &Microbatch::samples_B}) {
+    part.*field = (batch.*field).narrow(0, begin, count).contiguous();
+  }
+  return part;
+}
+
+TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
+  on_one_rank([](Comm& comm) {
+    for (const bool tied : {false, true}) {
+      Engine engine(comm, tiny_architecture({.tied = tied}));
+      const Microbatch batch = random_batch(engine.architecture, 3, 10, 2);
+      auto run = [&](std::vector<Action> row) {
+        double loss = 0;
+        engine.executor.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
+                                  .live_microbatches = 3,
+                                  .announce = {},
+                                  .loss = [&](double sum) { loss = sum; }});
+        return std::pair{loss, engine.weights.gradients().clone()};
+      };
+      using enum ActionKind;
+      const auto [loss, gradients] = run(one_stage(3, 1).rows[0]);
+      const auto [loss_2, gradients_2] = run({{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 0}, {B, 0, 1}, {B, 0, 2}, {REDUCE, 0, 0}});
+      EXPECT_EQ(loss, loss_2);
+      EXPECT_GT(gradients.abs().max().item<double>(), 0);
+      EXPECT_LT(((gradients - gradients_2).norm() / gradients.norm()).item<double>(), 1e-14);
+    }
+  });
+}
+
+TEST(Executor, AnnouncesEveryActionBeforeItIsDone) {
+  on_one_rank([](Comm& comm) {
+    Engine engine(comm);
+    const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
+    const auto row = one_stage(2, 1).rows[0];
+    std::vector<std::string> announced;
+    engine.executor.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
+                              .live_microbatches = 2,
+                              .announce =
+                                  [&](const Action& action, size_t index) {
+                                    EXPECT_EQ(index, announced.size());
+                                    announced.push_back(to_string(action));
+                                  },
+                              .loss = {}});
+    EXPECT_EQ(announced, (std::vector<std::string>{"0F0", "0B0", "0F1", "0B1", "0REDUCE_GRAD0"}));
+  });
+}
+
+TEST(Executor, AnEmptyMicrobatchAddsNothingAndARankWithoutAnyHasZeroGradients) {
+  on_one_rank([](Comm& comm) {
+    Engine engine(comm);
+    const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
+    auto gradients = [&](int64_t live) {
+      engine.executor.run(one_stage(3, 1).rows[0],
+                          {.load = [&](int m) { return rows_of(batch, m < live ? m : 0, m < live ? 1 : 0); },
+                           .live_microbatches = live,
+                           .announce = {},
+                           .loss = {}});
+      return engine.weights.gradients().clone();
+    };
+    const at::Tensor both = gradients(2);
+    EXPECT_GT(both.abs().max().item<double>(), 0);
+    EXPECT_EQ(gradients(0).abs().max().item<double>(), 0.0);
+    EXPECT_TRUE(gradients(2).equal(both));  // and the empty step left nothing behind
+  });
+}
+
+TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
+  on_one_rank([](Comm& comm) {
+    Engine engine(comm);
+    const Microbatch batch = random_batch(engine.architecture, 1, 10, 2);
+    const StepInput input{.load = [&](int) { return batch; }, .live_microbatches = 1, .announce = {}, .loss = {}};
+    using enum ActionKind;
+    EXPECT_THROW(engine.executor.run(std::vector<Action>{{UNSHARD, 0, -1}}, input), LogicError);
+    EXPECT_THROW(engine.executor.run(std::vector<Action>{{F, 0, 0}}, input), LogicError);
+  });
+}
+
+// Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.
+struct Reduction {
+  static constexpr int64_t kWeights = 6, kSize = 10;
+  std::vector<GradientBucket> buckets = {{{0, 20}, {0, 2}}, {{20, 40}, {2, 4}}, {{40, 60}, {4, 6}}};
+  at::Tensor flat;
+  GradientReducer reducer;
+
+  Reduction(Comm& comm, int rank)
+      : flat(at::arange(kWeights * kSize, at::kDouble) + 1000.0 * rank), reducer(comm, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
+};
+
+at::Tensor expected_sum(int ranks) {
+  return at::arange(Reduction::kWeights * Reduction::kSize, at::kDouble) * ranks + 1000.0 * (ranks * (ranks - 1) / 2);
+}
+
+int64_t started(const Comm& comm) { return comm.total_traffic().calls; }
+
+TEST(GradientReducer, StartsEachBucketWithItsLastGradientAndInOrder) {
+  run_ranks(2, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+    Reduction r(comm, rank);
+    r.reducer.begin(1);
+    auto after = [&](int weight) {
+      r.reducer.written(weight);
+      return started(comm);
+    };
+    EXPECT_EQ(after(5), 0);
+    EXPECT_EQ(after(4), 1) << "the last bucket is complete";
+    EXPECT_EQ(after(0), 1);
+    EXPECT_EQ(after(1), 1);
+    EXPECT_EQ(after(0), 1) << "the first bucket is complete, but the second has not started";
+    EXPECT_EQ(after(2), 1);
+    EXPECT_EQ(after(3), 3);
+    for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+    EXPECT_TRUE(r.flat.equal(expected_sum(2)));
+  });
+}
+
+TEST(GradientReducer, RanksThatCompleteInAnyOrderOrHaveNothingAgree) {
+  run_ranks(4, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 4}}), rank, meeting);
+    for (int step = 1; step <= 2; ++step) {
+      Reduction r(comm, rank);
+      // Rank 3 has no sequences; the others two microbatches, written in orders of their own.
+      const int microbatches = rank == 3 ? 0 : 2;
+      r.reducer.begin(microbatches);
+      for (int m = 0; m < microbatches; ++m) {
+        std::vector<int> order = {5, 4, 3, 2, 1, 0, 0};
+        if (rank == 1) order = {0, 1, 2, 3, 4, 5, 0};
+        if (rank == 2) order = {2, 5, 0, 4, 0, 3, 1};
+        for (const int weight : order) r.reducer.written(weight);
+      }
+      EXPECT_EQ(started(comm) - 3 * (step - 1), rank == 3 ? 0 : 3);
+      for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+      EXPECT_EQ(started(comm), 3 * step);
+      EXPECT_TRUE(r.flat.equal(expected_sum(4))) << "rank " << rank;
+    }
+  });
+}
+
+TEST(GradientReducer, AGradientTooManyIsOurOwnMistakeAndADroppedBucketStaysLocal) {
+  run_ranks(2, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+    Reduction r(comm, rank);
+    r.reducer.drop(1);
+    r.reducer.begin(0);
+    EXPECT_THROW(r.reducer.written(3), LogicError);
+    const at::Tensor own = r.flat.clone();
+    for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+    EXPECT_TRUE(r.flat.narrow(0, 20, 20).equal(own.narrow(0, 20, 20)));
+    EXPECT_TRUE(r.flat.narrow(0, 40, 20).equal(expected_sum(2).narrow(0, 40, 20)));
+  });
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,143 @@
+// One rank's part of a run: what it reads, what it tells the others, what it sends; and validation on any number of ranks.
+#include "runtime/session.h"
+
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+namespace orthant {
+namespace {
+
+class RankCounts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(OneToEight, RankCounts, ::testing::Values(1, 2, 3, 4, 8));
+
+TEST_P(RankCounts, SendWhatThePlanSays) {
+  const TinyRun run;
+  for (const char* batch : {"5", "7", "32"}) {
+    for (const char* bucket_mib : {"25", "0.02"}) {
+      const Plan plan = run.plan(GetParam(), {fmt::format("training.global_batch_size={}", batch),
+                                              fmt::format("parallelism.bucket_mib={}", bucket_mib)});
+      EXPECT_EQ(plan.buckets.size() > 2, *bucket_mib == '0');
+      const auto ranks = train_ranks(plan, run.data(), {.steps = 2});
+      for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        Traffic planned;
+        for (const auto& entry : plan.communication) {
+          planned.calls += entry.calls;
+          planned.bytes += entry.bytes_per_rank[rank];
+        }
+        for (const StepTrace& step : ranks[rank].steps) {
+          EXPECT_EQ(step.traffic, planned) << "rank " << rank << ": " << step.traffic.bytes << " for " << planned.bytes;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
+  // Whatever the number of ranks, step after step, the shares in order are the run's samples in order: so a run that goes
+  // on with another number of ranks reads on where it stopped.
+  const TinyRun run;
+  for (const int64_t batch : {5, 7, 32}) {
+    const Plan plan = run.plan(GetParam(), {fmt::format("training.global_batch_size={}", batch)});
+    for (const int64_t first : {int64_t{0}, 3 * batch}) {
+      const Batch whole = run.data().train.batch(first, batch);
+      std::vector<int64_t> tokens, ids;
+      for (const DataShare& share : plan.shares) {
+        for (const Range& part : share.microbatches) {
+          const Batch read = run.data().train.batch(first + part.begin, part.size());
+          tokens.insert(tokens.end(), read.tokens.begin(), read.tokens.end());
+          ids.insert(ids.end(), read.sample_ids.begin(), read.sample_ids.end());
+        }
+      }
+      EXPECT_EQ(tokens, whole.tokens);
+      EXPECT_EQ(ids, whole.sample_ids);
+    }
+  }
+}
+
+TEST_P(RankCounts, ValidateAlike) {
+  const TinyRun run;
+  auto sums_over = [&](int ranks) {
+    const Plan plan = run.plan(ranks);
+    std::vector<Session::Validation> sums(static_cast<size_t>(ranks));
+    run_ranks(ranks, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting);
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(3);
+      // More batches than there are held-out samples: the last one is short, the rest are skipped.
+      sums[static_cast<size_t>(rank)] = session.validate(*run.data().held_out, 50, run.data().bytes_of_token);
+    });
+    return sums;
+  };
+  const Session::Validation one = sums_over(1).front();
+  EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);
+  EXPECT_GT(one.bytes, 0);
+  for (const auto& sum : sums_over(GetParam())) {
+    EXPECT_EQ(sum.labels, one.labels);
+    EXPECT_EQ(sum.bytes, one.bytes);
+    EXPECT_LT(relative_error(sum.nats, one.nats), 1e-12);
+  }
+}
+
+TEST(Signals, OfOneRankReachAll) {
+  const TinyRun run;
+  const Plan plan = run.plan(3);
+  std::vector<StepResult> results(3);
+  run_ranks(3, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting);
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(3);
+    const StepResult quiet = session.gradients(1, {});
+    EXPECT_FALSE(quiet.terminate || quiet.interrupt);
+    results[static_cast<size_t>(rank)] =
+        session.gradients(2, {.terminate = rank == 2, .peak_memory_bytes = (rank == 1 ? 5.0 : 3.0) * (1 << 20)});
+  });
+  for (const StepResult& result : results) {
+    EXPECT_TRUE(result.terminate);
+    EXPECT_FALSE(result.interrupt);
+    EXPECT_EQ(result.peak_memory_bytes, 5.0 * (1 << 20));
+    EXPECT_EQ(result.loss, results[0].loss);
+    EXPECT_EQ(result.norm, results[0].norm);
+  }
+}
+
+std::string diagnosis(const std::function<void(Weights&)>& spoil) {
+  const TinyRun run({"training.dtype=float32"});
+  const Plan plan = run.plan(1);
+  std::string found;
+  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting);
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(3);
+    spoil(session.weights());
+    session.gradients(1, {});
+    found = session.first_not_finite(1);
+  });
+  return found;
+}
+
+size_t parameter(const Weights& weights, const std::string& name) {
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    if (weights.parameters()[p].name == name) return p;
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+TEST(Diagnosis, NamesWhatIsNotFinite) {
+  EXPECT_EQ(diagnosis([](Weights&) {}), "");
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  EXPECT_EQ(diagnosis([&](Weights& w) { w.master(parameter(w, up))[2][3] = NAN; }), "the weight " + up);
+  // Finite weights whose product overflows float32: the first tensor of forward that is not finite.
+  const std::string found = diagnosis([&](Weights& w) {
+    w.master(parameter(w, up)).fill_(1e30);
+    w.master(parameter(w, "model.layers.1.mlp.gate_proj.weight")).fill_(1e30);
+  });
+  EXPECT_TRUE(says(found, {"SwiGLU"})) << found;
+}
+
+}  // namespace
+}  // namespace orthant

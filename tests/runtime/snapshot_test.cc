@@ -1,0 +1,109 @@
+// Save and resume: bit-equal at the same number of ranks, within the float64 bound at another.
+#include "runtime/snapshot.h"
+
+#include "base/errors.h"
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace orthant {
+namespace {
+
+std::string checkpoint_of(const Plan& plan, int64_t step) {
+  return fmt::format("{}/checkpoints/step-{:06}", plan.config.job.dump_folder, step);
+}
+
+void expect_same_bits(const RankTrace& resumed, const RankTrace& whole) {
+  EXPECT_TRUE(resumed.last().weights.equal(whole.last().weights));
+  EXPECT_TRUE(resumed.values.equal(whole.values));
+  EXPECT_TRUE(resumed.first_moments.equal(whole.first_moments));
+  EXPECT_TRUE(resumed.second_moments.equal(whole.second_moments));
+  const size_t done = whole.steps.size() - resumed.steps.size();
+  for (size_t i = 0; i < resumed.steps.size(); ++i) {
+    EXPECT_EQ(resumed.steps[i].loss, whole.steps[done + i].loss);
+    EXPECT_EQ(resumed.steps[i].norm, whole.steps[done + i].norm);
+    EXPECT_TRUE(resumed.steps[i].gradients.equal(whole.steps[done + i].gradients));
+  }
+}
+
+class Dtypes : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Dtypes, ::testing::Values("float32", "bfloat16", "float64"));
+
+TEST_P(Dtypes, SixStepsEqualThreeAndThreeMoreInEveryBit) {
+  const TinyRun run({fmt::format("training.dtype={}", GetParam()), "model.dropout=0.1"});
+  const Plan plan = run.plan(2);
+  const auto whole = train_ranks(plan, run.data(), {.steps = 6});
+  train_ranks(plan, run.data(), {.steps = 3, .save = true});
+  const auto resumed = train_ranks(plan, run.data(), {.steps = 6, .resume_from = checkpoint_of(plan, 3)});
+  for (size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(resumed[rank].steps.size(), 3u);
+    expect_same_bits(resumed[rank], whole[rank]);
+  }
+}
+
+TEST(Resume, AtAnotherNumberOfRanksWithinTheFloat64Bound) {
+  const TinyRun run;
+  const auto whole = train_ranks(run.plan(1), run.data(), {.steps = 6}).front();
+  for (const auto& [before, after] : {std::pair{2, 1}, std::pair{1, 3}, std::pair{3, 2}}) {
+    const Plan first = run.plan(before), second = run.plan(after);
+    train_ranks(first, run.data(), {.steps = 3, .save = true});
+    const auto resumed = train_ranks(second, run.data(), {.steps = 6, .resume_from = checkpoint_of(first, 3)}).front();
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_LT(relative_error(resumed.steps[i].loss, whole.steps[3 + i].loss), 1e-10);
+      const auto gradients = worst_parameter(second, resumed.steps[i].gradients, whole.steps[3 + i].gradients);
+      EXPECT_LT(gradients.error, 1e-10) << gradients.name;
+      const auto weights = worst_parameter(second, resumed.steps[i].weights, whole.steps[3 + i].weights);
+      EXPECT_LT(weights.error, 1e-10) << weights.name;
+    }
+  }
+}
+
+TEST(Resume, WithoutTheMomentsWouldDiffer) {
+  // The negative control of all of the above: a resumption that loses the optimizer's state is seen at once.
+  const TinyRun run;
+  const Plan plan = run.plan(1);
+  const auto whole = train_ranks(plan, run.data(), {.steps = 4}).front();
+  train_ranks(plan, run.data(), {.steps = 3, .save = true});
+  at::Tensor weights;
+  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting);
+    Session session(plan, run.data().train, comm);
+    load_snapshot(checkpoint_of(plan, 3), plan, run.data(), session, Verify::checksums);
+    session.optimizer().second_moments().zero_();
+    session.update(4, session.gradients(4, {}));
+    weights = session.weights().masters().clone();
+  });
+  EXPECT_GT(relative_error(weights, whole.last().weights), 1e-4);
+}
+
+TEST(Resume, RefusesWhatWouldChangeTheRun) {
+  const TinyRun run;
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  auto message = [&](const std::vector<std::string>& overrides) {
+    return test::message_of<ConfigError>([&] {
+      train_ranks(run.plan(1, overrides), run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)});
+    });
+  };
+  EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change, and changes
+  EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
+  EXPECT_TRUE(says(message({"training.global_batch_size=8"}), {"training.global_batch_size = 8", "7"}));
+  EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64"}));
+  EXPECT_TRUE(says(message({"model.num_hidden_layers=3"}), {"model.num_hidden_layers = 3", "which has 2"}));
+  EXPECT_TRUE(says(message({"model.tie_word_embeddings=true"}), {"model.tie_word_embeddings", "false"}));
+}
+
+TEST(Weights, FromACheckpointAloneAreTheRunsWeights) {
+  const TinyRun run({"training.dtype=float32"});
+  const Plan plan = run.plan(2);
+  const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .save = true});
+  Weights weights(plan.parameters, at::kFloat);
+  load_weights(checkpoint_of(plan, 2), plan.architecture, weights);
+  EXPECT_TRUE(weights.masters().equal(ranks[1].last().weights));
+}
+
+}  // namespace
+}  // namespace orthant

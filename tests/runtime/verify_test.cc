@@ -1,0 +1,86 @@
+// verify_layout(): says ok where the layout is right, and names the tensor for every planted mistake.
+#include "runtime/verify.h"
+
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+namespace orthant {
+namespace {
+
+TEST(Verify, EveryNumberOfRanksEqualsOneDevice) {
+  const TinyRun run;
+  for (const int ranks : {1, 2, 3, 4, 8}) {
+    const VerifyReport report = verify_layout(run.plan(ranks), run.data(), 3);
+    EXPECT_TRUE(report.ok) << ranks << " ranks: " << report.first_difference;
+    EXPECT_EQ(report.steps, 3);
+    EXPECT_FALSE(report.gradients.name.empty());
+    EXPECT_FALSE(report.weights.name.empty());
+    EXPECT_LE(report.gradients.relative_error, 1e-10);
+    EXPECT_LE(report.loss_error, 1e-10);
+    // Sums in another order differ in their last bits; no difference at all would mean that nothing was compared.
+    if (ranks == 1) {
+      EXPECT_EQ(report.gradients.relative_error, 0.0);
+    } else {
+      EXPECT_GT(report.gradients.relative_error, 0.0) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype)});
+    for (const int ranks : {2, 3}) {
+      const VerifyReport report = verify_layout(run.plan(ranks), run.data(), 3);
+      EXPECT_TRUE(report.ok) << dtype << ", " << ranks << " ranks: " << report.first_difference;
+    }
+  }
+}
+
+struct Control {
+  Mutation mutation;
+  const char* name;
+};
+
+class NegativeControl : public ::testing::TestWithParam<Control> {};
+INSTANTIATE_TEST_SUITE_P(Mutations, NegativeControl,
+                         ::testing::Values(Control{Mutation::dropped_reduction, "dropped_reduction"},
+                                           Control{Mutation::stray_mean, "stray_mean"},
+                                           Control{Mutation::wrong_shard, "wrong_shard"}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(NegativeControl, FailsInEveryDtypeAndNamesTheTensor) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype)});
+    for (const int ranks : {2, 3}) {
+      const VerifyReport report = verify_layout(run.plan(ranks), run.data(), 2, GetParam().mutation);
+      EXPECT_FALSE(report.ok) << dtype << ", " << ranks << " ranks";
+      EXPECT_TRUE(says(report.first_difference, {"step 1", "rank ", "the gradient of model.", ".weight"}));
+      EXPECT_GT(report.gradients.relative_error, report.gradients.bound);
+    }
+  }
+}
+
+TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
+  const TinyRun run;
+  const Plan plan = run.plan(2, {"parallelism.bucket_mib=0.02"});
+  ASSERT_GT(plan.buckets.size(), 2u);
+  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  EXPECT_FALSE(report.ok);
+  const FlatLayout flat = flat_layout(plan.parameters);
+  const auto first_weight = static_cast<size_t>(plan.buckets.back().weights.begin);
+  const ParameterInfo& expected = plan.parameters[flat.members[first_weight].first];
+  EXPECT_TRUE(says(report.first_difference, {"the gradient of " + expected.name}));
+}
+
+TEST(NegativeControls, AMatrixIsNamedWithItsLayer) {
+  // Tied, so that the bucket that is dropped begins in the last block.
+  const TinyRun run({"model.tie_word_embeddings=true"});
+  const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
+  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  EXPECT_TRUE(says(report.first_difference, {"model.layers.1.mlp.gate_proj.weight, layer 1"}));
+}
+
+}  // namespace
+}  // namespace orthant

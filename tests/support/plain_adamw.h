@@ -1,0 +1,33 @@
+// AdamW written out in ATen, parameter by parameter: the oracle of the optimizer.
+#pragma once
+
+#include "model/optimizer.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <vector>
+
+namespace orthant {
+
+/// Loshchilov and Hutter 2019, algorithm 2; norm gains do not decay.
+struct PlainAdamW {
+  AdamWOptions options;
+  std::vector<at::Tensor> m, v;  // by parameter
+
+  void step(Weights& weights, int64_t step, double lr, double scale) {
+    for (size_t p = 0; p < weights.parameters().size(); ++p) {
+      at::Tensor w = weights.master(p);
+      const at::Tensor g = weights.gradient(p) * scale;
+      if (m.size() <= p) m.push_back(at::zeros_like(g)), v.push_back(at::zeros_like(g));
+      m[p] = options.beta1 * m[p] + (1 - options.beta1) * g;
+      v[p] = options.beta2 * v[p] + (1 - options.beta2) * g * g;
+      const at::Tensor m_hat = m[p] / (1 - std::pow(options.beta1, step));
+      const at::Tensor v_hat = v[p] / (1 - std::pow(options.beta2, step));
+      const double decay = w.dim() >= 2 ? options.weight_decay : 0.0;
+      w.copy_(w - lr * (m_hat / (v_hat.sqrt() + options.eps) + decay * w));
+    }
+  }
+};
+
+}  // namespace orthant

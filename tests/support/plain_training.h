@@ -1,0 +1,50 @@
+// The oracle of whole runs: one device, nothing of the engine. The whole batch goes through the plain primitives at once,
+// gradients come from autograd, clipping and AdamW are written out in ATen, parameter by parameter.
+#pragma once
+
+#include "model/lr_schedule.h"
+#include "model/transformer.h"
+#include "tests/support/plain_adamw.h"
+#include "tests/support/tiny_run.h"
+
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace orthant {
+
+/// What train_ranks() must come to: the same plan's config, on one device, without microbatches.
+inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& data, int64_t steps) {
+  const Config& c = plan.config;
+  Weights weights(plan.parameters, scalar_type(c.training.dtype));
+  weights.initialize(static_cast<uint64_t>(c.training.seed));
+  const Transformer model(plan.architecture, weights, plain_primitives(),
+                          {.seed = static_cast<uint64_t>(c.training.seed)});
+  const LrSchedule rate{.lr = c.optimizer.lr, .steps = c.training.steps, .warmup_steps = c.lr_scheduler.warmup_steps,
+                        .decay_type = c.lr_scheduler.decay_type, .decay_ratio = c.lr_scheduler.decay_ratio,
+                        .min_lr_factor = c.lr_scheduler.min_lr_factor};
+  PlainAdamW optimizer{.options = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps, c.optimizer.weight_decay},
+                       .m = {},
+                       .v = {}};
+  std::vector<StepTrace> trace;
+  for (int64_t step = 1; step <= steps; ++step) {
+    const int64_t size = c.training.global_batch_size;
+    Microbatch batch = to_microbatch(data.train.batch((step - 1) * size, size));
+    batch.loss_scale = 1.0 / batch.labels_BT.ge(0).sum().item<double>();
+    batch.step = step;
+    weights.gradients().zero_();
+    weights.begin_gradients();
+    const at::Tensor loss = model.forward(batch);
+    torch::autograd::backward({loss}, {});
+    at::NoGradGuard no_grad;
+    const double norm = weights.gradients().to(at::kDouble).norm().item<double>();
+    trace.push_back({.loss = loss.item<double>(), .norm = norm, .gradients = weights.gradients().clone()});
+    optimizer.step(weights, step, rate.at(step), std::min(1.0, c.training.max_norm / (norm + 1e-6)));
+    weights.publish();
+    trace.back().weights = weights.masters().clone();
+  }
+  return trace;
+}
+
+}  // namespace orthant

@@ -1,0 +1,186 @@
+// A whole run small enough for tests: a synthetic text, the run file that trains a tiny LLaMA on it, and ranks as threads
+// that write down what they have after each step.
+#pragma once
+
+#include "comm/thread_ranks.h"
+#include "runtime/session.h"
+#include "runtime/snapshot.h"
+#include "runtime/training_data.h"
+#include "tests/data/temp_folder.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+/// Text of an order-2 Markov chain over some letters and line ends: every pair of letters has its own few likely
+/// successors, so that there is something to learn. The same bytes for the same seed on every machine.
+inline std::string markov_text(uint64_t seed, size_t bytes) {
+  static constexpr char kLetters[] = "abcdefghijklmnopqrstuv \n";
+  constexpr uint64_t kKinds = sizeof(kLetters) - 1;
+  uint64_t state = seed;
+  auto mixed = [](uint64_t x) {  // SplitMix64
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  std::string text;
+  uint64_t before = 0, last = 1;
+  while (text.size() < bytes) {
+    const uint64_t draw = mixed(++state) % 8;
+    const uint64_t choice = draw < 5 ? 0 : draw - 4;  // the likeliest successor five times of eight
+    const uint64_t next = mixed(seed * 1000003 + (before * kKinds + last) * 16 + choice) % kKinds;
+    text += kLetters[next];
+    before = last, last = next;
+  }
+  return text;
+}
+
+/// The folder, the run file and the data of one tiny run.
+class TinyRun {
+ public:
+  /// overrides: as on the command line, "training.dtype=float32".
+  explicit TinyRun(std::vector<std::string> overrides = {}) {
+    folder_.write("text.txt", markov_text(7, 6000));
+    folder_.write("held_out.txt", markov_text(7, 700).substr(100));
+    folder_.write("run.toml", run_file());
+    config_ = load_config(folder_ / "run.toml", overrides);
+    check_config(config_);
+    data_ = std::make_unique<TrainingData>(open_training_data(config_));
+  }
+
+  const Config& config() const { return config_; }
+  const TrainingData& data() const { return *data_; }
+  std::string folder() const { return folder_.path(); }
+  std::string run_file_path() const { return folder_ / "run.toml"; }
+  /// The run over so many ranks, with more keys changed (none of [data], none that changes the samples).
+  Plan plan(int ranks, const std::vector<std::string>& overrides = {}) const {
+    Config config = config_;
+    if (!overrides.empty()) config = parse_config(print_config(config_), "run.toml", overrides);
+    return make_plan(config, facts_of(*data_, ranks));
+  }
+
+ private:
+  std::string run_file() const {
+    return fmt::format(R"(
+[job]
+dump_folder = "{0}/out"
+[run]
+threads_per_rank = 1
+[model]
+hidden_size = 24
+intermediate_size = 40
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 32
+initializer_range = 0.2
+[data]
+path = ["{0}/text.txt"]
+validation = ["{0}/held_out.txt"]
+[training]
+steps = 12
+seq_len = 16
+global_batch_size = 7
+local_batch_size = 2
+dtype = "float64"
+[lr_scheduler]
+warmup_steps = 3
+[validation]
+freq = 0
+[checkpoint]
+interval = 0
+[metrics]
+enable_tensorboard = false
+)",
+                       folder_.path());
+  }
+
+  test::TempFolder folder_;
+  Config config_;
+  std::unique_ptr<TrainingData> data_;
+};
+
+/// What one rank has after a step.
+struct StepTrace {
+  double loss = 0, norm = 0;
+  at::Tensor gradients, weights;  // flat; weights are the masters
+  Traffic traffic;                // of this step
+};
+
+struct RankTrace {
+  std::vector<StepTrace> steps;
+  at::Tensor first_moments, second_moments, values;
+  const StepTrace& last() const { return steps.back(); }
+};
+
+/// Where train_ranks() starts and what it leaves.
+struct Course {
+  int64_t steps = 3;          // the last step
+  std::string resume_from;    // a checkpoint's directory; empty: from the seed
+  bool save = false;          // at the end, into DUMP/checkpoints
+  Mutation mutation = Mutation::none;
+};
+
+/// Trains the plan's ranks as threads; what each of them had, by rank.
+inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& data, const Course& course = {}) {
+  std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting);
+    Session session(plan, data.train, comm, course.mutation);
+    Progress progress;
+    if (course.resume_from.empty()) {
+      session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
+    } else {
+      progress = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
+    }
+    RankTrace& trace = ranks[static_cast<size_t>(rank)];
+    while (progress.step < course.steps) {
+      const Traffic before = comm.total_traffic();
+      const StepResult result = session.gradients(++progress.step, {});
+      const Traffic after = comm.total_traffic();
+      StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
+      session.update(progress.step, result);
+      progress.tokens += result.valid_labels;
+      step.weights = session.weights().masters().clone();
+      step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
+      trace.steps.push_back(step);
+    }
+    trace.first_moments = session.optimizer().first_moments().clone();
+    trace.second_moments = session.optimizer().second_moments().clone();
+    trace.values = session.weights().values().clone();
+    if (course.save && rank == 0) save_snapshot(plan, data, session, progress);
+  });
+  return ranks;
+}
+
+/// |a - b| / |b| in the Euclidean norm.
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+}
+inline double relative_error(double a, double b) { return std::abs(a - b) / std::abs(b); }
+
+/// The largest relative error of any parameter of a flat buffer, and its name.
+struct NamedError {
+  double error = 0;
+  std::string name;
+};
+inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want) {
+  const FlatLayout flat = flat_layout(plan.parameters);
+  NamedError worst;
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    const int64_t begin = flat.parameter_offsets[p], size = plan.parameters[p].size();
+    const double error = relative_error(have.narrow(0, begin, size), want.narrow(0, begin, size));
+    if (!(error <= worst.error)) worst = {error, plan.parameters[p].name};
+  }
+  return worst;
+}
+
+}  // namespace orthant
