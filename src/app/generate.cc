@@ -7,6 +7,8 @@
 #include "runtime/snapshot.h"
 #include "runtime/trainer.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -43,7 +45,9 @@ int generate(const GenerateArguments& arguments) {
   const std::string text =
       generate_text(model, *tokenizer, arguments.prompt, arguments.max_new_tokens,
                     {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)});
-  fmt::print("{}{}\n", arguments.prompt, text);
+  const std::string all = arguments.prompt + text + "\n";
+  // A terminal would obey what a young model happens to say; a file gets every byte.
+  fmt::print("{}", isatty(STDOUT_FILENO) == 1 ? visible_text(all) : all);
   return kDone;
 }
 

@@ -203,7 +203,7 @@ std::string draw_end_labels(const Chart& chart, const std::vector<Series>& stack
 
 std::string escape(std::string_view text) {
   std::string out;
-  for (const char c : printable(text)) {
+  for (const char c : visible_text(text)) {
     switch (c) {
       case '&':
         out += "&amp;";

@@ -10,7 +10,7 @@
 
 namespace orthant {
 
-/// Text for HTML and SVG: & < > and both quotes as entities; printable() first.
+/// Text for HTML and SVG: & < > and both quotes as entities; visible_text() first.
 std::string escape(std::string_view text);
 
 enum class Mark { kThin, kLine, kThick, kDashed, kDots };

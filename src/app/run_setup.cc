@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <utility>
 
 namespace orthant {
 namespace {
@@ -63,9 +64,10 @@ int threads_per_rank(const Config& config, int local_ranks) {
 
 TextProgress text_progress(const std::string& label) {
   const auto bar = std::make_shared<ProgressBar>(label);
-  return [bar](int64_t done, int64_t total) {
+  return [bar, finished = false](int64_t done, int64_t total) mutable {
+    if (std::exchange(finished, finished || done == total)) return;
     bar->update(done, total, 0);
-    if (done == total) bar->finish();
+    if (finished) bar->finish();
   };
 }
 
@@ -81,7 +83,7 @@ TrainingData open_training_data_together(const Config& config, const Rendezvous&
     TrainingData data = open_training_data(config, text_progress("tokenizing"));
     meeting.store.set("data-ready", "ready");
     return data;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     meeting.store.set("data-ready", error.what());
     throw;
   }

@@ -8,6 +8,7 @@
 #include "comm/process.h"
 #include "comm/rendezvous.h"
 #include "comm/spawn.h"
+#include "comm/watch.h"
 #include "runtime/memory.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
@@ -17,9 +18,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 namespace orthant {
 namespace {
@@ -61,44 +65,99 @@ void write_run_folder(const Plan& plan) {
   write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
 }
 
-// One rank, from meeting the others to the last step.
-int train_rank(const TrainArguments& arguments, const Config& config, const Launch& launch, const Rendezvous& meeting) {
-  const int threads = threads_per_rank(config, launch.local_size);
-  at::set_num_threads(threads);
-  check_agreement(meeting, print_config(config));
-  const TrainingData data = open_training_data_together(config, meeting);
-  const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
+// libtorch's errors carry a backtrace behind their first line.
+std::string without_backtrace(const std::string& text) { return text.substr(0, text.find("\nException raised")); }
 
+// Ends this rank of a failed run. All ranks tell torchrun why, one tells the user.
+[[noreturn]] void end_failed(const std::string& message, bool speak) {
+  if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
+  write_error_file(process_environment, "Error", message);
+  _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is safe
+}
+
+// Before the ranks have a Comm: whether this one is the first to fail. The store must outlive the question.
+bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
+  if (meeting.world_size == 1) return true;
+  constexpr double kOthersFail_s = 3;
+  try {
+    const Store store = meeting.store.clone();
+    const bool first = post_failure(store, message);
+    store.add("abort/heard", 1);
+    const auto start = std::chrono::steady_clock::now();
+    while (meeting.serves && store.add("abort/heard", 0) < meeting.world_size &&
+           std::chrono::steady_clock::now() - start < std::chrono::duration<double>(kOthersFail_s)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return first;
+  } catch (const CommError&) {
+    return meeting.rank <= 1;  // the store is gone, and perhaps rank 0 with it
+  }
+}
+
+TrainerOptions trainer_options(const TrainArguments& arguments, const Config& config, const Launch& launch) {
   TrainerOptions options;
-  options.threads = threads;
+  options.threads = threads_per_rank(config, launch.local_size);
   options.launcher = launch.launcher;
   options.resume_command = resume_command(arguments);
   options.sample_command = sample_command(arguments, config);
   if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
-  if (meeting.rank == 0) {
-    if (!arguments.resume) set_aside_earlier_run(config);
-    write_run_folder(plan);
-  }
+  return options;
+}
 
-  Comm comm(plan.mesh, meeting.rank, meeting, {.timeout_s = config.run.timeout_s});
+CommOptions comm_options(const TrainArguments& arguments, const Config& config) {
+  CommOptions options;
+  options.timeout_s = config.run.timeout_s;
+  options.silence_s = std::min(options.silence_s, config.run.timeout_s);
+  options.on_failure = [arguments, config](const std::string& message, bool speak) {
+    end_failed(message + "\n" + advice_after_failure(config, resume_command(arguments)), speak);
+  };
+  return options;
+}
+
+// One rank, from meeting the others to the last step.
+int train_rank(const TrainArguments& arguments, const Config& config, const Launch& launch, const Rendezvous& meeting) {
+  std::optional<Comm> comm;
   try {
+    at::set_num_threads(threads_per_rank(config, launch.local_size));
+    check_agreement(meeting, print_config(config));
+    const TrainingData data = open_training_data_together(config, meeting);
+    const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
+    const TrainerOptions options = trainer_options(arguments, config, launch);
+    if (meeting.rank == 0) {
+      if (!arguments.resume) set_aside_earlier_run(config);
+      write_run_folder(plan);
+    }
+    comm.emplace(plan.mesh, meeting.rank, meeting, comm_options(arguments, config));
     catch_stop_signals();
-    Trainer trainer(plan, data, comm, options);
+    Trainer trainer(plan, data, *comm, options);
     const int code = trainer.run();
     if (meeting.rank == 0) write_report(config.job.dump_folder);
     return code;
   } catch (const std::exception& error) {
+    const std::string text = without_backtrace(error.what());
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
-    const std::string text = error.what();
-    const std::string message =
-        lost_peer ? text + "\n" + advice_after_failure(config, options.resume_command) : text.substr(0, text.find("\nException raised"));
-    if (comm.abort(text)) {
-      std::fprintf(stderr, "error: %s\n", message.c_str());
-      write_error_file(process_environment, "Error", message);
-    }
-    std::fflush(nullptr);
-    _exit(kFailed);  // other threads may be stuck in a collective: no destructor is safe
+    const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
+    end_failed(text + advice, comm ? comm->abort(text) : first_to_fail(meeting, text));
   }
+}
+
+// A launcher made us a rank. Ranks that cannot read their run file still agree on which of them says so.
+int train_launched(const TrainArguments& arguments, const Launch& launch) {
+  constexpr double kMeet_s = 60, kMeetAfterFailure_s = 5;
+  Config config;
+  try {
+    config = load_run(arguments);
+  } catch (const Error& error) {
+    bool speak = true;
+    try {
+      speak = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
+    } catch (const Error&) {  // alone: then it is for us to speak
+    }
+    end_failed(error.what(), speak);
+  }
+  if (!arguments.print_config) return train_rank(arguments, config, launch, connect(launch, kMeet_s));
+  if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
+  return kDone;
 }
 
 int dry_run(const Config& config, const TrainingData& data, const Plan& plan, const TrainArguments& arguments) {
@@ -123,10 +182,9 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
     return train_rank(arguments, config, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
                       {.store = Store::in_process(), .in_process = true});
   }
-  std::vector<std::string> command = arguments.command;
-  command[0] = "/proc/self/exe";
-  return run_local_ranks(command, ranks,
-                         {.threads_per_rank = threads_per_rank(config, ranks),
+  return run_local_ranks(arguments.command, ranks,
+                         {.program = "/proc/self/exe",
+                          .threads_per_rank = threads_per_rank(config, ranks),
                           .advice = [&] { return advice_after_failure(config, resume_command(arguments)); }});
 }
 
@@ -135,14 +193,11 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
 int train(const TrainArguments& arguments) {
   die_with_parent();
   install_counting_allocator();
-  Config config = load_run(arguments);
-  if (arguments.print_config) {
-    std::fputs(print_config(config).c_str(), stdout);
-    return kDone;
-  }
-  const auto launch = detect_launch(process_environment, parent_key());
-  if (!launch) return train_locally(arguments, config);
-  return train_rank(arguments, config, *launch, connect(*launch));
+  if (const auto launch = detect_launch(process_environment, parent_key())) return train_launched(arguments, *launch);
+  const Config config = load_run(arguments);
+  if (!arguments.print_config) return train_locally(arguments, config);
+  std::fputs(print_config(config).c_str(), stdout);
+  return kDone;
 }
 
 }  // namespace orthant

@@ -46,12 +46,17 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
 
 }  // namespace
 
-std::string Session::first_not_finite(int64_t step) const {
-  at::NoGradGuard no_grad;
+std::string Session::first_weight_not_finite() const {
   for (size_t i = 0; i < weights_.parameters().size(); ++i) {
     if (!finite(weights_.master(i))) return "the weight " + weights_.parameters()[i].name;
   }
-  std::string found;
+  return "";
+}
+
+std::string Session::first_not_finite(int64_t step) const {
+  at::NoGradGuard no_grad;
+  std::string found = first_weight_not_finite();
+  if (!found.empty()) return found;
   const Primitives inner = fused_primitives();
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found), {});
   for (size_t i = 0; i < share_.microbatches.size() && found.empty(); ++i) {

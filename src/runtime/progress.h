@@ -83,7 +83,7 @@ struct Summary {
 
 /// The text as something a terminal or a page can show: valid UTF-8 (a replacement character for each byte that is
 /// not), no control characters but newline and tab. Generated text may hold anything.
-std::string printable(std::string_view text);
+std::string visible_text(std::string_view text);
 
 /// The closing summary, lines ended by newlines. The commands stand alone on their lines, ready to be copied.
 std::string summary(const Summary& summary, const TerminalStyle& style);

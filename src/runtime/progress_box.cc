@@ -154,14 +154,14 @@ std::string summary(const Summary& s, const TerminalStyle& style) {
   for (const auto& [label, command] : commands) {
     if (!command->empty()) out += fmt::format("\n{}\n  {}\n", dim(label, style), bold(*command, style));
   }
-  if (const std::string sample = printable(s.sample_text); !trim(sample).empty()) {
+  if (const std::string sample = visible_text(s.sample_text); !trim(sample).empty()) {
     out += fmt::format("\n{}\n", dim("A sample:", style));
     for (const auto& line : split(trim(sample), '\n')) out += line.empty() ? "\n" : "  " + line + "\n";
   }
   return out;
 }
 
-std::string printable(std::string_view text) {
+std::string visible_text(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };

@@ -52,6 +52,8 @@ class Session {
   /// The first tensor that is not finite: a weight, then what forward makes of the batch of that step, in order. Empty
   /// when this rank sees none.
   std::string first_not_finite(int64_t step) const;
+  /// "the weight NAME" of the first one that is not finite, or nothing.
+  std::string first_weight_not_finite() const;
 
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }

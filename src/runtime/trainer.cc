@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "checkpoint/retention.h"
 #include "runtime/memory.h"
 #include "runtime/stop.h"
 
@@ -152,7 +153,23 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save() {
   comm_.set_activity(fmt::format("saving step {}", progress_.step));
-  if (comm_.rank() == 0) checkpoint_ = save_snapshot(plan_, data_, session_, progress_);
+  if (comm_.rank() == 0) {
+    // What cannot be gone on from must not take the place of a checkpoint that can.
+    if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
+      throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", progress_.step, weight, way_out()));
+    }
+    checkpoint_ = save_snapshot(plan_, data_, session_, progress_);
+  } else {
+    checkpoint_ = plan_.config.job.dump_folder + "/checkpoints/" + step_name(progress_.step);
+  }
+}
+
+std::string Trainer::way_out() const {
+  if (checkpoint_.empty()) {
+    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or look at the data.";
+  }
+  return fmt::format("The last good checkpoint is {}; go on from it with a lower optimizer.lr:\n  {}", checkpoint_,
+                     options_.resume_command);
 }
 
 void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
@@ -161,12 +178,8 @@ void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
   // The sums are the same everywhere, but only the rank whose data it was can see where it began: let that one speak.
   const bool seen_in_forward = !found.empty() && found.rfind("the gradient", 0) != 0;
   if (!seen_in_forward) std::this_thread::sleep_for(std::chrono::seconds(2));
-  const std::string way_out =
-      checkpoint_.empty() ? "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or look at the data."
-                          : fmt::format("The last good checkpoint is {}; go on from it with a lower optimizer.lr:\n  {}",
-                                        checkpoint_, options_.resume_command);
   throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}", step,
-                          result.loss, result.norm, found.empty() ? "none on this rank" : found, comm_.rank(), way_out));
+                          result.loss, result.norm, found.empty() ? "none on this rank" : found, comm_.rank(), way_out()));
 }
 
 Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
@@ -207,10 +220,14 @@ std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, 
 }
 
 std::string Trainer::sample() const {
-  const int64_t room = plan_.architecture.max_position_embeddings - plan_.config.training.seq_len / 4;
-  const int64_t length = std::clamp<int64_t>(room, 16, 240);
-  return data_.opening + generate_text(session_.model(), *data_.tokenizer, data_.opening, length,
-                                       {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
+  // Half of the context for the prompt at most, so that there is room for what follows.
+  constexpr int64_t kNewTokens = 240;
+  auto prompt = data_.tokenizer->encode(data_.opening);
+  const auto half = static_cast<size_t>(std::max<int64_t>(1, plan_.architecture.max_position_embeddings / 2));
+  prompt.resize(std::min(prompt.size(), half));
+  const std::string opening = data_.tokenizer->decode(prompt);
+  return opening + generate_text(session_.model(), *data_.tokenizer, opening, kNewTokens,
+                                 {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
 }
 
 void Trainer::finish(bool complete) {
@@ -247,7 +264,7 @@ void Trainer::finish(bool complete) {
   if (complete) {
     s.sample_text = sample();
     s.sample_command = options_.sample_command;
-    std::ofstream(config.job.dump_folder + "/sample.txt") << s.sample_text << "\n";
+    std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
     s.report = config.job.dump_folder + "/report.html";
   } else {
     s.resume_command = options_.resume_command;

@@ -40,6 +40,7 @@ class Trainer {
   void step(int64_t step);
   void validate(int64_t step);
   void save();
+  std::string way_out() const;  // of a run whose numbers are not finite
   [[noreturn]] void stop_on_not_finite(int64_t step, const StepResult& result);
   void print_banner() const;
   void finish(bool complete);

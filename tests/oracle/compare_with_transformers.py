@@ -1,0 +1,286 @@
+"""Our LLaMA against Hugging Face's: logits, loss and every gradient of random models; then our checkpoint over there.
+
+compare_with_transformers.py --build BUILD [--packages FOLDER]
+
+Exit code 77 says: skipped, because transformers cannot be imported here. FOLDER is searched for packages first, which is
+how a second major version of transformers stands beside the first.
+"""
+import argparse
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+EPSILON = 2.0**-24  # float32, round to nearest
+LOGITS_BOUND = 1e-5
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+
+def use_the_tests_python(arguments):
+    """The tests' packages stand in .venv; another python starts that one in its place."""
+    venv = SOURCE / ".venv"
+    if (venv / "bin/python3").exists() and pathlib.Path(sys.prefix).resolve() != venv.resolve():
+        os.execv(venv / "bin/python3", [str(venv / "bin/python3"), __file__, *sys.argv[1:]])
+    if arguments.packages:
+        sys.path.insert(0, arguments.packages)  # before .venv's own
+
+
+def import_or_skip(packages=None):
+    global torch, transformers, load_file, save_file
+    if packages and not pathlib.Path(packages).exists():
+        print(f"skipped: there is no {packages}; `make test` installs this version of transformers there from PyPI")
+        sys.exit(SKIPPED)
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        import torch
+        import transformers
+        from safetensors.torch import load_file, save_file
+        from transformers import LlamaConfig, LlamaForCausalLM  # noqa: F401
+    except ImportError as error:
+        print(f"skipped: Hugging Face transformers cannot be imported ({error}); `make test` installs it from PyPI")
+        sys.exit(SKIPPED)
+    if packages:
+        assert transformers.__file__.startswith(packages), transformers.__file__
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+
+
+CASES = {
+    "grouped-query": dict(),
+    "tied": dict(tie_word_embeddings=True, num_key_value_heads=4),
+    "one key-value head, no rotation of the usual base": dict(num_key_value_heads=1, rope_theta=500.0),
+    "llama3 rope": dict(
+        rope_scaling=dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                          original_max_position_embeddings=16)),
+    "linear rope": dict(rope_scaling=dict(rope_type="linear", factor=4.0)),
+    "head_dim beside hidden_size": dict(head_dim=20, tie_word_embeddings=True),
+}
+
+
+def hugging_face_model(options, seed):
+    torch.manual_seed(seed)
+    sizes = dict(vocab_size=131, hidden_size=48, intermediate_size=88, num_hidden_layers=3, num_attention_heads=4,
+                 num_key_value_heads=2, max_position_embeddings=96, rms_norm_eps=1e-5, initializer_range=0.1,
+                 tie_word_embeddings=False, rope_theta=10000.0)
+    sizes.update(options)
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        rope = sizes.pop("rope_scaling", dict(rope_type="default"))
+        sizes["rope_parameters"] = dict(rope, rope_theta=sizes.pop("rope_theta"))
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    for name, parameter in model.named_parameters():  # gains all one would hide where they are used
+        if name.endswith("norm.weight"):
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+    return model.eval()
+
+
+def random_batch(config, seed):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, config.vocab_size, (3, 80), generator=generator)
+    labels = torch.roll(tokens, -1, dims=1)  # ours are shifted already; Hugging Face's own loss shifts itself
+    labels[:, -1] = -100
+    labels[1, 30:41] = -100
+    return tokens, labels
+
+
+def theirs(model, tokens, labels):
+    model.zero_grad()
+    logits = model(tokens).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    loss.backward()
+    out = {"logits": logits.detach(), "loss": loss.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        out["gradient." + name] = parameter.grad
+    return out
+
+
+def ours(build, directory, tokens, labels, primitives, scratch, dtype="float32"):
+    save_file({"tokens": tokens, "labels": labels}, scratch / "batch.safetensors")
+    result = scratch / "ours.safetensors"
+    subprocess.run([build / "tests/llama_gradients", directory, scratch / "batch.safetensors", result, primitives, dtype],
+                   check=True, timeout=120)
+    return load_file(result)
+
+
+def gradient_bound(config):
+    """Of |ours - theirs| / |theirs|, norms of one tensor, in float32.
+
+    From a weight's use to the loss and back lie at most 2 (9 L + 3) operators in a row (a block: norm, product, rotation,
+    attention's two products and softmax, product, norm, product, gate, product). Each sums at most n numbers, n the largest
+    size of the model or the number of tokens. Rounding errors are independent, so that both sums add up like a random
+    walk: sqrt(operators) sqrt(n) epsilon. Both sides make them: twice that.
+    """
+    longest = max(config.vocab_size, config.intermediate_size, config.hidden_size, 3 * 80)
+    return 2 * math.sqrt(2 * (9 * config.num_hidden_layers + 3)) * math.sqrt(longest) * EPSILON
+
+
+def differences(mine, other, config):
+    """Everything beyond its bound, as text; and the worst relative error of a gradient."""
+    problems, worst = [], 0.0
+    if set(mine) != set(other):
+        return [f"other tensors: {sorted(set(mine) ^ set(other))}"], math.inf
+    logits = (mine["logits"] - other["logits"]).abs().max().item()
+    if not logits <= LOGITS_BOUND:
+        problems.append(f"logits differ by {logits:.3g}, bound {LOGITS_BOUND}")
+    for name in sorted(other):
+        if name == "logits":
+            continue
+        a, b = mine[name].double(), other[name].double()
+        error = ((a - b).norm() / b.norm()).item()
+        worst = max(worst, error)
+        if not error <= gradient_bound(config):
+            problems.append(f"{name} differs by {error:.3g} of its norm, bound {gradient_bound(config):.3g}")
+    return problems, worst
+
+
+def compare_random_models(build, scratch):
+    for number, (name, options) in enumerate(CASES.items()):
+        model = hugging_face_model(options, seed=number)
+        directory = scratch / f"model-{number}"
+        model.save_pretrained(directory)
+        tokens, labels = random_batch(model.config, seed=100 + number)
+        want = theirs(model, tokens, labels)
+        for primitives in ("plain", "fused"):
+            problems, worst = differences(ours(build, directory, tokens, labels, primitives, scratch), want, model.config)
+            print(f"{name}, {primitives}: worst relative error {worst:.2g}, bound {gradient_bound(model.config):.2g}")
+            assert not problems, f"{name}, {primitives}: " + "; ".join(problems)
+
+
+def planted(directory, scratch, change):
+    """A copy of the directory with one thing wrong."""
+    copy = scratch / "planted"
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(directory, copy)
+    tensors = load_file(copy / "model.safetensors")
+    config = json.loads((copy / "config.json").read_text())
+    change(tensors, config)
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+def swap_queries_and_keys(tensors, config):
+    q, k = "model.layers.1.self_attn.q_proj.weight", "model.layers.1.self_attn.k_proj.weight"
+    tensors[q], tensors[k] = tensors[k].clone(), tensors[q].clone()
+
+
+def other_rope_base(tensors, config):
+    for place in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
+        if "rope_theta" in place:
+            place["rope_theta"] = 9000.0
+
+
+def interleaved_rotation(tensors, config):
+    """Rotary pairs (0,1), (2,3) ... instead of the two halves: the other convention that is in use."""
+    q = "model.layers.0.self_attn.q_proj.weight"
+    head = tensors[q].shape[0] // config["num_attention_heads"]
+    tensors[q] = tensors[q].view(-1, head // 2, 2, tensors[q].shape[1]).transpose(1, 2).reshape(tensors[q].shape).clone()
+
+
+def fail_when_planted(build, scratch):
+    """The negative controls: each mistake must be seen, in the logits and in a gradient."""
+    model = hugging_face_model(dict(num_key_value_heads=4), seed=50)
+    directory = scratch / "control"
+    model.save_pretrained(directory)
+    tokens, labels = random_batch(model.config, seed=51)
+    want = theirs(model, tokens, labels)
+    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation):
+        wrong = planted(directory, scratch, change)
+        problems, worst = differences(ours(build, wrong, tokens, labels, "fused", scratch), want, model.config)
+        seen = {problem.split()[0].split(".")[0] for problem in problems}
+        assert {"logits", "gradient"} <= seen, f"{change.__name__} was not noticed: {problems}"
+        print(f"negative control {change.__name__}: seen, worst relative error {worst:.2g}")
+
+
+def train_a_little(build, scratch, dtype, extra):
+    (scratch / "text.txt").write_text("".join(
+        f"The {('red', 'green', 'blue')[i % 3]} door number {i * i % 97} leads to room {i % 13}.\n\n" for i in range(600)))
+    folder = scratch / f"run-{dtype}"
+    (scratch / "run.toml").write_text(f"""
+[job]
+dump_folder = "{folder}"
+[run]
+ranks = 1
+[model]
+hidden_size = 48
+intermediate_size = 96
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 128
+[data]
+path = ["{scratch}/text.txt"]
+[training]
+steps = 30
+seq_len = 64
+global_batch_size = 4
+dtype = "{dtype}"
+[optimizer]
+lr = 1e-2
+[lr_scheduler]
+warmup_steps = 2
+[validation]
+freq = 0
+""")
+    subprocess.run([build / "orthant", "train", scratch / "run.toml", *extra], check=True, stdout=subprocess.DEVNULL,
+                   timeout=300)
+    return folder
+
+
+def our_checkpoint_over_there(build, scratch):
+    for dtype, extra in (("float32", []),
+                         ("float64", ["--model.tie_word_embeddings", "model.rope_scaling_type=llama3",
+                                      "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16"])):
+        folder = train_a_little(build, scratch, dtype, extra)
+        directory = folder / "checkpoints/latest"
+        model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+        assert type(model).__name__ == "LlamaForCausalLM"
+        tokens, labels = random_batch(model.config, seed=7)
+        problems, worst = differences(ours(build, directory, tokens, labels, "fused", scratch),
+                                      theirs(model, tokens, labels), model.config)
+        assert not problems, f"our {dtype} checkpoint there: " + "; ".join(problems)
+        same_text(build, folder, model)
+        same_tokens(directory)
+        print(f"our {dtype} checkpoint there: worst relative error {worst:.2g}, the same text and tokens")
+
+
+def same_text(build, folder, model):
+    """The likeliest tokens, one after another: theirs with their cache, ours with ours."""
+    prompt = "The red door number"
+    there = model.generate(torch.tensor([list(prompt.encode())]), max_new_tokens=40, do_sample=False)[0].tolist()
+    there = bytes(token for token in there if token < 256)
+    here = subprocess.run([build / "orthant", "generate", folder, "--prompt", prompt, "--max-new-tokens", "40",
+                           "--temperature", "0"], check=True, capture_output=True, timeout=120).stdout
+    assert here.rstrip(b"\n") == there.rstrip(b"\n"), f"ours {here!r}, theirs {there!r}"
+    assert len(there) > len(prompt) + 5, there
+
+
+def same_tokens(directory):
+    text = "Grüße, <b>\n\n\t0123 and more"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    assert tokenizer(text, add_special_tokens=False)["input_ids"] == list(text.encode()), tokenizer(text)
+    assert tokenizer.decode(list(text.encode())) == text
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--packages")
+    arguments = parser.parse_args()
+    use_the_tests_python(arguments)
+    import_or_skip(arguments.packages)
+    print(f"transformers {transformers.__version__}, torch {torch.__version__}")
+    with tempfile.TemporaryDirectory(prefix="orthant-oracle-") as folder:
+        scratch = pathlib.Path(folder)
+        compare_random_models(arguments.build, scratch)
+        fail_when_planted(arguments.build, scratch)
+        our_checkpoint_over_there(arguments.build, scratch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Run files and command lines that ask for the impossible: what, where, and the nearest thing that is possible."""
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+from orthant_process import ProcessTest
+
+
+class RunFile(ProcessTest):
+    def line_of(self, start):
+        lines = (self.folder / "run.toml").read_text().splitlines()
+        return next(number for number, line in enumerate(lines, 1) if line.startswith(start))
+
+    def append(self, section, line):
+        path = self.folder / "run.toml"
+        path.write_text(path.read_text().replace(f"[{section}]\n", f"[{section}]\n{line}\n"))
+        return f"run.toml:{self.line_of(line)}"
+
+    def test_misspelt_key(self):
+        place = self.append("training", "seq_length = 64")
+        for command in ("train", "plan", "verify"):
+            self.assert_says(self.orthant(command, "run.toml"), 1, "training.seq_length", place, "training.seq_len")
+
+    def test_misspelt_key_on_the_command_line(self):
+        result = self.train("--training.step", "5")
+        self.assert_says(result, 2, "training.step", "training.steps", "usage:")
+        self.assert_says(self.train("--resum"), 2, "--resum", "--resume")
+        self.assert_says(self.orthant("trian", "run.toml"), 2, "trian", "train")
+
+    def test_wrong_type_and_range(self):
+        self.assert_says(self.train("training.steps=many"), 2, "training.steps", "many")
+        self.write_run_file(steps='"ten"')
+        self.assert_says(self.train(), 1, "training.steps", f"run.toml:{self.line_of('steps')}")
+        self.write_run_file(lr="-1.0")
+        self.assert_says(self.train(), 1, "optimizer.lr", "run.toml:")
+
+    def test_contradictions(self):
+        for setting, *parts in (
+                ("training.local_batch_size=9", "training.local_batch_size = 9", "training.global_batch_size = 5"),
+                ("model.num_key_value_heads=3", "model.num_key_value_heads = 3", "num_attention_heads = 4", "1, 2 or 4"),
+                ("training.seq_len=500", "training.seq_len = 500", "max_position_embeddings = 128"),
+                ("parallelism.data_parallel_degree=3", "parallelism.data_parallel_degree = 3", "2 ranks", "try 2"),
+                ("parallelism.zero_stage=2", "parallelism.zero_stage = 2", "set it to 0"),
+                ("model.vocab_size=100", "model.vocab_size = 100", "257"),
+                ("training.seed_weights=false", "training.seed_weights", "model.from")):
+            with self.subTest(setting):
+                self.assert_says(self.train(setting), 1, "command line", *parts)
+        self.assertFalse((self.dump / "metrics.jsonl").exists())
+
+    def test_the_same_answer_under_a_launcher(self):
+        self.append("training", "seq_length = 64")
+        environment = {"WORLD_SIZE": "1", "RANK": "0"}
+        self.assert_says(self.train(env=environment), 1, "training.seq_length", "training.seq_len")
+
+    def test_no_such_run_file(self):
+        self.assert_says(self.orthant("train", "nowhere.toml"), 1, "nowhere.toml")
+        (self.folder / "broken.toml").write_text("[training]\nsteps = = 3\n")
+        self.assert_says(self.orthant("train", "broken.toml"), 1, "broken.toml:2")
+
+    def test_a_folder_that_cannot_be_written(self):
+        (self.folder / "file").write_text("")
+        for ranks in (1, 2):
+            self.assert_says(self.train("job.dump_folder=file/run", f"run.ranks={ranks}"), 1, "file/run")
+        self.assert_says(self.train("job.dump_folder=/proc/run"), 1, "/proc/run")
+
+
+class ModelFrom(ProcessTest):
+    def test_no_model_there(self):
+        self.assert_says(self.train("model.from=nowhere"), 1, "model.from", "nowhere", "not a directory")
+        (self.folder / "empty").mkdir()
+        self.assert_says(self.train("model.from=empty"), 1, "model.from", "empty", "config.json")
+
+    def model(self, **changes):
+        self.train_well("training.steps=2", "validation.freq=0")
+        path = self.latest() / "config.json"
+        config = json.loads(path.read_text())
+        config.update(changes)
+        path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+        return f"model.from={self.latest()}"
+
+    def test_another_kind_of_model(self):
+        source = self.model(model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"])
+        self.assert_says(self.train(source, "job.dump_folder=other"), 1, "config.json", "model_type", "gpt_neox")
+
+    def test_a_size_that_is_not_the_tensors(self):
+        source = self.model(intermediate_size=96)
+        result = self.train(source, "job.dump_folder=other", "training.seed_weights=false")
+        self.assert_says(result, 1, "gate_proj", "[64, 32]", "[96, 32]")
+
+    def test_json_that_is_none(self):
+        source = self.model()
+        (self.latest() / "config.json").write_text('{"hidden_size": 32,')
+        self.assert_says(self.train(source, "job.dump_folder=other"), 1, "config.json")
+
+    def test_sizes_and_weights_come_along(self):
+        """The control: nothing is changed, and the model is taken as it is."""
+        source = self.model()
+        saved = pathlib.Path(os.fspath(self.latest()))
+        self.train_well(source, "job.dump_folder=other", "training.seed_weights=false", "model.hidden_size=64",
+                        "training.steps=2")
+        config = json.loads((self.latest(self.folder / "other") / "config.json").read_text())
+        self.assertEqual(config["hidden_size"], json.loads((saved / "config.json").read_text())["hidden_size"])
+        self.assertNotEqual(self.losses()[0], self.losses(self.folder / "other")[0])
+
+    def test_generate_from_something_odd(self):
+        self.assert_says(self.orthant("generate", "nowhere", "--prompt", "a"), 1, "nowhere")
+        self.assert_says(self.orthant("generate", ".", "--prompt", "a"), 1, "config.json")
+        self.assert_says(self.orthant("report", "nowhere"), 1, "nowhere")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,149 @@
+"""Checkpoints that are damaged, missing, of another run, or cannot be written."""
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import unittest
+
+from orthant_process import ProcessTest, text
+
+
+def tree(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Damaged(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.train_well()
+
+    def assert_refused(self, *parts):
+        before = tree(self.dump)
+        for ranks in (1, 2):
+            result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}")
+            self.assert_says(result, 1, *parts)
+            self.assertNotIn("step    11", result.out)
+        after = tree(self.dump)
+        self.assertEqual({name: after[name] for name in before if name.name in ("metrics.jsonl", "model.safetensors")},
+                         {name: before[name] for name in before if name.name in ("metrics.jsonl", "model.safetensors")})
+
+    def test_one_bit(self):
+        for name in ("model.safetensors", "orthant/optimizer.safetensors"):
+            with self.subTest(name):
+                path = self.latest() / name
+                whole = path.read_bytes()
+                flipped = bytearray(whole)
+                flipped[len(whole) // 2] ^= 1
+                path.write_bytes(flipped)
+                self.assert_refused(name, "offset", "step-000005", "move")
+                path.write_bytes(whole)
+        self.train_well("training.steps=12", "--resume")  # the control: whole again, and it goes on
+
+    def test_cut_short(self):
+        path = self.latest() / "model.safetensors"
+        size = path.stat().st_size
+        os.truncate(path, size - 1000)
+        self.assert_refused("model.safetensors", f"{size}", f"{size - 1000}", "step-000005")
+
+    def test_a_file_is_missing(self):
+        (self.latest() / "orthant/optimizer.safetensors").unlink()
+        self.assert_refused("optimizer.safetensors", "step-000005")
+
+    def test_the_way_out_that_the_message_names(self):
+        path = self.latest() / "model.safetensors"
+        os.truncate(path, 100)
+        self.assert_refused("step-000005", str(self.latest().name))
+        shutil.move(self.latest(), self.folder / "away")
+        result = self.train_well("training.steps=12", "--resume")
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 13)))
+        self.assertIn("step-000005", result.out)
+
+    def test_none_is_whole(self):
+        for member in (self.dump / "checkpoints").glob("step-*"):
+            os.truncate(member / "model.safetensors", 100)
+        self.assert_refused("no whole checkpoint")
+
+
+class Another(ProcessTest):
+    def setUp(self):
+        super().setUp()
+        self.train_well("training.steps=5")
+
+    def test_another_model_batch_or_precision(self):
+        for setting, *parts in (("model.hidden_size=64", "model.hidden_size = 64", "32"),
+                                ("model.tie_word_embeddings=true", "model.tie_word_embeddings"),
+                                ("training.dtype=float64", "training.dtype = ", "float32"),
+                                ("training.seed=5", "training.seed = 5", "1234"),
+                                ("training.global_batch_size=6", "training.global_batch_size = 6", "5")):
+            for ranks in (1, 2):
+                with self.subTest(setting, ranks=ranks):
+                    result = self.train(setting, "training.steps=8", "--resume", f"run.ranks={ranks}")
+                    self.assert_says(result, 1, "command line", "step-000005", "job.dump_folder", *parts)
+        self.assertEqual(len(self.losses()), 5)
+
+    def test_other_data(self):
+        (self.folder / "text.txt").write_text(text(500))
+        self.assert_says(self.train("training.steps=8", "--resume"), 1, "data.path", "run.toml:", "step-000005")
+        self.assertEqual(len(self.losses()), 5)
+
+    def test_what_may_change(self):
+        self.train_well("training.steps=7", "--resume", "optimizer.lr=1e-3", "run.ranks=3", "checkpoint.interval=1")
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 8)))
+
+    def test_nothing_left_to_do(self):
+        before = self.weights()
+        self.train_well("training.steps=5", "--resume")
+        self.assertEqual(self.weights(), before)
+
+    def test_no_checkpoint(self):
+        for ranks in (1, 2):
+            result = self.train("job.dump_folder=other", "--resume", f"run.ranks={ranks}")
+            self.assert_says(result, 1, "--resume", "no checkpoint in other/checkpoints", "without --resume")
+
+
+class FullDisk(ProcessTest):
+    def assert_whole_and_resumable(self, *arguments):
+        self.assertEqual(sorted(path.name for path in (self.dump / "checkpoints").iterdir()), ["latest", "step-000005"])
+        self.train_well("training.steps=12", "--resume", *arguments)
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 13)))
+
+    def test_no_file_may_grow_so_large(self):
+        self.train_well("training.steps=5")
+        before = tree(self.latest())
+        limit = (self.latest() / "orthant/optimizer.safetensors").stat().st_size // 2
+
+        def set_limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        for ranks in (1, 2):
+            # Python ignores SIGXFSZ, and so does then the program: write() fails, as on a full disk.
+            result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}", preexec_fn=set_limit,
+                                restore_signals=False)
+            self.assert_says(result, 1, "saving the checkpoint of step 10", "File too large", "offset", "step-000005",
+                             "untouched")
+            self.assertEqual(tree(self.latest()), before)
+        self.assert_whole_and_resumable()
+
+    def test_full_disk(self):
+        disk = self.folder / "disk"
+        disk.mkdir()
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk],
+                                               capture_output=True).returncode != 0:
+            self.skipTest("only root may mount the small disk that this test fills")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        self.dump = disk / "run"
+        settings = [f"job.dump_folder={self.dump}", "metrics.enable_tensorboard=false"]
+        self.train_well("training.steps=5", *settings)
+        before = tree(self.latest())
+        free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        (disk / "filler").write_bytes(bytes(free - 200_000))  # room for metrics and plan, not for another checkpoint
+        result = self.train("training.steps=12", "--resume", *settings)
+        self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "untouched")
+        self.assertEqual(tree(self.latest()), before)
+        (disk / "filler").unlink()
+        self.assert_whole_and_resumable(*settings)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

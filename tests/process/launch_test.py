@@ -1,0 +1,178 @@
+"""Starting runs: by ourselves, under torchrun and mpirun, by hand; and what a whole run leaves behind."""
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tomllib
+import unittest
+
+from orthant_process import ORTHANT, ProcessTest, torchrun
+
+STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu",
+               "peak_memory_bytes"}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class WholeRun(ProcessTest):
+    def test_two_local_ranks_leave_everything(self):
+        result = self.train_well()
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 11)))
+        self.assertLess(self.losses()[-1][1], self.losses()[0][1] - 0.5)
+        for record in self.steps():
+            self.assertLessEqual(STEP_FIELDS, set(record))
+            self.assertNotIn(None, [record[field] for field in STEP_FIELDS])
+        validations = [r for r in self.records() if "validation_loss" in r]
+        self.assertEqual([r["step"] for r in validations], [5, 10])
+        self.assertTrue(all(0 < r["bits_per_byte"] < 9 for r in validations))
+
+        self.assertEqual({path.name for path in self.dump.iterdir()},
+                         {"config.toml", "metrics.jsonl", "plan.json", "schedule.svg", "tb", "checkpoints", "report.html",
+                          "sample.txt", "data"})
+        self.assertEqual(sorted(path.name for path in (self.dump / "checkpoints").iterdir()),
+                         ["latest", "step-000005", "step-000010"])
+        self.assertEqual(self.latest().name, "step-000010")
+        self.assertEqual({path.name for path in self.latest().iterdir()},
+                         {"config.json", "generation_config.json", "model.safetensors", "orthant", "tokenizer.json",
+                          "tokenizer_config.json"})
+        self.assertEqual({path.name for path in (self.latest() / "orthant").iterdir()},
+                         {"optimizer.safetensors", "state.json", "config.toml", "manifest.json"})
+        self.assertGreater(sum(path.stat().st_size for path in (self.dump / "tb").iterdir()), 500)
+        self.assertIn("<svg", (self.dump / "report.html").read_text())
+        self.assertNotIn("src=\"http", (self.dump / "report.html").read_text())
+        self.assertGreater(len((self.dump / "sample.txt").read_text()), 20)
+        self.assertEqual(json.loads((self.dump / "plan.json").read_text())["ranks"], 2)
+
+        for said in ("step", "run/report.html", "run/checkpoints/step-000010", "orthant generate run"):
+            self.assertIn(said, result.out)
+
+    def test_the_effective_run_file_makes_the_same_run(self):
+        self.train_well("training.steps=4", "--optimizer.lr", "2e-2")
+        saved = (self.dump / "config.toml").read_text()
+        values = tomllib.loads(saved)
+        self.assertEqual((values["training"]["steps"], values["optimizer"]["lr"]), (4, 2e-2))
+        self.assertIn("run.toml:", saved)
+        self.assertIn("command line", saved)
+        (self.folder / "again.toml").write_text(saved)
+        again = self.orthant("train", "again.toml", "job.dump_folder=again")
+        self.assertEqual(again.code, 0, again)
+        self.assertEqual(self.losses(), self.losses(self.folder / "again"))
+        self.assertEqual(self.weights(), self.weights(self.folder / "again"))
+
+    def test_any_number_of_ranks_trains_the_same_model(self):
+        losses = {}
+        for ranks in (1, 2, 3):
+            dump = self.folder / f"run-{ranks}"
+            self.train_well(f"run.ranks={ranks}", f"job.dump_folder={dump}", "training.dtype=float64")
+            losses[ranks] = self.losses(dump)
+        for ranks in (2, 3):
+            for (_, one), (_, many) in zip(losses[1], losses[ranks], strict=True):
+                # The loss crosses ranks in the gradients' dtype; nats of order one.
+                self.assertAlmostEqual(one, many, delta=1e-10)
+        self.assertNotEqual(losses[1][0], losses[1][1])
+
+    def test_a_second_run_sets_the_first_aside(self):
+        self.train_well("training.steps=3")
+        first = self.losses()
+        result = self.train_well("training.steps=2", "training.seed=5")
+        self.assertIn("run/earlier/1", result.err)
+        self.assertEqual(self.losses(self.dump / "earlier/1"), first)
+        self.assertEqual(len(self.losses()), 2)
+
+    def test_dry_run_and_print_config_start_nothing(self):
+        for flag in ("--dry-run", "--print-config"):
+            result = self.train_well(flag)
+            self.assertFalse((self.dump / "metrics.jsonl").exists())
+            self.assertIn("32", result.out)
+
+    def test_generate_report_verify_and_plan_take_it_from_there(self):
+        self.train_well()
+        texts = [self.orthant("generate", "run", "--prompt", "The red", "--max-new-tokens", "20", "--seed", "3")
+                 for _ in range(2)]
+        self.assertEqual(texts[0].code, 0, texts[0])
+        self.assertEqual(texts[0].out, texts[1].out)
+        self.assertTrue(texts[0].out.startswith("The red"))
+        self.assertEqual(self.orthant("report", "run").code, 0)
+        verified = self.orthant("verify", "run.toml", "--json")
+        self.assertEqual(verified.code, 0, verified)
+        self.assertTrue(json.loads(verified.out)["ok"])
+        planned = json.loads(self.orthant("plan", "run.toml", "--json").out)
+        self.assertEqual(planned["ranks"], 2)
+
+
+class Launchers(ProcessTest):
+    def under(self, command, dump):
+        result = self.start([*command, ORTHANT, "train", "run.toml", f"job.dump_folder={dump}"]).result()
+        self.assertEqual(result.code, 0, result)
+        return self.losses(self.folder / dump)
+
+    def test_torchrun(self):
+        if not torchrun():
+            self.skipTest("there is no torchrun: torch came without its scripts")
+        self.train_well()
+        command = [torchrun(), "--no-python", "--nproc-per-node", "2"]
+        self.assertEqual(self.under([*command, "--standalone"], "torchrun"), self.losses())
+        self.assertEqual(self.weights(self.folder / "torchrun"), self.weights())
+
+    def test_torchrun_shows_our_message_as_the_cause(self):
+        if not torchrun():
+            self.skipTest("there is no torchrun: torch came without its scripts")
+        result = self.start([torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2", ORTHANT, "train",
+                             "run.toml", "data.path=nowhere.txt"]).result()
+        self.assert_says(result, 1, "nowhere.txt")
+        self.assertIn("nowhere.txt", result.err[result.err.index("Root Cause"):])
+
+    def test_mpirun(self):
+        mpirun = shutil.which("mpirun")
+        if not mpirun:
+            self.skipTest("there is no mpirun on the PATH")
+        version = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
+        options = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in version else []
+        self.train_well()
+        self.assertEqual(self.under([mpirun, *options, "-np", "2"], "mpirun"), self.losses())
+
+    def by_hand(self, *arguments_of_rank):
+        port = str(free_port())
+        running = [self.start([ORTHANT, "train", "run.toml", *arguments],
+                              env={"RANK": str(rank), "WORLD_SIZE": str(len(arguments_of_rank)),
+                                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+                   for rank, arguments in enumerate(arguments_of_rank)]
+        return [process.result() for process in running]
+
+    def test_variables_set_by_hand(self):
+        self.train_well()
+        for result in self.by_hand(["job.dump_folder=hand"], ["job.dump_folder=hand"]):
+            self.assertEqual(result.code, 0, result)
+        self.assertEqual(self.losses(self.folder / "hand"), self.losses())
+
+    def test_ranks_started_for_different_runs(self):
+        results = self.by_hand([], ["optimizer.lr=0.5"])
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        for part in ("different runs", "lr = 0.01", "lr = 0.5", "rank 1"):
+            self.assertIn(part, messages[0])
+        self.assertFalse((self.dump / "metrics.jsonl").exists())
+
+    def test_half_of_torchruns_variables(self):
+        self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
+        self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                         "MASTER_PORT": "1234"}), 1, "rank 2 of 2")
+        self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
+
+    def test_port_in_use(self):
+        with socket.socket() as holder:
+            holder.bind(("0.0.0.0", 0))
+            holder.listen()
+            port = str(holder.getsockname()[1])
+            result = self.train(env={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+            self.assert_says(result, 1, port, "in use", "MASTER_PORT")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,214 @@
+"""For tests of the real program: a folder, a text and a run file of one's own, processes that surely end, messages."""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("ORTHANT_BUILD", SOURCE / "build"))
+ORTHANT = str(BUILD / "orthant")
+HANG_S = 120  # a limit that only a hang can reach
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_NUM")
+
+RUN_FILE = """
+[job]
+dump_folder = "run"
+[run]
+ranks = 2
+threads_per_rank = 1
+[model]
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+max_position_embeddings = 128
+[data]
+path = ["text.txt"]
+[training]
+steps = 10
+seq_len = 32
+global_batch_size = 5
+local_batch_size = 2
+[optimizer]
+lr = 1e-2
+[lr_scheduler]
+decay_type = "constant"
+warmup_steps = 2
+[validation]
+freq = 5
+steps = 2
+[checkpoint]
+interval = 5
+"""
+
+
+def text(paragraphs=400):
+    colors, things = ("red", "green", "blue"), ("door", "key", "river", "lamp", "stone")
+    return "".join(f"The {colors[i % 3]} {things[i * i % 5]} number {i * i % 97} leads to room {i % 13}.\n\n"
+                   for i in range(paragraphs))
+
+
+class Result:
+    """How a program ended: code (negative: the signal), out, err."""
+
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    def errors(self):
+        return [line for line in self.err.splitlines() if line.startswith("error:")]
+
+    def __str__(self):
+        return f"exit code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+class Running:
+    """A program under way, output in files of `folder`."""
+
+    def __init__(self, folder, arguments, environment, **options):
+        self.files = [tempfile.NamedTemporaryFile(dir=folder, prefix=".output-", delete=False) for _ in range(2)]
+        self.process = subprocess.Popen(arguments, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=self.files[0], stderr=self.files[1], start_new_session=True, **options)
+
+    def _text(self, which):
+        return pathlib.Path(self.files[which].name).read_text(errors="replace")
+
+    def result(self, limit_s=HANG_S):
+        """Waits for the end; a program that does not come to it fails the test."""
+        try:
+            code = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {limit_s} s: " + str(Result(None, self._text(0), self._text(1))))
+        return Result(code, self._text(0), self._text(1))
+
+    def until(self, condition, what):
+        deadline = time.monotonic() + HANG_S
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"no {what}: " + str(Result(self.process.poll(), self._text(0), self._text(1))))
+            time.sleep(0.01)
+
+    def ranks(self):
+        """Process of each rank, by rank: descendants that carry RANK."""
+        found, todo = {}, [self.process.pid]
+        while todo:
+            pid = todo.pop()
+            try:
+                todo += map(int, pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                variables = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            for variable in variables:
+                if variable.startswith(b"RANK=") and pid != self.process.pid:
+                    found[int(variable[5:])] = pid
+        return found
+
+    def end(self):
+        """Nothing of it is left."""
+        pids = [self.process.pid, *self.ranks().values()]
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                pass
+        self.process.wait()
+        for file in self.files:
+            file.close()
+
+
+class ProcessTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="orthant-process-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        (self.folder / "text.txt").write_text(text())
+        self.write_run_file()
+        self.dump = self.folder / "run"
+
+    def write_run_file(self, **values):
+        """run.toml, with single lines replaced: write_run_file(steps="20")."""
+        lines = []
+        for line in RUN_FILE.strip().splitlines():
+            key = line.split(" = ")[0]
+            lines.append(f"{key} = {values.pop(key)}" if key in values else line)
+        assert not values, f"no such line: {values}"
+        (self.folder / "run.toml").write_text("\n".join(lines) + "\n")
+
+    def environment(self, more):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
+        return {**clean, **more}
+
+    def start(self, arguments, env={}, **options):
+        running = Running(self.folder, [str(a) for a in arguments], self.environment(env), **options)
+        self.addCleanup(running.end)
+        return running
+
+    def orthant(self, *arguments, env={}, **options):
+        return self.start([ORTHANT, *arguments], env, **options).result()
+
+    def train(self, *arguments, **options):
+        return self.orthant("train", "run.toml", *arguments, **options)
+
+    def train_well(self, *arguments, **options):
+        result = self.train(*arguments, **options)
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        return result
+
+    def start_training(self, *arguments, until_step=3, command=(), **options):
+        """A run under way that has done some steps and will not end by itself."""
+        running = self.start([*command, ORTHANT, "train", "run.toml", "training.steps=1000000", *arguments], **options)
+        running.until(lambda: len(self.steps()) >= until_step, f"step {until_step}")
+        return running
+
+    def records(self, dump=None):
+        path = (dump or self.dump) / "metrics.jsonl"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def steps(self, dump=None):
+        return [record for record in self.records(dump) if "loss" in record]
+
+    def losses(self, dump=None):
+        return [(record["step"], record["loss"]) for record in self.steps(dump)]
+
+    def latest(self, dump=None):
+        return (dump or self.dump) / "checkpoints" / os.readlink((dump or self.dump) / "checkpoints/latest")
+
+    def weights(self, dump=None):
+        return (self.latest(dump) / "model.safetensors").read_bytes()
+
+    def assert_says(self, result, code, *parts):
+        """Failed with this code and exactly one message, which holds all the parts."""
+        self.assertEqual(result.code, code, result)
+        self.assertEqual(len(result.errors()), 1, result)
+        message = result.err[result.err.index("error:"):]
+        for part in parts:
+            self.assertIn(part, message)
+        return message
+
+    def resume_command(self, message):
+        """The command that a message ends with, as a shell would run it."""
+        commands = [line.strip() for line in message.splitlines() if line.strip().endswith("--resume")]
+        self.assertEqual(len(commands), 1, message)
+        return ["sh", "-c", commands[0]]
+
+
+def torchrun():
+    """The launcher that comes with the wheel, or None."""
+    for path in (SOURCE / ".venv/bin/torchrun", shutil.which("torchrun")):
+        if path and pathlib.Path(path).exists():
+            return str(path)
+    return None
+
+
+if __name__ == "__main__":
+    raise SystemExit("this file holds what the tests share")

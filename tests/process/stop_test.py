@@ -1,0 +1,131 @@
+"""Runs that are stopped: by a signal, by the death or the silence of a rank; and how they go on."""
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import time
+import unittest
+
+from orthant_process import ProcessTest, torchrun
+
+STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
+
+
+def state_of(pid):
+    """The letter of /proc/PID/stat, or None when the process is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
+
+
+class Asked(ProcessTest):
+    def assert_resumes_as_if_nothing_had_happened(self, ranks):
+        done = int(self.latest().name[-6:])
+        self.assertEqual(self.steps()[-1]["step"], done)
+        total = f"training.steps={done + 4}"
+        self.train_well(total, ranks, "--resume")
+        whole = self.folder / "whole"
+        self.train_well(total, ranks, f"job.dump_folder={whole}")
+        self.assertEqual(self.losses(), self.losses(whole))
+        self.assertEqual(self.weights(), self.weights(whole))
+
+    def test_sigterm_finishes_the_step_saves_and_ends_with_0(self):
+        for ranks in ("run.ranks=1", "run.ranks=2"):
+            with self.subTest(ranks):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_training(ranks, "checkpoint.interval=0")
+                os.kill(running.process.pid, signal.SIGTERM)
+                result = running.result()
+                self.assertEqual((result.code, result.errors()), (0, []), result)
+                self.assertIn("--resume", result.out)
+                self.assert_resumes_as_if_nothing_had_happened(ranks)
+                shutil.rmtree(self.folder / "whole")
+
+    def test_sigint_ends_with_130(self):
+        running = self.start_training("checkpoint.interval=0")
+        os.kill(running.process.pid, signal.SIGINT)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (130, []), result)
+        self.assertIn("--resume", result.out)
+        self.assert_resumes_as_if_nothing_had_happened("run.ranks=2")
+
+    def test_a_stopped_run_goes_on_with_another_number_of_ranks(self):
+        double = "training.dtype=float64"
+        running = self.start_training("checkpoint.interval=0", double)
+        os.kill(running.process.pid, signal.SIGTERM)
+        self.assertEqual(running.result().code, 0)
+        total = f"training.steps={self.steps()[-1]['step'] + 4}"
+        self.train_well(total, double, "run.ranks=3", "--resume")
+        self.train_well(total, double, "run.ranks=2", "job.dump_folder=whole")
+        for (step, loss), (other_step, other) in zip(self.losses(), self.losses(self.folder / "whole"), strict=True):
+            self.assertEqual(step, other_step)
+            self.assertAlmostEqual(loss, other, delta=1e-9)  # float64, other order of sums, some dozen steps
+
+
+class Dead(ProcessTest):
+    def kill_a_rank(self, ranks, victim, command=(), **options):
+        running = self.start_training(*([] if command else [f"run.ranks={ranks}"]), until_step=8, command=command, **options)
+        pids = running.ranks()
+        self.assertEqual(sorted(pids), list(range(ranks)))
+        os.kill(pids[victim], signal.SIGKILL)
+        result = running.result(STOP_S)
+        for pid in pids.values():
+            self.assertIn(state_of(pid), (None, "Z"))
+        return result
+
+    def assert_named_and_resumable(self, result, victim):
+        message = self.assert_says(result, 1, f"rank {victim}", "killed by SIGKILL", "step-0000")
+        done = len(self.steps())
+        resume = self.resume_command(message)
+        resume[2] = resume[2].replace("training.steps=1000000", f"training.steps={done + 5}")
+        resumed = self.start(resume).result()
+        self.assertEqual(resumed.code, 0, resumed)
+        self.assertEqual(self.steps()[-1]["step"], done + 5)
+
+    def test_one_of_two_ranks_is_killed(self):
+        self.assert_named_and_resumable(self.kill_a_rank(2, 1), 1)
+
+    def test_one_of_three_ranks_is_killed(self):
+        self.assert_named_and_resumable(self.kill_a_rank(3, 2), 2)
+
+    def test_the_speaking_rank_is_killed(self):
+        self.assert_named_and_resumable(self.kill_a_rank(3, 0), 0)
+
+    def test_a_rank_is_killed_before_the_first_checkpoint(self):
+        running = self.start_training("checkpoint.interval=0")
+        os.kill(running.ranks()[1], signal.SIGKILL)
+        self.assert_says(running.result(STOP_S), 1, "rank 1", "SIGKILL", "no checkpoint yet", "start the run again")
+
+    def test_a_rank_is_killed_under_torchrun(self):
+        if not torchrun():
+            self.skipTest("there is no torchrun: torch came without its scripts")
+        result = self.kill_a_rank(2, 1, [torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2"])
+        self.assertNotEqual(result.code, 0)
+        self.assertIn("rank: 1", result.err)  # torchrun's own report; it kills the other rank itself
+        self.assertLessEqual(len(result.errors()), 1, result)
+
+    def test_the_launcher_is_killed(self):
+        running = self.start_training()
+        pids = running.ranks()
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.process.wait()
+        self.until_gone(pids)
+
+    def until_gone(self, pids):
+        for _ in range(STOP_S * 50):
+            if all(state_of(pid) in (None, "Z") for pid in pids.values()):
+                return
+            time.sleep(0.02)
+        self.fail(f"still there: {[(pid, state_of(pid)) for pid in pids.values()]}")
+
+    def test_a_rank_falls_silent(self):
+        running = self.start_training("run.timeout_s=2", until_step=8)
+        os.kill(running.ranks()[1], signal.SIGSTOP)
+        message = self.assert_says(running.result(30), 1, "rank 1", "stopped", "step-0000")
+        self.resume_command(message)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
