@@ -1,4 +1,4 @@
-# Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu (and torchwheel::cuda, where the wheel has it).
+# Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu (torchwheel::cuda: TorchCuda.cmake).
 #
 # ORTHANT_TORCH_DIR names the wheel's `torch` directory; `make setup` passes the one it chose. Without it, the torch that
 # python3 imports is taken, else the one in .venv. Torch's own CMake package is not used: with a CUDA wheel it demands a

@@ -2,7 +2,6 @@
 // Gloo's lazy connections need a device per group, and closing one lazy group stops the device.
 #include <ATen/ops/empty.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <numeric>
@@ -11,6 +10,7 @@
 
 #include "base/errors.h"
 #include "comm/c10d_store.h"
+#include "comm/flat.h"
 #include "comm/transport.h"
 
 namespace orthant {
@@ -76,14 +76,6 @@ class Message : public Pending {
 
 std::unique_ptr<Pending> collective(WorkPtr work) { return std::make_unique<Collective>(std::move(work)); }
 
-at::Tensor as_bytes(const at::Tensor& tensor) { return tensor.detach().view(-1).view(at::kByte); }
-
-std::vector<int64_t> in_bytes(std::span<const int64_t> counts, const at::Tensor& tensor) {
-  std::vector<int64_t> bytes(counts.begin(), counts.end());
-  for (auto& count : bytes) count *= tensor.element_size();
-  return bytes;
-}
-
 // Everybody's chunks of one shard, received by an all-to-all; summed when waited for, in order of position, and narrow
 // floats in float32. (Gloo's own reduce-scatter is a whole all-reduce.)
 class ReduceScatter : public Collective {
@@ -92,10 +84,7 @@ class ReduceScatter : public Collective {
       : Collective(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
   void wait() override {
     Collective::wait();
-    const bool narrow = output_.scalar_type() == at::kBFloat16 || output_.scalar_type() == at::kHalf;
-    at::Tensor sum = narrow ? chunks_[0].to(at::kFloat) : chunks_[0];
-    for (int64_t i = 1; i < chunks_.size(0); ++i) sum.add_(chunks_[i]);
-    output_.copy_(sum);
+    sum_in_order(chunks_, output_);
     chunks_.reset();
   }
 
@@ -153,7 +142,7 @@ class GlooGroup : public Group {
   explicit GlooGroup(c10::intrusive_ptr<c10d::ProcessGroupGloo> group) : group_(std::move(group)) {}
 
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
-    std::vector<at::Tensor> tensors{tensor.detach().view(-1)};
+    std::vector<at::Tensor> tensors{flat(tensor)};
     return collective(group_->allreduce(tensors));
   }
 
@@ -161,20 +150,18 @@ class GlooGroup : public Group {
                                           std::span<const int64_t> counts) override {
     const auto mine = output.numel();
     at::Tensor chunks = at::empty({group_->getSize(), mine}, output.options().requires_grad(false));
-    at::Tensor to = as_bytes(chunks), from = as_bytes(input);
+    at::Tensor to = flat_bytes(chunks), from = flat_bytes(input);
     std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), mine * output.element_size());
-    auto sent = in_bytes(counts, input);
+    auto sent = counts_in_bytes(counts, input);
     WorkPtr exchange = group_->alltoall_base(to, from, received, sent);
-    return std::make_unique<ReduceScatter>(std::move(exchange), std::move(chunks), output.detach().view(-1));
+    return std::make_unique<ReduceScatter>(std::move(exchange), std::move(chunks), flat(output));
   }
 
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> counts) override {
-    at::Tensor to = as_bytes(output), from = as_bytes(input);
-    if (std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; })) {
-      return collective(group_->_allgather_base(to, from));
-    }
-    const auto bytes = in_bytes(counts, output);
+    at::Tensor to = flat_bytes(output), from = flat_bytes(input);
+    if (all_equal(counts)) return collective(group_->_allgather_base(to, from));
+    const auto bytes = counts_in_bytes(counts, output);
     const auto before = std::accumulate(bytes.begin(), bytes.begin() + group_->getRank(), int64_t{0});
     to.narrow(0, before, from.numel()).copy_(from);
     return std::make_unique<RingAllGather>(*group_, to, bytes);
@@ -183,25 +170,25 @@ class GlooGroup : public Group {
   std::unique_ptr<Pending> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> output_counts,
                                       std::span<const int64_t> input_counts) override {
-    at::Tensor to = as_bytes(output), from = as_bytes(input);
-    auto received = in_bytes(output_counts, output), sent = in_bytes(input_counts, input);
+    at::Tensor to = flat_bytes(output), from = flat_bytes(input);
+    auto received = counts_in_bytes(output_counts, output), sent = counts_in_bytes(input_counts, input);
     return collective(group_->alltoall_base(to, from, received, sent));
   }
 
   std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
-    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    std::vector<at::Tensor> tensors{flat_bytes(tensor)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
     return collective(group_->broadcast(tensors, options));
   }
 
   std::unique_ptr<Pending> send(const at::Tensor& tensor, int to, int tag) override {
-    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    std::vector<at::Tensor> tensors{flat_bytes(tensor)};
     return std::make_unique<Message>(group_->send(tensors, to, tag));
   }
 
   std::unique_ptr<Pending> recv(const at::Tensor& tensor, int from, int tag) override {
-    std::vector<at::Tensor> tensors{as_bytes(tensor)};
+    std::vector<at::Tensor> tensors{flat_bytes(tensor)};
     return std::make_unique<Message>(group_->recv(tensors, from, tag));
   }
 

@@ -11,8 +11,7 @@ namespace orthant {
 namespace {
 
 void check(const at::Tensor& tensor) {
-  ORTHANT_CHECK(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu() &&
-                tensor.layout() == at::kStrided);
+  ORTHANT_CHECK(tensor.defined() && tensor.layout() == at::kStrided && tensor.is_contiguous());
 }
 
 void check(const at::Tensor& output, const at::Tensor& input) {
@@ -20,6 +19,7 @@ void check(const at::Tensor& output, const at::Tensor& input) {
   check(input);
   ORTHANT_CHECK(output.scalar_type() == input.scalar_type(), c10::toString(output.scalar_type()),
                 c10::toString(input.scalar_type()));
+  ORTHANT_CHECK(output.device() == input.device(), output.device().str(), input.device().str());
 }
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
@@ -67,11 +67,11 @@ const Mesh& Comm::mesh() const { return state_->mesh; }
 int Comm::rank() const { return state_->rank; }
 int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
 int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
-void Comm::prepare(const Axes& axes) { state_->open(axes); }
+void Comm::prepare(const Axes& axes, at::Device device) { state_->open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   check(tensor);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, tensor.device());
   const int n = group.size();
   if (n == 1) return {};
   const int64_t kept =
@@ -82,7 +82,7 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
   check(output, input);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, output.device());
   const auto chunks = counts_or_equal(counts, input.numel(), group.size());
   ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
@@ -92,7 +92,7 @@ Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, con
 
 Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
   check(output, input);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, output.device());
   const auto shards = counts_or_equal(counts, output.numel(), group.size());
   ORTHANT_CHECK(input.numel() == at_position(shards, group.position), input.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
@@ -104,7 +104,7 @@ Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const A
 Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts output_counts,
                       Counts input_counts) {
   check(output, input);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, output.device());
   const auto received = counts_or_equal(output_counts, output.numel(), group.size());
   const auto sent = counts_or_equal(input_counts, input.numel(), group.size());
   ORTHANT_CHECK(at_position(received, group.position) == at_position(sent, group.position));
@@ -116,7 +116,7 @@ Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const A
 
 Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
   check(tensor);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
   const bool last = group.position == (root + group.size() - 1) % group.size();
@@ -126,7 +126,7 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
 
 Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
   check(tensor);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, tensor.device());
   ORTHANT_CHECK(to >= 0 && to < group.size() && to != group.position && tag >= 0, to, group.size(), tag);
   const int peer_rank = group.ranks[static_cast<size_t>(to)];
   return state_->start({&group, "send", bytes_of(tensor), peer_rank}, bytes_of(tensor),
@@ -135,11 +135,26 @@ Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
 
 Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = state_->open(axes, tensor.device());
   ORTHANT_CHECK(from >= 0 && from < group.size() && from != group.position && tag >= 0, from, group.size(), tag);
   const int peer_rank = group.ranks[static_cast<size_t>(from)];
   return state_->start({&group, "recv", bytes_of(tensor), peer_rank}, 0,
                        [&](Group& g) { return g.recv(tensor, from, tag); });
+}
+
+Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
+  if (transfers.empty()) return {};
+  OpenGroup& group = state_->open(axes, transfers[0].tensor.device());
+  int64_t sent_bytes = 0, all_bytes = 0;
+  for (const Transfer& transfer : transfers) {
+    check(transfer.tensor);
+    const int peer = transfer.peer;
+    ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position && transfer.tag >= 0, peer, group.size(),
+                  transfer.tag);
+    all_bytes += bytes_of(transfer.tensor);
+    if (!transfer.receive) sent_bytes += bytes_of(transfer.tensor);
+  }
+  return state_->start({&group, "exchange", all_bytes}, sent_bytes, [&](Group& g) { return g.exchange(transfers); });
 }
 
 Work Comm::barrier(const Axes& axes) {

@@ -80,9 +80,10 @@ class [[nodiscard]] Work {
   Operation operation_;
 };
 
-/// One rank's end of the mesh. Operations take contiguous CPU tensors of one dtype, as flat memory. All ranks of a
-/// group issue the same operations in the same order, and open groups in an order that does not wait in a circle
-/// (prepare()). Over a group of one rank an operation only copies, and counts nothing. Used by one thread.
+/// One rank's end of the mesh. Operations take contiguous tensors of one dtype, as flat memory: on the CPU over Gloo,
+/// on a CUDA device over NCCL, where Work::wait() makes the current stream wait and not the host. All ranks of a group
+/// issue the same operations in the same order, and open groups in an order that does not wait in a circle (prepare()).
+/// Over a group of one rank an operation only copies, and counts nothing. Used by one thread at a time.
 class Comm {
  public:
   /// Returns when all ranks of the mesh have come.
@@ -96,8 +97,8 @@ class Comm {
   int group_size(const Axes& axes) const;
   /// This rank's position in its group over the axes.
   int position(const Axes& axes) const;
-  /// Opens the group now, rather than at its first operation.
-  void prepare(const Axes& axes);
+  /// Opens the group now, rather than at its first operation with a tensor on the device.
+  void prepare(const Axes& axes, at::Device device = at::kCPU);
 
   /// Sum over the group, in place. Sends what a ring does: all balanced chunks but one, twice: 2 (n-1)/n of the bytes.
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
@@ -112,9 +113,13 @@ class Comm {
   /// From the root position to all. Counted as a chain: everybody but the last passes the tensor on.
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// To and from a position of the group; messages match by tag (at least 0), in order within a tag. A send may not
-  /// finish before its recv is posted, so post both directions before waiting.
+  /// finish before its recv is posted, so post both directions before waiting; on a GPU, as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
+  /// Several messages at once, none of which waits for another: the way to pass shards round a ring. On a GPU, messages
+  /// between two ranks match in the order posted, whatever their tags.
+  Work exchange(std::span<const Transfer> transfers, const Axes& axes);
+  /// Of the hosts; says nothing about streams.
   Work barrier(const Axes& axes);
 
   TrafficTable traffic() const;

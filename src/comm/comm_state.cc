@@ -46,7 +46,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   if (mesh.size() == 1) return;
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
-  transport_ = gloo_transport(rendezvous_.address);
+  gloo_ = gloo_transport(rendezvous_.address);
   WatchOptions watching{
       .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
@@ -68,23 +68,33 @@ void CommState::close(bool unwinding) {
   if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
 }
 
-OpenGroup& CommState::open(const Axes& axes) {
+OpenGroup& CommState::open(const Axes& axes, at::Device device) {
   const std::string label = label_of(mesh, axes);
-  auto found = groups_.find(label);
+  const std::string name = device.is_cpu() ? label : label + "@" + c10::DeviceTypeName(device.type(), true);
+  auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
   OpenGroup fresh{.label = label, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
   if (fresh.size() > 1) {
-    const Store store = store_.under(fmt::format("group/{}/{}", label, fresh.ranks[0]));
+    const auto transport = transport_for(device, label);
+    const Store store = store_.under(fmt::format("group/{}/{}", name, fresh.ranks[0]));
     meet(fresh, store);
     try {
-      fresh.group = transport_->open(store, fresh.position, fresh.size(), options_.timeout_s);
+      fresh.group = transport->open(store, fresh.position, fresh.size(), options_.timeout_s);
     } catch (const std::exception& error) {
       fail({&fresh, "opening the group"}, brief(error));
     }
   }
-  return groups_.emplace(label, std::move(fresh)).first->second;
+  return groups_.emplace(name, std::move(fresh)).first->second;
+}
+
+std::shared_ptr<Transport> CommState::transport_for(at::Device device, const std::string& label) {
+  if (device.is_cpu()) return gloo_;
+  // An abandoned group's threads may outlive this Comm.
+  return nccl_transport(device, [self = weak_from_this(), label](const std::string& reason) {
+    if (const auto state = self.lock()) state->lost(label, reason);
+  });
 }
 
 // Waits until all members want the group. Opening it would wait too, but it could not be broken off, nor name who is
@@ -156,13 +166,20 @@ void CommState::set_activity(std::string activity) {
 }
 
 void CommState::fail(const Operation& operation, const std::string& reason) {
-  const double patience_s = rendezvous_.in_process ? 1 : 8;
-  const std::string known = watch->blame(patience_s);
+  const std::string known = watch->blame(patience_s());
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
   const std::string message = fmt::format("rank {}: {} failed{}: {}", rank, describe(operation), during, cause);
   watch->abort(message);
   throw CommError(message);
+}
+
+// On a thread of a transport, while the main thread may be anywhere: it has been told that the operation is done with.
+void CommState::lost(const std::string& label, const std::string& reason) {
+  const std::string known = watch->blame(patience_s());
+  watch->abort_and_end(watch->failure()
+                           ? known
+                           : fmt::format("rank {}: {} over {}{}{}", rank, reason, label, known.empty() ? "" : "; ", known));
 }
 
 void CommState::cancel_wait() {

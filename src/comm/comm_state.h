@@ -26,7 +26,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   /// abandoned: closing one waits for its operations, which may wait for the dead.
   void close(bool unwinding);
 
-  OpenGroup& open(const Axes& axes);
+  /// The group over the axes: Gloo's, or for a CUDA device NCCL's, which stands beside it.
+  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU);
   /// Starts an operation over a group of at least two ranks and counts it.
   Work start(const Operation& operation, int64_t sent_bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
@@ -42,15 +43,19 @@ class CommState : public std::enable_shared_from_this<CommState> {
 
  private:
   void meet(const OpenGroup& group, const Store& store);
+  std::shared_ptr<Transport> transport_for(at::Device device, const std::string& label);
   [[noreturn]] void fail(const Operation& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool speak);
+  /// How long a failed operation waits for the others to say what the cause is.
+  double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
+  void lost(const std::string& label, const std::string& reason);
 
   Rendezvous rendezvous_;
   const CommOptions options_;
   Store store_;
   std::string activity_;
-  std::unique_ptr<Transport> transport_;
+  std::shared_ptr<Transport> gloo_;
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
   std::mutex waiting_mutex_;  // the watch breaks off a wait from its own thread

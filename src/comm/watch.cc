@@ -122,6 +122,8 @@ bool Watch::abort(const std::string& message) {
   return first;
 }
 
+void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
+
 std::string Watch::blame(double patience_s) {
   std::unique_lock lock(mutex_);
   suspicious_ = true;
@@ -242,6 +244,7 @@ void Watch::fail(const std::string& message, bool speak) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = message;
+    if (called_) return;
     called_ = true;
   }
   changed_.notify_all();

@@ -57,6 +57,8 @@ class Watch {
   /// Says that this rank fails, and why. True if it is the first, and so the one to tell the user; the answer to a
   /// second call is the first one's.
   bool abort(const std::string& message);
+  /// abort(), and on_failure at once: for a thread that cannot throw to the main one.
+  void abort_and_end(const std::string& message);
   /// What the run died of, if it has.
   std::optional<std::string> failure() const;
   /// For an operation that failed: waits up to patience_s for the cause to be known. Without one, what the others do.

@@ -1,0 +1,65 @@
+# ORTHANT_CUDA: NCCL between ranks that hold CUDA tensors. Defines torchwheel::cuda from a CUDA wheel of torch. It needs no
+# compiler for CUDA and no GPU; the headers come from the nvidia packages beside the wheel, where pip put them, and what
+# they lack (crt/) from a CUDA toolkit.
+option(ORTHANT_CUDA "build with CUDA and NCCL (needs a CUDA wheel of torch)" OFF)
+if(NOT ORTHANT_CUDA)
+  return()
+endif()
+
+if(NOT EXISTS "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so")
+  message(FATAL_ERROR "ORTHANT_CUDA=ON: ${ORTHANT_TORCH_DIR} is a wheel without CUDA. Pass -DORTHANT_TORCH_DIR=<site-packages>/"
+                      "torch of one with CUDA (pip install torch), or -DORTHANT_CUDA=OFF.")
+endif()
+get_filename_component(_site "${ORTHANT_TORCH_DIR}" DIRECTORY)
+file(GLOB _nvidia_includes "${_site}/nvidia/cu*/include")
+find_path(ORTHANT_NCCL_INCLUDE_DIR nccl.h HINTS "${_site}/nvidia/nccl/include")
+set(_toolkits "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
+set(ORTHANT_CUDA_INCLUDE_DIRS "")
+set(_missing "")
+foreach(_header cuda_runtime_api.h cusparse.h cublas_v2.h cusolverDn.h crt/host_defines.h)
+  string(MAKE_C_IDENTIFIER "ORTHANT_${_header}_DIR" _variable)
+  find_path(${_variable} ${_header} HINTS ${_nvidia_includes} PATHS ${_toolkits})
+  mark_as_advanced(${_variable})
+  if(${_variable})
+    list(APPEND ORTHANT_CUDA_INCLUDE_DIRS "${${_variable}}")
+  else()
+    list(APPEND _missing ${_header})
+  endif()
+endforeach()
+if(NOT ORTHANT_NCCL_INCLUDE_DIR)
+  list(APPEND _missing nccl.h)
+endif()
+if(_missing)
+  list(JOIN _missing ", " _missing)
+  message(FATAL_ERROR "ORTHANT_CUDA=ON: not found: ${_missing} (looked in ${_site}/nvidia, $CUDA_HOME, /usr/local/cuda). "
+                      "pip install torch brings most of them; crt/ comes with a CUDA toolkit of the same major version.")
+endif()
+list(REMOVE_DUPLICATES ORTHANT_CUDA_INCLUDE_DIRS)
+
+# ProcessGroupNCCL::Options holds a struct of nccl.h, so a header of another version than torch's own would not crash in
+# the compiler but in the run.
+file(STRINGS "${ORTHANT_NCCL_INCLUDE_DIR}/nccl.h" _lines REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) ")
+string(REGEX MATCHALL "[0-9]+" _nccl_version "${_lines}")
+list(JOIN _nccl_version "." _nccl_version)
+file(GLOB _metadata "${_site}/torch-${ORTHANT_TORCH_VERSION}*.dist-info/METADATA")
+if(_metadata)
+  list(GET _metadata 0 _metadata)
+  file(STRINGS "${_metadata}" _needed REGEX "^Requires-Dist: nvidia-nccl-cu[0-9]+==")
+  string(REGEX MATCH "==([0-9.]+)" _needed "${_needed}")
+  if(CMAKE_MATCH_1 AND NOT _nccl_version VERSION_EQUAL CMAKE_MATCH_1)
+    message(FATAL_ERROR "ORTHANT_CUDA=ON: this torch was built with NCCL ${CMAKE_MATCH_1}, but ${ORTHANT_NCCL_INCLUDE_DIR}/nccl.h "
+                        "is ${_nccl_version}. Pass -DORTHANT_NCCL_INCLUDE_DIR=<folder of the right nccl.h>.")
+  endif()
+endif()
+message(STATUS "CUDA: NCCL ${_nccl_version}, headers in ${ORTHANT_NCCL_INCLUDE_DIR};${ORTHANT_CUDA_INCLUDE_DIRS}")
+
+add_library(torchwheel::c10_cuda SHARED IMPORTED)
+set_target_properties(torchwheel::c10_cuda PROPERTIES
+  IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libc10_cuda.so" INTERFACE_LINK_LIBRARIES torchwheel::c10)
+# CUDA's operators register themselves when the library is loaded, so it must be loaded even where nothing names it. What
+# the library itself needs, it finds by its own RPATH at run time: the linker need not.
+add_library(torchwheel::cuda SHARED IMPORTED)
+set_target_properties(torchwheel::cuda PROPERTIES
+  IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so"
+  INTERFACE_LINK_LIBRARIES "torchwheel::cpu;torchwheel::c10_cuda"
+  INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed,--allow-shlib-undefined")

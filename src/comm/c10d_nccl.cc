@@ -1,0 +1,250 @@
+// NCCL through c10d, for tensors of one CUDA device; a build without CUDA says here that it has none. Everything of a
+// group runs on one stream of its own, in the order issued, on one communicator, connected when the group is opened:
+// c10d's lazy communicators of two ranks would wait for each other in a circle when ranks pass messages round a ring.
+#include "comm/transport.h"
+
+#ifdef ORTHANT_CUDA
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <stdexcept>
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "base/errors.h"
+#include "comm/c10d_store.h"
+#include "comm/flat.h"
+
+namespace orthant {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+using c10d::ProcessGroupNCCL;
+
+// c10d takes these from the environment alone, so they are set before main() and its threads; a user's own values stay.
+// Its watchdog would end the process by itself when an operation fails: here it only notices, and Comm tells all ranks.
+[[maybe_unused]] const bool kWatchdogOnlyNotices = [] {
+  constexpr int kKeep = 0;
+  setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", kKeep);
+  setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", kKeep);
+  return true;
+}();
+
+// An operation on the group's stream. c10d keeps its tensors alive until wait().
+class Enqueued : public Pending {
+ public:
+  explicit Enqueued(WorkPtr work) : work_(std::move(work)) {}
+  void wait() override {
+    if (cancelled_) throw std::runtime_error("broken off");
+    work_->wait();
+  }
+  bool done() override { return work_->isCompleted(); }
+  void cancel() noexcept override { cancelled_ = true; }
+
+ private:
+  WorkPtr work_;
+  std::atomic<bool> cancelled_ = false;
+};
+
+// Everybody's chunks of one shard, received by an all-to-all; summed on the stream that waits. NCCL's own reduce-scatter
+// sends as many bytes, but sums in an order that depends on the ring, and rounds bf16 at each hop.
+class ReduceScatter : public Enqueued {
+ public:
+  ReduceScatter(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
+      : Enqueued(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
+  void wait() override {
+    Enqueued::wait();
+    sum_in_order(chunks_, output_);
+    chunks_.reset();
+  }
+
+ private:
+  at::Tensor chunks_, output_;
+};
+
+// Nothing to send and nothing to receive.
+struct Nothing : Pending {
+  void wait() override {}
+  bool done() override { return true; }
+  void cancel() noexcept override {}
+};
+
+class NcclGroup : public Group {
+ public:
+  NcclGroup(c10::intrusive_ptr<ProcessGroupNCCL> group, at::Device device, OnLost on_lost)
+      : group_(std::move(group)), device_(device), on_lost_(std::move(on_lost)) {}
+
+  // Not left to c10d's destructor, which may run after the driver is gone. The communicator ends on all ranks together.
+  ~NcclGroup() override {
+    try {
+      const c10::cuda::CUDAGuard guard(device_);
+      c10::cuda::device_synchronize();
+      group_->shutdown();
+    } catch (const std::exception&) {  // every operation was waited for, so no result depends on it
+    }
+  }
+
+  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
+    std::vector<at::Tensor> tensors{flat(on_device(tensor))};
+    return enqueued(group_->allreduce(tensors));
+  }
+
+  std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                          std::span<const int64_t> counts) override {
+    const auto mine = output.numel();
+    at::Tensor chunks = at::empty({group_->getSize(), mine}, on_device(output).options().requires_grad(false));
+    at::Tensor to = flat_bytes(chunks), from = flat_bytes(on_device(input));
+    std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), mine * output.element_size());
+    auto sent = counts_in_bytes(counts, input);
+    WorkPtr exchange = noticed(group_->alltoall_base(to, from, received, sent));
+    return std::make_unique<ReduceScatter>(std::move(exchange), std::move(chunks), flat(output));
+  }
+
+  std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                      std::span<const int64_t> counts) override {
+    at::Tensor to = flat_bytes(on_device(output)), from = flat_bytes(on_device(input));
+    if (all_equal(counts)) return enqueued(group_->_allgather_base(to, from));
+    // Uneven: a broadcast from each position, all in one launch.
+    const auto shards = to.split_with_sizes(counts_in_bytes(counts, output));
+    return together(c10d::OpType::ALLGATHER, [&] {
+      for (int i = 0; i < group_->getSize(); ++i) {
+        at::Tensor shard = shards[static_cast<size_t>(i)];
+        if (shard.numel() == 0) continue;
+        c10d::BroadcastOptions options;
+        options.rootRank = i;
+        group_->_broadcast_oop(shard, i == group_->getRank() ? from : shard, options);
+      }
+    });
+  }
+
+  std::unique_ptr<Pending> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                      std::span<const int64_t> output_counts,
+                                      std::span<const int64_t> input_counts) override {
+    at::Tensor to = flat_bytes(on_device(output)), from = flat_bytes(on_device(input));
+    auto received = counts_in_bytes(output_counts, output), sent = counts_in_bytes(input_counts, input);
+    return enqueued(group_->alltoall_base(to, from, received, sent));
+  }
+
+  std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
+    std::vector<at::Tensor> tensors{flat_bytes(on_device(tensor))};
+    c10d::BroadcastOptions options;
+    options.rootRank = root;
+    return enqueued(group_->broadcast(tensors, options));
+  }
+
+  std::unique_ptr<Pending> send(const at::Tensor& tensor, int to, int tag) override {
+    return exchange(std::array{Transfer{.tensor = tensor, .peer = to, .tag = tag}});
+  }
+
+  std::unique_ptr<Pending> recv(const at::Tensor& tensor, int from, int tag) override {
+    return exchange(std::array{Transfer{.tensor = tensor, .peer = from, .receive = true, .tag = tag}});
+  }
+
+  std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
+    return together(c10d::OpType::COALESCED, [&] {
+      for (const Transfer& transfer : transfers) {
+        std::vector<at::Tensor> tensors{flat_bytes(on_device(transfer.tensor))};
+        if (tensors[0].numel() == 0) continue;
+        if (transfer.receive) {
+          group_->recv(tensors, transfer.peer, transfer.tag);
+        } else {
+          group_->send(tensors, transfer.peer, transfer.tag);
+        }
+      }
+    });
+  }
+
+  std::unique_ptr<Pending> barrier() override {
+    c10d::BarrierOptions options;
+    options.device = device_;
+    return enqueued(group_->barrier(options));
+  }
+
+ private:
+  const at::Tensor& on_device(const at::Tensor& tensor) const {
+    ORTHANT_CHECK(tensor.device() == device_, tensor.device().str(), device_.str());
+    return tensor;
+  }
+
+  // Issues what `issue` issues as one launch, in which no part waits for another.
+  template <typename Issue>
+  std::unique_ptr<Pending> together(c10d::OpType kind, const Issue& issue) {
+    group_->startCoalescing();
+    issue();
+    WorkPtr work = group_->endCoalescing(kind);
+    if (!work) return std::make_unique<Nothing>();
+    return enqueued(std::move(work));
+  }
+
+  std::unique_ptr<Pending> enqueued(WorkPtr work) { return std::make_unique<Enqueued>(noticed(std::move(work))); }
+
+  // c10d's watchdog completes this future, on its own thread, when the operation has ended on the device or timed out.
+  WorkPtr noticed(WorkPtr work) {
+    const std::string name = c10d::opTypeToString(work->retrieveOpType());
+    work->getFutureResult()->addCallback([on_lost = on_lost_, name](c10::ivalue::Future& result) {
+      const auto value = result.hasError() ? c10d::WorkResult::UNKNOWN
+                                           : static_cast<c10d::WorkResult>(result.constValue().toInt());
+      if (value == c10d::WorkResult::SUCCESS) return;
+      const bool late = value == c10d::WorkResult::TIMEOUT;
+      on_lost(fmt::format("NCCL's {} {}", name, late ? "has not completed in time" : "failed on the device"));
+    });
+    return work;
+  }
+
+  c10::intrusive_ptr<ProcessGroupNCCL> group_;
+  const at::Device device_;
+  const OnLost on_lost_;
+};
+
+class NcclTransport : public Transport {
+ public:
+  NcclTransport(at::Device device, OnLost on_lost) : device_(device), on_lost_(std::move(on_lost)) {}
+
+  std::unique_ptr<Group> open(const Store& store, int position, int size, double timeout_s) override {
+    const c10::cuda::CUDAGuard guard(device_);
+    auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+    options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+    // A connection of its own: c10d's threads use it too.
+    auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().board, position, size, options);
+    group->setBoundDeviceId(device_);
+    group->eagerConnectSingleDevice(device_);
+    return std::make_unique<NcclGroup>(std::move(group), device_, on_lost_);
+  }
+
+ private:
+  const at::Device device_;
+  const OnLost on_lost_;
+};
+
+}  // namespace
+
+bool has_nccl() { return true; }
+
+std::unique_ptr<Transport> nccl_transport(at::Device device, OnLost on_lost) {
+  ORTHANT_CHECK(device.is_cuda() && device.has_index(), device.str());
+  return std::make_unique<NcclTransport>(device, std::move(on_lost));
+}
+
+}  // namespace orthant
+
+#else
+
+#include "base/errors.h"
+
+namespace orthant {
+
+bool has_nccl() { return false; }
+
+std::unique_ptr<Transport> nccl_transport(at::Device device, OnLost) {
+  throw LogicError(
+      fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Configure it with -DORTHANT_CUDA=ON "
+                  "and a CUDA wheel of torch, or keep tensors on the CPU",
+                  device.str()));
+}
+
+}  // namespace orthant
+
+#endif

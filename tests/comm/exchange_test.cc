@@ -1,0 +1,78 @@
+// Comm::exchange over Gloo: messages of both directions at once, their count, and the mistakes it refuses.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "comm/comm.h"
+#include "comm/flat.h"
+#include "comm/thread_ranks.h"
+
+namespace orthant {
+namespace {
+
+const Axes kData = {"data"};
+
+void on_line(int n, const std::function<void(Comm&, int)>& fn) {
+  run_ranks(n, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"data", n}}), rank, rendezvous, {.timeout_s = 20, .meet_timeout_s = 20});
+    fn(comm, rank);
+  });
+}
+
+TEST(Exchange, PassesShardsRoundARingBothWays) {
+  for (const int n : {2, 3, 4}) {
+    on_line(n, [&](Comm& comm, int rank) {
+      // Large enough that no transport can buffer it; the directions differ in size and in value.
+      const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
+      const at::Tensor up = at::full({200000}, rank, at::kFloat), down = at::full({3}, 10 + rank, at::kLong);
+      at::Tensor from_below = at::empty_like(up), from_above = at::empty_like(down);
+      const std::vector<Transfer> transfers = {{up, next, false, 1},
+                                               {down, previous, false, 2},
+                                               {from_below, previous, true, 1},
+                                               {from_above, next, true, 2}};
+      comm.exchange(transfers, kData).wait();
+      EXPECT_TRUE(equal(from_below, at::full({200000}, previous, at::kFloat)));
+      EXPECT_TRUE(equal(from_above, at::full({3}, 10 + next, at::kLong)));
+      EXPECT_EQ(comm.traffic(), (TrafficTable{{{"data", "exchange"}, {1, 200000 * 4 + 3 * 8}}}));
+    });
+  }
+}
+
+TEST(Exchange, OfNothingIsNothing) {
+  on_line(2, [&](Comm& comm, int) {
+    comm.exchange({}, kData).wait();
+    EXPECT_TRUE(comm.traffic().empty());
+  });
+}
+
+TEST(Exchange, RefusesAPeerOutsideTheGroupAndItself) {
+  on_line(2, [&](Comm& comm, int rank) {
+    const at::Tensor one = at::ones({1});
+    for (const int peer : {rank, 2, -1}) {
+      const std::vector<Transfer> wrong = {{one, peer}};
+      EXPECT_THROW((void)comm.exchange(wrong, kData), LogicError);
+    }
+  });
+}
+
+TEST(SumInOrder, AddsRowsInOrderAndNarrowFloatsInFloat32) {
+  // 1 + 2^-9 three times: bf16 has 8 bits, so rounding at each addition would lose every summand but the first.
+  const at::Tensor rows = at::cat({at::ones({1, 2}), at::full({4, 2}, 1.0 / 512)}).to(at::kBFloat16);
+  at::Tensor sum = at::empty({2}, at::kBFloat16);
+  sum_in_order(rows, sum);
+  EXPECT_TRUE(equal(sum, at::full({2}, 1 + 4.0 / 512).to(at::kBFloat16)));
+  at::Tensor hop_by_hop = rows[0].clone();
+  for (int64_t i = 1; i < 5; ++i) hop_by_hop += rows[i];
+  EXPECT_FALSE(equal(sum, hop_by_hop));  // the control
+
+  // (big + small) + -big is not big + (small + -big).
+  const at::Tensor ordered = at::tensor({1e17, 1.0, -1e17}, at::kDouble).view({3, 1});
+  at::Tensor total = at::empty({1}, at::kDouble);
+  sum_in_order(ordered.clone(), total);
+  EXPECT_EQ(total.item<double>(), (1e17 + 1.0) - 1e17);
+  sum_in_order(ordered.flip(0).contiguous(), total);
+  EXPECT_EQ(total.item<double>(), (-1e17 + 1.0) + 1e17);
+}
+
+}  // namespace
+}  // namespace orthant
