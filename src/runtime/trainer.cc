@@ -215,7 +215,9 @@ std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, 
   const auto ids = tokenizer.encode(prompt);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
-  const auto made = generate_tokens(model, tokens, max_new_tokens, sampling, tokenizer.end_of_text());
+  Sampling drawn = sampling;
+  drawn.vocabulary = tokenizer.vocab_size();  // a model may have more rows than the tokenizer has ids
+  const auto made = generate_tokens(model, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
   return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
 }
 
