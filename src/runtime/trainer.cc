@@ -229,7 +229,8 @@ std::string Trainer::sample() const {
   prompt.resize(std::min(prompt.size(), half));
   const std::string opening = data_.tokenizer->decode(prompt);
   return opening + generate_text(session_.model(), *data_.tokenizer, opening, kNewTokens,
-                                 {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
+                                 {.temperature = 0.7, .top_p = 0.9,
+                                  .seed = static_cast<uint64_t>(plan_.config.training.seed)});
 }
 
 void Trainer::finish(bool complete) {
