@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -68,8 +69,12 @@ void write_run_folder(const Plan& plan) {
 // libtorch's errors carry a backtrace behind their first line.
 std::string without_backtrace(const std::string& text) { return text.substr(0, text.find("\nException raised")); }
 
-// Ends this rank of a failed run. All ranks tell torchrun why, one tells the user.
+// Ends this rank of a failed run. All ranks tell torchrun why, one tells the user. Two threads may come here, the one
+// that trains and the one that watches the others: the first in ends the process, and who may speak goes first.
 [[noreturn]] void end_failed(const std::string& message, bool speak) {
+  static std::mutex first_in;
+  if (!speak) std::this_thread::sleep_for(std::chrono::seconds(1));
+  first_in.lock();
   if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
   write_error_file(process_environment, "Error", message);
   _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is safe
