@@ -1,5 +1,5 @@
 // orthant verify: the layout of a run file against one device.
-#include "runtime/verify.h"
+#include "app/verify_text.h"
 
 #include "app/commands.h"
 #include "app/run_setup.h"
@@ -22,7 +22,9 @@ Json json_of(const Worst& worst) {
           {"rank", worst.rank}};
 }
 
-std::string as_json(const VerifyReport& report, const Plan& plan) {
+}  // namespace
+
+std::string verify_json(const VerifyReport& report, const Plan& plan) {
   return Json{{"ok", report.ok},
               {"steps", report.steps},
               {"mesh", to_string(plan.mesh)},
@@ -37,7 +39,7 @@ std::string as_json(const VerifyReport& report, const Plan& plan) {
          "\n";
 }
 
-std::string as_text(const VerifyReport& report, const Plan& plan) {
+std::string verify_text(const VerifyReport& report, const Plan& plan) {
   auto line = [](const char* what, double error, double bound, const std::string& where) {
     return fmt::format("  {:<12} {:.2e}  of {:.1e}   {}\n", what, error, bound, where);
   };
@@ -50,8 +52,6 @@ std::string as_text(const VerifyReport& report, const Plan& plan) {
   return out + (report.ok ? "ok: the layout computes what one device computes\n"
                           : "WRONG: " + report.first_difference + "\n");
 }
-
-}  // namespace
 
 int verify(const VerifyArguments& arguments) {
   Config config = load_run(arguments);
@@ -67,7 +67,7 @@ int verify(const VerifyArguments& arguments) {
   const TrainingData data = open_training_data(config, text_progress("tokenizing"));
   const Plan plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
   const VerifyReport report = verify_layout(plan, data, arguments.steps);
-  std::fputs((arguments.json ? as_json(report, plan) : as_text(report, plan)).c_str(), stdout);
+  std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }
 

@@ -80,7 +80,8 @@ at::Tensor Decoder::advance(std::span<const int64_t> tokens) {
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
 }
 
-int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index) {
+int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, int64_t index) {
+  const at::Tensor logits_V = sampling.vocabulary > 0 ? all_logits_V.narrow(0, 0, sampling.vocabulary) : all_logits_V;
   if (sampling.temperature <= 0) return logits_V.argmax().item<int64_t>();
   const at::Tensor probabilities = (logits_V.to(at::kDouble) / sampling.temperature).softmax(0);
   const double* p = probabilities.const_data_ptr<double>();

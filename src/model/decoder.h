@@ -29,6 +29,7 @@ struct Sampling {
   double temperature = 0.8;  // 0: always the likeliest
   double top_p = 0.95;       // smallest set of likeliest tokens with at least this mass (Holtzman et al. 2020)
   uint64_t seed = 1234;
+  int64_t vocabulary = 0;    // ids that may be drawn: the tokenizer's, where the model has more; 0: all
 };
 
 /// Draws the index-th token of a text: a function of logits, seed and index alone.

@@ -12,11 +12,11 @@
 namespace orthant {
 namespace {
 
-// What the oracle has after each step.
+// What the oracle has in each step; buffers are flat.
 struct Trace {
   std::vector<double> losses, norms;
-  std::vector<at::Tensor> gradients;  // flat, of each step
-  std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> weights, first_moments, second_moments;  // after the update
 };
 
 // The same run on one rank.
@@ -41,9 +41,19 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps) {
       trace.gradients.push_back(session.weights().gradients().clone());
       session.update(step, result);
       trace.weights.push_back(session.weights().masters().clone());
+      trace.first_moments.push_back(session.optimizer().first_moments().clone());
+      trace.second_moments.push_back(session.optimizer().second_moments().clone());
     }
   });
   return trace;
+}
+
+// Puts a session where the oracle was after some step (from 0).
+void stand_where(const Trace& oracle, size_t step, Session& session) {
+  session.weights().masters().copy_(oracle.weights[step]);
+  session.optimizer().first_moments().copy_(oracle.first_moments[step]);
+  session.optimizer().second_moments().copy_(oracle.second_moments[step]);
+  session.weights().publish();
 }
 
 double relative(double have, double want) {
@@ -61,22 +71,23 @@ double relative(const at::Tensor& have, const at::Tensor& want) {
 // What the ranks find, put together. A difference in an earlier step, tensor or rank is the one that is told.
 class Findings {
  public:
-  explicit Findings(double bound) {
-    report_.loss_bound = bound;
-    report_.gradients.bound = report_.weights.bound = bound;
+  explicit Findings(const RoundingBounds& bounds) {
+    report_.loss_bound = report_.gradients.bound = bounds.gradients;
+    report_.weights.bound = bounds.weights;
   }
 
   void loss(int64_t step, int rank, double oracle, double layout, double norm_error) {
     const std::lock_guard lock(mutex_);
     const double error = relative(layout, oracle);
-    if (step == 1 || error > report_.loss_error) {
+    if (!any_loss_ || error > report_.loss_error) {
+      any_loss_ = true;
       report_.oracle_loss = oracle;
       report_.layout_loss = layout;
       report_.loss_error = error;
     }
     report_.norm_error = std::max(report_.norm_error, norm_error);
-    tell(error, step, 3, 0, rank, fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
-    tell(norm_error, step, 2, 0, rank, "the gradient norm");
+    tell(error, report_.loss_bound, {step, 3, 0, rank}, fmt::format("the loss ({:.12g} for {:.12g})", layout, oracle));
+    tell(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
   void tensor(Worst VerifyReport::*worst, int64_t step, int rank, size_t index, const ParameterInfo& info, double error) {
@@ -87,7 +98,8 @@ class Findings {
       w = {info.name, error, w.bound, step, rank};
     }
     const std::string layer = info.decays() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
-    tell(error, step, gradient ? 0 : 1, index, rank, fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
+    tell(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
+         fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
 
   VerifyReport finish(int64_t steps) {
@@ -97,40 +109,50 @@ class Findings {
   }
 
  private:
-  // Tensors are named before norms and losses: they say where to look.
-  void tell(double error, int64_t step, int kind, size_t index, int rank, const std::string& what) {
-    if (error <= report_.loss_bound) return;
-    const std::array<int64_t, 4> place = {step, kind, static_cast<int64_t>(index), rank};
+  // Step, kind, tensor and rank. Tensors come before norms and losses: they say where to look.
+  using Place = std::array<int64_t, 4>;
+
+  void tell(double error, double bound, const Place& place, const std::string& what) {
+    if (error <= bound) return;
     if (!report_.first_difference.empty() && place >= first_) return;
     first_ = place;
     report_.first_difference = fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {:.1e} is what "
-                                           "rounding explains", step, rank, what, error, report_.loss_bound);
+                                           "rounding explains", place[0], place[3], what, error, bound);
   }
 
   std::mutex mutex_;
   VerifyReport report_;
-  std::array<int64_t, 4> first_{};
+  bool any_loss_ = false;
+  Place first_{};
 };
 
 }  // namespace
 
-double rounding_bound(const Plan& plan) {
-  const std::string& dtype = plan.config.training.dtype;
-  if (dtype == "float64") return 1e-10;
-  // Sums of n rounded terms differ by at most n eps times the sum of magnitudes when their order changes. n: the longest
-  // chain a gradient's element goes through; docs/numerics.md.
+RoundingBounds rounding_bounds(const Plan& plan) {
+  const Config& config = plan.config;
+  if (config.training.dtype == "float64") return {.gradients = 1e-10, .weights = 1e-10};
   const auto& a = plan.architecture;
-  const double terms = static_cast<double>(plan.tokens_per_step()) +
-                       static_cast<double>(a.num_hidden_layers) *
-                           static_cast<double>(2 * a.hidden_size + a.intermediate_size + plan.config.training.seq_len);
-  const double eps = dtype == "bfloat16" ? 0x1p-8 : 0x1p-24;
-  return dtype == "bfloat16" ? eps * std::sqrt(terms) : eps * terms;
+  const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim, t = config.training.seq_len;
+  const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
+  // The additions that an element of the first block's gradients goes through one after the other.
+  const int64_t forward = 4 * h + q + i + d + t;
+  const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
+  const int64_t head = 3 * h + 2 * a.vocab_size;
+  const auto additions = static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * (forward + backward) + head);
+  double bound = 2 * additions * 0x1p-24;
+  if (config.training.dtype == "bfloat16") {
+    const auto roundings = static_cast<double>(22 * a.num_hidden_layers + 4);
+    bound += std::sqrt(2 * roundings) * 0x1p-8;
+  }
+  const double smallest_weights = a.initializer_range / std::sqrt(2.0 * static_cast<double>(a.num_hidden_layers));
+  return {.gradients = bound, .weights = bound + 2 * config.optimizer.lr * std::sqrt(bound) / smallest_weights};
 }
 
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation) {
   const Plan oracle_plan = oracle_of(plan);
   const Trace oracle = run_oracle(oracle_plan, data, steps);
-  Findings findings(rounding_bound(plan));
+  Findings findings(rounding_bounds(plan));
+  const bool free_running = plan.config.training.dtype == "float64";
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting);
     Session session(plan, data.train, comm, mutation);
@@ -138,6 +160,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
     weights.initialize(static_cast<uint64_t>(plan.config.training.seed));
     for (int64_t step = 1; step <= steps; ++step) {
       const auto i = static_cast<size_t>(step - 1);
+      if (step > 1 && !free_running) stand_where(oracle, i - 1, session);
       const StepResult result = session.gradients(step, {});
       findings.loss(step, rank, oracle.losses[i], result.loss, relative(result.norm, oracle.norms[i]));
       for (size_t p = 0; p < weights.parameters().size(); ++p) {

@@ -29,10 +29,16 @@ struct VerifyReport {
 };
 
 /// Trains one rank (the oracle) and the plan's ranks as threads of this process for some steps on the same data, and
-/// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md.
+/// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md. In
+/// float32 and bfloat16 the layout starts every step from the oracle's weights and moments: AdamW would amplify what
+/// rounding did to a gradient that is nearly zero.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation = Mutation::none);
 
-/// The largest relative error of a gradient that rounding explains in this plan; docs/numerics.md derives it.
-double rounding_bound(const Plan& plan);
+/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them.
+struct RoundingBounds {
+  double gradients = 0;  // of the loss and the norm too
+  double weights = 0;    // after one update
+};
+RoundingBounds rounding_bounds(const Plan& plan);
 
 }  // namespace orthant

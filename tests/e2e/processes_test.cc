@@ -1,13 +1,11 @@
 // The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped and
-// resumed; and the memory that the plan foresaw.
-#include "base/json.h"
+// resumed.
 #include "checkpoint/checkpoint.h"
 #include "runtime/metrics.h"
 #include "tests/support/program.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 namespace orthant {
 namespace {
@@ -95,23 +93,6 @@ TEST(Processes, OtherDataIsOtherBits) {
   const auto one = train(run, "one", {"training.steps=3", "run.ranks=2"});
   const auto other = train(run, "other", {"training.steps=3", "run.ranks=2", "optimizer.lr=0.0031"});
   EXPECT_FALSE(bytes_of(one, 3) == bytes_of(other, 3));
-}
-
-TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
-  const TinyRun run;
-  Program text({kProgram, "verify", run.run_file_path(), "--run.ranks=3"}, {});
-  EXPECT_EQ(text.exit_code(), 0) << text.output();
-  EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
-  Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
-  EXPECT_EQ(json.exit_code(), 0) << json.output();
-  const std::string output = json.output();
-  const auto report = parse_json(output.substr(output.find('{')), "verify --json");
-  EXPECT_TRUE(report["ok"].get<bool>());
-  EXPECT_EQ(report["steps"], 3);
-  EXPECT_EQ(report["gradients"]["bound"], 1e-10);
-  EXPECT_LE(report["gradients"]["worst_relative_error"].get<double>(), 1e-10);
-  EXPECT_LE(report["loss"]["relative_error"].get<double>(), 1e-10);
-  EXPECT_FALSE(report["weights"]["worst_name"].get<std::string>().empty());
 }
 
 }  // namespace

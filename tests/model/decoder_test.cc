@@ -152,6 +152,14 @@ TEST(SampleToken, TopPKeepsTheSmallestSetOfThatMass) {
   EXPECT_EQ(kept(1.0), (std::vector<int>{0, 1, 2, 3}));
 }
 
+TEST(SampleToken, IdsBeyondTheTokenizerAreNeverDrawn) {
+  const at::Tensor logits = logits_of({0.1, 0.2, 0.3, 0.4});
+  EXPECT_EQ(sample_token(logits, {.temperature = 0, .vocabulary = 3}, 0), 2);
+  const auto counts = counts_of(logits, {.temperature = 1, .top_p = 1, .vocabulary = 2}, 2000);
+  EXPECT_EQ(counts[0] + counts[1], 2000);
+  EXPECT_GT(counts[0], 500);
+}
+
 TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());
   const std::vector<int64_t> prompt = {1, 2, 3};

@@ -1,0 +1,76 @@
+// The memory that the plan foresees against the peak of the allocator that counts, in real processes.
+//
+// Sizes: hidden 192, 4 layers, vocabulary 1024, sequences of 128: some 2 M parameters and 20 to 60 MiB a rank, so that a
+// forgotten term of a few per cent is seen and what is not planned (the allocator's start, indices) is not.
+#include "base/json.h"
+#include "runtime/metrics.h"
+#include "tests/support/program.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace orthant {
+namespace {
+
+struct Measured {
+  double planned = 0, peak = 0;  // bytes of the largest rank
+};
+
+Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
+  const std::string dump = run.folder() + "/memory";
+  std::filesystem::remove_all(dump);
+  std::vector<std::string> command = {ORTHANT_BINARY_DIR "/orthant", "train", run.run_file_path(),
+                                      "--job.dump_folder=" + dump,
+                                      "--run.ranks=2", "--model.hidden_size=192", "--model.intermediate_size=512",
+                                      "--model.num_hidden_layers=4", "--model.num_attention_heads=6",
+                                      "--model.num_key_value_heads=3", "--model.vocab_size=1024",
+                                      "--model.max_position_embeddings=128", "--training.seq_len=128",
+                                      "--training.global_batch_size=8", "--training.local_batch_size=4",
+                                      "--training.steps=3", "--training.dtype=float32"};
+  command.insert(command.end(), more.begin(), more.end());
+  Program program(command, {});
+  EXPECT_EQ(program.exit_code(), 0) << program.output();
+  const auto plan = parse_json(test::read_file(dump + "/plan.json"), "plan.json");
+  Measured m;
+  for (const auto& rank : plan["per_rank"]) m.planned = std::max(m.planned, rank["memory_bytes"]["total"].get<double>());
+  for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) {
+    m.peak = std::max(m.peak, static_cast<double>(step.peak_memory_bytes));
+  }
+  return m;
+}
+
+struct Case {
+  const char* name;
+  std::vector<std::string> keys;
+};
+
+class PlannedMemory : public ::testing::TestWithParam<Case> {};
+INSTANTIATE_TEST_SUITE_P(
+    Runs, PlannedMemory,
+    ::testing::Values(Case{"float32", {}}, Case{"bfloat16", {"--training.dtype=bfloat16"}},
+                      Case{"float64", {"--training.dtype=float64"}},
+                      Case{"float32_recompute", {"--activation_checkpoint.mode=full"}},
+                      Case{"bfloat16_recompute", {"--training.dtype=bfloat16", "--activation_checkpoint.mode=full"}},
+                      Case{"microbatch_1", {"--training.local_batch_size=1"}},
+                      Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
+                      Case{"uneven", {"--training.global_batch_size=13"}},
+                      Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
+                      Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
+  const TinyRun run;
+  const Measured m = measure(run, GetParam().keys);
+  EXPECT_NEAR(m.planned / m.peak, 1.0, 0.05) << m.planned / 1048576 << " MiB for " << m.peak / 1048576 << " MiB";
+  RecordProperty("planned_over_peak", fmt::format("{:.4f}", m.planned / m.peak));
+}
+
+TEST(PlannedMemoryControl, APlanOfAnotherRunIsFarOff) {
+  const TinyRun run;
+  const Measured kept = measure(run, {}), recomputed = measure(run, {"--activation_checkpoint.mode=full"});
+  EXPECT_GT(kept.peak / recomputed.planned, 1.2);
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,50 @@
+// What `orthant verify` answers, as text and as JSON: ok, or the tensor that is wrong.
+#include "app/verify_text.h"
+#include "base/json.h"
+#include "tests/support/program.h"
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+namespace orthant {
+namespace {
+
+constexpr const char* kProgram = ORTHANT_BINARY_DIR "/orthant";
+
+TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
+  const TinyRun run;
+  Program text({kProgram, "verify", run.run_file_path(), "--run.ranks=3"}, {});
+  EXPECT_EQ(text.exit_code(), 0) << text.output();
+  EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
+  Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
+  EXPECT_EQ(json.exit_code(), 0) << json.output();
+  const std::string output = json.output();
+  const auto report = parse_json(output.substr(output.find('{')), "verify --json");
+  EXPECT_TRUE(report["ok"].get<bool>());
+  EXPECT_EQ(report["steps"], 3);
+  EXPECT_EQ(report["gradients"]["bound"], 1e-10);
+  EXPECT_LE(report["gradients"]["worst_relative_error"].get<double>(), 1e-10);
+  EXPECT_LE(report["loss"]["relative_error"].get<double>(), 1e-10);
+  EXPECT_FALSE(report["weights"]["worst_name"].get<std::string>().empty());
+}
+
+TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
+  const TinyRun run;
+  const Plan plan = run.plan(3);
+  for (const Mutation mutation : {Mutation::dropped_reduction, Mutation::stray_mean, Mutation::wrong_shard}) {
+    const VerifyReport report = verify_layout(plan, run.data(), 2, mutation);
+    const std::string text = verify_text(report, plan);
+    EXPECT_TRUE(says(text, {"WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));
+    EXPECT_EQ(text.find("ok:"), std::string::npos);
+    const auto json = parse_json(verify_json(report, plan), "verify_json");
+    EXPECT_FALSE(json["ok"].get<bool>());
+    EXPECT_TRUE(says(json["first_difference"].get<std::string>(), {"model.embed_tokens.weight"}));
+    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), 1e-3);
+    EXPECT_TRUE(says(json["gradients"]["worst_name"].get<std::string>(), {".weight"}));
+  }
+}
+
+}  // namespace
+}  // namespace orthant
