@@ -157,7 +157,10 @@ test_python() {
   if [ ! -x .venv/bin/python3 ]; then
     quietly "Creating .venv" python3 -m venv --system-site-packages .venv || fail "python3 -m venv failed."
   fi
-  if quietly "Installing the tests' Python packages" .venv/bin/python3 -m pip install -r tests/python-packages.txt; then
+  # Both majors of transformers read our checkpoints: the newer one in .venv, version 4 in a folder of its own.
+  if quietly "Installing the tests' Python packages" .venv/bin/python3 -m pip install -r tests/python-packages.txt &&
+    quietly "Installing transformers 4 beside them" .venv/bin/python3 -m pip install --upgrade \
+      --target "$(dirname "$1")/transformers_4" 'transformers>=4.45,<5'; then
     touch "$1"
   else
     echo "warning: tests that compare with Hugging Face transformers will skip themselves" >&2

@@ -34,10 +34,11 @@ std::string bar_line(const BarState& state, const TerminalStyle& style) {
   const double share = std::clamp(static_cast<double>(state.bytes_done) / static_cast<double>(total), 0.0, 1.0);
   const bool known = state.bytes_per_s > 0;
   const double left_s = static_cast<double>(state.bytes_total - state.bytes_done) / (known ? state.bytes_per_s : 1);
-  return fmt::format("{}: {:3.0f}%|{}| {}/{}, {} tokens [{}<{}, {}]", state.label, share * 100,
-                     cells(share, style.unicode), human_bytes(static_cast<double>(state.bytes_done)),
-                     human_bytes(static_cast<double>(state.bytes_total)),
-                     human_count(static_cast<double>(state.tokens)), short_duration(state.elapsed_s),
+  const std::string tokens =
+      state.tokens < 0 ? "" : fmt::format(", {} tokens", human_count(static_cast<double>(state.tokens)));
+  return fmt::format("{}: {:3.0f}%|{}| {}/{}{} [{}<{}, {}]", state.label, share * 100, cells(share, style.unicode),
+                     human_bytes(static_cast<double>(state.bytes_done)),
+                     human_bytes(static_cast<double>(state.bytes_total)), tokens, short_duration(state.elapsed_s),
                      known ? short_duration(left_s) : "?", known ? human_bytes(state.bytes_per_s) + "/s" : "?");
 }
 

@@ -12,7 +12,7 @@ namespace orthant {
 struct BarState {
   std::string label;
   int64_t bytes_done = 0, bytes_total = 0;
-  int64_t tokens = 0;
+  int64_t tokens = 0;  // -1: not counted, not shown
   double elapsed_s = 0;
   double bytes_per_s = 0;  // 0: not known yet
 };

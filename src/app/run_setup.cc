@@ -66,7 +66,7 @@ TextProgress text_progress(const std::string& label) {
   const auto bar = std::make_shared<ProgressBar>(label);
   return [bar, finished = false](int64_t done, int64_t total) mutable {
     if (std::exchange(finished, finished || done == total)) return;
-    bar->update(done, total, 0);
+    bar->update(done, total, -1);
     if (finished) bar->finish();
   };
 }

@@ -130,6 +130,7 @@ TEST(ProgressBar, Line) {
             "[12s<4s, 64.0 KiB/s]");
   const BarState none = {.label = "x"};
   EXPECT_EQ(bar_line(none, {}), "x:   0%|          | 0 B/0 B, 0 tokens [0s<?, ?]");
+  EXPECT_EQ(bar_line({.label = "x", .tokens = -1}, {}), "x:   0%|          | 0 B/0 B [0s<?, ?]");
   const BarState all = {.label = "x", .bytes_done = 5, .bytes_total = 5, .bytes_per_s = 1};
   EXPECT_NE(bar_line(all, {}).find("100%|##########|"), std::string::npos);
 }
