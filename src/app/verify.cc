@@ -43,8 +43,9 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
   auto line = [](const char* what, double error, double bound, const std::string& where) {
     return fmt::format("  {:<12} {:.2e}  of {:.1e}   {}\n", what, error, bound, where);
   };
-  std::string out = fmt::format("{} against one device, {}, {} steps: largest relative errors, of what rounding explains\n",
-                                to_string(plan.mesh), plan.config.training.dtype, report.steps);
+  std::string out =
+      fmt::format("{} against one device, {}, {} steps: largest relative errors, of what rounding explains\n",
+                  to_string(plan.mesh), plan.config.training.dtype, report.steps);
   out += line("loss", report.loss_error, report.loss_bound, fmt::format("{:.10g}", report.layout_loss));
   out += line("norm", report.norm_error, report.loss_bound, "");
   out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);

@@ -90,7 +90,8 @@ class Findings {
     tell(norm_error, report_.loss_bound, {step, 2, 0, rank}, "the gradient norm");
   }
 
-  void tensor(Worst VerifyReport::*worst, int64_t step, int rank, size_t index, const ParameterInfo& info, double error) {
+  void tensor(Worst VerifyReport::*worst, int64_t step, int rank, size_t index, const ParameterInfo& info,
+              double error) {
     const std::lock_guard lock(mutex_);
     const bool gradient = worst == &VerifyReport::gradients;
     Worst& w = report_.*worst;
@@ -116,8 +117,9 @@ class Findings {
     if (error <= bound) return;
     if (!report_.first_difference.empty() && place >= first_) return;
     first_ = place;
-    report_.first_difference = fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {:.1e} is what "
-                                           "rounding explains", place[0], place[3], what, error, bound);
+    report_.first_difference =
+        fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {:.1e} is what rounding explains",
+                    place[0], place[3], what, error, bound);
   }
 
   std::mutex mutex_;
@@ -138,7 +140,8 @@ RoundingBounds rounding_bounds(const Plan& plan) {
   const int64_t forward = 4 * h + q + i + d + t;
   const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
   const int64_t head = 3 * h + 2 * a.vocab_size;
-  const auto additions = static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * (forward + backward) + head);
+  const auto additions =
+      static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * (forward + backward) + head);
   double bound = 2 * additions * 0x1p-24;
   if (config.training.dtype == "bfloat16") {
     const auto roundings = static_cast<double>(22 * a.num_hidden_layers + 4);

@@ -23,7 +23,7 @@ struct VerifyReport {
   bool ok = false;
   int64_t steps = 0;
   double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;  // of the worst step
-  double norm_error = 0;                                                    // of the gradient norm, bound as for gradients
+  double norm_error = 0;  // of the gradient norm, bound as for gradients
   Worst gradients, weights;
   std::string first_difference;  // empty when ok: which tensor, layer, rank and step differ first, by how much
 };
@@ -32,7 +32,8 @@ struct VerifyReport {
 /// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md. In
 /// float32 and bfloat16 the layout starts every step from the oracle's weights and moments: AdamW would amplify what
 /// rounding did to a gradient that is nearly zero.
-VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation = Mutation::none);
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
+                           Mutation mutation = Mutation::none);
 
 /// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them.
 struct RoundingBounds {

@@ -47,7 +47,8 @@ using Case = std::tuple<size_t, int>;  // feature, global batch
 
 class Layouts : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Features, Layouts,
-                         ::testing::Combine(::testing::Range(size_t{0}, features().size()), ::testing::Values(5, 7, 32)),
+                         ::testing::Combine(::testing::Range(size_t{0}, features().size()),
+                                            ::testing::Values(5, 7, 32)),
                          [](const auto& instance) {
                            return fmt::format("{}_batch_{}", features()[std::get<0>(instance.param)].name,
                                               std::get<1>(instance.param));

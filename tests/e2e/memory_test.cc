@@ -1,7 +1,7 @@
 // The memory that the plan foresees against the peak of the allocator that counts, in real processes.
 //
-// Sizes: hidden 192, 4 layers, vocabulary 1024, sequences of 128: some 2 M parameters and 20 to 60 MiB a rank, so that a
-// forgotten term of a few per cent is seen and what is not planned (the allocator's start, indices) is not.
+// Sizes: hidden 192, 4 layers, vocabulary 1024, sequences of 128: some 2 M parameters, tens of MiB a rank, so that a
+// forgotten term of a few per cent is seen, and what is not planned (indices, scratch of the products) is not.
 #include "base/json.h"
 #include "runtime/metrics.h"
 #include "tests/support/program.h"
@@ -33,7 +33,9 @@ Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
   EXPECT_EQ(program.exit_code(), 0) << program.output();
   const auto plan = parse_json(test::read_file(dump + "/plan.json"), "plan.json");
   Measured m;
-  for (const auto& rank : plan["per_rank"]) m.planned = std::max(m.planned, rank["memory_bytes"]["total"].get<double>());
+  for (const auto& rank : plan["per_rank"]) {
+    m.planned = std::max(m.planned, rank["memory_bytes"]["total"].get<double>());
+  }
   for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) {
     m.peak = std::max(m.peak, static_cast<double>(step.peak_memory_bytes));
   }

@@ -1,5 +1,5 @@
-// The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped and
-// resumed.
+// The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped
+// and resumed.
 #include "checkpoint/checkpoint.h"
 #include "runtime/metrics.h"
 #include "tests/support/program.h"
@@ -48,15 +48,16 @@ std::string bytes_of(const at::Tensor& t) { return {static_cast<const char*>(t.c
 
 class Processes : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(All, Processes,
-                         ::testing::Combine(::testing::Values("float32", "bfloat16", "float64"), ::testing::Values(1, 2, 3)),
+                         ::testing::Combine(::testing::Values("float32", "bfloat16", "float64"),
+                                            ::testing::Values(1, 2, 3)),
                          [](const auto& instance) {
                            return fmt::format("{}_{}_ranks", std::get<0>(instance.param), std::get<1>(instance.param));
                          });
 
 TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
   const auto [dtype, count] = GetParam();
-  const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), "training.steps=6", "model.dropout=0.1",
-                                         "parallelism.bucket_mib=0.02", fmt::format("run.ranks={}", count)};
+  const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), fmt::format("run.ranks={}", count),
+                                         "training.steps=6", "model.dropout=0.1", "parallelism.bucket_mib=0.02"};
   const TinyRun run(keys);
   const auto whole = train(run, "whole", keys);
 
@@ -68,7 +69,9 @@ TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
   const Plan plan = run.plan(count);
   const FlatLayout flat = flat_layout(plan.parameters);
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
-    auto part = [&](const at::Tensor& t) { return bytes_of(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size())); };
+    auto part = [&](const at::Tensor& t) {
+      return bytes_of(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size()));
+    };
     EXPECT_TRUE(stored.at(plan.parameters[p].name) == part(threads.values)) << plan.parameters[p].name;
     EXPECT_TRUE(stored.at("exp_avg." + plan.parameters[p].name) == part(threads.first_moments));
     EXPECT_TRUE(stored.at("exp_avg_sq." + plan.parameters[p].name) == part(threads.second_moments));

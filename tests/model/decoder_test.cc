@@ -37,7 +37,8 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   batch.positions_BT = at::arange(T).unsqueeze(0);
   batch.samples_B = at::zeros({1}, at::kLong);
   at::Tensor x = model.transformer.embed(batch);
-  for (int layer = 0; layer < model.architecture.num_hidden_layers; ++layer) x = model.transformer.block(layer, x, batch);
+  const auto layers = static_cast<int>(model.architecture.num_hidden_layers);
+  for (int layer = 0; layer < layers; ++layer) x = model.transformer.block(layer, x, batch);
   return model.transformer.logits(x)[0];
 }
 

@@ -11,7 +11,12 @@ namespace orthant {
 namespace {
 
 LrSchedule ten_steps(const std::string& type, int64_t warmup = 2, double ratio = 1.0, double least = 0.1) {
-  return {.lr = 2.0, .steps = 10, .warmup_steps = warmup, .decay_type = type, .decay_ratio = ratio, .min_lr_factor = least};
+  return {.lr = 2.0,
+          .steps = 10,
+          .warmup_steps = warmup,
+          .decay_type = type,
+          .decay_ratio = ratio,
+          .min_lr_factor = least};
 }
 
 void expect_rates(const LrSchedule& schedule, const std::vector<double>& rates) {
@@ -74,7 +79,7 @@ TEST(LrSchedule, FallsFromTheWarmupToItsLeastAndStaysThere) {
               ASSERT_LE(rate, before);
             }
             if (step >= steps && step > warmup && ratio >= 0.1 && std::string(type) != "constant" && steps >= 7) {
-              ASSERT_NEAR(rate, 0.25, 1e-12) << type << ", " << steps << " steps, warmup " << warmup << ", ratio " << ratio;
+              ASSERT_NEAR(rate, 0.25, 1e-12) << type << ", " << steps << " steps, " << warmup << ", " << ratio;
             }
             before = rate;
           }

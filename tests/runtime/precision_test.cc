@@ -29,7 +29,8 @@ class Precision : public ::testing::TestWithParam<std::tuple<const char*, const 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Precision,
                          ::testing::Combine(::testing::Values("float32", "bfloat16"),
                                             ::testing::Values("model.dropout=0.0", "model.tie_word_embeddings=true",
-                                                              "model.num_hidden_layers=6", "training.global_batch_size=32")));
+                                                              "model.num_hidden_layers=6",
+                                                              "training.global_batch_size=32")));
 
 TEST_P(Precision, OneStepIsWithinItsBoundOfFloat64) {
   const auto [dtype, key] = GetParam();

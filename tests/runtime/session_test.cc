@@ -1,4 +1,5 @@
-// One rank's part of a run: what it reads, what it tells the others, what it sends; and validation on any number of ranks.
+// One rank's part of a run: what it reads, what it tells the others, what it sends; and validation on any number of
+// ranks.
 #include "runtime/session.h"
 
 #include "tests/support/says.h"
@@ -37,8 +38,8 @@ TEST_P(RankCounts, SendWhatThePlanSays) {
 }
 
 TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
-  // Whatever the number of ranks, step after step, the shares in order are the run's samples in order: so a run that goes
-  // on with another number of ranks reads on where it stopped.
+  // Whatever the number of ranks, step after step, the shares in order are the run's samples in order: so a run that
+  // goes on with another number of ranks reads on where it stopped.
   const TinyRun run;
   for (const int64_t batch : {5, 7, 32}) {
     const Plan plan = run.plan(GetParam(), {fmt::format("training.global_batch_size={}", batch)});

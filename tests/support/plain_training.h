@@ -1,5 +1,5 @@
-// The oracle of whole runs: one device, nothing of the engine. The whole batch goes through the plain primitives at once,
-// gradients come from autograd, clipping and AdamW are written out in ATen, parameter by parameter.
+// The oracle of whole runs: one device, nothing of the engine. The whole batch goes through the plain primitives at
+// once, gradients come from autograd, clipping and AdamW are written out in ATen, parameter by parameter.
 #pragma once
 
 #include "model/lr_schedule.h"

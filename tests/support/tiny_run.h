@@ -1,5 +1,5 @@
-// A whole run small enough for tests: a synthetic text, the run file that trains a tiny LLaMA on it, and ranks as threads
-// that write down what they have after each step.
+// A whole run small enough for tests: a synthetic text, the run file that trains a tiny LLaMA on it, and ranks as
+// threads that write down what they have after each step.
 #pragma once
 
 #include "comm/thread_ranks.h"
