@@ -76,10 +76,11 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   data.facts.emplace_back("Parameters", grouped(plan.at("parameters").at("count").get<int64_t>()));
   std::vector<std::string> axes;
   for (const auto& axis : plan.at("mesh")) {
+    if (axis.at("size").get<int64_t>() == 1) continue;
     axes.push_back(fmt::format("{} {}", axis.at("axis").get<std::string>(), axis.at("size").get<int64_t>()));
   }
   const auto ranks = plan.at("ranks").get<int64_t>();
-  data.facts.emplace_back("Mesh", fmt::format("{}; {} rank{}", join(axes, ", "), ranks, ranks == 1 ? "" : "s"));
+  data.facts.emplace_back("Mesh", axes.empty() ? "one rank" : fmt::format("{}; {} ranks", join(axes, ", "), ranks));
   for (const auto& rank : plan.at("per_rank")) {
     auto parts = memory_parts(rank);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);

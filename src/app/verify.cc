@@ -27,7 +27,7 @@ Json json_of(const Worst& worst) {
 std::string verify_json(const VerifyReport& report, const Plan& plan) {
   return Json{{"ok", report.ok},
               {"steps", report.steps},
-              {"mesh", to_string(plan.mesh)},
+              {"mesh", plan.mesh_text()},
               {"dtype", plan.config.training.dtype},
               {"loss",
                {{"oracle", report.oracle_loss}, {"layout", report.layout_loss}, {"relative_error", report.loss_error}}},
@@ -45,7 +45,7 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
   };
   std::string out =
       fmt::format("{} against one device, {}, {} steps: largest relative errors, of what rounding explains\n",
-                  to_string(plan.mesh), plan.config.training.dtype, report.steps);
+                  plan.mesh_text(), plan.config.training.dtype, report.steps);
   out += line("loss", report.loss_error, report.loss_bound, fmt::format("{:.10g}", report.layout_loss));
   out += line("norm", report.norm_error, report.loss_bound, "");
   out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);

@@ -1,6 +1,7 @@
 #include "model/decoder.h"
 
 #include "base/errors.h"
+#include "model/element.h"
 #include "model/kernels/philox.h"
 
 #include <ATen/ATen.h>
@@ -32,11 +33,11 @@ Decoder::Decoder(const Transformer& model) : model_(model) {
 at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const AttentionShape& shape = model_.attention_;
   const int64_t T = qkv_BTE.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
-  const auto wide = qkv_BTE.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const auto dtype = wide(qkv_BTE.scalar_type());
   const auto parts = qkv_BTE.view({T, H + 2 * K, D}).transpose(0, 1).split_with_sizes({H, K, K}, 0);
   const at::Tensor cos = shape.cos_PD.narrow(0, length_, T), sin = shape.sin_PD.narrow(0, length_, T);
-  const at::Tensor q = rotate(parts[0].to(wide), cos, sin);
-  const at::Tensor k = rotate(parts[1].to(wide), cos, sin).to(qkv_BTE.scalar_type());
+  const at::Tensor q = rotate(parts[0].to(dtype), cos, sin);
+  const at::Tensor k = rotate(parts[1].to(dtype), cos, sin).to(qkv_BTE.scalar_type());
 
   // Capacity doubles, so that a text of n tokens copies O(n) keys.
   auto append = [&](at::Tensor& cache, const at::Tensor& fresh) {
@@ -47,7 +48,7 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
       cache = larger;
     }
     cache.narrow(1, length_, T).copy_(fresh);
-    return cache.narrow(1, 0, length_ + T).to(wide).repeat_interleave(H / K, 0);
+    return cache.narrow(1, 0, length_ + T).to(dtype).repeat_interleave(H / K, 0);
   };
   const at::Tensor keys = append(keys_[layer], k), values = append(values_[layer], parts[2]);
   at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));

@@ -1,8 +1,8 @@
 // The primitives on one-pass kernels: norm, attention, SwiGLU and dropout as autograd functions on the CPU.
-#include "base/errors.h"
+#include "model/dropout.h"
+#include "model/element.h"
 #include "model/kernels/activation.h"
 #include "model/kernels/norm.h"
-#include "model/kernels/random.h"
 #include "model/kernels/rotary.h"
 #include "model/linear.h"
 #include "model/loss.h"
@@ -19,26 +19,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Calls f with a value of the kernels' element type for this tensor.
-template <class F>
-auto by_element(const at::Tensor& t, F f) {
-  switch (t.scalar_type()) {
-    case at::kFloat: return f(float{});
-    case at::kBFloat16: return f(Bf16{});
-    case at::kDouble: return f(double{});
-    default: throw LogicError(fmt::format("no kernel for {}", c10::toString(t.scalar_type())));
-  }
-}
-
-template <class T>
-const T* in(const at::Tensor& t) {
-  return t.defined() ? static_cast<const T*>(t.const_data_ptr()) : nullptr;
-}
-template <class T>
-T* out(const at::Tensor& t) {
-  return t.defined() ? static_cast<T*>(t.mutable_data_ptr()) : nullptr;
-}
-at::ScalarType wide(const at::Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 int64_t handle(const Weight& weight) { return reinterpret_cast<int64_t>(&weight); }
 const Weight& weight_of(AutogradContext* context) {
   return *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
@@ -69,7 +49,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const int64_t cols = input.size(-1), rows = input.numel() / cols;
     const at::Tensor sum = residual.defined() ? at::empty_like(input) : input;
     const at::Tensor y = at::empty_like(input);
-    const at::Tensor rstd = at::empty({rows}, input.options().dtype(wide(input)));
+    const at::Tensor rstd = at::empty({rows}, input.options().dtype(wide(input.scalar_type())));
     by_element(input, [&]<class T>(T) {
       rms_norm_forward<T>({.x = in<T>(input), .residual = in<T>(residual), .gamma = in<T>(gain), .eps = eps,
                            .rows = rows, .cols = cols, .sum = residual.defined() ? out<T>(sum) : nullptr,
@@ -173,38 +153,6 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   }
 };
 
-// The mask is a function of the key and of global indices, so backward draws it again instead of keeping it.
-struct Drop : torch::autograd::Function<Drop> {
-  static at::Tensor masked(const at::Tensor& x_BTC, const at::Tensor& samples, const DropoutKey& key, int64_t step) {
-    const int64_t row = x_BTC.numel() / x_BTC.size(0);
-    const at::Tensor x = x_BTC.contiguous(), y = at::empty_like(x);
-    for (int64_t b = 0; b < x.size(0); ++b) {
-      by_element(x, [&]<class T>(T) {
-        dropout<T>({.x = in<T>(x) + b * row, .y = out<T>(y) + b * row, .count = row, .seed = key.seed,
-                    .stream = key.stream(step), .first_index = static_cast<uint64_t>(in<int64_t>(samples)[b] * row),
-                    .p = key.probability});
-      });
-    }
-    return y;
-  }
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& samples, double p,
-                            int64_t seed, int64_t site, int64_t step) {
-    context->save_for_backward({samples});
-    context->saved_data["p"] = p;
-    context->saved_data["seed"] = seed;
-    context->saved_data["site"] = site;
-    context->saved_data["step"] = step;
-    return masked(x, samples, {p, static_cast<uint64_t>(seed), static_cast<uint64_t>(site)}, step);
-  }
-  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    auto integer = [&](const char* name) { return context->saved_data[name].toInt(); };
-    const DropoutKey key{context->saved_data["p"].toDouble(), static_cast<uint64_t>(integer("seed")),
-                         static_cast<uint64_t>(integer("site"))};
-    const at::Tensor dx = masked(gradients[0], context->get_saved_variables()[0], key, integer("step"));
-    return {dx, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
-  }
-};
-
 }  // namespace
 
 Primitives fused_primitives() {
@@ -224,12 +172,7 @@ Primitives fused_primitives() {
             return Attention::apply(qkv, positions, shape.cos_PD, shape.sin_PD, shape.heads, shape.kv_heads);
           },
       .swiglu = [](const at::Tensor& gate_up) { return Swiglu::apply(gate_up); },
-      .dropout =
-          [](const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
-            if (key.probability == 0) return x;
-            return Drop::apply(x, batch.samples_B, key.probability, static_cast<int64_t>(key.seed),
-                               static_cast<int64_t>(key.site), batch.step);
-          },
+      .dropout = keyed_dropout,
       .cross_entropy = fused_cross_entropy,
   };
 }

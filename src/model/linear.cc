@@ -1,7 +1,5 @@
 #include "model/linear.h"
 
-#include "model/kernels/convert.h"
-
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 

@@ -1,6 +1,7 @@
 #include "model/loss.h"
 
 #include "base/errors.h"
+#include "model/element.h"
 #include "model/kernels/loss.h"
 #include "model/linear.h"
 
@@ -19,13 +20,10 @@ using torch::autograd::variable_list;
 double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, bool with_gradient) {
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   std::vector<double> losses(static_cast<size_t>(rows));
-  auto call = [&]<class T>(T) {
-    return softmax_cross_entropy<T>({.logits = static_cast<T*>(logits.mutable_data_ptr()),
-                                     .labels = labels.const_data_ptr<int64_t>(), .rows = rows, .vocab = vocab,
+  const int64_t bad = by_element(logits, [&]<class T>(T) {
+    return softmax_cross_entropy<T>({.logits = out<T>(logits), .labels = in<int64_t>(labels), .rows = rows, .vocab = vocab,
                                      .scale = scale, .losses = losses.data(), .write_gradient = with_gradient});
-  };
-  const auto dtype = logits.scalar_type();
-  const int64_t bad = dtype == at::kDouble ? call(double{}) : dtype == at::kFloat ? call(float{}) : call(Bf16{});
+  });
   if (bad >= 0) {
     throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",
                                 labels[bad].item<int64_t>(), bad, vocab));

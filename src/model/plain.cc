@@ -1,5 +1,6 @@
 // The oracle: every primitive from plain ATen operators, differentiated by autograd. Short rather than fast.
-#include "model/kernels/random.h"
+#include "model/dropout.h"
+#include "model/element.h"
 #include "model/primitives.h"
 
 #include <ATen/ATen.h>
@@ -35,10 +36,10 @@ at::Tensor embedding(const at::Tensor& tokens_BT, const Weight& table_VC) {
 std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
                                            double eps) {
   const at::Tensor sum = residual.defined() ? input + residual : input;
-  const auto wide = sum.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor s = sum.to(wide);
+  const auto dtype = wide(sum.scalar_type());
+  const at::Tensor s = sum.to(dtype);
   const at::Tensor normed = s * at::rsqrt(s.pow(2).mean(-1, true) + eps);
-  return {(normed * use(gain).to(wide)).to(sum.scalar_type()), sum};
+  return {(normed * use(gain).to(dtype)).to(sum.scalar_type()), sum};
 }
 
 at::Tensor linear(const at::Tensor& x, const Weight& weight) { return at::matmul(x, use(weight).t()); }
@@ -51,10 +52,10 @@ at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at
 
 at::Tensor attention(const at::Tensor& qkv, const at::Tensor& positions_BT, const AttentionShape& shape) {
   const int64_t B = qkv.size(0), T = qkv.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
-  const auto wide = qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const auto parts = qkv.view({B, T, H + 2 * K, D}).to(wide).split_with_sizes({H, K, K}, 2);
-  const at::Tensor cos = shape.cos_PD.index({positions_BT}).unsqueeze(2).to(wide);
-  const at::Tensor sin = shape.sin_PD.index({positions_BT}).unsqueeze(2).to(wide);
+  const auto dtype = wide(qkv.scalar_type());
+  const auto parts = qkv.view({B, T, H + 2 * K, D}).to(dtype).split_with_sizes({H, K, K}, 2);
+  const at::Tensor cos = shape.cos_PD.index({positions_BT}).unsqueeze(2).to(dtype);
+  const at::Tensor sin = shape.sin_PD.index({positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
   const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
@@ -70,21 +71,11 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key) {
-  if (key.probability == 0) return x_BTC;
-  const int64_t B = x_BTC.size(0), T = x_BTC.size(1), C = x_BTC.size(2);
-  at::Tensor keep = at::ones({B, T, C}, at::kDouble);
-  for (int64_t b = 0; b < B; ++b) {
-    double* row = keep[b].mutable_data_ptr<double>();
-    const auto first = static_cast<uint64_t>(batch.samples_B[b].item<int64_t>() * T * C);
-    dropout<double>({.x = row, .y = row, .count = T * C, .seed = key.seed, .stream = key.stream(batch.step),
-                     .first_index = first, .p = key.probability});
-  }
-  return x_BTC * keep.to(x_BTC.scalar_type());
+  return key.probability == 0 ? x_BTC : x_BTC * masked_by_key(at::ones_like(x_BTC), batch, key);
 }
 
 at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch) {
-  const auto wide = x_BTC.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  const at::Tensor logits = linear(x_BTC, head_VC).flatten(0, 1).to(wide);
+  const at::Tensor logits = linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
   const at::Tensor labels = batch.labels_BT.flatten();
   const at::Tensor valid = labels.ge(0);
   const at::Tensor chosen = logits.log_softmax(-1).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);

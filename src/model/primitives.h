@@ -19,8 +19,9 @@ struct Microbatch {
   at::Tensor labels_BT;     // int64
   at::Tensor positions_BT;  // int64: position of each token in its own sequence
   at::Tensor samples_B;     // int64: global number of each sequence, the key of dropout
-  double loss_scale = 1.0;  // 1 / valid labels of the whole global batch
-  int64_t step = 0;         // optimizer step, another key of dropout
+  int64_t sequence_length = 0;  // of a whole sequence, whatever part of it is here
+  double loss_scale = 1.0;      // 1 / valid labels of the whole global batch
+  int64_t step = 0;             // optimizer step, another key of dropout; 0: not training, nothing is dropped
 };
 
 /// What attention needs beside its input.
@@ -29,13 +30,12 @@ struct AttentionShape {
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
 };
 
-/// Which dropout mask: (seed, step, site, sample, position, channel) decide each element.
+/// Which dropout mask: (seed, step, site) choose the stream, sample x sequence_length + position and the channel the
+/// element, so that no cut of batch or sequence changes what is dropped.
 struct DropoutKey {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t site = 0;
-
-  uint64_t stream(int64_t step) const { return static_cast<uint64_t>(step) * 0x100000000u + site; }
 };
 
 struct Primitives {

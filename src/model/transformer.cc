@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include "base/errors.h"
+#include "model/element.h"
 
 #include <ATen/ATen.h>
 
@@ -19,8 +20,7 @@ std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t p
 Transformer::Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options)
     : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
   const auto& a = architecture_;
-  const bool wide = weights.values().scalar_type() == at::kDouble;
-  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide ? at::kDouble : at::kFloat);
+  auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.values().scalar_type()));
   attention_ = {a.num_attention_heads, a.num_key_value_heads, a.head_dim, cos, sin};
   for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
     auto weight = [&](const std::string& name) {
@@ -35,24 +35,25 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
   head_ = a.tie_word_embeddings ? embedding_ : &weights["lm_head.weight"];
 }
 
+at::Tensor Transformer::drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const {
+  const bool training = batch.step > 0;
+  return primitives_.dropout(x_BTC, batch, {training ? architecture_.dropout : 0.0, options_.seed, site});
+}
+
 at::Tensor Transformer::embed(const Microbatch& batch) const {
-  return primitives_.dropout(primitives_.embedding(batch.tokens_BT, *embedding_), batch,
-                             {architecture_.dropout, options_.seed, 0});
+  return drop(primitives_.embedding(batch.tokens_BT, *embedding_), batch, 0);
 }
 
 at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
   const Block& w = blocks_[static_cast<size_t>(layer)];
   const double eps = architecture_.rms_norm_eps;
   const auto site = 1 + 2 * static_cast<uint64_t>(layer);
-  auto drop = [&](const at::Tensor& t, uint64_t which) {
-    return primitives_.dropout(t, batch, {architecture_.dropout, options_.seed, which});
-  };
   const auto [normed_x, x] = primitives_.add_norm(x_BTC, {}, *w.input_norm, eps);
   const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch.positions_BT, attention_);
-  const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), site);
+  const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), batch, site);
   const auto [normed_s, s] = primitives_.add_norm(after_attention, x, *w.post_norm, eps);
   const at::Tensor mixed = primitives_.swiglu(primitives_.linear(normed_s, *w.gate_up));
-  return s + drop(primitives_.linear(mixed, *w.down), site + 1);
+  return s + drop(primitives_.linear(mixed, *w.down), batch, site + 1);
 }
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {

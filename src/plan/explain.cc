@@ -102,8 +102,11 @@ std::string explain(const Plan& plan) {
                      a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
   out += fmt::format("batch    {} sequences of {} tokens a step, microbatches of at most {}, {}\n", t.global_batch_size,
                      t.seq_len, t.local_batch_size, t.dtype);
-  out += fmt::format("mesh     {} = {} rank{}; every rank holds every parameter whole\n", to_string(plan.mesh),
-                     plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s");
+  const bool all_whole = std::all_of(plan.layouts.begin(), plan.layouts.end(), [](const Layout& layout) {
+    return layout == whole(static_cast<int>(layout.split.size()));
+  });
+  out += fmt::format("mesh     {}: {} rank{}{}\n", plan.mesh_text(), plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s",
+                     all_whole ? "; every rank holds every parameter whole" : "");
   out += "\nwho reads what, a step\n" + explain_shares(plan);
   out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";
   out += explain_rows(plan.schedule);
@@ -128,14 +131,15 @@ std::string plan_json(const Plan& plan) {
   for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
   out["ranks"] = plan.mesh.size();
   out["parameters"] = {{"count", plan.num_parameters()}, {"tensors", Json::array()}};
-  for (const auto& p : plan.parameters) {
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const auto& p = plan.parameters[i];
     out["parameters"]["tensors"].push_back(
-        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(whole(static_cast<int>(p.shape.size())))}});
+        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.layouts[i])}});
   }
   out["per_rank"] = Json::array();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const auto& m = plan.memory[static_cast<size_t>(rank)];
-    const auto& share = plan.shares[static_cast<size_t>(plan.mesh.coord(rank, "data"))];
+    const auto& share = plan.share(rank);
     Json microbatches = Json::array();
     for (const Range& r : share.microbatches) microbatches.push_back(r.size());
     int64_t sent = 0;

@@ -2,30 +2,18 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "schedule/validate.h"
 
 #include <algorithm>
 
 namespace orthant {
 namespace {
 
-// Degrees that a run file fixes, beside data parallelism, with the axis each makes. Inner to outer.
-std::vector<Axis> fixed_axes(const Config& config) {
-  const auto& p = config.parallelism;
-  std::vector<Axis> axes;
-  auto add = [&](const char* name, int64_t size) {
-    if (size > 1) axes.push_back({name, static_cast<int>(size)});
-  };
-  add("tensor", p.tensor_parallel_degree);
-  add("ulysses", p.context_parallel_ulysses);
-  add("ring", p.context_parallel_ring);
-  return axes;
-}
-
 int master_bytes(const Config& config) { return config.training.dtype == "float64" ? 8 : 4; }
 
 MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   const Config& config = plan.config;
-  const auto& share = plan.shares[static_cast<size_t>(plan.mesh.coord(rank, "data"))];
+  const auto& share = plan.share(rank);
   int64_t largest = 0;
   for (const Range& microbatch : share.microbatches) largest = std::max(largest, microbatch.size());
   const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
@@ -47,17 +35,18 @@ void add_communication(Plan& plan) {
   const int ranks = plan.mesh.size();
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& bucket = plan.buckets[i];
-    const Layout partial{.split = {{}}, .partial = {"data"}, .replicated = {}};
+    Layout before = partial_gradients(plan.gradient_axes);
     const int64_t shape[] = {bucket.elements.size()};
-    for (const Collective& step : reduce_gradients(plan.mesh, bucket, master_bytes(plan.config))) {
+    for (const Collective& step : reduce_gradients(plan.mesh, plan.gradient_axes, bucket, master_bytes(plan.config))) {
       CommunicationEntry entry{.what = fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()),
                                .collective = std::string(name_of(step.kind)),
                                .axis = step.axis,
                                .calls = 1,
                                .bytes_per_rank = {}};
       for (int rank = 0; rank < ranks; ++rank) {
-        entry.bytes_per_rank.push_back(bytes_sent(plan.mesh, step, partial, shape, master_bytes(plan.config), rank));
+        entry.bytes_per_rank.push_back(bytes_sent(plan.mesh, step, before, shape, master_bytes(plan.config), rank));
       }
+      before = step.after;
       plan.communication.push_back(std::move(entry));
     }
   }
@@ -71,6 +60,8 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.architecture = architecture_of(config, facts.vocab_size);
   plan.mesh = mesh_of(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
+  for (const auto& parameter : plan.parameters) plan.layouts.push_back(whole(static_cast<int>(parameter.shape.size())));
+  plan.gradient_axes = {"data"};
   const FlatLayout flat = flat_layout(plan.parameters);
   const int data_ranks = plan.mesh.axis_size("data");
   plan.bundle_elements = (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
@@ -86,6 +77,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   }
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   plan.schedule = one_stage(microbatches, static_cast<int>(plan.buckets.size()));
+  validate(plan.schedule, microbatches, {static_cast<int>(plan.buckets.size())});
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
   add_communication(plan);
@@ -138,6 +130,20 @@ int dtype_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : dty
 
 int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
 
+const DataShare& Plan::share(int rank) const { return shares[static_cast<size_t>(mesh.coord(rank, "data"))]; }
+
+const std::vector<Action>& Plan::row(int rank) const {
+  return schedule.rows[static_cast<size_t>(mesh.coord(rank, "pipeline"))];
+}
+
+std::string Plan::mesh_text() const {
+  std::string text;
+  for (const Axis& axis : mesh.axes) {
+    if (axis.size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
+  }
+  return text.empty() ? "one rank" : text;
+}
+
 int64_t Plan::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }
 
 int64_t Plan::largest_memory_bytes() const {
@@ -185,21 +191,21 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
 }
 
 Mesh mesh_of(const Config& config, int ranks) {
-  std::vector<Axis> axes = fixed_axes(config);
-  int64_t fixed = std::max<int64_t>(1, config.parallelism.pipeline_parallel_degree);
-  for (const Axis& axis : axes) fixed *= axis.size;
-  const int64_t asked = config.parallelism.data_parallel_degree;
+  const auto& p = config.parallelism;
+  const int64_t fixed = p.tensor_parallel_degree * p.context_parallel_ulysses * p.context_parallel_ring *
+                        p.pipeline_parallel_degree;
+  const int64_t asked = p.data_parallel_degree;
   const int64_t rest = std::max<int64_t>(1, ranks / fixed);
   if (ranks % fixed != 0 || (asked != -1 && asked * fixed != ranks)) {
     throw ConfigError(fmt::format("{} does not fit {} ranks{}; try {} or -1",
                                   config.locate("parallelism.data_parallel_degree"), ranks,
                                   fixed > 1 ? fmt::format(" with {} taken by the other degrees", fixed) : "", rest));
   }
-  axes.push_back({"data", static_cast<int>(rest)});
-  if (config.parallelism.pipeline_parallel_degree > 1) {
-    axes.push_back({"pipeline", static_cast<int>(config.parallelism.pipeline_parallel_degree)});
-  }
-  return Mesh(axes);
+  return Mesh({{"tensor", static_cast<int>(p.tensor_parallel_degree)},
+               {"ulysses", static_cast<int>(p.context_parallel_ulysses)},
+               {"ring", static_cast<int>(p.context_parallel_ring)},
+               {"data", static_cast<int>(rest)},
+               {"pipeline", static_cast<int>(p.pipeline_parallel_degree)}});
 }
 
 Plan make_plan(const Config& config, const RunFacts& facts) {

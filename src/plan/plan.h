@@ -20,8 +20,6 @@ namespace orthant {
 struct RunFacts {
   int ranks = 1;
   int64_t vocab_size = 0;        // of the tokenizer
-  int64_t train_tokens = 0;      // of the corpus; 0 when it has not been looked at
-  int64_t train_samples = 0;     // sequences in one epoch
 };
 
 /// Bytes of one rank, each as the allocator will count it.
@@ -58,6 +56,8 @@ struct Plan {
   Architecture architecture;
   Mesh mesh;
   std::vector<ParameterInfo> parameters;
+  std::vector<Layout> layouts;             // of the parameters
+  std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
   int64_t bundle_elements = 0;
   std::vector<GradientBucket> buckets;  // of the flat gradient buffer, bundle in front
   std::vector<DataShare> shares;        // by coordinate on the data axis
@@ -69,6 +69,11 @@ struct Plan {
 
   int64_t num_parameters() const;
   int64_t tokens_per_step() const;
+  /// What a rank reads of each batch, and what it does.
+  const DataShare& share(int rank) const;
+  const std::vector<Action>& row(int rank) const;
+  /// The mesh for people: axes of size 1 left out.
+  std::string mesh_text() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };

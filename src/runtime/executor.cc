@@ -21,8 +21,8 @@ void Executor::run(std::span<const Action> row, const StepInput& input) {
     const Action& action = row[index];
     if (input.announce) input.announce(action, index);
     switch (action.kind) {
-      case ActionKind::F: forward(action.microbatch, input); break;
-      case ActionKind::B: backward(action.microbatch); break;
+      case ActionKind::F: forward(action, input); break;
+      case ActionKind::B: backward(action); break;
       case ActionKind::REDUCE: reducer_.finish(action.microbatch); break;
       default: throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
     }
@@ -30,17 +30,18 @@ void Executor::run(std::span<const Action> row, const StepInput& input) {
   ORTHANT_CHECK(live_.empty(), live_.size());
 }
 
-void Executor::forward(int microbatch, const StepInput& input) {
-  const Microbatch batch = input.load(microbatch);
+void Executor::forward(const Action& action, const StepInput& input) {
+  ORTHANT_CHECK(action.stage == 0, to_string(action));
+  const Microbatch batch = input.load(action.microbatch);
   if (batch.tokens_BT.size(0) == 0) return;
   const at::Tensor loss = model_.forward(batch);
   loss_ += loss.item<double>();
   if (input.loss) input.loss(loss_);
-  live_.emplace(microbatch, loss);
+  live_.emplace(std::pair{action.stage, action.microbatch}, loss);
 }
 
-void Executor::backward(int microbatch) {
-  const auto found = live_.find(microbatch);
+void Executor::backward(const Action& action) {
+  const auto found = live_.find({action.stage, action.microbatch});
   if (found == live_.end()) return;  // a microbatch without sequences
   const at::Tensor loss = std::move(found->second);
   live_.erase(found);

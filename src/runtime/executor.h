@@ -26,18 +26,19 @@ struct StepInput {
 
 class Executor {
  public:
+  /// Takes over weights.on_gradient; all three must outlive it. The model is one stage, number 0.
   Executor(const Transformer& model, Weights& weights, GradientReducer& reducer);
   /// Forward and backward of all microbatches and the reductions; leaves summed gradients in the weights' buffers.
   void run(std::span<const Action> row, const StepInput& input);
 
  private:
-  void forward(int microbatch, const StepInput& input);
-  void backward(int microbatch);
+  void forward(const Action& action, const StepInput& input);
+  void backward(const Action& action);
 
   const Transformer& model_;
   Weights& weights_;
   GradientReducer& reducer_;
-  std::map<int, at::Tensor> live_;  // loss of each microbatch between its F and its B
+  std::map<std::pair<int, int>, at::Tensor> live_;  // loss of each (stage, microbatch) between its F and its B
   double loss_ = 0;
 };
 

@@ -45,6 +45,7 @@ Microbatch to_microbatch(const Batch& batch) {
   const int64_t B = batch.sequences, T = batch.seq_len;
   microbatch.tokens_BT = tensor_of(batch.tokens, {B, T});
   microbatch.labels_BT = tensor_of(batch.labels, {B, T});
+  microbatch.sequence_length = T;
   microbatch.samples_B = tensor_of(batch.sample_ids, {B});
   microbatch.positions_BT = at::arange(T).unsqueeze(0).expand({B, T}).contiguous();
   return microbatch;
@@ -62,7 +63,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
-      reducer_(comm, weights_.bundled_gradients(), plan.buckets, uses_of(model_, weights_)),
+      reducer_(comm, plan.gradient_axes, weights_.bundled_gradients(), plan.buckets, uses_of(model_, weights_)),
       executor_(model_, weights_, reducer_) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
@@ -96,7 +97,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   put(Bundle::kInterrupt, signals.interrupt ? 1 : 0);
   put(Bundle::kFirstPeakMib + comm_.rank(), signals.peak_memory_bytes / (1 << 20));
 
-  const auto& row = plan_.schedule.rows[0];
+  const auto& row = plan_.row(comm_.rank());
   const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
                                   [](const Range& r) { return r.size() > 0; });
   executor_.run(row, {.load =
@@ -156,7 +157,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
       }
     }
   }
-  comm_.all_reduce(sums, {"data"}).wait();
+  comm_.all_reduce(sums, plan_.gradient_axes).wait();
   return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
 }
 

@@ -77,6 +77,14 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("head_dim", have.head_dim, want.head_dim);
   same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
   same("rope_theta", have.rope_theta, want.rope_theta);
+  same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
+  if (want.rope_scaling.type != "none") {
+    same("rope_scaling_factor", have.rope_scaling.factor, want.rope_scaling.factor);
+    same("rope_scaling_low_freq_factor", have.rope_scaling.low_freq_factor, want.rope_scaling.low_freq_factor);
+    same("rope_scaling_high_freq_factor", have.rope_scaling.high_freq_factor, want.rope_scaling.high_freq_factor);
+    same("rope_scaling_original_max_position_embeddings", have.rope_scaling.original_max_position_embeddings,
+         want.rope_scaling.original_max_position_embeddings);
+  }
   same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
 }
 

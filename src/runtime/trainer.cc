@@ -198,7 +198,7 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.batch = fmt::format("{} sequences of {} tokens, microbatches of {}", c.training.global_batch_size, c.training.seq_len,
                         c.training.local_batch_size);
   b.ranks = plan.mesh.size();
-  b.mesh = to_string(plan.mesh);
+  b.mesh = plan.mesh_text();
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.transport = plan.mesh.size() > 1 ? "gloo" : "";
   b.threads_per_rank = options.threads;

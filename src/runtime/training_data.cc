@@ -49,10 +49,7 @@ TrainingData open_training_data(const Config& config, const TextProgress& progre
 }
 
 RunFacts facts_of(const TrainingData& data, int ranks) {
-  return {.ranks = ranks,
-          .vocab_size = data.tokenizer->vocab_size(),
-          .train_tokens = data.train.num_tokens(),
-          .train_samples = data.train.num_samples()};
+  return {.ranks = ranks, .vocab_size = data.tokenizer->vocab_size()};
 }
 
 }  // namespace orthant

@@ -2,6 +2,7 @@
 #include "model/transformer.h"
 
 #include "base/errors.h"
+#include "model/dropout.h"
 #include "tests/support/tiny_model.h"
 
 #include <ATen/ATen.h>
@@ -129,6 +130,29 @@ TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
   Microbatch later = both;
   later.step = both.step + 1;
   EXPECT_GT(std::abs(run(a, p, later, at::kDouble, {.seed = 9}).loss - together), 1e-6);
+}
+
+TEST(Transformer, DropoutFollowsPositionsNotPlaces) {
+  // The same tokens in another order of places, positions with them: the mask moves along. With the positions of the
+  // places it would not.
+  const at::Tensor x = at::ones({2, 12, 24}, at::kDouble);
+  Microbatch batch = random_batch(tiny_architecture(), 2, 12, 1);
+  const DropoutKey key{0.5, 9, 4};
+  const at::Tensor straight = masked_by_key(x, batch, key);
+  const at::Tensor order = at::tensor({6, 7, 8, 0, 1, 2, 11, 9, 10, 5, 4, 3});
+  Microbatch moved = batch;
+  moved.positions_BT = batch.positions_BT.index_select(1, order).contiguous();
+  EXPECT_TRUE(masked_by_key(x, moved, key).equal(straight.index_select(1, order)));
+  EXPECT_FALSE(masked_by_key(x, batch, key).equal(straight.index_select(1, order)));
+}
+
+TEST(Transformer, NothingIsDroppedOutsideTraining) {
+  const Architecture a = tiny_architecture({.dropout = 0.5}), dry = tiny_architecture();
+  Microbatch batch = random_batch(a, 2, 12, 6);
+  const auto p = fused_primitives();
+  EXPECT_NE(run(a, p, batch, at::kDouble).loss, run(dry, p, batch, at::kDouble).loss);
+  batch.step = 0;
+  EXPECT_EQ(run(a, p, batch, at::kDouble).loss, run(dry, p, batch, at::kDouble).loss);
 }
 
 TEST(Weights, InitializationIsByNameAndSeed) {

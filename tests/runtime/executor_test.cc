@@ -18,7 +18,7 @@ const Axes kData = {"data"};
 struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
       : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
-        reducer(comm, weights.bundled_gradients(), {{{0, weights.flat().elements}, {0, weight_count()}}}, uses()),
+        reducer(comm, {"data"}, weights.bundled_gradients(), {{{0, weights.flat().elements}, {0, weight_count()}}}, uses()),
         executor(model, weights, reducer) {
     weights.initialize(7);
   }
@@ -138,7 +138,7 @@ struct Reduction {
 
   Reduction(Comm& comm, int rank)
       : flat(at::arange(kWeights * kSize, at::kDouble) + 1000.0 * rank),
-        reducer(comm, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
+        reducer(comm, {"data"}, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
 };
 
 at::Tensor expected_sum(int ranks) {

@@ -33,6 +33,7 @@ inline Microbatch random_batch(const Architecture& a, int64_t B, int64_t T, uint
   batch.positions_BT = at::arange(T).unsqueeze(0).expand({B, T}).contiguous();
   batch.samples_B = at::arange(B) + 11;
   batch.loss_scale = 1.0 / static_cast<double>(B * T - 1);
+  batch.sequence_length = T;
   batch.step = 3;
   return batch;
 }

@@ -38,11 +38,14 @@ std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, 
   return buckets;
 }
 
-std::vector<Collective> reduce_gradients(const Mesh& mesh, const GradientBucket& bucket, int element_bytes) {
-  const Layout partial{.split = {{}}, .partial = {"data"}, .replicated = {}};
-  const Layout whole{.split = {{}}, .partial = {}, .replicated = {}};
+Layout partial_gradients(const std::vector<std::string>& axes) {
+  return {.split = {{}}, .partial = axes, .replicated = {}};
+}
+
+std::vector<Collective> reduce_gradients(const Mesh& mesh, const std::vector<std::string>& axes,
+                                         const GradientBucket& bucket, int element_bytes) {
   const int64_t shape[] = {bucket.elements.size()};
-  return redistribute(mesh, partial, whole, shape, element_bytes);
+  return redistribute(mesh, partial_gradients(axes), whole(1), shape, element_bytes);
 }
 
 }  // namespace orthant

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,7 +40,10 @@ struct GradientBucket {
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              int64_t flat_elements, int64_t bucket_elements);
 
-/// What a step sends for its gradients: P -> I along the data axis for each bucket.
-std::vector<Collective> reduce_gradients(const Mesh& mesh, const GradientBucket& bucket, int element_bytes);
+/// The layout of a flat gradient buffer before it is reduced: P over the axes.
+Layout partial_gradients(const std::vector<std::string>& axes);
+/// What a step sends for a bucket: P -> I over the axes.
+std::vector<Collective> reduce_gradients(const Mesh& mesh, const std::vector<std::string>& axes,
+                                         const GradientBucket& bucket, int element_bytes);
 
 }  // namespace orthant

@@ -5,12 +5,10 @@
 #include <ATen/ATen.h>
 
 namespace orthant {
-namespace {
-const Axes kDataAxis = {"data"};
-}
 
-GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses)
-    : comm_(comm), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
+GradientReducer::GradientReducer(Comm& comm, Axes axes, at::Tensor flat, std::vector<GradientBucket> buckets,
+                                 std::vector<int> uses)
+    : comm_(comm), axes_(std::move(axes)), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
       outstanding_(buckets_.size()), work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (int64_t w = buckets_[b].weights.begin; w < buckets_[b].weights.end; ++w) {
@@ -39,10 +37,14 @@ void GradientReducer::start(int bucket) {
   if (bucket == dropped_) return;
   const Range& elements = buckets_[static_cast<size_t>(bucket)].elements;
   work_[static_cast<size_t>(bucket)] =
-      comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), kDataAxis);
+      comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes_);
 }
 
 void GradientReducer::finish(int bucket) {
+  if (bucket < 0) {
+    for (int b = static_cast<int>(buckets_.size()); b-- > 0;) finish(b);
+    return;
+  }
   while (next_ >= bucket) start(next_--);
   if (bucket != dropped_) work_[static_cast<size_t>(bucket)].wait();
 }

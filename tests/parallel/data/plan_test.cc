@@ -163,7 +163,7 @@ TEST(ReduceGradients, IsOneAllReduceWhoseBytesAreTheRings) {
     const Mesh mesh({{"data", ranks}});
     for (const int64_t elements : {1, 7, 1000, 12345}) {
       const GradientBucket bucket{{0, elements}, {0, 1}};
-      const auto steps = reduce_gradients(mesh, bucket, 4);
+      const auto steps = reduce_gradients(mesh, {"data"}, bucket, 4);
       if (ranks == 1) {
         for (const auto& step : steps) EXPECT_FALSE(communicates(step.kind));
         continue;
