@@ -12,13 +12,14 @@ if(NOT EXISTS "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so")
 endif()
 get_filename_component(_site "${ORTHANT_TORCH_DIR}" DIRECTORY)
 file(GLOB _nvidia_includes "${_site}/nvidia/cu*/include")
+file(GLOB _nvidia_libraries "${_site}/nvidia/cu*/lib")
 find_path(ORTHANT_NCCL_INCLUDE_DIR nccl.h HINTS "${_site}/nvidia/nccl/include")
-set(_toolkits "$ENV{CUDA_HOME}/include" /usr/local/cuda/include)
+set(_toolkits "$ENV{CUDA_HOME}" /usr/local/cuda)
 set(ORTHANT_CUDA_INCLUDE_DIRS "")
 set(_missing "")
 foreach(_header cuda_runtime_api.h cusparse.h cublas_v2.h cusolverDn.h crt/host_defines.h)
   string(MAKE_C_IDENTIFIER "ORTHANT_${_header}_DIR" _variable)
-  find_path(${_variable} ${_header} HINTS ${_nvidia_includes} PATHS ${_toolkits})
+  find_path(${_variable} ${_header} HINTS ${_nvidia_includes} PATHS ${_toolkits} PATH_SUFFIXES include)
   mark_as_advanced(${_variable})
   if(${_variable})
     list(APPEND ORTHANT_CUDA_INCLUDE_DIRS "${${_variable}}")
@@ -28,6 +29,12 @@ foreach(_header cuda_runtime_api.h cusparse.h cublas_v2.h cusolverDn.h crt/host_
 endforeach()
 if(NOT ORTHANT_NCCL_INCLUDE_DIR)
   list(APPEND _missing nccl.h)
+endif()
+# The wheels hold libraries by their versioned names only.
+find_library(ORTHANT_CUDART_LIBRARY NAMES libcudart.so.13 libcudart.so.12 HINTS ${_nvidia_libraries}
+             PATHS ${_toolkits} PATH_SUFFIXES lib64)
+if(NOT ORTHANT_CUDART_LIBRARY)
+  list(APPEND _missing libcudart.so)
 endif()
 if(_missing)
   list(JOIN _missing ", " _missing)
@@ -61,5 +68,5 @@ set_target_properties(torchwheel::c10_cuda PROPERTIES
 add_library(torchwheel::cuda SHARED IMPORTED)
 set_target_properties(torchwheel::cuda PROPERTIES
   IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so"
-  INTERFACE_LINK_LIBRARIES "torchwheel::cpu;torchwheel::c10_cuda"
+  INTERFACE_LINK_LIBRARIES "torchwheel::cpu;torchwheel::c10_cuda;${ORTHANT_CUDART_LIBRARY}"
   INTERFACE_LINK_OPTIONS "-Wl,--no-as-needed,--allow-shlib-undefined")

@@ -20,7 +20,7 @@ at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(inde
 
 #define NEED_GPUS(n)                                                                       \
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with -DORTHANT_CUDA=ON"; \
-  if (gpus() < (n)) GTEST_SKIP() << "needs " << (n) << " GPUs, this machine has " << gpus()
+  if (gpus() < (n)) GTEST_SKIP() << "GPUs needed: " << (n) << ", here: " << gpus()
 
 // Thirds, so that the order of a sum shows in its last bit.
 at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
