@@ -18,7 +18,7 @@ const Axes kData = {"data"};
 int gpus() { return has_nccl() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
 at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(index)}; }
 
-#define NEED_GPUS(n)                                                                       \
+#define NEED_GPUS(n)                                                                           \
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with -DORTHANT_CUDA=ON"; \
   if (gpus() < (n)) GTEST_SKIP() << "GPUs needed: " << (n) << ", here: " << gpus()
 
