@@ -49,8 +49,8 @@ class Enqueued : public Pending {
   std::atomic<bool> cancelled_ = false;
 };
 
-// Everybody's chunks of one shard, received by an all-to-all; summed on the stream that waits. NCCL's own reduce-scatter
-// sends as many bytes, but sums in an order that depends on the ring, and rounds bf16 at each hop.
+// Everybody's chunks of one shard, received by an all-to-all; summed on the stream that waits. NCCL's own
+// reduce-scatter sends as many bytes, but sums in an order that depends on the ring, and rounds bf16 at each hop.
 class ReduceScatter : public Enqueued {
  public:
   ReduceScatter(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
@@ -240,8 +240,8 @@ bool has_nccl() { return false; }
 
 std::unique_ptr<Transport> nccl_transport(at::Device device, OnLost) {
   throw LogicError(
-      fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Configure it with -DORTHANT_CUDA=ON "
-                  "and a CUDA wheel of torch, or keep tensors on the CPU",
+      fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Configure it with "
+                  "-DORTHANT_CUDA=ON and a CUDA wheel of torch, or keep tensors on the CPU",
                   device.str()));
 }
 

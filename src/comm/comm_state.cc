@@ -177,9 +177,9 @@ void CommState::fail(const Operation& operation, const std::string& reason) {
 // On a thread of a transport, while the main thread may be anywhere: it has been told that the operation is done with.
 void CommState::lost(const std::string& label, const std::string& reason) {
   const std::string known = watch->blame(patience_s());
-  watch->abort_and_end(watch->failure()
-                           ? known
-                           : fmt::format("rank {}: {} over {}{}{}", rank, reason, label, known.empty() ? "" : "; ", known));
+  if (watch->failure()) return watch->abort_and_end(known);
+  const std::string others = known.empty() ? "" : "; " + known;
+  watch->abort_and_end(fmt::format("rank {}: {} over {}{}", rank, reason, label, others));
 }
 
 void CommState::cancel_wait() {

@@ -76,7 +76,7 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const at::Tensor input = numbers(1, 100, type).to(gpu(0));
     const std::vector<int64_t> counts = {100};
-    at::Tensor sum = input.clone(), part = at::empty_like(input), all = at::empty_like(input), out = at::empty_like(input);
+    at::Tensor sum = input.clone(), part = at::empty_like(input), all = part.clone(), out = part.clone();
     group->all_reduce(sum)->wait();
     group->reduce_scatter(part, input, counts)->wait();
     group->all_gather(all, input, counts)->wait();
