@@ -70,6 +70,7 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
     session_.weights().initialize(static_cast<uint64_t>(config.training.seed));
   }
   peak_flops_ = measure_peak_flops(config.training.dtype) * comm.mesh().size();
+  reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
   if (comm.rank() == 0) {
     output_ = std::make_shared<Output>(
         config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(progress_.step));
@@ -178,8 +179,10 @@ void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
   // The sums are the same everywhere, but only the rank whose data it was can see where it began: let that one speak.
   const bool seen_in_forward = !found.empty() && found.rfind("the gradient", 0) != 0;
   if (!seen_in_forward) std::this_thread::sleep_for(std::chrono::seconds(2));
+  auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
   throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}", step,
-                          result.loss, result.norm, found.empty() ? "none on this rank" : found, comm_.rank(), way_out()));
+                          number(result.loss), number(result.norm), found.empty() ? "none on this rank" : found,
+                          comm_.rank(), way_out()));
 }
 
 Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {

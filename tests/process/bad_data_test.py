@@ -115,7 +115,7 @@ class Numbers(ProcessTest):
             result = self.train("optimizer.lr=1e10", "checkpoint.interval=1", "training.steps=50", "validation.freq=0",
                                 "training.max_norm=0", f"run.ranks={ranks}")
             message = self.assert_says(result, 1, "is not finite: the ", "run/checkpoints/step-0000", "optimizer.lr")
-            self.assertRegex(message, r"step \d+: loss \S+, gradient norm (-?nan|inf)")
+            self.assertRegex(message, r"step \d+: loss \S+, gradient norm (nan|inf)")
             command = self.resume_command(message)
             good = self.weights()
             self.assertIn(self.latest().name, message)

@@ -1,6 +1,8 @@
 """Starting runs: by ourselves, under torchrun and mpirun, by hand; and what a whole run leaves behind."""
 import json
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -127,6 +129,16 @@ class Launchers(ProcessTest):
         self.assert_says(result, 1, "nowhere.txt")
         self.assertIn("nowhere.txt", result.err[result.err.index("Root Cause"):])
 
+    def test_sigterm_of_torchrun_saves(self):
+        if not torchrun():
+            self.skipTest("there is no torchrun: torch came without its scripts")
+        running = self.start_training("checkpoint.interval=0",
+                                      command=[torchrun(), "--standalone", "--no-python", "--nproc-per-node", "2"])
+        os.kill(running.process.pid, signal.SIGTERM)
+        result = running.result()
+        self.assertEqual(result.errors(), [], result)
+        self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
+
     def test_mpirun(self):
         mpirun = shutil.which("mpirun")
         if not mpirun:
@@ -158,6 +170,13 @@ class Launchers(ProcessTest):
         for part in ("different runs", "lr = 0.01", "lr = 0.5", "rank 1"):
             self.assertIn(part, messages[0])
         self.assertFalse((self.dump / "metrics.jsonl").exists())
+
+    def test_ranks_that_cannot_read_their_run_file(self):
+        results = self.by_hand(["training.seq_len=500"], ["training.seq_len=500"], ["training.seq_len=500"])
+        self.assertEqual([result.code for result in results], [1, 1, 1], results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("training.seq_len = 500 (command line)", messages[0])
 
     def test_half_of_torchruns_variables(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
