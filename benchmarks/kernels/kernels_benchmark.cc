@@ -1,5 +1,6 @@
 // Bytes per second of the fused CPU kernels: what each reads and writes once, over the time it takes. One thread unless
 // OMP_NUM_THREADS says otherwise; `copy` is the machine's own pace for the same sizes.
+#include <algorithm>
 #include <benchmark/benchmark.h>
 #include <omp.h>
 
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "model/kernels/activation.h"
-#include "model/kernels/convert.h"
 #include "model/kernels/loss.h"
 #include "model/kernels/norm.h"
 #include "model/kernels/optimizer.h"
@@ -25,7 +25,7 @@ std::vector<T> normals(int64_t count, uint64_t stream) {
   fill_normal(FillNormal<Wide<T>>{.out = wide.data(), .count = count, .seed = 1, .stream = stream, .first_index = 0});
   if constexpr (std::is_same_v<T, Bf16>) {
     std::vector<Bf16> narrow(wide.size());
-    cast(wide.data(), narrow.data(), count);
+    std::transform(wide.begin(), wide.end(), narrow.begin(), to_bf16);
     return narrow;
   } else {
     return wide;
@@ -196,13 +196,6 @@ void squares(benchmark::State& state) {
   measure(state, 4 * count, [&] { benchmark::DoNotOptimize(sum_of_squares(x.data(), count)); });
 }
 
-void add_bf16(benchmark::State& state) {
-  const int64_t count = state.range(0) * state.range(1);
-  const auto x = normals<Bf16>(count, 1);
-  std::vector<float> sum(x.size());
-  measure(state, 10 * count, [&] { add_bf16_into_f32(sum.data(), x.data(), count); });
-}
-
 template <class T>
 void dropout_mask(benchmark::State& state) {
   const int64_t count = state.range(0) * state.range(1);
@@ -236,7 +229,6 @@ BENCHMARK(cross_entropy<float>)->Args({1024, 257})->Args({1024, 32000});
 BENCHMARK(cross_entropy<Bf16>)->Args({1024, 257})->Args({1024, 32000});
 BENCHMARK(adamw_with_copy) ORTHANT_ROWS->Args({1024, 32000});
 BENCHMARK(squares) ORTHANT_ROWS->Args({1024, 32000});
-BENCHMARK(add_bf16) ORTHANT_ROWS->Args({1024, 32000});
 ORTHANT_BOTH(dropout_mask);
 BENCHMARK(initial_weights) ORTHANT_ROWS;
 

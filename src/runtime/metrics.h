@@ -9,7 +9,8 @@
 
 namespace orthant {
 
-/// One optimizer step. Not-a-number means "not known" and is written as null. Times and bytes are of the largest rank.
+/// One optimizer step. Not-a-number means "not known" and is written as null. Times and
+/// bytes are of the rank that writes (rank 0), the memory peak is of the largest rank.
 struct StepMetrics {
   int64_t step = 0;      // 1 is the first
   double loss = 0;       // sum of token losses over valid tokens of the whole batch, nats

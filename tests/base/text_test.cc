@@ -1,0 +1,65 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+TEST(Text, BytesInPowersOf1024) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(human_bytes(1.5 * 1024 * 1024 * 1024), "1.5 GiB");
+}
+
+TEST(Text, CountsInPowersOf1000) {
+  EXPECT_EQ(human_count(789), "789");
+  EXPECT_EQ(human_count(999.6), "1.00k");
+  EXPECT_EQ(human_count(45600), "45.6k");
+  EXPECT_EQ(human_count(1234567), "1.23M");
+}
+
+TEST(Text, SecondsAsPeopleSayThem) {
+  EXPECT_EQ(human_seconds(0.045), "45 ms");
+  EXPECT_EQ(human_seconds(12.34), "12.3 s");
+  EXPECT_EQ(human_seconds(185), "3m 05s");
+  EXPECT_EQ(human_seconds(3720), "1h 02m");
+  EXPECT_EQ(human_seconds(std::numeric_limits<double>::quiet_NaN()), "?");
+}
+
+TEST(Text, DigitsInThrees) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(-123456), "-123,456");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+}
+
+TEST(Text, EditDistanceCountsASwapAsOne) {
+  EXPECT_EQ(edit_distance("", "abc"), 3);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3);
+  EXPECT_EQ(edit_distance("stpes", "steps"), 1);
+}
+
+TEST(Text, NearestWordIsNearEnoughOrNone) {
+  const Words keys = {"steps", "seq_len", "seed"};
+  EXPECT_EQ(nearest("step", keys), "steps");
+  EXPECT_EQ(nearest("stpes", keys), "steps");
+  EXPECT_EQ(nearest("learning_rate", keys), std::nullopt);
+}
+
+TEST(Text, JoiningAndCutting) {
+  EXPECT_EQ(join_or(Words{"1"}), "1");
+  EXPECT_EQ(join_or(Words{"1", "2", "4"}), "1, 2 or 4");
+  EXPECT_EQ(split("a,,b", ','), (Words{"a", "", "b"}));
+  EXPECT_EQ(split("", ','), Words{""});
+  EXPECT_EQ(trim(" \t a b\n"), "a b");
+  EXPECT_EQ(trim(" \n"), "");
+}
+
+}  // namespace
+}  // namespace orthant
