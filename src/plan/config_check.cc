@@ -14,6 +14,18 @@ constexpr std::string_view kDegrees[] = {
     "parallelism.context_parallel_ring", "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree",
 };
 
+// Keys that say how the ranks of one degree work together, and so say nothing while there is only one.
+struct DegreeSetting {
+  std::string_view key, degree;
+};
+constexpr DegreeSetting kDegreeSettings[] = {
+    {"parallelism.tensor_parallel_sequence", "parallelism.tensor_parallel_degree"},
+    {"parallelism.context_parallel_attention", "parallelism.context_parallel_ring"},
+    {"parallelism.context_parallel_placement", "parallelism.context_parallel_ring"},
+    {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree"},
+    {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree"},
+};
+
 // "model.head_dim = 3 (run.toml:3) <why>".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why) {
   throw ConfigError(fmt::format("{} {}", config.locate(key), why));
@@ -127,6 +139,17 @@ void check_degrees(const Config& config) {
   }
 }
 
+// A setting that would change nothing is a mistake about what runs.
+void check_degree_settings(const Config& config) {
+  const Config defaults;
+  for (const auto& [key, degree_key] : kDegreeSettings) {
+    if (degree(config, degree_key) != 1) continue;
+    const std::string legal = value_text(*find_key(key), defaults);
+    require(config, key, value_text(*find_key(key), config) == legal,
+            fmt::format("it belongs to {} and changes nothing while that is 1", config.locate(degree_key)), legal);
+  }
+}
+
 void refuse_unbuilt(const Config& config) {
   const auto& parallelism = config.parallelism;
   require(config, "model.architecture", config.model.architecture == "llama",
@@ -144,8 +167,6 @@ void refuse_unbuilt(const Config& config) {
           parallelism.tensor_parallel_mesh == std::array<int64_t, 3>{1, 1, 1}, kDataOnly, "[1, 1, 1]");
   require(config, "parallelism.context_parallel_attention", parallelism.context_parallel_attention != "linformer",
           "this version of Orthant computes full attention only", "\"ring_attention\"");
-  require(config, "parallelism.pipeline_parallel_stages_per_rank", parallelism.pipeline_parallel_stages_per_rank <= 1,
-          kDataOnly, "0");
   require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
 }
 
@@ -168,6 +189,7 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_device(config, abilities);
   check_degrees(config);
   refuse_unbuilt(config);
+  check_degree_settings(config);
   check_data(config);
   check_heads(config);
   check_batch(config);

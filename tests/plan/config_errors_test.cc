@@ -209,8 +209,6 @@ TEST(Config, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        fmt::format("parallelism.tensor_parallel_mesh = [2, 2, 1] (command line){}[1, 1, 1]", kDataOnly)},
       {"parallelism.vocabulary_parallel=naive",
        fmt::format("parallelism.vocabulary_parallel = \"naive\" (command line){}\"none\"", kDataOnly)},
-      {"parallelism.pipeline_parallel_stages_per_rank=2",
-       fmt::format("parallelism.pipeline_parallel_stages_per_rank = 2 (command line){}0", kDataOnly)},
       {"parallelism.context_parallel_attention=linformer",
        "parallelism.context_parallel_attention = \"linformer\" (command line): this version of Orthant computes full "
        "attention only; set it to \"ring_attention\""},
@@ -222,6 +220,31 @@ TEST(Config, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   EXPECT_EQ(
       check_error_of("", {"run.transport=nccl"}, all),
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
+}
+
+TEST(Config, SettingsOfADegreeOfOneAreRefused) {
+  struct Setting {
+    std::string key, value, degree, legal;
+  };
+  const Setting table[] = {
+      {"tensor_parallel_sequence", "false", "tensor_parallel_degree", "true"},
+      {"context_parallel_attention", "\"ring_self_attention\"", "context_parallel_ring", "\"ring_attention\""},
+      {"context_parallel_placement", "\"stripe\"", "context_parallel_ring", "\"zigzag\""},
+      {"pipeline_parallel_schedule", "\"gpipe\"", "pipeline_parallel_degree", "\"1f1b\""},
+      {"pipeline_parallel_schedule", "\"mine.csv\"", "pipeline_parallel_degree", "\"1f1b\""},
+      {"pipeline_parallel_stages_per_rank", "1", "pipeline_parallel_degree", "0"},
+      {"pipeline_parallel_stages_per_rank", "2", "pipeline_parallel_degree", "0"},
+  };
+  for (const auto& [key, value, degree, legal] : table) {
+    EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, value)),
+              fmt::format("parallelism.{} = {} (run.toml:2): it belongs to parallelism.{} = 1 (default) and changes nothing "
+                          "while that is 1; set it to {}",
+                          key, value, degree, legal));
+    EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, legal)), "no error");
+    // With a degree of its own it is not the setting that is refused.
+    const std::string wider = check_error_of(fmt::format("[parallelism]\n{} = {}\n{} = 2", key, value, degree));
+    EXPECT_TRUE(wider.starts_with("parallelism." + degree)) << wider;
+  }
 }
 
 TEST(Config, AModelDirectoryNeedsItsConfig) {
