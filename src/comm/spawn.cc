@@ -32,7 +32,9 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&set_);
-    for (const int number : {SIGINT, SIGTERM, SIGCHLD}) sigaddset(&set_, number);
+    for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) {
+      if (number != SIGHUP || !is_ignored(number)) sigaddset(&set_, number);  // nohup asks to live on
+    }
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
   ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
@@ -51,6 +53,11 @@ class BlockedSignals {
   }
 
  private:
+  static bool is_ignored(int number) {
+    struct sigaction action {};
+    return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+  }
+
   sigset_t set_{}, before_{};
 };
 
@@ -143,6 +150,7 @@ class Launcher {
     while (running() > 0) {
       const int number = signals_.next(0.2);
       if (number == SIGINT || number == SIGTERM) hand_on(number);
+      if ((number == SIGUSR1 || number == SIGHUP) && asked_ == 0) hand_on(SIGTERM);
       reap();
       if (deadline_ && Clock::now() > *deadline_) send(SIGKILL);
     }

@@ -25,10 +25,10 @@ struct SpawnOptions {
 int available_cores();
 
 /// Starts `ranks` processes of argv and waits for all.
-/// The first SIGINT or SIGTERM is handed on to them, a second one kills them. Returns 0 when all ended with 0; 130
-/// after SIGINT; else the failed rank's exit code, or 1 when a signal killed it. One message tells which rank died
-/// and how, unless a rank has told already. The ranks call die_with_parent() (comm/process.h), so none outlives this
-/// process.
+/// The first SIGINT or SIGTERM is handed on to them, SIGUSR1 and SIGHUP as SIGTERM; a second SIGINT or SIGTERM kills
+/// them. Returns 0 when all ended with 0; 130 after SIGINT; else the failed rank's exit code, or 1 when a signal killed
+/// it. One message tells which rank died and how, unless a rank has told already. The ranks call die_with_parent()
+/// (comm/process.h), so none outlives this process.
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
 
 }  // namespace orthant

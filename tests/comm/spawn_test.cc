@@ -103,6 +103,22 @@ TEST(Play, DISABLED_Rank) {
     std::fflush(stdout);
     for (;;) pause();
   }
+  if (setting("SCENE") == "slow") {
+    sigset_t asked;
+    sigemptyset(&asked);
+    sigaddset(&asked, SIGTERM);
+    sigprocmask(SIG_BLOCK, &asked, nullptr);
+    fmt::print("ready {}\n", setting("RANK"));
+    std::fflush(stdout);
+    int number = 0;
+    sigwait(&asked, &number);
+    fmt::print("saving {}\n", setting("RANK"));
+    std::fflush(stdout);
+    std::this_thread::sleep_for(std::chrono::milliseconds(800));
+    fmt::print("saved {}\n", setting("RANK"));
+    std::fflush(stdout);
+    _exit(0);
+  }
   if (setting("SCENE") == "stubborn") {
     std::signal(SIGINT, SIG_IGN);
     fmt::print("ready {}\n", setting("RANK"));
@@ -212,7 +228,7 @@ TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
 }
 
 TEST(Spawn, InterruptsAreHandedOnOnce) {
-  const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}};
+  const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}, {SIGUSR1, 0}, {SIGHUP, 0}};
   for (const auto& [number, code] : expected) {
     Program program = launch("obey", 2);
     ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
@@ -220,6 +236,28 @@ TEST(Spawn, InterruptsAreHandedOnOnce) {
     EXPECT_EQ(program.exit_code(), code) << program.output();
     EXPECT_EQ(times(program.output(), "error"), 0) << program.output();
   }
+}
+
+TEST(Spawn, AskingTwiceToSaveKillsNobody) {
+  Program program = launch("slow", 2);
+  ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
+  kill(program.pid(), SIGUSR1);
+  ASSERT_TRUE(program.prints("saving 0") && program.prints("saving 1")) << program.output();
+  kill(program.pid(), SIGUSR1);
+  kill(program.pid(), SIGHUP);
+  EXPECT_EQ(program.exit_code(), 0) << program.output();
+  EXPECT_TRUE(says(program.output(), {"saved 0", "saved 1"}));
+}
+
+TEST(Spawn, WhatIgnoresAHangupGoesOn) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);  // as under nohup
+  Program program = launch("obey", 2);
+  std::signal(SIGHUP, before);
+  ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
+  kill(program.pid(), SIGHUP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  kill(program.pid(), SIGINT);  // only a run that still goes on can end by this one
+  EXPECT_EQ(program.exit_code(), 130) << program.output();
 }
 
 TEST(Spawn, ASecondInterruptKills) {
