@@ -14,6 +14,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
 
@@ -223,7 +224,8 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
     if (++peer.gone_ticks < 2) return "";
     return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during);
   }
-  if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : options_.silence_s)) return "";
+  const double silence_s = std::max(options_.silence_s, kMissedBeats * options_.beat_s);
+  if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : silence_s)) return "";
   return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
                      life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
                      during);

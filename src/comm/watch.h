@@ -21,7 +21,7 @@ struct WatchOptions {
   /// How often this rank's own heartbeat is posted.
   double beat_s = 0.5;
   /// A rank whose process cannot be looked at (another machine) or still exists counts as failed when its heartbeat has
-  /// stood still this long; a process that is gone is noticed within two periods.
+  /// stood still this long, and for three beats; a process that is gone is noticed within two periods.
   double silence_s = 30;
   /// The same, once an operation of ours has failed.
   double suspicion_s = 5;

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <memory>
 #include <mutex>
+#include <thread>
 
 #include "base/errors.h"
 #include "comm/comm.h"
@@ -143,6 +145,33 @@ TEST(Failure, AbortReachesTheOthersCallbackOnce) {
   });
   EXPECT_EQ(told, 2);
   EXPECT_EQ(asked_to_speak, 0);
+}
+
+// Two ranks of this process that watch each other; what the first says of the second, or nothing after seconds_s.
+std::string said_after(double beat_s, double seconds_s) {
+  const Store store = Store::in_process();
+  std::mutex mutex;
+  std::string said;
+  WatchOptions options{.period_s = 0.02, .beat_s = beat_s, .silence_s = 0.1};
+  options.on_failure = [&](const std::string& message, bool) {
+    const std::lock_guard lock(mutex);
+    said += message;
+  };
+  std::unique_ptr<Watch> other;
+  WatchOptions rare = options;
+  rare.beat_s = 0.5;
+  rare.on_failure = [](const std::string&, bool) {};
+  std::thread coming([&] { other = std::make_unique<Watch>(store, "watch", 1, 2, 60, rare); });
+  const Watch watch(store, "watch", 0, 2, 60, options);
+  coming.join();
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds_s));
+  const std::lock_guard lock(mutex);
+  return said;
+}
+
+TEST(Failure, SeldomHeartbeatsAreNoSilence) {
+  EXPECT_EQ(said_after(0.5, 1.2), "");
+  EXPECT_TRUE(says(said_after(0.02, 1.2), {"rank 1 has been silent for"}));  // one that expects them more often
 }
 
 TEST(Failure, ACleanEndIsNoFailure) {
