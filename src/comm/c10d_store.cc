@@ -65,8 +65,10 @@ Store::Store(std::shared_ptr<StoreHandle> handle, std::string name, int port)
 
 Store Store::in_process() { return {hold(c10::make_intrusive<c10d::HashStore>()), "store of this process"}; }
 
-Store Store::file(const std::string& path, int world_size) {
-  return {hold(c10::make_intrusive<c10d::FileStore>(path, world_size)), fmt::format("store {}", path)};
+Store Store::file(const std::string& path) {
+  constexpr int kNeverRemove = -1;
+  const std::string name = fmt::format("store {}", path);
+  return ask(name, [&] { return Store(hold(c10::make_intrusive<c10d::FileStore>(path, kNeverRemove)), name); });
 }
 
 Store Store::serve(int port, double timeout_s) {
@@ -135,6 +137,8 @@ bool Store::has(const std::string& key) const {
 Store Store::under(const std::string& prefix) const {
   return {hold(c10::make_intrusive<c10d::PrefixStore>(prefix, handle_->board)), name_, port_};
 }
+
+Store Store::named(const std::string& name) const { return {handle_, name, port_}; }
 
 Store Store::clone() const {
   return ask(name_, [&] { return Store(hold(handle_->board->clone()), name_, port_); });

@@ -1,6 +1,7 @@
 #include "comm/rendezvous.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -10,12 +11,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/process.h"
 
 namespace orthant {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kHost = "meeting/host";
+constexpr const char* kCome = "meeting/come";
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 std::string text_of(const in_addr& address) {
   char text[INET_ADDRSTRLEN] = {};
@@ -75,8 +91,67 @@ std::string local_address(const Launch& launch) {
   return address.empty() ? "127.0.0.1" : address;
 }
 
+// A store in an open file, wherever its name goes: it lasts until the last process that has opened it ends.
+Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd)); }
+
+// Rank 0 of a meeting in a file: puts a new file under the name (an earlier start with the same name may have left one),
+// and takes the name away once all have come, or when they do not come.
+Store open_meeting(const Launch& launch, double timeout_s) {
+  std::string fresh = launch.path + ".XXXXXX";
+  const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // open to the end of the process
+  const auto refuse = [&](const std::string& why) {
+    throw CommError(fmt::format("the ranks cannot meet in {}: {}; point TMPDIR to a folder that all ranks can write, or "
+                                "set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+                                launch.path, why));
+  };
+  if (fd < 0) refuse(std::strerror(errno));
+  const Store store = store_in(fd);
+  store.set(kHost, process_identity());
+  if (std::rename(fresh.c_str(), launch.path.c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    unlink(fresh.c_str());
+    refuse(why);
+  }
+  const auto start = Clock::now();
+  while (store.add(kCome, 0) < launch.world_size - 1 && seconds_since(start) < timeout_s) std::this_thread::sleep_for(kLook);
+  unlink(launch.path.c_str());
+  const auto came = store.add(kCome, 0) + 1;
+  if (came < launch.world_size) {
+    throw CommError(fmt::format("rank 0: {} of {} ranks came to the meeting in {} within {:.0f} s", came,
+                                launch.world_size, launch.path, timeout_s));
+  }
+  return store;
+}
+
+// The other ranks: wait for a file of a rank 0 that lives. A file left behind names a process that does not.
+Store join_meeting(const Launch& launch, double timeout_s) {
+  const auto start = Clock::now();
+  do {
+    const int fd = open(launch.path.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+      try {
+        const Store store = store_in(fd);
+        const Life life = store.has(kHost) ? life_of(store.get(kHost, 1)) : Life::gone;
+        if (life == Life::running || life == Life::stopped) {
+          store.add(kCome, 1);
+          return store;
+        }
+      } catch (const CommError&) {  // no store at all: rank 0 will put one in its place
+      }
+      close(fd);
+    }
+    std::this_thread::sleep_for(kLook);
+  } while (seconds_since(start) < timeout_s);
+  throw CommError(fmt::format("rank {}: rank 0 did not come to the meeting in {} within {:.0f} s; if the ranks are in "
+                              "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+                              launch.rank, launch.path, timeout_s));
+}
+
 Store meet(const Launch& launch, double timeout_s) {
-  if (launch.meeting == Meeting::kFile) return Store::file(launch.path, launch.world_size);
+  if (launch.meeting == Meeting::kFile) {
+    const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
+    return store.named(fmt::format("store {}", launch.path));
+  }
   if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) return Store::serve(launch.port, timeout_s);
   return Store::join(launch.address, launch.port, timeout_s);
 }

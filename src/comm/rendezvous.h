@@ -27,8 +27,9 @@ struct Rendezvous {
   std::shared_ptr<std::atomic<int>> comms = std::make_shared<std::atomic<int>>(0);
 };
 
-/// Meets the other ranks of the launch: as a client of the launcher's store, or with rank 0 serving it, or in a file.
-/// CommError after timeout_s: nobody answers, a port in use, or which ranks did not come.
+/// Meets the other ranks of the launch: as a client of the launcher's store, or with rank 0 serving it, or in a file,
+/// whose name is gone when all have come; what an earlier start left under that name is not read. CommError after
+/// timeout_s: nobody answers, a port in use, or that ranks did not come.
 Rendezvous connect(const Launch& launch, double timeout_s = 60);
 
 /// The prefix of a run's keys on its store, for the launcher that serves it.

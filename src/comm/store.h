@@ -20,8 +20,8 @@ class Store {
 
   /// A board for the threads of this process.
   static Store in_process();
-  /// A board in a file that all ranks of one machine can reach.
-  static Store file(const std::string& path, int world_size);
+  /// A board in a file that all ranks of one machine can reach; whoever made the file removes it.
+  static Store file(const std::string& path);
   /// Listens on the port (0: any free one, see port()) and serves the board to others. CommError when it is in use.
   static Store serve(int port, double timeout_s);
   /// Joins a board that somebody serves; tries until timeout_s have passed.
@@ -44,6 +44,8 @@ class Store {
 
   /// The same board, all keys under a prefix.
   Store under(const std::string& prefix) const;
+  /// The same board, called otherwise in messages.
+  Store named(const std::string& name) const;
   /// The same board over a connection of its own.
   Store clone() const;
 

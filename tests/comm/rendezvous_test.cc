@@ -6,11 +6,14 @@
 
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <thread>
 
 #include "base/errors.h"
+#include "comm/process.h"
 #include "comm/thread_ranks.h"
+#include "comm/watch.h"
 #include "tests/support/says.h"
 
 namespace orthant {
@@ -104,6 +107,64 @@ TEST(Rendezvous, InAFileAndAtRankZero) {
     EXPECT_EQ(met, 2);
     std::filesystem::remove(path);
   }
+}
+
+Launch in_file(const std::string& path, int rank) {
+  return {.launcher = "test",
+          .rank = rank,
+          .world_size = 2,
+          .local_rank = rank,
+          .local_size = 2,
+          .meeting = Meeting::kFile,
+          .path = path};
+}
+
+// What is left in the folder of a meeting.
+std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+class MeetingInAFile : public testing::Test {
+ protected:
+  MeetingInAFile() { std::filesystem::create_directory(folder_); }
+  ~MeetingInAFile() override { std::filesystem::remove_all(folder_); }
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("orthant-meeting-{}", getpid());
+  const std::string path_ = (folder_ / "meeting.store").string();
+};
+
+TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
+  std::string dead = process_identity();  // the same pid, another start time
+  dead.back() = dead.back() == '1' ? '2' : '1';
+  for (const bool is_store : {true, false}) {
+    if (is_store) {
+      const Store left = Store::file(path_);
+      left.set("meeting/host", dead);
+      ASSERT_TRUE(post_failure(left.under(run_prefix(0)), "rank 1: disk full"));
+    } else {
+      std::ofstream(path_) << std::string(100, '\xff');
+    }
+    std::atomic<int> first = 0;
+    std::thread other([&] { first += post_failure(connect(in_file(path_, 1), 20).store, "a failure of today"); });
+    first += post_failure(connect(in_file(path_, 0), 20).store, "a failure of today");
+    other.join();
+    EXPECT_EQ(first, 1);  // somebody speaks, and only one
+    EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
+  }
+}
+
+TEST_F(MeetingInAFile, RanksThatDoNotComeLeaveNothing) {
+  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file(path_, 0), 0.1); }), {"1 of 2 ranks came", path_}));
+  EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
+  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not come", path_}));
+  EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
+}
+
+TEST_F(MeetingInAFile, AFolderThatDoesNotExist) {
+  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file((folder_ / "none/meeting").string(), 0), 0.1); }),
+                   {"cannot meet in", "No such file", "TMPDIR"}));
 }
 
 TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
