@@ -145,7 +145,7 @@ std::string time_section(const Metrics& metrics) {
   Chart chart{.title = "Parts of each step's time", .y_label = unit.name + " per step", .stacked = true, .height = 240};
   chart.series = {layer("compute", "blue", rest), layer("communication", "orange", communication),
                   layer("data", "purple", data)};
-  return card("time", "Where the time goes", "Of the whole run, and step by step; waiting times of the slowest rank.",
+  return card("time", "Where the time goes", "Of the whole run, and step by step; waiting times of rank 0.",
               body + scrolling(draw_chart(chart)));
 }
 

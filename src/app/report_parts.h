@@ -37,7 +37,7 @@ std::vector<double> known_values(const std::vector<StepMetrics>& steps, Value va
 
 double sum(const std::vector<double>& values);
 
-/// Where the time of all steps went, in seconds; waiting times are those of the slowest rank.
+/// Where the time of all steps went, in seconds; waiting times are those of rank 0.
 struct TimeSplit {
   double total = 0, communication = 0, data = 0;
   double rest() const;

@@ -12,11 +12,10 @@ double LrSchedule::at(int64_t step) const {
   ORTHANT_CHECK(step >= 1, step);
   if (step <= warmup_steps) return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
   if (decay_type == "constant") return lr;
-  // wsd means "stable, then decay": without a ratio of its own the last fifth of the run decays.
-  const double ratio = decay_type == "wsd" && decay_ratio >= 1.0 ? 0.2 : decay_ratio;
   const auto decay_steps = static_cast<double>(std::min<int64_t>(
-      steps - warmup_steps, static_cast<int64_t>(std::llround(ratio * static_cast<double>(steps)))));
-  const double progress = 1.0 - static_cast<double>(steps - step) / std::max(1.0, decay_steps);
+      steps - warmup_steps, static_cast<int64_t>(std::llround(decay_ratio * static_cast<double>(steps)))));
+  if (decay_steps <= 0) return lr;
+  const double progress = 1.0 - static_cast<double>(steps - step) / decay_steps;
   if (progress <= 0) return lr;
   const double p = std::min(1.0, progress);
   double left = 1.0 - p;

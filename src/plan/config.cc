@@ -55,6 +55,10 @@ void derive_defaults(Config& config) {
     config.training.local_batch_size = config.training.global_batch_size;
     config.origins["training.local_batch_size"] = "default, no more than training.global_batch_size";
   }
+  if (is_default(config, "lr_scheduler.decay_ratio") && config.lr_scheduler.decay_type == "wsd") {
+    config.lr_scheduler.decay_ratio = 0.2;  // "stable" would be empty otherwise
+    config.origins["lr_scheduler.decay_ratio"] = "default for wsd";
+  }
   if (is_default(config, "validation.freq") && config.data.validation == HeldOut{0.0, {}}) {
     config.validation.freq = 0;
     config.origins["validation.freq"] = "default where data.validation holds nothing out";

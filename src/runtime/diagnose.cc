@@ -38,6 +38,9 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
     return look(inner.attention(qkv, positions, shape), "the output of attention");
   };
   p.swiglu = [=, &inner](const at::Tensor& gate_up) { return look(inner.swiglu(gate_up), "the output of SwiGLU"); };
+  p.dropout = [=, &inner](const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
+    return look(inner.dropout(x, batch, key), "the output of dropout");
+  };
   p.cross_entropy = [=, &inner](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
     return look(inner.cross_entropy(x, head, batch), "the loss");
   };
@@ -58,9 +61,10 @@ std::string Session::first_not_finite(int64_t step) const {
   std::string found = first_weight_not_finite();
   if (!found.empty()) return found;
   const Primitives inner = fused_primitives();
-  const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found), {});
+  const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
+                          {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
   for (size_t i = 0; i < share_.microbatches.size() && found.empty(); ++i) {
-    if (share_.microbatches[i].size() > 0) model.forward(load(step, static_cast<int>(i)));
+    if (share_.microbatches[i].size() > 0) model.forward(load(step, static_cast<int>(i), labels_of(step)));
   }
   if (!found.empty()) return found;
   // Backward goes from the last parameter to the first.

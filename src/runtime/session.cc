@@ -68,8 +68,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
 
-double Session::learning_rate(int64_t step) const {
-  const Config& c = plan_.config;
+double learning_rate_of(const Config& c, int64_t step) {
   return LrSchedule{.lr = c.optimizer.lr,
                     .steps = c.training.steps,
                     .warmup_steps = c.lr_scheduler.warmup_steps,
@@ -79,10 +78,14 @@ double Session::learning_rate(int64_t step) const {
       .at(step);
 }
 
-Microbatch Session::load(int64_t step, int microbatch) const {
+int64_t Session::labels_of(int64_t step) const {
+  return train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
+}
+
+Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
   const Range range = share_.microbatches[static_cast<size_t>(microbatch)];
   Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()));
-  const int64_t labels = train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
+  if (mutation_ == Mutation::local_numbers) batch.samples_B.sub_(first_sample(step) + share_.sequences.begin);
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
   return batch;
@@ -90,6 +93,7 @@ Microbatch Session::load(int64_t step, int microbatch) const {
 
 StepResult Session::gradients(int64_t step, const Signals& signals) {
   StepResult result;
+  result.valid_labels = labels_of(step);
   at::Tensor bundle = weights_.bundle();
   auto put = [&](int64_t slot, double value) { bundle[slot] = value; };
   bundle.zero_();
@@ -103,7 +107,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   executor_.run(row, {.load =
                           [&](int microbatch) {
                             const auto start = std::chrono::steady_clock::now();
-                            Microbatch batch = load(step, microbatch);
+                            Microbatch batch = load(step, microbatch, result.valid_labels);
                             result.data_seconds +=
                                 std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
                             return batch;
@@ -125,13 +129,12 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
     result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::kFirstPeakMib + rank] * (1 << 20));
   }
-  result.valid_labels = train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
   result.norm = gradient_norm(weights_);
   return result;
 }
 
 void Session::update(int64_t step, const StepResult& result) {
-  optimizer_.step(step, learning_rate(step), clip_factor(result.norm, plan_.config.training.max_norm));
+  optimizer_.step(step, learning_rate_of(plan_.config, step), clip_factor(result.norm, plan_.config.training.max_norm));
 }
 
 Session::Validation Session::validate(const Loader& held_out, int64_t batches,

@@ -24,7 +24,7 @@ struct StepResult {
 };
 
 /// Mistakes that `verify` must catch, planted on purpose: the negative controls.
-enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard };
+enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard, local_numbers };
 
 class Session {
  public:
@@ -58,10 +58,11 @@ class Session {
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
-  double learning_rate(int64_t step) const;
 
  private:
-  Microbatch load(int64_t step, int microbatch) const;
+  int64_t labels_of(int64_t step) const;
+  /// labels: valid ones of the step's whole batch.
+  Microbatch load(int64_t step, int microbatch, int64_t labels) const;
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
 
   const Plan& plan_;
@@ -75,6 +76,9 @@ class Session {
   GradientReducer reducer_;
   Executor executor_;
 };
+
+/// The rate of a step (the first is 1) under the run file's schedule.
+double learning_rate_of(const Config& config, int64_t step);
 
 /// "float32" -> at::kFloat and so on.
 at::ScalarType scalar_type(const std::string& dtype);

@@ -46,6 +46,14 @@ at::Tensor stored(const TensorSet& set, const std::string& name, const std::stri
   return at::from_blob(const_cast<std::byte*>(bytes.bytes.data()), bytes.shape, at::TensorOptions().dtype(*type));
 }
 
+// All sources are looked up, and may be refused, before the first is copied.
+struct Copy {
+  at::Tensor to, from;
+};
+void carry_out(const std::vector<Copy>& copies) {
+  for (const Copy& copy : copies) at::Tensor(copy.to).copy_(copy.from);
+}
+
 std::vector<WantedTensor> wanted(const Weights& weights, const std::string& prefix) {
   std::vector<WantedTensor> want;
   for (const auto& p : weights.parameters()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
@@ -169,9 +177,16 @@ void load_weights(const std::string& directory, const Architecture& architecture
   const std::vector<std::string> optional = architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"}
                                                                              : std::vector<std::string>{};
   check_tensors(set, wanted(weights, ""), directory, optional);
-  for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    weights.master(i).copy_(stored(set, weights.parameters()[i].name, directory));
+  if (!optional.empty() && set.contains("lm_head.weight") &&
+      !stored(set, "lm_head.weight", directory).equal(stored(set, "model.embed_tokens.weight", directory))) {
+    throw DataError(fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight; "
+                                "set it to false in config.json", directory));
   }
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < weights.parameters().size(); ++i) {
+    copies.push_back({weights.master(i), stored(set, weights.parameters()[i].name, directory)});
+  }
+  carry_out(copies);
   weights.publish();
 }
 
@@ -192,9 +207,14 @@ Progress load_snapshot(const std::string& directory, const Plan& plan, const Tra
   same("global_batch_size", config.training.global_batch_size, "training.global_batch_size");
   same("seq_len", config.training.seq_len, "training.seq_len");
   same("dtype", config.training.dtype, "training.dtype");
+  if (state.value("tokenizer_fingerprint", "") != fmt::format("{:016x}", data.tokenizer->fingerprint())) {
+    throw ConfigError(fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+                                  "another job.dump_folder", config.locate("data.tokenizer"), directory));
+  }
   if (state.value("data_fingerprint", "") != fmt::format("{:016x}", data.fingerprint)) {
-    throw ConfigError(fmt::format("{} is other data than the checkpoint {} was trained on; name the same files, or choose "
-                                  "another job.dump_folder", config.locate("data.path"), directory));
+    throw ConfigError(fmt::format("{} (with {}) is other data than the checkpoint {} was trained on; name the same files, "
+                                  "hold out the same share, or choose another job.dump_folder",
+                                  config.locate("data.path"), config.locate("data.validation"), directory));
   }
   std::vector<WantedTensor> want;
   for (const auto& [prefix, flat] : optimizer_buffers(session)) {
@@ -203,16 +223,15 @@ Progress load_snapshot(const std::string& directory, const Plan& plan, const Tra
   check_tensors(checkpoint.weights, wanted(weights, ""), directory);
   check_tensors(checkpoint.optimizer, want, directory + "/orthant");
 
-  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
-    for (size_t i = 0; i < weights.parameters().size(); ++i) {
-      weights.view(flat, i).copy_(stored(checkpoint.optimizer, prefix + weights.parameters()[i].name, directory));
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < weights.parameters().size(); ++i) {
+    const std::string& name = weights.parameters()[i].name;
+    for (const auto& [prefix, flat] : optimizer_buffers(session)) {
+      copies.push_back({weights.view(flat, i), stored(checkpoint.optimizer, prefix + name, directory)});
     }
+    if (!keeps_masters(weights)) copies.push_back({weights.master(i), stored(checkpoint.weights, name, directory)});
   }
-  if (!keeps_masters(weights)) {
-    for (size_t i = 0; i < weights.parameters().size(); ++i) {
-      weights.master(i).copy_(stored(checkpoint.weights, weights.parameters()[i].name, directory));
-    }
-  }
+  carry_out(copies);
   weights.publish();
   return {.step = checkpoint.step, .tokens = state.value("tokens", int64_t{0})};
 }

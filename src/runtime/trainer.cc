@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/spawn.h"
 #include "checkpoint/retention.h"
 #include "runtime/memory.h"
 #include "runtime/stop.h"
@@ -69,7 +70,9 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   } else {
     session_.weights().initialize(static_cast<uint64_t>(config.training.seed));
   }
-  peak_flops_ = measure_peak_flops(config.training.dtype) * comm.mesh().size();
+  // Ranks that share cores share their peak.
+  const double at_once = std::min<double>(options_.local_ranks, std::max(1, available_cores() / options_.threads));
+  peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
   reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
   if (comm.rank() == 0) {
     output_ = std::make_shared<Output>(
@@ -120,7 +123,7 @@ void Trainer::step(int64_t step) {
   m.step = step;
   m.loss = last_.loss;
   m.grad_norm = last_.norm;
-  m.lr = session_.learning_rate(step);
+  m.lr = learning_rate_of(config, step);
   m.tokens = progress_.tokens;
   m.step_seconds = now_s() - start;
   m.tokens_per_second = static_cast<double>(last_.valid_labels) / m.step_seconds;
@@ -134,7 +137,9 @@ void Trainer::step(int64_t step) {
   output_->write(m);
   if (step == 1 || step % config.metrics.log_freq == 0 || step == config.training.steps) {
     std::vector<double> seconds;
-    for (const auto& s : output_->steps) seconds.push_back(s.step_seconds);
+    for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size(); ++i) {
+      seconds.push_back(output_->steps[i].step_seconds);
+    }
     say(step_line(m, config.training.steps, eta_seconds(seconds, config.training.steps - step), output_->style) + "\n");
   }
 }
@@ -188,7 +193,7 @@ void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
 Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
   const Config& c = plan.config;
   Banner b;
-  b.version = "0.1.0";
+  b.version = options.version;
   b.model = describe_model(plan.architecture);
   b.parameters = plan.num_parameters();
   b.data = fmt::format("{}{}, {} training tokens, {} tokenizer", c.data.path.front(),

@@ -22,8 +22,9 @@ struct TrainerOptions {
   std::string resume_from;     // a checkpoint's directory, or empty
   std::string resume_command;  // what a user types to go on with this run
   std::string sample_command;
-  std::string launcher;        // for the banner
-  int threads = 1;
+  std::string version;         // of the program, for the banner
+  int threads = 1;             // of this rank
+  int local_ranks = 1;         // on this machine
 };
 
 class Trainer {

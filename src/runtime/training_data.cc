@@ -1,6 +1,7 @@
 #include "runtime/training_data.h"
 
 #include "base/text.h"
+#include "data/hash.h"
 
 #include <algorithm>
 
@@ -15,6 +16,26 @@ std::string opening_of(const IndexedDataset& dataset, int64_t document, const To
   const size_t space = text.find_last_of(" \n");
   if (space != std::string::npos && space > 8) text.resize(space);
   return std::string(trim(text));
+}
+
+// Names what is trained on: the documents chosen, and their tokens, all of a small corpus and an even sample of a large one.
+uint64_t fingerprint_of(const Corpus& corpus) {
+  constexpr int64_t kWindow = 1024, kMostTokens = int64_t{1} << 24;
+  Hasher hasher;
+  hasher.add_field(corpus.train.fingerprint());
+  std::vector<int32_t> tokens;
+  const int64_t every = std::max<int64_t>(1, corpus.train.num_tokens() / kMostTokens);
+  int64_t window = 0;
+  for (const int64_t document : corpus.train_documents) {
+    hasher.add_field(static_cast<uint64_t>(document));
+    for (int64_t begin = 0; begin < corpus.train.document_length(document); begin += kWindow) {
+      if (window++ % every != 0) continue;
+      tokens.resize(static_cast<size_t>(std::min(kWindow, corpus.train.document_length(document) - begin)));
+      corpus.train.read(document, begin, tokens);
+      hasher.add({reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof(int32_t)});
+    }
+  }
+  return hasher.digest();
 }
 
 }  // namespace
@@ -35,7 +56,7 @@ TrainingData open_training_data(const Config& config, const TextProgress& progre
   TrainingData data{.tokenizer = tokenizer,
                     .train = Loader(corpus.train, corpus.train_documents, seq_len, seed, SampleOrder::kShuffled),
                     .held_out = {},
-                    .fingerprint = corpus.train.fingerprint(),
+                    .fingerprint = fingerprint_of(corpus),
                     .bytes_of_token = {},
                     .opening = {}};
   if (!corpus.validation_documents.empty()) {

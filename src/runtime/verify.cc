@@ -130,7 +130,7 @@ class Findings {
 
 }  // namespace
 
-RoundingBounds rounding_bounds(const Plan& plan) {
+RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
   const Config& config = plan.config;
   if (config.training.dtype == "float64") return {.gradients = 1e-10, .weights = 1e-10};
   const auto& a = plan.architecture;
@@ -148,13 +148,17 @@ RoundingBounds rounding_bounds(const Plan& plan) {
     bound += std::sqrt(2 * roundings) * 0x1p-8;
   }
   const double smallest_weights = a.initializer_range / std::sqrt(2.0 * static_cast<double>(a.num_hidden_layers));
-  return {.gradients = bound, .weights = bound + 2 * config.optimizer.lr * std::sqrt(bound) / smallest_weights};
+  double lr = 0;
+  for (int64_t step = 1; step <= (steps > 0 ? steps : config.training.steps); ++step) {
+    lr = std::max(lr, learning_rate_of(config, step));
+  }
+  return {.gradients = bound, .weights = bound + 2 * lr * std::sqrt(bound) / smallest_weights};
 }
 
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation) {
   const Plan oracle_plan = oracle_of(plan);
   const Trace oracle = run_oracle(oracle_plan, data, steps);
-  Findings findings(rounding_bounds(plan));
+  Findings findings(rounding_bounds(plan, steps));
   const bool free_running = plan.config.training.dtype == "float64";
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting);

@@ -35,11 +35,12 @@ struct VerifyReport {
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none);
 
-/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them.
+/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them. steps: how far the run
+/// goes, which limits the learning rate (0: to the end).
 struct RoundingBounds {
   double gradients = 0;  // of the loss and the norm too
   double weights = 0;    // after one update
 };
-RoundingBounds rounding_bounds(const Plan& plan);
+RoundingBounds rounding_bounds(const Plan& plan, int64_t steps = 0);
 
 }  // namespace orthant
