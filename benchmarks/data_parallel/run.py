@@ -58,22 +58,45 @@ def arguments():
     return a
 
 
+def peak_resident_bytes(root):
+    """The largest resident set so far of any process below (and with) this one: a rank of either program."""
+    parents, peaks = {}, {}
+    for status in glob.glob("/proc/[0-9]*/status"):
+        try:
+            with open(status) as stream:
+                fields = dict(line.split(":", 1) for line in stream if line.startswith(("PPid", "VmHWM")))
+        except OSError:
+            continue
+        pid = int(status.split("/")[2])
+        parents[pid] = int(fields["PPid"])
+        peaks[pid] = 1024 * int(fields.get("VmHWM", "0 kB").split()[0])
+    below, grown = {root}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in below} - below
+        below |= more
+        grown = bool(more)
+    return max(peaks.get(pid, 0) for pid in below)
+
+
 def run(command, metrics, environment, folder):
-    """Runs a program that writes one JSON line a step; returns its lines, seconds to the first, and its output."""
-    started, first = time.monotonic(), None
+    """Runs a program that writes one JSON line a step; returns its lines, seconds to the first, its output, and the
+    largest resident set of any of its processes."""
+    started, first, peak = time.monotonic(), None, 0
     with open(os.path.join(folder, "output"), "w+") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
         while process.poll() is None:
             if first is None and os.path.exists(metrics) and os.path.getsize(metrics):
                 first = time.monotonic() - started
-            time.sleep(0.01 if first is None else 0.2)
+            else:
+                peak = max(peak, peak_resident_bytes(process.pid))
+            time.sleep(0.01 if first is None else 0.3)
         out.seek(0)
         text = out.read()
     if process.returncode:
         sys.exit(f"{' '.join(command)}\nfailed with {process.returncode}:\n{text[-3000:]}")
     with open(metrics) as stream:
         lines = [json.loads(line) for line in stream if '"step_seconds"' in line]
-    return lines, first, text
+    return lines, first, text, peak
 
 
 def result(lines, first, tokens, peak, communication):
@@ -95,9 +118,9 @@ def run_ours(a, case, folder):
     with open(os.path.join(folder, "empty.toml"), "w"):
         pass
     command = [a.orthant, "train", os.path.join(folder, "empty.toml"), *(f"{k}={v}" for k, v in keys.items())]
-    lines, first, _ = run(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
+    lines, first, _, peak = run(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
     waits = [line["communication_seconds"] / line["step_seconds"] for line in lines[WARMUP:]]
-    return result(lines, first, case["tokens"], lines[-1]["peak_memory_bytes"], statistics.median(waits))
+    return result(lines, first, case["tokens"], peak, statistics.median(waits))
 
 
 def run_peer(a, case, variant, folder, steps=None):
@@ -113,10 +136,10 @@ def run_peer(a, case, variant, folder, steps=None):
     environment = {"OMP_NUM_THREADS": str(variant["threads"]), "PYTHONWARNINGS": "ignore"}
     if a.allocator != "none":
         environment["LD_PRELOAD"] = a.allocator
-    lines, first, text = run(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))],
+    lines, first, text, peak = run(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))],
                              metrics, environment, folder)
     summary = json.loads([line for line in text.splitlines() if line.startswith('{"parameters"')][-1])
-    return result(lines, first, case["tokens"], summary["peak_memory_bytes"], summary["communication_share"])
+    return result(lines, first, case["tokens"], peak, summary["communication_share"])
 
 
 def variants(a, case):
