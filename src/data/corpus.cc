@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kBatchBytes = 4 << 20;
-constexpr uint64_t kCutting = 1;  // Part of the cached name: raise it when documents are cut differently.
+constexpr int64_t kLeastPieces = 24;  // Of a text that has that many lines: enough to hold some out.
+constexpr uint64_t kCutting = 2;      // Part of the cached name: raise it when documents are cut differently.
 
 std::vector<std::string> glob_matches(const std::string& pattern) {
   glob_t found = {};
@@ -84,6 +85,14 @@ class Batcher {
   std::vector<bool> ends_;
 };
 
+/// The usual size, or less where a text is so small that it would give few pieces.
+PieceSize piece_size(int64_t total_bytes) {
+  PieceSize size;
+  size.longest_bytes = std::clamp<int64_t>(total_bytes / kLeastPieces, 1, size.longest_bytes);
+  size.wanted_bytes = std::clamp<int64_t>(size.longest_bytes / 2, 1, size.wanted_bytes);
+  return size;
+}
+
 void tokenize_scanned(std::span<const TextFile> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
                       const TextProgress& progress) {
   int64_t total = 0;
@@ -91,7 +100,9 @@ void tokenize_scanned(std::span<const TextFile> files, const Tokenizer& tokenize
   if (progress) progress(0, total);
   Batcher batcher(tokenizer, writer, progress, total);
   for (const TextFile& file : files)
-    for_each_piece(file, [&](std::string&& text, bool ends_document) { batcher.add(std::move(text), ends_document); });
+    for_each_piece(
+        file, [&](std::string&& text, bool ends_document) { batcher.add(std::move(text), ends_document); },
+        piece_size(total));
   batcher.flush();
   if (progress) progress(total, total);  // Blank documents and separators are no work.
 }

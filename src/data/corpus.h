@@ -46,8 +46,9 @@ bool is_indexed_prefix(std::span<const std::string> paths);
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
 
 /// Tokenises text files into the writer (which the caller finishes). A file is cut at lines that hold nothing but
-/// <|endoftext|>; a file without such a line is cut at blank lines into documents of about 16 KiB that read on into one
-/// another: only the last piece of a true document ends with the end-of-text id.
+/// <|endoftext|>; a file without such a line is cut at blank lines into documents of about 16 KiB (less where the text
+/// would give fewer than twenty) that read on into one another: only the last piece of a true document ends with the
+/// end-of-text id.
 void tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
                     const TextProgress& progress = {});
 

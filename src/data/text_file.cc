@@ -20,7 +20,7 @@ namespace orthant {
 namespace {
 
 constexpr size_t kReadBytes = 1 << 18, kLongestLine = 1 << 16;
-constexpr size_t kPieceBytes = 16 << 10, kLongPieceBytes = 4 * kPieceBytes, kLongestDocument = 64 << 20;
+constexpr size_t kLongestDocument = 64 << 20;
 
 /// The bytes of a file, through gzip -dc if they begin with gzip's magic number.
 class TextReader {
@@ -122,9 +122,10 @@ TextFile scan_text(const std::string& path) {
   return file;
 }
 
-void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece) {
-  const size_t wanted = file.has_separators ? kLongestDocument : kPieceBytes;
-  const size_t longest = file.has_separators ? kLongestDocument : kLongPieceBytes;
+void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
+                    const PieceSize& size) {
+  const size_t wanted = file.has_separators ? kLongestDocument : static_cast<size_t>(size.wanted_bytes);
+  const size_t longest = file.has_separators ? kLongestDocument : static_cast<size_t>(size.longest_bytes);
   std::string text;
   bool after_blank_line = false;
   const auto end_document = [&] {

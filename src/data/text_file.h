@@ -24,9 +24,17 @@ void for_each_line(const std::string& path, const std::function<void(std::string
 /// Throws as for_each_line does.
 TextFile scan_text(const std::string& path);
 
+/// How long the pieces are into which a text without separators is cut: at blank lines from `wanted` on, at any line end
+/// from `longest` on.
+struct PieceSize {
+  int64_t wanted_bytes = 16 << 10;
+  int64_t longest_bytes = 64 << 10;
+};
+
 /// Calls with the pieces of a file in order; `ends_document` is true for the last piece of each true document.
-/// Documents end at <|endoftext|> lines, or with the file; without such lines pieces of about 16 KiB are cut at blank
-/// lines (64 KiB at any line end where no blank line comes). Blank documents are left out.
-void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece);
+/// Documents end at <|endoftext|> lines, or with the file; a file without such lines is cut into pieces of whole lines.
+/// Blank documents are left out.
+void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
+                    const PieceSize& size = {});
 
 }  // namespace orthant

@@ -58,6 +58,25 @@ TEST_F(CorpusTest, TextBecomesDocumentsWithEndOfTextAtTrueEndsOnly) {
   EXPECT_TRUE(corpus.validation_documents.empty());
 }
 
+TEST_F(CorpusTest, ASmallTextGivesDocumentsToHoldOut) {
+  std::string dense;
+  for (int i = 0; i < 300; ++i) dense += fmt::format("line {} without a blank one\n", i);
+  const std::string haiku = "an old silent pond\na frog jumps into the pond\nsplash! silence again\n";
+  const std::pair<std::string, int64_t> table[] = {{paragraphs(300, 'a'), 20}, {dense, 20}, {haiku, 3}};
+  for (const auto& [text, least] : table) {
+    const Corpus corpus = open({folder_.write("a.txt", text)}, 0.05);
+    EXPECT_EQ(text_of(corpus.train), text);
+    EXPECT_GE(corpus.train.num_documents(), least);
+    EXPECT_LE(corpus.train.num_documents(), 60);
+    EXPECT_GE(corpus.validation_documents.size(), 1u);
+    EXPECT_EQ(corpus.validation_documents.size() + corpus.train_documents.size(),
+              static_cast<size_t>(corpus.train.num_documents()));
+  }
+  // True documents are never cut, and a line is the least.
+  EXPECT_EQ(open({folder_.write("a.txt", dense + "<|endoftext|>\n")}, 0.05).train.num_documents(), 1);
+  EXPECT_EQ(open({folder_.write("a.txt", std::string(5000, 'a') + "\n")}, 0.05).train.num_documents(), 1);
+}
+
 TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
   const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
   int64_t last_done = -1, last_total = -1, calls = 0;
