@@ -5,6 +5,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "comm/spawn.h"
+#include "comm/transport.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -16,6 +17,9 @@ namespace orthant {
 namespace {
 
 namespace fs = std::filesystem;
+
+// What this build can do; whether this version also trains that way is for check_config() to say.
+Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl()}; }
 
 // Sizes from a Hugging Face directory, in place of the run file's own.
 void take_sizes_from(Config& config, const std::string& directory) {
@@ -53,7 +57,7 @@ Config load_run(const RunFileArguments& arguments) {
   Config config = load_config(arguments.run_file, arguments.overrides);
   check_model_from(config);
   if (!config.model.from.empty()) take_sizes_from(config, config.model.from);
-  check_config(config);
+  check_config(config, abilities());
   return config;
 }
 

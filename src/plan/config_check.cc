@@ -120,6 +120,10 @@ void check_device(const Config& config, const Abilities& abilities) {
           "\"auto\" or \"gloo\"");
   require(config, "run.transport", transport != "nccl" || config.run.device == "cuda",
           "NCCL needs run.device = \"cuda\"", "\"auto\" or \"gloo\"");
+  require(config, "run.device", config.run.device == "cpu", "this version of Orthant trains on the CPU only",
+          "\"cpu\"");
+  require(config, "run.transport", transport != "ucx", "this version of Orthant talks over Gloo only",
+          "\"auto\" or \"gloo\"");
 }
 
 int64_t degree(const Config& config, std::string_view key) {
