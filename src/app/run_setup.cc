@@ -21,21 +21,31 @@ namespace fs = std::filesystem;
 // What this build can do; whether this version also trains that way is for check_config() to say.
 Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl()}; }
 
-// Sizes from a Hugging Face directory, in place of the run file's own.
+bool is_given(const Config& config, const std::string& key) {
+  const auto origin = config.origins.find(key);
+  return origin != config.origins.end() && !origin->second.starts_with("default");
+}
+
+// Sizes from a Hugging Face directory. What the run file or the command line says too must be the same; a head_dim or
+// vocab_size of 0 says nothing.
 void take_sizes_from(Config& config, const std::string& directory) {
   const HfConfig from = read_hf_config(directory);
   auto& m = config.model;
-  auto take = [&](const char* key, auto& value, const auto& theirs) {
+  auto take = [&](const char* name, auto& value, const auto& theirs, bool says_nothing = false) {
+    const std::string key = std::string("model.") + name;
+    const std::string ours = config.locate(key);
+    const bool contradicts = is_given(config, key) && !says_nothing && value != theirs;
     value = theirs;
-    config.origins[std::string("model.") + key] = directory + "/config.json";
+    config.origins[key] = directory + "/config.json";
+    if (contradicts) throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(key)));
   };
   take("hidden_size", m.hidden_size, from.hidden_size);
   take("intermediate_size", m.intermediate_size, from.intermediate_size);
   take("num_hidden_layers", m.num_hidden_layers, from.num_hidden_layers);
   take("num_attention_heads", m.num_attention_heads, from.num_attention_heads);
   take("num_key_value_heads", m.num_key_value_heads, from.num_key_value_heads);
-  take("head_dim", m.head_dim, from.head_dim);
-  take("vocab_size", m.vocab_size, from.vocab_size);
+  take("head_dim", m.head_dim, from.head_dim, m.head_dim == 0);
+  take("vocab_size", m.vocab_size, from.vocab_size, m.vocab_size == 0);
   take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
   take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);
   take("rope_theta", m.rope_theta, from.rope_theta);

@@ -10,7 +10,8 @@
 
 namespace orthant {
 
-/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError.
+/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError, also
+/// where the run file or the command line contradicts model.from.
 Config load_run(const RunFileArguments& arguments);
 
 /// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
