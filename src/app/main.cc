@@ -5,6 +5,7 @@
 
 #include "app/command_line.h"
 #include "comm/launch.h"
+#include "comm/store.h"
 
 namespace {
 
@@ -37,11 +38,7 @@ int main(int argc, char** argv) {
     return std::visit(Run(), command);
   } catch (const orthant::UsageError& error) {
     return fail("UsageError", error.what(), orthant::kUsage);
-  } catch (const orthant::Error& error) {
-    return fail("Error", error.what(), orthant::kFailed);
   } catch (const std::exception& error) {
-    // libtorch's errors carry a backtrace after their first line.
-    const std::string text = error.what();
-    return fail("Error", text.substr(0, text.find('\n')), orthant::kFailed);
+    return fail("Error", orthant::brief(error), orthant::kFailed);
   }
 }

@@ -66,9 +66,6 @@ void write_run_folder(const Plan& plan) {
   write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
 }
 
-// libtorch's errors carry a backtrace behind their first line.
-std::string without_backtrace(const std::string& text) { return text.substr(0, text.find("\nException raised")); }
-
 // Ends this rank of a failed run. All ranks tell torchrun why, one tells the user. Two threads may come here, the one
 // that trains and the one that watches the others: the first in ends the process, and who may speak goes first.
 [[noreturn]] void end_failed(const std::string& message, bool speak) {
@@ -102,7 +99,8 @@ bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
 TrainerOptions trainer_options(const TrainArguments& arguments, const Config& config, const Launch& launch) {
   TrainerOptions options;
   options.threads = threads_per_rank(config, launch.local_size);
-  options.launcher = launch.launcher;
+  options.version = version();
+  options.local_ranks = launch.local_size;
   options.resume_command = resume_command(arguments);
   options.sample_command = sample_command(arguments, config);
   if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
@@ -139,7 +137,7 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
     if (meeting.rank == 0) write_report(config.job.dump_folder);
     return code;
   } catch (const std::exception& error) {
-    const std::string text = without_backtrace(error.what());
+    const std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
     end_failed(text + advice, comm ? comm->abort(text) : first_to_fail(meeting, text));

@@ -52,6 +52,7 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
 }  // namespace
 
 std::string brief(const std::exception& error) {
+  if (dynamic_cast<const Error*>(&error) != nullptr) return error.what();
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
   text.resize(std::min(text.size(), text.find('\n')));

@@ -55,7 +55,7 @@ class Store {
   int port_ = 0;
 };
 
-/// An error's text without c10's backtrace, first line only.
+/// What an error says: our own in full, of others the first line, without c10's backtrace.
 std::string brief(const std::exception& error);
 
 }  // namespace orthant
