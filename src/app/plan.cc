@@ -16,7 +16,7 @@ int plan(const PlanArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+  const TrainingData data = open_run_data(config, text_progress("tokenizing"));
   const Plan the_plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
   if (!arguments.svg.empty()) {

@@ -2,6 +2,7 @@
 
 #include "app/progress_bar.h"
 #include "base/errors.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "comm/spawn.h"
@@ -85,16 +86,26 @@ TextProgress text_progress(const std::string& label) {
   };
 }
 
+TrainingData open_run_data(const Config& config, const TextProgress& progress) {
+  TrainingData data = open_training_data(config, progress);
+  if (config.validation.freq > 0 && !data.held_out) {
+    throw ConfigError(fmt::format("{} holds nothing out: {} is a single document; give it more lines or documents, name "
+                                  "files in data.validation, or set data.validation = 0 and validation.freq = 0",
+                                  config.locate("data.validation"), join(config.data.path, ", ")));
+  }
+  return data;
+}
+
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {
   constexpr double kLongestTokenizing_s = 24 * 3600;
   if (meeting.rank != 0) {
     // An empty answer is good news; anything else is why rank 0 could not open it.
     const std::string problem = meeting.store.get("data-ready", kLongestTokenizing_s);
     if (!problem.empty() && problem != "ready") throw ConfigError(problem);
-    return open_training_data(config);
+    return open_run_data(config, {});
   }
   try {
-    TrainingData data = open_training_data(config, text_progress("tokenizing"));
+    TrainingData data = open_run_data(config, text_progress("tokenizing"));
     meeting.store.set("data-ready", "ready");
     return data;
   } catch (const std::exception& error) {

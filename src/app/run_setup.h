@@ -20,6 +20,9 @@ int threads_per_rank(const Config& config, int local_ranks);
 /// A progress bar on stderr for text that is being tokenized.
 TextProgress text_progress(const std::string& label);
 
+/// The data of a run that validates if it is asked to: ConfigError where validation.freq finds nothing held out.
+TrainingData open_run_data(const Config& config, const TextProgress& progress);
+
 /// All ranks call it: the first one tokenizes what has not been, the others wait and find it done.
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting);
 

@@ -176,7 +176,7 @@ int dry_run(const Config& config, const TrainingData& data, const Plan& plan, co
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   {
-    const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+    const TrainingData data = open_run_data(config, text_progress("tokenizing"));
     const Plan plan = make_plan(config, facts_of(data, ranks));
     if (arguments.dry_run) return dry_run(config, data, plan, arguments);
     if (arguments.resume) checkpoint_to_resume(config);
