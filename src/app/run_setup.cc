@@ -97,21 +97,13 @@ TrainingData open_run_data(const Config& config, const TextProgress& progress) {
 }
 
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {
-  constexpr double kLongestTokenizing_s = 24 * 3600;
-  if (meeting.rank != 0) {
-    // An empty answer is good news; anything else is why rank 0 could not open it.
-    const std::string problem = meeting.store.get("data-ready", kLongestTokenizing_s);
-    if (!problem.empty() && problem != "ready") throw ConfigError(problem);
-    return open_run_data(config, {});
-  }
-  try {
-    TrainingData data = open_run_data(config, text_progress("tokenizing"));
-    meeting.store.set("data-ready", "ready");
-    return data;
-  } catch (const std::exception& error) {
-    meeting.store.set("data-ready", error.what());
-    throw;
-  }
+  constexpr double kLongestOpening_s = 24 * 3600;
+  const auto wait_for = [&](int rank) { meeting.store.get(fmt::format("data-open/{}", rank), kLongestOpening_s); };
+  if (meeting.rank != 0) wait_for(0);
+  TrainingData data = open_run_data(config, meeting.rank == 0 ? text_progress("tokenizing") : TextProgress{});
+  meeting.store.set(fmt::format("data-open/{}", meeting.rank), "");
+  for (int rank = 0; rank < meeting.world_size; ++rank) wait_for(rank);
+  return data;
 }
 
 std::string checkpoint_to_resume(const Config& config) {

@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -67,22 +68,26 @@ void write_run_folder(const Plan& plan) {
 }
 
 // Ends this rank of a failed run. All ranks tell torchrun why, one tells the user. Two threads may come here, the one
-// that trains and the one that watches the others: the first in ends the process, and who may speak goes first.
-[[noreturn]] void end_failed(const std::string& message, bool speak) {
+// that trains and the one that watches the others: the first in ends the process, and who may speak goes first. The
+// store must outlive the others' next look at it.
+[[noreturn]] void end_failed(const std::string& message, bool speak, bool serves) {
   static std::mutex first_in;
+  constexpr double kNextLook_s = 2;
   if (!speak) std::this_thread::sleep_for(std::chrono::seconds(1));
   first_in.lock();
   if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
   write_error_file(process_environment, "Error", message);
+  if (serves) std::this_thread::sleep_for(std::chrono::duration<double>(kNextLook_s));
   _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is safe
 }
 
-// Before the ranks have a Comm: whether this one is the first to fail. The store must outlive the question.
+// Before the ranks have a Comm: whether this one is the first to fail. The store must outlive the question. It is asked
+// over the connection at hand: a new one to a store that is gone would be tried for a minute.
 bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
   if (meeting.world_size == 1) return true;
   constexpr double kOthersFail_s = 3;
   try {
-    const Store store = meeting.store.clone();
+    const Store& store = meeting.store;
     const bool first = post_failure(store, message);
     store.add("abort/heard", 1);
     const auto start = std::chrono::steady_clock::now();
@@ -107,22 +112,40 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Config& co
   return options;
 }
 
-CommOptions comm_options(const TrainArguments& arguments, const Config& config) {
+CommOptions comm_options(const TrainArguments& arguments, const Config& config, bool serves) {
   CommOptions options;
   options.timeout_s = config.run.timeout_s;
   options.silence_s = std::min(options.silence_s, config.run.timeout_s);
-  options.on_failure = [arguments, config](const std::string& message, bool speak) {
-    end_failed(message + "\n" + advice_after_failure(config, resume_command(arguments)), speak);
+  options.on_failure = [arguments, config, serves](const std::string& message, bool speak) {
+    end_failed(message + "\n" + advice_after_failure(config, resume_command(arguments)), speak, serves);
   };
   return options;
 }
 
+// Until there is a Comm with a Watch of its own: ranks tokenize for hours, and nobody waits for the dead.
+std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions& options) {
+  if (meeting.world_size == 1) return nullptr;
+  return std::make_unique<Watch>(
+      meeting.store, "setup", meeting.rank, meeting.world_size, options.meet_timeout_s,
+      WatchOptions{.beat_s = meeting.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
+}
+
+// A store that went with the rank that served it: the watch knows more, and ends this process. If it does not, we go on.
+void leave_it_to(Watch& watch) {
+  constexpr double kCauseKnown_s = 5;
+  watch.blame(kCauseKnown_s);
+  if (watch.failure()) std::this_thread::sleep_for(std::chrono::duration<double>(kCauseKnown_s));
+}
+
 // One rank, from meeting the others to the last step.
 int train_rank(const TrainArguments& arguments, const Config& config, const Launch& launch, const Rendezvous& meeting) {
+  const CommOptions watching = comm_options(arguments, config, meeting.serves);
+  std::unique_ptr<Watch> setup;
   std::optional<Comm> comm;
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
     check_agreement(meeting, print_config(config));
+    setup = watch_setup(meeting, watching);
     const TrainingData data = open_training_data_together(config, meeting);
     const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
     const TrainerOptions options = trainer_options(arguments, config, launch);
@@ -130,7 +153,8 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
       if (!arguments.resume) set_aside_earlier_run(config);
       write_run_folder(plan);
     }
-    comm.emplace(plan.mesh, meeting.rank, meeting, comm_options(arguments, config));
+    comm.emplace(plan.mesh, meeting.rank, meeting, watching);
+    if (setup) setup->leave(true);
     catch_stop_signals();
     Trainer trainer(plan, data, *comm, options);
     const int code = trainer.run();
@@ -139,8 +163,10 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
   } catch (const std::exception& error) {
     const std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
+    if (lost_peer && setup && !comm) leave_it_to(*setup);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
-    end_failed(text + advice, comm ? comm->abort(text) : first_to_fail(meeting, text));
+    const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
+    end_failed(text + advice, speak, comm && meeting.serves);
   }
 }
 
@@ -156,7 +182,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
       speak = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
     } catch (const Error&) {  // alone: then it is for us to speak
     }
-    end_failed(error.what(), speak);
+    end_failed(error.what(), speak, false);
   }
   if (!arguments.print_config) return train_rank(arguments, config, launch, connect(launch, kMeet_s));
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);

@@ -1,0 +1,117 @@
+// Setting up a run: what model.from decides, data that cannot do what the run asks, and ranks that open it together.
+#include "app/run_setup.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/errors.h"
+#include "checkpoint/hf_config.h"
+#include "comm/thread_ranks.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+class RunSetup : public testing::Test {
+ protected:
+  RunSetup() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_ / "hf");
+  }
+  ~RunSetup() override { std::filesystem::remove_all(folder_); }
+
+  std::string write(const std::string& name, const std::string& text) {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  static std::string message_of(const std::function<void()>& fn) {
+    try {
+      fn();
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / fmt::format("orthant-run-setup-{}", getpid());
+};
+
+TEST_F(RunSetup, ModelFromIsNotContradicted) {
+  HfConfig theirs;
+  theirs.hidden_size = 64;
+  theirs.intermediate_size = 96;
+  theirs.num_hidden_layers = 2;
+  theirs.num_attention_heads = theirs.num_key_value_heads = 4;
+  theirs.head_dim = 16;
+  theirs.vocab_size = 257;
+  theirs.rms_norm_eps = 1e-6;
+  write("hf/config.json", config_json(theirs));
+  const std::string from = "model.from=" + (folder_ / "hf").string();
+  const auto load = [&](const std::string& text, std::vector<std::string> overrides) {
+    overrides.push_back(from);
+    RunFileArguments arguments;
+    arguments.run_file = write("run.toml", text);
+    arguments.overrides = overrides;
+    return load_run(arguments);
+  };
+  const Config taken = load("", {});
+  EXPECT_EQ(taken.model.hidden_size, 64);
+  EXPECT_EQ(taken.model.head_dim, 16);
+  // The same said twice, and zeros, which stand for whatever fits.
+  EXPECT_EQ(load("[model]\nhidden_size = 64\nhead_dim = 0\nvocab_size = 0\nrms_norm_eps = 1e-6", {}), taken);
+  EXPECT_EQ(load(print_config(taken), {}), taken);
+
+  const std::string source = "(" + (folder_ / "hf/config.json").string() + ")";
+  EXPECT_TRUE(says(message_of([&] { load("[model]\nhidden_size = 128", {}); }),
+                   {"model.hidden_size = 128 (", "run.toml:2), but model.hidden_size = 64 " + source, "leave it out"}));
+  EXPECT_TRUE(says(message_of([&] { load("[model]\nhidden_size = 64", {"--model.num_hidden_layers=3"}); }),
+                   {"model.num_hidden_layers = 3 (command line), but model.num_hidden_layers = 2 " + source}));
+  EXPECT_TRUE(says(message_of([&] { load("", {"model.tie_word_embeddings=true"}); }),
+                   {"model.tie_word_embeddings = true (command line), but model.tie_word_embeddings = false"}));
+}
+
+TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
+  Config config;
+  config.job.dump_folder = (folder_ / "run").string();
+  config.data.path = {write("one.txt", "a single line of a few words, and no more\n")};
+  config.training.seq_len = 8;
+  EXPECT_TRUE(says(message_of([&] { open_run_data(config, {}); }),
+                   {"data.validation = 0.05 (default) holds nothing out", "one.txt is a single document",
+                    "validation.freq = 0"}));
+  config.validation.freq = 0;
+  EXPECT_EQ(message_of([&] { EXPECT_FALSE(open_run_data(config, {}).held_out); }), "no error");
+  config.validation.freq = 5;
+  config.data.path = {write("three.txt", "a first line of a few words\nand another one\nand the last\n")};
+  EXPECT_EQ(message_of([&] { EXPECT_TRUE(open_run_data(config, {}).held_out); }), "no error");
+}
+
+TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
+  const std::string text = "a first line of a few words\nand another one\nand the last\n";
+  const std::string file = write("text.txt", text), pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::atomic<bool> fed = false;
+  std::thread feeder([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    fed = true;
+    std::ofstream(pipe) << text;  // rank 1 waits for this; that it is the same text, its content tells
+  });
+  run_ranks(2, [&](Rendezvous meeting, int rank) {
+    Config config;
+    config.job.dump_folder = (folder_ / "run").string();
+    config.data.path = {rank == 0 ? file : pipe};
+    config.training.seq_len = 8;
+    const TrainingData data = open_training_data_together(config, meeting);
+    EXPECT_TRUE(fed) << "rank " << rank;
+    EXPECT_EQ(data.train.num_tokens() + data.held_out->num_tokens(), static_cast<int64_t>(text.size()) + 1);
+  });
+  feeder.join();
+}
+
+}  // namespace
+}  // namespace orthant

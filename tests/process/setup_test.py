@@ -1,0 +1,120 @@
+"""Runs that fail before the first step: ranks that die while another one tokenizes, and settings that do not fit."""
+import os
+import shutil
+import signal
+import sys
+import time
+import unittest
+
+from orthant_process import ORTHANT, ProcessTest
+
+from launch_test import free_port
+
+STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
+TOKENIZING_S = 60  # for rank 0 to get so far
+
+
+class WhileTokenizing(ProcessTest):
+    """Rank 0 reads a pipe that nobody writes to, and the others wait for it."""
+
+    def by_hand(self, ranks):
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        running = [self.start([ORTHANT, "train", "run.toml", f"data.path={pipe}"], env={"RANK": str(rank), **variables})
+                   for rank in range(ranks)]
+        deadline = time.monotonic() + TOKENIZING_S
+        while True:
+            try:
+                writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # works as soon as rank 0 wants to read
+                break
+            except OSError:
+                self.assertLess(time.monotonic(), deadline, [rank.process.poll() for rank in running])
+                time.sleep(0.02)
+        self.addCleanup(os.close, writer)
+        return running
+
+    def assert_all_end(self, running, victim):
+        os.kill(running[victim].process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + STOP_S
+        results = [rank.result(max(0, deadline - time.monotonic())) for i, rank in enumerate(running) if i != victim]
+        self.assertEqual({result.code for result in results}, {1}, results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn(f"rank {victim} died", messages[0])
+
+    def test_rank_0_is_killed(self):
+        running = self.by_hand(3)
+        time.sleep(1.5)  # the others have heard of it
+        self.assert_all_end(running, 0)
+
+    def test_rank_0_is_killed_at_once(self):
+        running = self.by_hand(2)
+        os.kill(running[0].process.pid, signal.SIGKILL)
+        result = running[1].result(STOP_S)
+        self.assert_says(result, 1, "rank 0")
+
+    def test_another_rank_is_killed(self):
+        self.assert_all_end(self.by_hand(3), 2)
+
+
+class MeetingInAFile(ProcessTest):
+    """Two ranks as Open MPI starts them, one job after another under the same name."""
+
+    def start_pair(self, *arguments):
+        folder = self.folder / "tmp"
+        folder.mkdir(exist_ok=True)
+        variables = {"TMPDIR": str(folder), "PMIX_NAMESPACE": "1234", "OMPI_COMM_WORLD_SIZE": "2",
+                     "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+        return [self.start([ORTHANT, "train", "run.toml", *arguments],
+                           env={"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, **variables})
+                for rank in "01"]
+
+    def test_a_run_that_died_does_not_harm_the_next(self):
+        for victim in (0, 1):
+            running = self.start_pair("training.steps=1000000", f"job.dump_folder=killed-{victim}")
+            running[0].until(lambda: len(self.steps(self.folder / f"killed-{victim}")) >= 3, "step 3")
+            os.kill(running[victim].process.pid, signal.SIGKILL)
+            result = running[1 - victim].result(STOP_S)
+            self.assert_says(result, 1, f"rank {victim} died")
+            self.assertEqual(os.listdir(self.folder / "tmp"), [])
+        # One that dies before the other has come leaves its file.
+        alone = self.start_pair()
+        os.kill(alone[1].process.pid, signal.SIGKILL)
+        alone[0].process.send_signal(signal.SIGKILL)
+        for rank in alone:
+            rank.result(STOP_S)
+        for result in [rank.result() for rank in self.start_pair()]:
+            self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertEqual(self.steps()[-1]["step"], 10)
+
+    def test_ranks_that_cannot_read_their_run_file(self):
+        results = [rank.result() for rank in self.start_pair("training.seq_len=500")]
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        self.assertEqual(len([line for result in results for line in result.errors()]), 1, results[0])
+
+
+class Hangup(ProcessTest):
+    def test_usr1_and_hup_save_as_sigterm_does(self):
+        for number in (signal.SIGUSR1, signal.SIGHUP):
+            with self.subTest(number.name):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_training("checkpoint.interval=0")
+                os.kill(running.process.pid, number)
+                result = running.result()
+                self.assertEqual((result.code, result.errors()), (0, []), result)
+                self.assertEqual(self.steps()[-1]["step"], int(self.latest().name[-6:]))
+
+
+class OneDocument(ProcessTest):
+    def test_validation_without_anything_held_out(self):
+        (self.folder / "text.txt").write_text("one line " * 100)
+        self.assert_says(self.train(), 1, "data.validation = 0.05 (default) holds nothing out", "validation.freq = 0")
+        self.train_well("validation.freq=0")
+        (self.folder / "text.txt").write_text("one line\n" * 100)
+        self.train_well()
+        self.assertTrue([r for r in self.records() if "validation_loss" in r])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
