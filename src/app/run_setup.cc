@@ -38,7 +38,8 @@ void take_sizes_from(Config& config, const std::string& directory) {
     const bool contradicts = is_given(config, key) && !says_nothing && value != theirs;
     value = theirs;
     config.origins[key] = directory + "/config.json";
-    if (contradicts) throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(key)));
+    if (!contradicts) return;
+    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(key)));
   };
   take("hidden_size", m.hidden_size, from.hidden_size);
   take("intermediate_size", m.intermediate_size, from.intermediate_size);
@@ -89,9 +90,10 @@ TextProgress text_progress(const std::string& label) {
 TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   TrainingData data = open_training_data(config, progress);
   if (config.validation.freq > 0 && !data.held_out) {
-    throw ConfigError(fmt::format("{} holds nothing out: {} is a single document; give it more lines or documents, name "
-                                  "files in data.validation, or set data.validation = 0 and validation.freq = 0",
-                                  config.locate("data.validation"), join(config.data.path, ", ")));
+    throw ConfigError(
+        fmt::format("{} holds nothing out: {} is a single document; give it more lines or documents, name files in "
+                    "data.validation, or set data.validation = 0 and validation.freq = 0",
+                    config.locate("data.validation"), join(config.data.path, ", ")));
   }
   return data;
 }

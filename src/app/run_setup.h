@@ -10,8 +10,8 @@
 
 namespace orthant {
 
-/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError, also
-/// where the run file or the command line contradicts model.from.
+/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError,
+/// also where the run file or the command line contradicts model.from.
 Config load_run(const RunFileArguments& arguments);
 
 /// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
@@ -23,8 +23,8 @@ TextProgress text_progress(const std::string& label);
 /// The data of a run that validates if it is asked to: ConfigError where validation.freq finds nothing held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress);
 
-/// All ranks call it: the first one tokenizes what has not been, the others wait and find it done. Returns when all have
-/// opened their data, however long that takes; a Watch must see to it that nobody waits for the dead.
+/// All ranks call it: the first one tokenizes what has not been, the others wait and find it done. Returns when all
+/// have opened their data, however long that takes; a Watch must see to it that nobody waits for the dead.
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting);
 
 /// The checkpoint that --resume goes on from. ConfigError when there is none.

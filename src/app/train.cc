@@ -130,7 +130,8 @@ std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions&
       WatchOptions{.beat_s = meeting.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
 }
 
-// A store that went with the rank that served it: the watch knows more, and ends this process. If it does not, we go on.
+// A store that went with the rank that served it: the watch knows more, and ends this process. If it does not, we go
+// on.
 void leave_it_to(Watch& watch) {
   constexpr double kCauseKnown_s = 5;
   watch.blame(kCauseKnown_s);

@@ -94,15 +94,16 @@ std::string local_address(const Launch& launch) {
 // A store in an open file, wherever its name goes: it lasts until the last process that has opened it ends.
 Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd)); }
 
-// Rank 0 of a meeting in a file: puts a new file under the name (an earlier start with the same name may have left one),
-// and takes the name away once all have come, or when they do not come.
+// Rank 0 of a meeting in a file: puts a new file under the name (an earlier start with the same name may have left
+// one), and takes the name away once all have come, or when they do not come.
 Store open_meeting(const Launch& launch, double timeout_s) {
   std::string fresh = launch.path + ".XXXXXX";
   const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // open to the end of the process
   const auto refuse = [&](const std::string& why) {
-    throw CommError(fmt::format("the ranks cannot meet in {}: {}; point TMPDIR to a folder that all ranks can write, or "
-                                "set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
-                                launch.path, why));
+    throw CommError(
+        fmt::format("the ranks cannot meet in {}: {}; point TMPDIR to a folder that all ranks can write, or set "
+                    "MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+                    launch.path, why));
   };
   if (fd < 0) refuse(std::strerror(errno));
   const Store store = store_in(fd);
@@ -113,7 +114,9 @@ Store open_meeting(const Launch& launch, double timeout_s) {
     refuse(why);
   }
   const auto start = Clock::now();
-  while (store.add(kCome, 0) < launch.world_size - 1 && seconds_since(start) < timeout_s) std::this_thread::sleep_for(kLook);
+  while (store.add(kCome, 0) < launch.world_size - 1 && seconds_since(start) < timeout_s) {
+    std::this_thread::sleep_for(kLook);
+  }
   unlink(launch.path.c_str());
   const auto came = store.add(kCome, 0) + 1;
   if (came < launch.world_size) {

@@ -24,8 +24,8 @@ void for_each_line(const std::string& path, const std::function<void(std::string
 /// Throws as for_each_line does.
 TextFile scan_text(const std::string& path);
 
-/// How long the pieces are into which a text without separators is cut: at blank lines from `wanted` on, at any line end
-/// from `longest` on.
+/// How long the pieces are into which a text without separators is cut: at blank lines from `wanted` on, at any line
+/// end from `longest` on.
 struct PieceSize {
   int64_t wanted_bytes = 16 << 10;
   int64_t longest_bytes = 64 << 10;

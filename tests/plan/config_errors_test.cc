@@ -217,11 +217,12 @@ TEST(Config, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   const Abilities all = {.cuda = true, .ucx = true, .nccl = true};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
-              "run.device = \"cuda\" (command line): this version of Orthant trains on the CPU only; set it to \"cpu\"");
+              "run.device = \"cuda\" (command line): this version of Orthant trains on the CPU only; set it to "
+              "\"cpu\"");
   }
   EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, all),
-            "run.transport = \"ucx\" (command line): this version of Orthant talks over Gloo only; set it to \"auto\" or "
-            "\"gloo\"");
+            "run.transport = \"ucx\" (command line): this version of Orthant talks over Gloo only; set it to \"auto\" "
+            "or \"gloo\"");
   EXPECT_EQ(
       check_error_of("", {"run.transport=nccl"}, all),
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
@@ -242,8 +243,8 @@ TEST(Config, SettingsOfADegreeOfOneAreRefused) {
   };
   for (const auto& [key, value, degree, legal] : table) {
     EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, value)),
-              fmt::format("parallelism.{} = {} (run.toml:2): it belongs to parallelism.{} = 1 (default) and changes nothing "
-                          "while that is 1; set it to {}",
+              fmt::format("parallelism.{} = {} (run.toml:2): it belongs to parallelism.{} = 1 (default) and changes "
+                          "nothing while that is 1; set it to {}",
                           key, value, degree, legal));
     EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, legal)), "no error");
     // With a degree of its own it is not the setting that is refused.

@@ -86,7 +86,7 @@ class ModelFrom(ProcessTest):
 
     def test_a_size_that_is_not_the_tensors(self):
         source = self.model(intermediate_size=96)
-        result = self.train(source, "job.dump_folder=other", "training.seed_weights=false")
+        result = self.train(source, "job.dump_folder=other", "training.seed_weights=false", "model.intermediate_size=96")
         self.assert_says(result, 1, "gate_proj", "[64, 32]", "[96, 32]")
 
     def test_json_that_is_none(self):
@@ -98,8 +98,11 @@ class ModelFrom(ProcessTest):
         """The control: nothing is changed, and the model is taken as it is."""
         source = self.model()
         saved = pathlib.Path(os.fspath(self.latest()))
-        self.train_well(source, "job.dump_folder=other", "training.seed_weights=false", "model.hidden_size=64",
-                        "training.steps=2")
+        contradicts = self.train(source, "job.dump_folder=other", "model.hidden_size=64")
+        self.assert_says(contradicts, 1, "model.hidden_size = 64 (command line), but model.hidden_size = 32")
+        run_file = (self.folder / "run.toml").read_text()
+        (self.folder / "run.toml").write_text(run_file.replace("hidden_size = 32\n", ""))
+        self.train_well(source, "job.dump_folder=other", "training.seed_weights=false", "training.steps=2")
         config = json.loads((self.latest(self.folder / "other") / "config.json").read_text())
         self.assertEqual(config["hidden_size"], json.loads((saved / "config.json").read_text())["hidden_size"])
         self.assertNotEqual(self.losses()[0], self.losses(self.folder / "other")[0])
