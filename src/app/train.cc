@@ -130,6 +130,16 @@ std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions&
       WatchOptions{.beat_s = meeting.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
 }
 
+// What to add to an error where the ranks' store is gone.
+std::string where_the_store_went(const Rendezvous& meeting) {
+  try {
+    meeting.store.has("abort/claim");
+    return "";
+  } catch (const CommError&) {
+    return " (rank 0 or the launcher, whichever serves the store, has died or is cut off)";
+  }
+}
+
 // A store that went with the rank that served it: the watch knows more, and ends this process. If it does not, we go
 // on.
 void leave_it_to(Watch& watch) {
@@ -162,9 +172,10 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
     if (meeting.rank == 0) write_report(config.job.dump_folder);
     return code;
   } catch (const std::exception& error) {
-    const std::string text = brief(error);
+    std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     if (lost_peer && setup && !comm) leave_it_to(*setup);
+    if (lost_peer && !comm) text += where_the_store_went(meeting);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
     const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
     end_failed(text + advice, speak, comm && meeting.serves);

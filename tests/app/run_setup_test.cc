@@ -2,17 +2,18 @@
 #include "app/run_setup.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "base/errors.h"
 #include "checkpoint/hf_config.h"
 #include "comm/thread_ranks.h"
+#include "data/folder_lock.h"
 #include "tests/support/says.h"
 
 namespace orthant {
@@ -93,24 +94,25 @@ TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
 
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
   const std::string text = "a first line of a few words\nand another one\nand the last\n";
-  const std::string file = write("text.txt", text), pipe = (folder_ / "pipe").string();
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  std::atomic<bool> fed = false;
-  std::thread feeder([&] {
+  const std::string file = write("text.txt", text);
+  const std::string dumps[] = {(folder_ / "run").string(), (folder_ / "held-up").string()};
+  auto lock = std::make_unique<FolderLock>(dumps[1] + "/data");  // rank 1 waits for it
+  std::atomic<bool> released = false;
+  std::thread holder([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    fed = true;
-    std::ofstream(pipe) << text;  // rank 1 waits for this; that it is the same text, its content tells
+    released = true;
+    lock.reset();
   });
   run_ranks(2, [&](Rendezvous meeting, int rank) {
     Config config;
-    config.job.dump_folder = (folder_ / "run").string();
-    config.data.path = {rank == 0 ? file : pipe};
+    config.job.dump_folder = dumps[rank];
+    config.data.path = {file};
     config.training.seq_len = 8;
     const TrainingData data = open_training_data_together(config, meeting);
-    EXPECT_TRUE(fed) << "rank " << rank;
+    EXPECT_TRUE(released) << "rank " << rank;
     EXPECT_EQ(data.train.num_tokens() + data.held_out->num_tokens(), static_cast<int64_t>(text.size()) + 1);
   });
-  feeder.join();
+  holder.join();
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 """Runs that fail before the first step: ranks that die while another one tokenizes, and settings that do not fit."""
+import fcntl
 import os
+import pathlib
 import shutil
 import signal
 import sys
@@ -11,28 +13,27 @@ from orthant_process import ORTHANT, ProcessTest
 from launch_test import free_port
 
 STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
-TOKENIZING_S = 60  # for rank 0 to get so far
 
 
 class WhileTokenizing(ProcessTest):
-    """Rank 0 reads a pipe that nobody writes to, and the others wait for it."""
+    """Rank 0 waits for the folder of tokens, which we hold, and the others wait for rank 0."""
 
     def by_hand(self, ranks):
-        pipe = self.folder / "pipe"
-        os.mkfifo(pipe)
+        (self.dump / "data").mkdir(parents=True)
+        lock = os.open(self.dump / "data", os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
         variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        running = [self.start([ORTHANT, "train", "run.toml", f"data.path={pipe}"], env={"RANK": str(rank), **variables})
+        running = [self.start([ORTHANT, "train", "run.toml"], env={"RANK": str(rank), **variables})
                    for rank in range(ranks)]
-        deadline = time.monotonic() + TOKENIZING_S
-        while True:
-            try:
-                writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # works as soon as rank 0 wants to read
-                break
-            except OSError:
-                self.assertLess(time.monotonic(), deadline, [rank.process.poll() for rank in running])
-                time.sleep(0.02)
-        self.addCleanup(os.close, writer)
+        running[0].until(lambda: self.is_waited_for(lock), "rank 0 that wants to tokenize")
         return running
+
+    @staticmethod
+    def is_waited_for(lock):
+        """Whether /proc/locks has a line `7: -> FLOCK ADVISORY WRITE 4321 08:01:123456 0 EOF` for the inode."""
+        waiting = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
+        return any(fields[6].endswith(f":{os.fstat(lock).st_ino}") for fields in waiting)
 
     def assert_all_end(self, running, victim):
         os.kill(running[victim].process.pid, signal.SIGKILL)
@@ -56,6 +57,20 @@ class WhileTokenizing(ProcessTest):
 
     def test_another_rank_is_killed(self):
         self.assert_all_end(self.by_hand(3), 2)
+
+
+class RankZeroServes(ProcessTest):
+    def test_another_rank_is_killed_while_training(self):
+        variables = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        running = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"], env={"RANK": rank, **variables})
+                   for rank in "012"]
+        running[0].until(lambda: len(self.steps()) >= 3, "step 3")
+        os.kill(running[2].process.pid, signal.SIGKILL)
+        results = [rank.result(STOP_S) for rank in running[:2]]
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("rank 2", messages[0])
 
 
 class MeetingInAFile(ProcessTest):
