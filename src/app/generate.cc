@@ -9,6 +9,8 @@
 
 #include <unistd.h>
 
+#include <ATen/ATen.h>
+
 #include <cstdio>
 #include <filesystem>
 
@@ -41,6 +43,12 @@ int generate(const GenerateArguments& arguments) {
   const Architecture architecture = architecture_of(config);
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
   load_weights(directory, architecture, weights);
+  for (size_t i = 0; i < weights.parameters().size(); ++i) {
+    if (!at::isfinite(weights.master(i)).all().item<bool>()) {
+      throw DataError(fmt::format("{}: {} holds values that are not finite; take an earlier checkpoint", directory,
+                                  weights.parameters()[i].name));
+    }
+  }
   const Transformer model(architecture, weights, fused_primitives(), {});
   const std::string text =
       generate_text(model, *tokenizer, arguments.prompt, arguments.max_new_tokens,

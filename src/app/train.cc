@@ -9,6 +9,7 @@
 #include "comm/rendezvous.h"
 #include "comm/spawn.h"
 #include "comm/watch.h"
+#include "data/folder_lock.h"
 #include "runtime/memory.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
@@ -22,6 +23,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -160,7 +162,13 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
     const TrainingData data = open_training_data_together(config, meeting);
     const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
     const TrainerOptions options = trainer_options(arguments, config, launch);
+    std::unique_ptr<FolderLock> sole_writer;
     if (meeting.rank == 0) {
+      sole_writer = FolderLock::if_free(config.job.dump_folder);
+      if (!sole_writer) {
+        throw ConfigError(fmt::format("{}: another run is writing there; wait for it, or choose another folder",
+                                      config.locate("job.dump_folder")));
+      }
       if (!arguments.resume) set_aside_earlier_run(config);
       write_run_folder(plan);
     }

@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <memory>
 #include <string>
 
 namespace orthant {
@@ -12,12 +13,17 @@ namespace orthant {
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
+  /// The lock if nobody holds it; does not wait. Null where another process or thread does.
+  static std::unique_ptr<FolderLock> if_free(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
-  int descriptor_;
+  FolderLock() = default;
+  void open(const std::string& folder);
+
+  int descriptor_ = -1;
 };
 
 }  // namespace orthant

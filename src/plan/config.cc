@@ -50,6 +50,13 @@ void derive_defaults(Config& config) {
     config.lr_scheduler.warmup_steps = config.training.steps;
     config.origins["lr_scheduler.warmup_steps"] = "default, no more than training.steps";
   }
+  // A look at a long run file: fewer steps on the command line shorten the file's warm-up too.
+  const auto steps = config.origins.find("training.steps"), warmup = config.origins.find("lr_scheduler.warmup_steps");
+  if (config.lr_scheduler.warmup_steps > config.training.steps && steps != config.origins.end() &&
+      steps->second == "command line" && warmup != config.origins.end() && warmup->second != "command line") {
+    config.lr_scheduler.warmup_steps = config.training.steps;
+    warmup->second += ", no more than training.steps";
+  }
   if (is_default(config, "training.local_batch_size") &&
       config.training.local_batch_size > config.training.global_batch_size) {
     config.training.local_batch_size = config.training.global_batch_size;

@@ -113,7 +113,7 @@ std::string explain(const Plan& plan) {
   out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
                      plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
   out += "\ncommunication, a step\n" + explain_communication(plan);
-  out += "\nmemory of a rank, at its peak\n" + explain_memory(plan);
+  out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" + explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
   rows.push_back({"as planned", human_bytes(static_cast<double>(plan.largest_memory_bytes())),

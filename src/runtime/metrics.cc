@@ -139,7 +139,12 @@ MetricsWriter::MetricsWriter(std::string path, std::optional<int64_t> resumed_st
   size_t kept_bytes = 0;
   if (resumed_step && ::access(path_.c_str(), F_OK) == 0) {
     Metrics kept;
-    kept_bytes = read_lines(read_whole(path_), path_, *resumed_step, kept);
+    try {
+      kept_bytes = read_lines(read_whole(path_), path_, *resumed_step, kept);
+    } catch (const DataError& error) {
+      throw DataError(fmt::format("{}; the checkpoints are untouched: move {} away to resume without its history",
+                                  error.what(), path_));
+    }
   }
   file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (kept_bytes == 0 ? O_TRUNC : 0), 0644);
   if (file_ < 0) fail("cannot write", path_);

@@ -24,6 +24,9 @@ void catch_stop_signals() {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup asks to be left alone
 }
 
 StopRequest stop_request() { return g_request; }
