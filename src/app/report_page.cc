@@ -150,7 +150,7 @@ std::string validation_section(const Metrics& metrics) {
 
 std::string sample_section(const std::string& text) {
   return card(
-      "sample", "Sample", "Text that the trained model wrote.",
+      "sample", "Sample", "A line of held-out text, and how the trained model went on.",
       text.empty() ? missing("The folder has no sample.txt.") : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
 }
 

@@ -79,6 +79,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.schedule = one_stage(microbatches, static_cast<int>(plan.buckets.size()));
   validate(plan.schedule, microbatches, {static_cast<int>(plan.buckets.size())});
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
+  plan.timeline.unit = "F";
   for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
   add_communication(plan);
   return plan;

@@ -30,11 +30,13 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-seri
 struct Scale {
   double makespan_s;
   double unit_s = 1;
-  std::string_view unit = "s";
+  std::string unit = "s";
   double tick_s = 1;
 
-  explicit Scale(double total_s) : makespan_s(total_s > 0 ? total_s : 1) {
-    if (makespan_s < 1e-3) {
+  Scale(double total_s, const std::string& timeline_unit) : makespan_s(total_s > 0 ? total_s : 1), unit(timeline_unit) {
+    if (unit != "s") {
+      // Planned, not measured: no prefix.
+    } else if (makespan_s < 1e-3) {
       unit_s = 1e-6, unit = "us";
     } else if (makespan_s < 1) {
       unit_s = 1e-3, unit = "ms";
@@ -87,7 +89,7 @@ int chunk(const Schedule& schedule, int stage) {
 class Drawing {
  public:
   Drawing(const Schedule& schedule, const Timeline& timeline)
-      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s), bands_(timeline) {
+      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s, timeline.unit), bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
   }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <string>
 #include <vector>
 
 #include "schedule/action.h"
@@ -41,6 +42,7 @@ struct Span {
 struct Timeline {
   std::vector<Span> spans;  // by rank, then in the row's order
   double makespan_s = 0;
+  std::string unit = "s";              // what the durations were given in, where it was not seconds
   std::vector<double> busy_s;          // computing, by rank
   double bubble = 0;                   // idle share: 1 - sum of busy_s / (ranks * makespan_s)
   std::vector<int> peak_live;          // by rank: most (stage, microbatch) pairs between their F and their B or W

@@ -223,7 +223,7 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
             "+-------------------------------------------------------------------------------+\n"
             "\nTo go on:\n  orthant train a.toml --resume\n"
             "\nTo sample:\n  orthant generate runs/a\n"
-            "\nA sample:\n  one\n  [31mtwo\n");
+            "\nA sample: a line of held-out text, and how the model went on\n  one\n  [31mtwo\n");
   EXPECT_EQ(summary({.steps = 0}, kPlain).find("+- no step was left to do"), 0u);
 }
 
