@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "base/errors.h"
@@ -27,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kHost = "meeting/host";
+constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
 constexpr auto kLook = std::chrono::milliseconds(20);
 
@@ -107,16 +108,20 @@ Store open_meeting(const Launch& launch, double timeout_s) {
   };
   if (fd < 0) refuse(std::strerror(errno));
   const Store store = store_in(fd);
-  store.set(kHost, process_identity());
-  if (std::rename(fresh.c_str(), launch.path.c_str()) != 0) {
+  // Who serves it stands in a file of its own: joiners must not read a store before they know that it is today's.
+  std::ofstream(fresh + kHostFile) << process_identity() << std::flush;
+  if (std::rename(fresh.c_str(), launch.path.c_str()) != 0 ||
+      std::rename((fresh + kHostFile).c_str(), (launch.path + kHostFile).c_str()) != 0) {
     const std::string why = std::strerror(errno);
     unlink(fresh.c_str());
+    unlink((fresh + kHostFile).c_str());
     refuse(why);
   }
   const auto start = Clock::now();
   while (store.add(kCome, 0) < launch.world_size - 1 && seconds_since(start) < timeout_s) {
     std::this_thread::sleep_for(kLook);
   }
+  unlink((launch.path + kHostFile).c_str());
   unlink(launch.path.c_str());
   const auto came = store.add(kCome, 0) + 1;
   if (came < launch.world_size) {
@@ -130,18 +135,14 @@ Store open_meeting(const Launch& launch, double timeout_s) {
 Store join_meeting(const Launch& launch, double timeout_s) {
   const auto start = Clock::now();
   do {
-    const int fd = open(launch.path.c_str(), O_RDWR | O_CLOEXEC);
+    std::string host;
+    std::getline(std::ifstream(launch.path + kHostFile), host);
+    const Life life = life_of(host);
+    const int fd = life == Life::running || life == Life::stopped ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0) {
-      try {
-        const Store store = store_in(fd);
-        const Life life = store.has(kHost) ? life_of(store.get(kHost, 1)) : Life::gone;
-        if (life == Life::running || life == Life::stopped) {
-          store.add(kCome, 1);
-          return store;
-        }
-      } catch (const CommError&) {  // no store at all: rank 0 will put one in its place
-      }
-      close(fd);
+      const Store store = store_in(fd);
+      store.add(kCome, 1);
+      return store;
     }
     std::this_thread::sleep_for(kLook);
   } while (seconds_since(start) < timeout_s);

@@ -141,7 +141,7 @@ TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
   for (const bool is_store : {true, false}) {
     if (is_store) {
       const Store left = Store::file(path_);
-      left.set("meeting/host", dead);
+      std::ofstream(path_ + ".host") << dead;
       ASSERT_TRUE(post_failure(left.under(run_prefix(0)), "rank 1: disk full"));
     } else {
       std::ofstream(path_) << std::string(100, '\xff');
