@@ -42,9 +42,9 @@ int tokenize(const TokenizeArguments& arguments) {
   }
   if (!tokenizer->caveat().empty()) fmt::print(stderr, "note: {}\n", tokenizer->caveat());
   fmt::print(
-      "{}.bin, {}.idx: {} tokens in {} documents\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
+      "{}.bin, {}.idx: {} in {}\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
       "  tokenizer = \"{}\"\n",
-      prefix, prefix, grouped(writer.num_tokens()), grouped(writer.num_documents()), prefix, spec);
+      prefix, prefix, counted(writer.num_tokens(), "token"), counted(writer.num_documents(), "document"), prefix, spec);
   return kDone;
 }
 

@@ -41,6 +41,10 @@ std::string grouped(int64_t number) {
   return digits;
 }
 
+std::string counted(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
 int edit_distance(std::string_view a, std::string_view b) {
   // Optimal string alignment: three rows of the usual table.
   std::vector<int> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);

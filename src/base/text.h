@@ -18,6 +18,8 @@ std::string human_count(double count);
 std::string human_seconds(double seconds);
 /// Decimal digits grouped in threes: 1,234,567.
 std::string grouped(int64_t number);
+/// "1 document", "1,234 documents".
+std::string counted(int64_t count, std::string_view noun);
 
 /// Number of single-character edits (insert, delete, replace, swap of neighbours) that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/errors.h"
+#include "base/file_errors.h"
 #include "base/json.h"
 #include "checkpoint/files.h"
 #include "checkpoint/manifest.h"
@@ -124,14 +125,14 @@ std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, co
   } catch (const std::exception& error) {
     std::error_code ignored;
     if (!temporary.empty()) fs::remove_all(temporary, ignored);
-    const bool of_the_system =
-        dynamic_cast<const DataError*>(&error) || dynamic_cast<const fs::filesystem_error*>(&error);
-    if (!of_the_system) throw;
+    const auto* refused = dynamic_cast<const fs::filesystem_error*>(&error);
+    if (!refused && !dynamic_cast<const DataError*>(&error)) throw;
+    const std::string reason = refused ? explain(*refused) : error.what();
     const auto latest = follow_latest(checkpoints_dir);
     const std::string left = !saved.empty() ? fmt::format("{} is whole, but `latest` does not lead to it", saved)
                              : latest       ? fmt::format("the last checkpoint, {}, is untouched", *latest)
                                             : "no earlier checkpoint exists";
-    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, error.what(), left));
+    throw DataError(fmt::format("saving the checkpoint of step {}: {}; {}", step, reason, left));
   }
   try {
     remove_old(checkpoints_dir, step, keep_latest_k);
@@ -146,7 +147,9 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
   const fs::path path = fs::canonical(directory, error);
   if (error) throw DataError(fmt::format("{}: no such checkpoint: {}", directory, error.message()));
   try {
-    return load(path, verify);
+    return explained([&] { return load(path, verify); });
+  } catch (const NewerFormat&) {
+    throw;
   } catch (const DataError& damage) {
     std::string failures;
     const auto whole = newest_whole(path.parent_path(), path, failures);
@@ -162,9 +165,10 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
 std::optional<std::string> find_latest(const std::string& checkpoints_dir) {
   if (const auto latest = follow_latest(checkpoints_dir)) return latest;
   std::string failures;
-  const auto whole = newest_whole(checkpoints_dir, {}, failures);
+  const auto whole = explained([&] { return newest_whole(checkpoints_dir, {}, failures); });
   if (!whole && !failures.empty()) {
-    throw DataError(fmt::format("{}: no checkpoint here is whole:{}\n  to start anew, move the directory away",
+    throw DataError(fmt::format("{}: no checkpoint here is whole and of this version:{}\n  to start anew, move the "
+                                "directory away",
                                 checkpoints_dir, failures));
   }
   return whole;

@@ -2,18 +2,14 @@
 
 #include "base/errors.h"
 
-#define XXH_INLINE_ALL
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <new>
 #include <utility>
 
 namespace orthant {
@@ -58,30 +54,25 @@ std::size_t read_fully(int descriptor, std::span<char> buffer, const std::string
 
 }  // namespace
 
-Digester::Digester() : state_(XXH3_createState()) {
-  if (state_ == nullptr) throw std::bad_alloc();
-  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
-}
-
-Digester::~Digester() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
-
 void Digester::add(std::span<const std::byte> bytes) {
-  auto* state = static_cast<XXH3_state_t*>(state_);
   digest_.bytes += static_cast<int64_t>(bytes.size());
   while (!bytes.empty()) {
     const auto part = bytes.first(std::min(bytes.size(), static_cast<std::size_t>(kDigestBlockBytes - block_bytes_)));
-    XXH3_64bits_update(state, part.data(), part.size());
+    hasher_.add({reinterpret_cast<const char*>(part.data()), part.size()});
     block_bytes_ += static_cast<int64_t>(part.size());
     bytes = bytes.subspan(part.size());
-    if (block_bytes_ < kDigestBlockBytes) continue;
-    digest_.block_xxh3.push_back(XXH3_64bits_digest(state));
-    XXH3_64bits_reset(state);
-    block_bytes_ = 0;
+    if (block_bytes_ == kDigestBlockBytes) end_block();
   }
 }
 
+void Digester::end_block() {
+  digest_.block_xxh3.push_back(hasher_.digest());
+  hasher_.reset();
+  block_bytes_ = 0;
+}
+
 FileDigest Digester::finish() {
-  if (block_bytes_ > 0) digest_.block_xxh3.push_back(XXH3_64bits_digest(static_cast<XXH3_state_t*>(state_)));
+  if (block_bytes_ > 0) end_block();
   return std::move(digest_);
 }
 
@@ -124,30 +115,6 @@ FileDigest OutputFile::commit() {
   return digester_.finish();
 }
 
-MappedFile::MappedFile(const std::string& path) {
-  const Descriptor file(path);
-  size_bytes_ = static_cast<std::size_t>(file.regular_file_bytes(path));
-  if (size_bytes_ == 0) return;  // nothing to map, and mmap refuses it
-  address_ = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_PRIVATE, file.number, 0);
-  if (address_ == MAP_FAILED) {
-    address_ = nullptr;
-    fail(path, fmt::format("cannot map {} bytes", size_bytes_), errno);
-  }
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : address_(std::exchange(other.address_, nullptr)), size_bytes_(std::exchange(other.size_bytes_, 0)) {}
-
-MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
-  std::swap(address_, other.address_);
-  std::swap(size_bytes_, other.size_bytes_);
-  return *this;
-}
-
-MappedFile::~MappedFile() {
-  if (address_ != nullptr) ::munmap(address_, size_bytes_);
-}
-
 FileDigest write_file(const std::string& path, std::string_view text) {
   OutputFile file(path);
   file.write(text);
@@ -176,8 +143,6 @@ FileDigest digest_file(const std::string& path) {
   }
   return digester.finish();
 }
-
-uint64_t xxh3(std::string_view bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
 void sync_file(const std::string& path) {
   const Descriptor file(path);

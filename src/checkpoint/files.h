@@ -1,4 +1,4 @@
-// Files that survive a crash and a full disk: written beside their final name, synced, renamed; read by mapping them.
+// Files that survive a crash and a full disk: written beside their final name, synced, renamed.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/hash.h"
 
 namespace orthant {
 
@@ -24,18 +26,16 @@ struct FileDigest {
 /// Digest of bytes that come in pieces of any size.
 class Digester {
  public:
-  Digester();
-  Digester(const Digester&) = delete;
-  Digester& operator=(const Digester&) = delete;
-  ~Digester();
   void add(std::span<const std::byte> bytes);
   /// Of all that was added; call it once, at the end.
   FileDigest finish();
 
  private:
+  void end_block();
+
   FileDigest digest_;
   int64_t block_bytes_ = 0;  // in the block being hashed
-  void* state_ = nullptr;    // XXH3_state_t
+  Hasher hasher_;            // of that block
 };
 
 /// Writes a temporary sibling of `path`; commit() makes it the file. Destroyed before that, it leaves nothing behind.
@@ -61,29 +61,12 @@ class OutputFile {
   Digester digester_;
 };
 
-/// A whole file mapped read-only; unmapped at the end. Throws DataError when it is missing or not a regular file.
-/// A file that another process shortens meanwhile raises SIGBUS: our writers rename, they never shorten.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path);
-  MappedFile(MappedFile&& other) noexcept;
-  MappedFile& operator=(MappedFile&& other) noexcept;
-  ~MappedFile();
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(address_), size_bytes_}; }
-
- private:
-  void* address_ = nullptr;
-  std::size_t size_bytes_ = 0;
-};
-
 /// OutputFile in one call, for small texts.
 FileDigest write_file(const std::string& path, std::string_view text);
 /// Whole content of a file of at most `limit_bytes`. Throws DataError when it is missing, larger, or cannot be read.
 std::string read_file(const std::string& path, int64_t limit_bytes = 100'000'000);
 /// Size and checksums of a file that exists. Throws DataError when it cannot be read.
 FileDigest digest_file(const std::string& path);
-/// XXH3 of bytes in memory.
-uint64_t xxh3(std::string_view bytes);
 /// Makes the content of a file that somebody else wrote durable (fsync). Throws DataError.
 void sync_file(const std::string& path);
 /// Makes names in a directory durable (fsync of the directory). Throws DataError.

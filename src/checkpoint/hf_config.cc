@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/errors.h"
+#include "base/file_errors.h"
 #include "base/json.h"
 
 namespace orthant {
@@ -228,7 +229,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
 
 HfConfig read_hf_config(const std::string& path) {
   std::filesystem::path file(path);
-  if (std::filesystem::is_directory(file)) file /= "config.json";
+  if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
   return parse_hf_config(read_file(file), file);
 }
 

@@ -84,6 +84,11 @@ Manifest parse_manifest(const std::string& text, const std::string& source) {
   if (!object.is_object() || object.value("format", Json()) != kFormat) {
     throw DataError(fmt::format("{}: expected an object with format = \"{}\"", source, kFormat));
   }
+  if (const Json version = object.value("version", Json()); version.is_number_integer() && version > kVersion) {
+    throw NewerFormat(fmt::format("{}: written by a newer Orthant (format {}, this program reads up to {}); go on with "
+                                  "that version",
+                                  source, version.dump(), kVersion));
+  }
   if (object.value("version", Json()) != kVersion || object.value("block_bytes", Json()) != kDigestBlockBytes) {
     throw DataError(
         fmt::format("{}: version {} with blocks of {} bytes; this program reads version {} with blocks of {}", source,

@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "base/errors.h"
 #include "checkpoint/files.h"
 
 namespace orthant {
@@ -20,6 +21,10 @@ struct Manifest {
 
 /// The manifest's text; it carries a checksum of itself.
 std::string manifest_json(const Manifest& manifest);
+/// A checkpoint of a newer format: whole, but not for this program.
+struct NewerFormat : DataError {
+  using DataError::DataError;
+};
 /// Throws DataError when the text is not a manifest, or damaged, or names a path outside the checkpoint.
 Manifest parse_manifest(const std::string& text, const std::string& source);
 /// Compares every file with the manifest: presence and size of all, then (if wanted) all checksums. Throws DataError

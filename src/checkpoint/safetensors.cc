@@ -81,8 +81,7 @@ FileDigest write_safetensors(const std::string& path, std::span<const TensorByte
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path),
-      file_(path),
+    : file_(path),
       header_(parse_safetensors_header(file_.bytes(), static_cast<int64_t>(file_.bytes().size()), path)) {
   index_.reserve(header_.tensors.size());
   for (std::size_t i = 0; i < header_.tensors.size(); ++i) index_.emplace(header_.tensors[i].name, i);
@@ -90,7 +89,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path)
 
 TensorBytes SafetensorsFile::tensor(const std::string& name) const {
   const auto found = index_.find(name);
-  if (found == index_.end()) throw DataError(fmt::format("{}: no tensor {}", path_, printable(name)));
+  if (found == index_.end()) throw DataError(fmt::format("{}: no tensor {}", path(), printable(name)));
   const TensorInfo& info = header_.tensors[found->second];
   const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(header_.data_begin + info.begin),
                                            static_cast<std::size_t>(info.end - info.begin));

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "checkpoint/files.h"
 
 namespace orthant {
@@ -94,7 +95,7 @@ class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
   /// In the order of the data.
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
@@ -105,7 +106,6 @@ class SafetensorsFile {
   std::span<const std::byte> bytes(const std::string& name) const { return tensor(name).bytes; }
 
  private:
-  std::string path_;
   MappedFile file_;
   SafetensorsHeader header_;
   std::unordered_map<std::string, std::size_t> index_;

@@ -4,15 +4,17 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <numeric>
 #include <set>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "data/folder_lock.h"
-#include "data/hash.h"
+#include "data/seal.h"
 #include "data/text_file.h"
 
 namespace orthant {
@@ -115,7 +117,7 @@ std::vector<TextFile> scan_all(std::span<const std::string> paths) {
   return files;
 }
 
-/// The dataset of these files, from the work folder if it is there and whole.
+/// The dataset of these files, from the work folder if it is there and whole; damaged, it is made again.
 IndexedDataset open_text(std::span<const std::string> paths, const std::string& work_dir, const Tokenizer& tokenizer,
                          const TextProgress& progress, bool& from_cache) {
   const std::vector<TextFile> files = scan_all(paths);
@@ -127,20 +129,19 @@ IndexedDataset open_text(std::span<const std::string> paths, const std::string& 
     hasher.add_field(static_cast<uint64_t>(file.bytes));
   }
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
+  const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
+  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());  // without waiting for one another
   const FolderLock lock(work_dir);
-  if (fs::exists(prefix + ".idx") && fs::exists(prefix + ".bin")) {
-    try {
-      return IndexedDataset::open(prefix, tokenizer.vocab_size());
-    } catch (const DataError&) {
-      // Made by us and damaged since: made again below.
-    }
-  }
+  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());  // made while we waited
+  report_damaged(kept);
+  unseal(kept);
   from_cache = false;
   IndexedDatasetWriter writer(prefix, tokenizer.vocab_size());
   tokenize_scanned(files, tokenizer, writer, progress);
   if (writer.num_documents() == 0)
     throw ConfigError(fmt::format("no text (only blank lines) in {}", join(paths, ", ")));
   writer.finish();
+  seal(kept);
   return IndexedDataset::open(prefix, tokenizer.vocab_size());
 }
 

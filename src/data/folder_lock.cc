@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 
@@ -12,9 +14,35 @@
 
 namespace orthant {
 
+namespace fs = std::filesystem;
+
+namespace {
+
+/// The process that a name ending in .tmpPID belongs to; 0 for all other names.
+int owner_of(std::string_view name) {
+  constexpr std::string_view kMark = ".tmp";
+  const size_t mark = name.rfind(kMark);
+  if (mark == std::string_view::npos) return 0;
+  int pid = 0;
+  const char *begin = name.data() + mark + kMark.size(), *end = name.data() + name.size();
+  return std::from_chars(begin, end, pid).ptr == end && pid > 0 ? pid : 0;
+}
+
+}  // namespace
+
+void remove_stale_temporaries(const std::string& folder, std::string_view beginning) {
+  std::error_code ignored;  // What cannot be removed is in nobody's way.
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
+    const std::string name = entry->path().filename();
+    const int owner = owner_of(name);
+    const bool stale = owner > 0 && ::kill(owner, 0) != 0 && errno == ESRCH;
+    if (stale && name.starts_with(beginning)) fs::remove_all(entry->path(), ignored);
+  }
+}
+
 void FolderLock::open(const std::string& folder) {
   std::error_code error;
-  std::filesystem::create_directories(folder, error);
+  fs::create_directories(folder, error);
   descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor_ < 0)
     throw ConfigError(fmt::format("job.dump_folder: the folder {} cannot be made: {}; choose one that you may write to",
@@ -23,8 +51,11 @@ void FolderLock::open(const std::string& folder) {
 
 FolderLock::FolderLock(const std::string& folder) {
   open(folder);
-  while (::flock(descriptor_, LOCK_EX) != 0 && errno == EINTR) {
-  }
+  int refused;
+  do refused = ::flock(descriptor_, LOCK_EX);
+  while (refused != 0 && errno == EINTR);
+  // Without a lock, a process of another machine may be at work under that name.
+  if (refused == 0) remove_stale_temporaries(folder);
 }
 
 std::unique_ptr<FolderLock> FolderLock::if_free(const std::string& folder) {

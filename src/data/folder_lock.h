@@ -4,12 +4,13 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace orthant {
 
-/// Makes the folder if there is none and waits until no other process or thread holds it; lets go when it goes out of
-/// scope, or when the process dies. Where the file system knows no locks there is none, and files are still replaced
-/// whole. Throws ConfigError if the folder cannot be made.
+/// Makes the folder if there is none and waits until no other process or thread holds it, then removes what dead ones
+/// left there; lets go when it goes out of scope, or when the process dies. Where the file system knows no locks there
+/// is none, and files are still replaced whole. Throws ConfigError if the folder cannot be made.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
@@ -25,5 +26,8 @@ class FolderLock {
 
   int descriptor_ = -1;
 };
+
+/// Removes from the folder what begins so and ends in .tmpPID where no such process lives.
+void remove_stale_temporaries(const std::string& folder, std::string_view beginning = "");
 
 }  // namespace orthant

@@ -1,16 +1,12 @@
 #include "data/indexed_dataset.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "base/errors.h"
-#include "data/hash.h"
+#include "base/hash.h"
+#include "base/mapped_file.h"
 
 namespace orthant {
 
@@ -18,33 +14,14 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 34;
 
-/// A file mapped read-only.
-class MappedFile {
+/// One file of the pair, read by offset.
+class Part {
  public:
-  explicit MappedFile(const std::string& path) : path_(path) {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-      throw ConfigError(
-          fmt::format("{}: {}; a dataset is the pair PREFIX.bin and PREFIX.idx", path, std::strerror(errno)));
-    struct stat status = {};
-    const bool regular = ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
-    if (regular && status.st_size > 0)
-      map_ = ::mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_SHARED, fd, 0);
-    const int error = errno;
-    ::close(fd);
-    if (!regular) throw DataError(path + ": not a regular file");
-    if (map_ == MAP_FAILED) throw DataError(fmt::format("{}: cannot be mapped: {}", path, std::strerror(error)));
-    size_ = status.st_size;
-  }
-  ~MappedFile() {
-    if (map_ && map_ != MAP_FAILED) ::munmap(map_, static_cast<size_t>(size_));
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
+  explicit Part(const std::string& path) : file_(find(path)) {}
 
-  int64_t size() const { return size_; }
-  const std::string& path() const { return path_; }
-  const char* data() const { return static_cast<const char*>(map_); }
+  int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }
+  const std::string& path() const { return file_.path(); }
+  const char* data() const { return reinterpret_cast<const char*>(file_.bytes().data()); }
   /// Unaligned little-endian value; the caller has checked the bounds.
   template <typename T>
   T at(int64_t offset) const {
@@ -54,13 +31,16 @@ class MappedFile {
   }
   template <typename... Args>
   [[noreturn]] void damaged(int64_t offset, fmt::format_string<Args...> text, Args&&... args) const {
-    throw DataError(fmt::format("{}: offset {}: {}", path_, offset, fmt::format(text, std::forward<Args>(args)...)));
+    throw DataError(fmt::format("{}: offset {}: {}", path(), offset, fmt::format(text, std::forward<Args>(args)...)));
   }
 
  private:
-  std::string path_;
-  void* map_ = nullptr;
-  int64_t size_ = 0;
+  static const std::string& find(const std::string& path) {
+    if (std::filesystem::exists(path)) return path;
+    throw ConfigError(path + ": there is no such file; a dataset is the pair PREFIX.bin and PREFIX.idx");
+  }
+
+  MappedFile file_;
 };
 
 int64_t token_width(uint8_t code) {
@@ -102,7 +82,7 @@ struct IndexedDataset::Files {
 
   std::string prefix;
   int64_t vocab_size;
-  MappedFile idx, bin;
+  Part idx, bin;
   TokenType type = TokenType::kI32;
   int64_t width = 0, sequences = 0, documents = 0;
   uint64_t hash = 0;

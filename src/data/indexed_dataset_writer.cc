@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "data/folder_lock.h"
 #include "data/indexed_dataset.h"
 
 namespace orthant {
@@ -55,8 +56,10 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, int64_t vo
                                  : TokenType::kI32) {
   ORTHANT_CHECK(vocab_size >= 1 && vocab_size <= int64_t{1} << 31, vocab_size);
   const auto parent = std::filesystem::path(prefix).parent_path();
-  std::error_code ignored;  // A folder that cannot be made shows itself in the next line.
+  std::error_code ignored;  // A folder that cannot be made shows itself when the file is opened.
   if (!parent.empty()) std::filesystem::create_directories(parent, ignored);
+  const std::string folder = parent.empty() ? "." : parent.string(), name = std::filesystem::path(prefix).filename();
+  for (const char* ending : {".bin.tmp", ".idx.tmp"}) remove_stale_temporaries(folder, name + ending);
   bin_ = std::fopen(bin_temporary_.c_str(), "wbe");
   if (!bin_) fail(bin_temporary_, "cannot create");
 }

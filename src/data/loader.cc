@@ -19,8 +19,9 @@ Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t s
   const int64_t needed = training ? seq_len + 1 : 2;
   if (num_tokens() < needed)
     throw ConfigError(
-        fmt::format("{}: {} tokens in {} documents, but one sample takes {}{}; {}",
-                    training ? "data.path (training)" : "data.validation", grouped(num_tokens()), documents_.size(),
+        fmt::format("{}: {} in {}, but one sample takes {}{}; {}",
+                    training ? "data.path (training)" : "data.validation", counted(num_tokens(), "token"),
+                    counted(static_cast<int64_t>(documents_.size()), "document"),
                     training ? "training.seq_len + 1 = " : "", grouped(needed),
                     training ? "give more text, or lower training.seq_len" : "give more text, or a larger share"));
   num_samples_ = (num_tokens() - 1 + seq_len_ - 1) / seq_len_;

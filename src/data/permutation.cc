@@ -1,7 +1,7 @@
 #include "data/permutation.h"
 
 #include "base/errors.h"
-#include "data/hash.h"
+#include "base/hash.h"
 
 namespace orthant {
 

@@ -2,17 +2,37 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "base/errors.h"
 
 namespace orthant {
+
+namespace {
+
+/// In the child of a fork, where only system calls are safe: becomes the program, which dies with its parent.
+[[noreturn]] void become(char** argv, std::array<int, 3> streams, const char* directory, pid_t parent, int refusal) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);  // It died before the kernel knew of our wish.
+  ::signal(SIGPIPE, SIG_DFL);             // What this process ignores or blocks must not be handed on.
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int i = 0; i < 3; ++i) ::dup2(streams[static_cast<size_t>(i)], i);
+  if (*directory == '\0' || ::chdir(directory) == 0) ::execvp(argv[0], argv);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(refusal, &error, sizeof error);
+  ::_exit(127);
+}
+
+}  // namespace
 
 MemoryFile::MemoryFile(std::string_view content) : descriptor_(::memfd_create("orthant", MFD_CLOEXEC)) {
   if (descriptor_ < 0) throw DataError(fmt::format("a file in memory: {}", std::strerror(errno)));
@@ -48,30 +68,20 @@ int start_program(const std::vector<std::string>& arguments, int input, int outp
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  int refusal[2];  // A pipe that says why there is no program; it closes when there is one.
+  if (::pipe2(refusal, O_CLOEXEC) != 0)
+    throw DataError(fmt::format("no pipe to the program {}: {}", arguments[0], std::strerror(errno)));
 
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, input, 0);
-  posix_spawn_file_actions_adddup2(&actions, output, 1);
-  posix_spawn_file_actions_adddup2(&actions, errors, 2);
-  if (!directory.empty()) posix_spawn_file_actions_addchdir_np(&actions, directory.c_str());
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none, usual;  // A thread that blocks or ignores signals must not hand that on.
-  sigemptyset(&none);
-  sigemptyset(&usual);
-  sigaddset(&usual, SIGPIPE);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &usual);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-
-  pid_t pid = 0;
-  const int error = ::posix_spawnp(&pid, argv[0], &actions, &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0)
-    throw ConfigError(fmt::format("the program {} cannot be run: {}; {}", arguments[0], std::strerror(error), hint));
-  return pid;
+  const pid_t parent = ::getpid(), pid = ::fork();
+  if (pid == 0) become(argv.data(), {input, output, errors}, directory.c_str(), parent, refusal[1]);
+  int error = pid < 0 ? errno : 0;
+  ::close(refusal[1]);
+  while (pid > 0 && ::read(refusal[0], &error, sizeof error) < 0 && errno == EINTR) {
+  }
+  ::close(refusal[0]);
+  if (error == 0) return pid;
+  if (pid > 0) wait_for_program(pid);
+  throw ConfigError(fmt::format("the program {} cannot be run: {}; {}", arguments[0], std::strerror(error), hint));
 }
 
 int wait_for_program(int pid) {

@@ -18,8 +18,8 @@ struct ProgramResult {
 ProgramResult run_program(const std::vector<std::string>& arguments, std::string_view input,
                           const std::string& directory, const std::string& hint);
 
-/// Starts a program whose input is one open file and whose output and errors are others; returns its process id.
-/// Throws ConfigError as run_program does.
+/// Starts a program whose input is one open file and whose output and errors are others; returns its process id. The
+/// program is killed when the thread that started it ends, with or without the process. Throws as run_program does.
 int start_program(const std::vector<std::string>& arguments, int input, int output, int errors,
                   const std::string& directory, const std::string& hint);
 /// Waits for it; the exit code as in ProgramResult.

@@ -9,8 +9,9 @@
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
-#include "data/hash.h"
+#include "data/huggingface.h"
 #include "data/program.h"
 #include "data/sentencepiece_model.h"
 #include "data/utf8.h"
@@ -230,7 +231,10 @@ void SentencePieceTokenizer::save(const std::string& directory) const {
   const auto target = std::filesystem::path(directory) / "tokenizer.model";
   std::ofstream file(target, std::ios::binary);
   file << bytes_ << std::flush;
-  if (!file) throw DataError(target.string() + ": cannot write");
+  if (!file) throw DataError(target.string() + ": cannot be written; is the disk full?");
+  if (is_plain_bpe(model_))
+    save_tokenizer_json(directory, bpe_tokenizer_json(model_, end_of_text_),
+                        model_.pieces[static_cast<size_t>(end_of_text_)].text);
 }
 
 }  // namespace

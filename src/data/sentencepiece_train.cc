@@ -1,14 +1,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <regex>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "data/folder_lock.h"
-#include "data/hash.h"
 #include "data/program.h"
+#include "data/seal.h"
 #include "data/sentencepiece.h"
 #include "data/text_file.h"
 #include "data/utf8.h"
@@ -71,8 +73,12 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
     total_bytes += files.back().bytes;
   }
   const fs::path model = fs::path(work_dir) / fmt::format("tokenizer-{:016x}.model", hasher.digest());
+  const std::array<std::string, 1> kept = {model.string()};
+  if (are_whole(kept)) return model;
   const FolderLock lock(work_dir);
-  if (fs::exists(model)) return model;
+  if (are_whole(kept)) return model;  // made while we waited
+  report_damaged(kept);
+  unseal(kept);
   const std::string text = sample_text(files, total_bytes);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     throw ConfigError(fmt::format("data.tokenizer = \"train:{}\": data.path holds no text to train it on", pieces));
@@ -91,6 +97,7 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
   if (done) fs::rename(folder / "tokenizer.model", model);
   fs::remove_all(folder);
   if (!done) refuse(pieces, result);
+  seal(kept);
   return model;
 }
 

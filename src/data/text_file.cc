@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
-#include "data/hash.h"
 #include "data/program.h"
 
 namespace orthant {
@@ -128,12 +128,14 @@ void for_each_piece(const TextFile& file, const std::function<void(std::string&&
   const size_t longest = file.has_separators ? kLongestDocument : static_cast<size_t>(size.longest_bytes);
   std::string text;
   bool after_blank_line = false;
+  Hasher hasher;
   const auto end_document = [&] {
     // A piece is cut only where a line with something in it follows, so a blank rest is a whole blank document.
     if (!is_blank(text)) piece(std::move(text), true);
     text.clear();
   };
   for_each_line(file.path, [&](std::string_view line) {
+    hasher.add(line);
     if (file.has_separators && is_separator(line)) return end_document();
     const bool blank = is_blank(line);
     if (!blank && (text.size() >= longest || (after_blank_line && text.size() >= wanted))) {
@@ -144,6 +146,8 @@ void for_each_piece(const TextFile& file, const std::function<void(std::string&&
     text += line;
   });
   end_document();
+  if (hasher.digest() != file.hash)
+    throw DataError(file.path + ": its text changed while it was being read; start again when nothing writes to it");
 }
 
 }  // namespace orthant

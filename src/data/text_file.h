@@ -33,7 +33,7 @@ struct PieceSize {
 
 /// Calls with the pieces of a file in order; `ends_document` is true for the last piece of each true document.
 /// Documents end at <|endoftext|> lines, or with the file; a file without such lines is cut into pieces of whole lines.
-/// Blank documents are left out.
+/// Blank documents are left out. Throws DataError at the end where the text is no longer the one that was scanned.
 void for_each_piece(const TextFile& file, const std::function<void(std::string&& text, bool ends_document)>& piece,
                     const PieceSize& size = {});
 

@@ -1,12 +1,12 @@
 #include "data/tokenizer.h"
 
-#include <array>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "base/errors.h"
+#include "data/huggingface.h"
 #include "data/sentencepiece.h"
 
 namespace orthant {
@@ -17,45 +17,11 @@ namespace {
 
 constexpr int32_t kByteEndOfText = 256;
 
-/// The character that byte-level vocabularies of Hugging Face write for a byte: itself where it is printable Latin-1,
-/// otherwise the next free one from U+0100 on.
-std::string byte_character(int byte) {
-  const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
-  int code = byte;
-  if (!printable(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += !printable(b);
-  }
-  if (code == '"' || code == '\\') return std::string("\\") + static_cast<char>(code);
-  if (code < 0x80) return std::string(1, static_cast<char>(code));
-  return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
-}
-
-/// The byte tokenizer in Hugging Face's form: byte-level BPE without a single merge.
-std::string byte_tokenizer_json() {
-  std::string vocabulary;
-  for (int byte = 0; byte < 256; ++byte) vocabulary += fmt::format("\"{}\":{},", byte_character(byte), byte);
-  return R"({"version":"1.0","truncation":null,"padding":null,"added_tokens":[{"id":256,"content":"<|endoftext|>",)"
-         R"("single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}],"normalizer":null,)"
-         R"("pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false},)"
-         R"("post_processor":null,)"
-         R"("decoder":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":false,"use_regex":false},)"
-         R"("model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,)"
-         R"("end_of_word_suffix":null,"fuse_unk":false,"byte_fallback":false,"ignore_merges":false,"vocab":{)" +
-         vocabulary + R"("<|endoftext|>":256},"merges":[]}})" + "\n";
-}
-
 std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
   return std::move(text).str();
-}
-
-void write_all(const fs::path& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text << std::flush;
-  if (!file) throw DataError(path.string() + ": cannot write");
 }
 
 class ByteTokenizer : public Tokenizer {
@@ -88,10 +54,7 @@ class ByteTokenizer : public Tokenizer {
   uint64_t fingerprint() const override { return 0x62797465; }
 
   void save(const std::string& directory) const override {
-    write_all(fs::path(directory) / "tokenizer.json", byte_tokenizer_json());
-    write_all(fs::path(directory) / "tokenizer_config.json",
-              "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", \"eos_token\": \"<|endoftext|>\", "
-              "\"clean_up_tokenization_spaces\": false}\n");
+    save_tokenizer_json(directory, byte_tokenizer_json(), "<|endoftext|>");
   }
 };
 
@@ -129,9 +92,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::st
   }
   if (!fs::is_regular_file(spec))
     throw ConfigError(
-        fmt::format("data.tokenizer = \"{}\": there is no such file; use \"byte\", \"train:8000\", or the "
-                    "path of a sentencepiece model FILE.model",
-                    spec));
+        fmt::format("data.tokenizer = \"{}\": {}; use \"byte\", \"train:8000\", or the path of a sentencepiece model "
+                    "FILE.model",
+                    spec, fs::exists(spec) ? "it is no regular file" : "there is no such file"));
   return load_sentencepiece(spec);
 }
 

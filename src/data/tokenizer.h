@@ -34,7 +34,8 @@ class Tokenizer {
   /// What decode(encode(text)) may lose with this model; empty when it is exact.
   virtual std::string caveat() const { return ""; }
   /// Writes what load_saved_tokenizer needs, under the names that Hugging Face uses: tokenizer.json (bytes) or
-  /// tokenizer.model (sentencepiece).
+  /// tokenizer.model (sentencepiece); and for bytes and for models that we trained what AutoTokenizer needs. A foreign
+  /// model goes with the tokenizer files that it came with: transformers has no equal of our one line at a time.
   virtual void save(const std::string& directory) const = 0;
 };
 

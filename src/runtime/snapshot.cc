@@ -8,6 +8,9 @@
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
 
+#include <cstring>
+#include <type_traits>
+
 namespace orthant {
 namespace {
 
@@ -96,6 +99,55 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
 }
 
+// What a checkpoint's state says. Every field that this version writes is there, or another version wrote the checkpoint.
+class State {
+ public:
+  explicit State(const LoadedCheckpoint& checkpoint)
+      : directory_(checkpoint.directory),
+        source_(checkpoint.directory + "/orthant/state.json"),
+        json_(parse_json(checkpoint.state_json, source_)) {}
+
+  template <class T>
+  T get(const char* field) const {
+    const auto found = json_.find(field);
+    constexpr bool kText = std::is_same_v<T, std::string>;
+    if (found != json_.end() && (kText ? found->is_string() : found->is_number_integer())) return found->get<T>();
+    throw DataError(fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
+                                "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
+                                source_, field, directory_));
+  }
+
+ private:
+  std::string directory_, source_;
+  Json json_;
+};
+
+void refuse_other_run(const State& state, const std::string& directory, const Config& c) {
+  auto same = [&](const char* key, const auto& now, const char* why) {
+    const auto then = state.get<std::decay_t<decltype(now)>>(key + std::strlen("training."));
+    if (then == now) return;
+    throw ConfigError(fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
+                                  "job.dump_folder", c.locate(key), directory, then, why));
+  };
+  same("training.seed", c.training.seed, "it orders the samples and holds documents out");
+  same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
+  same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
+  same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
+}
+
+void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory, const Config& c) {
+  if (state.get<std::string>("tokenizer_xxh3") == fmt::format("{:016x}", tokenizer.fingerprint())) return;
+  throw ConfigError(fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+                                "another job.dump_folder", c.locate("data.tokenizer"), directory));
+}
+
+void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
+  if (state.get<std::string>("data_xxh3") == fmt::format("{:016x}", fingerprint)) return;
+  throw ConfigError(fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
+                                "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
+                                c.locate("data.path"), c.locate("data.validation"), directory));
+}
+
 }  // namespace
 
 HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
@@ -161,8 +213,8 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                             {"global_batch_size", config.training.global_batch_size},
                             {"seq_len", config.training.seq_len},
                             {"dtype", config.training.dtype},
-                            {"data_fingerprint", fmt::format("{:016x}", data.fingerprint)},
-                            {"tokenizer_fingerprint", fmt::format("{:016x}", data.tokenizer->fingerprint())},
+                            {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},
+                            {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
                             {"mesh", to_string(plan.mesh)}}
                            .dump(2) +
                        "\n";
@@ -195,27 +247,12 @@ Progress load_snapshot(const std::string& directory, const Plan& plan, const Tra
   const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
   const Config& config = plan.config;
   Weights& weights = session.weights();
+  const State state(checkpoint);
+  // A tokenizer brings its own vocabulary and its own data: it is named before what follows from it.
+  refuse_other_tokenizer(state, *data.tokenizer, directory, config);
   refuse_other_model(architecture_of(checkpoint.model), plan.architecture, directory, config);
-  const Json state = parse_json(checkpoint.state_json, directory + "/orthant/state.json");
-  const auto same = [&](const char* field, const auto& now, const char* key) {
-    const auto then = state.value(field, std::decay_t<decltype(now)>{});
-    if (then == now) return;
-    throw ConfigError(fmt::format("{} differs from the checkpoint {}, where it was {}: the order of samples would break. "
-                                  "Set it back, or choose another job.dump_folder", config.locate(key), directory, then));
-  };
-  same("seed", config.training.seed, "training.seed");
-  same("global_batch_size", config.training.global_batch_size, "training.global_batch_size");
-  same("seq_len", config.training.seq_len, "training.seq_len");
-  same("dtype", config.training.dtype, "training.dtype");
-  if (state.value("tokenizer_fingerprint", "") != fmt::format("{:016x}", data.tokenizer->fingerprint())) {
-    throw ConfigError(fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
-                                  "another job.dump_folder", config.locate("data.tokenizer"), directory));
-  }
-  if (state.value("data_fingerprint", "") != fmt::format("{:016x}", data.fingerprint)) {
-    throw ConfigError(fmt::format("{} (with {}) is other data than the checkpoint {} was trained on; name the same files, "
-                                  "hold out the same share, or choose another job.dump_folder",
-                                  config.locate("data.path"), config.locate("data.validation"), directory));
-  }
+  refuse_other_run(state, directory, config);
+  refuse_other_data(state, data.fingerprint, directory, config);
   std::vector<WantedTensor> want;
   for (const auto& [prefix, flat] : optimizer_buffers(session)) {
     for (auto& tensor : wanted(weights, prefix)) want.push_back(std::move(tensor));
@@ -233,7 +270,7 @@ Progress load_snapshot(const std::string& directory, const Plan& plan, const Tra
   }
   carry_out(copies);
   weights.publish();
-  return {.step = checkpoint.step, .tokens = state.value("tokens", int64_t{0})};
+  return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
 }
 
 }  // namespace orthant

@@ -1,7 +1,8 @@
 #include "runtime/training_data.h"
 
+#include "base/file_errors.h"
+#include "base/hash.h"
 #include "base/text.h"
-#include "data/hash.h"
 
 #include <algorithm>
 
@@ -38,9 +39,7 @@ uint64_t fingerprint_of(const Corpus& corpus) {
   return hasher.digest();
 }
 
-}  // namespace
-
-TrainingData open_training_data(const Config& config, const TextProgress& progress) {
+TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
   const bool indexed = is_indexed_prefix(config.data.path);
   const auto files = indexed ? std::vector<std::string>{} : expand_paths(config.data.path);
@@ -67,6 +66,12 @@ TrainingData open_training_data(const Config& config, const TextProgress& progre
   }
   for (int32_t token = 0; token < tokenizer->vocab_size(); ++token) data.bytes_of_token.push_back(tokenizer->token_bytes(token));
   return data;
+}
+
+}  // namespace
+
+TrainingData open_training_data(const Config& config, const TextProgress& progress) {
+  return explained([&] { return open_plainly(config, progress); });
 }
 
 RunFacts facts_of(const TrainingData& data, int ranks) {

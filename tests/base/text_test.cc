@@ -7,6 +7,12 @@
 namespace orthant {
 namespace {
 
+TEST(Counted, OneHasNoPlural) {
+  EXPECT_EQ(counted(1, "document"), "1 document");
+  EXPECT_EQ(counted(0, "document"), "0 documents");
+  EXPECT_EQ(counted(1234, "token"), "1,234 tokens");
+}
+
 using Words = std::vector<std::string>;
 
 TEST(Text, BytesInPowersOf1024) {

@@ -12,27 +12,27 @@ namespace fs = std::filesystem;
 void copy_tree(const fs::path& from, const fs::path& to) { fs::copy(from, to, fs::copy_options::recursive); }
 
 // What must hold after every crash: the latest is found and whole, and the next save leaves nothing of the crash.
-void expect_recovers(const TempDir& dir, int64_t latest_seed, int64_t next_step) {
-  const auto latest = find_latest(dir.path);
+void expect_recovers(const TempFolder& dir, int64_t latest_seed, int64_t next_step) {
+  const auto latest = find_latest(dir.path());
   ASSERT_TRUE(latest);
   EXPECT_TRUE(Sample(latest_seed).holds(open_checkpoint(*latest))) << *latest;
-  save_checkpoint(dir.path, next_step, Sample(77).content, 0);
-  for (const std::string& name : members(dir.path)) EXPECT_NE(name.front(), '.') << name;
-  EXPECT_EQ(find_latest(dir.path), dir / step_name(next_step));
+  save_checkpoint(dir.path(), next_step, Sample(77).content, 0);
+  for (const std::string& name : members(dir.path())) EXPECT_NE(name.front(), '.') << name;
+  EXPECT_EQ(find_latest(dir.path()), dir / step_name(next_step));
   EXPECT_TRUE(Sample(77).holds(open_checkpoint(dir / "latest")));
 }
 
 TEST(CheckpointCrash, WhileFilesAreWritten) {
   // After each file of the temporary directory, in the order in which they are written.
-  TempDir source;
-  const std::string whole = save_checkpoint(source.path, 20, Sample(20).content, 0);
+  TempFolder source;
+  const std::string whole = save_checkpoint(source.path(), 20, Sample(20).content, 0);
   const std::vector<std::string> order{
       "config.json",        "generation_config.json", "model.safetensors",    "orthant/optimizer.safetensors",
       "orthant/state.json", "orthant/config.toml",    "orthant/manifest.json"};
   for (std::size_t written = 0; written <= order.size(); ++written) {
-    TempDir dir;
-    save_checkpoint(dir.path, 10, Sample(10).content, 0);
-    const fs::path temporary = make_temporary(dir.path, 20);
+    TempFolder dir;
+    save_checkpoint(dir.path(), 10, Sample(10).content, 0);
+    const fs::path temporary = make_temporary(dir.path(), 20);
     fs::create_directory(temporary / "orthant");
     for (std::size_t i = 0; i < written; ++i) fs::copy_file(fs::path(whole) / order[i], temporary / order[i]);
     spill(temporary / ".model.safetensors.tmp", "half");
@@ -42,24 +42,24 @@ TEST(CheckpointCrash, WhileFilesAreWritten) {
 }
 
 TEST(CheckpointCrash, BetweenTheRenameAndLatest) {
-  TempDir dir;
-  save_checkpoint(dir.path, 10, Sample(10).content, 0);
-  copy_tree(dir / "step-000010", make_temporary(dir.path, 20));
-  put_in_place(dir.path, 20);
+  TempFolder dir;
+  save_checkpoint(dir.path(), 10, Sample(10).content, 0);
+  copy_tree(dir / "step-000010", make_temporary(dir.path(), 20));
+  put_in_place(dir.path(), 20);
   spill(dir / ".tmp-latest", "");
-  EXPECT_EQ(find_latest(dir.path), dir / "step-000010");
+  EXPECT_EQ(find_latest(dir.path()), dir / "step-000010");
   expect_recovers(dir, 10, 30);
 }
 
 TEST(CheckpointCrash, WhileTheSameStepIsReplaced) {
   // Without an exchange of names there are two moments: the old one aside and no new one; both there.
   for (const bool new_in_place : {false, true}) {
-    TempDir dir;
-    save_checkpoint(dir.path, 10, Sample(10).content, 0);
+    TempFolder dir;
+    save_checkpoint(dir.path(), 10, Sample(10).content, 0);
     fs::rename(dir / "step-000010", dir / ".old-step-000010");
     if (new_in_place) {
-      TempDir other;
-      copy_tree(save_checkpoint(other.path, 10, Sample(11).content, 0), dir / "step-000010");
+      TempFolder other;
+      copy_tree(save_checkpoint(other.path(), 10, Sample(11).content, 0), dir / "step-000010");
     } else {
       fs::create_directory(dir / ".tmp-step-000010");
     }
@@ -70,64 +70,64 @@ TEST(CheckpointCrash, WhileTheSameStepIsReplaced) {
 
 TEST(CheckpointCrash, ReplacingWorksWithAndWithoutExchange) {
   for (const bool exchange : {true, false}) {
-    TempDir dir, other;
-    save_checkpoint(dir.path, 10, Sample(1).content, 0);
-    const fs::path temporary = make_temporary(dir.path, 10);
+    TempFolder dir, other;
+    save_checkpoint(dir.path(), 10, Sample(1).content, 0);
+    const fs::path temporary = make_temporary(dir.path(), 10);
     fs::remove(temporary);
-    copy_tree(save_checkpoint(other.path, 10, Sample(2).content, 0), temporary);
-    put_in_place(dir.path, 10, exchange);
+    copy_tree(save_checkpoint(other.path(), 10, Sample(2).content, 0), temporary);
+    put_in_place(dir.path(), 10, exchange);
     EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "latest")));
-    EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000010"}));
+    EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000010"}));
   }
 }
 
 TEST(CheckpointCrash, WhileAnOldOneIsRemoved) {
-  TempDir dir;
-  save_checkpoint(dir.path, 10, Sample(10).content, 0);
-  save_checkpoint(dir.path, 20, Sample(20).content, 0);
+  TempFolder dir;
+  save_checkpoint(dir.path(), 10, Sample(10).content, 0);
+  save_checkpoint(dir.path(), 20, Sample(20).content, 0);
   fs::rename(dir / "step-000010", dir / ".tmp-removed-step-000010");
   fs::remove(dir / ".tmp-removed-step-000010/config.json");
   expect_recovers(dir, 20, 30);
 }
 
 TEST(CheckpointCrash, WithoutLatestTheNewestWholeOneIsFound) {
-  TempDir dir;
-  for (const int64_t step : {10, 20, 30}) save_checkpoint(dir.path, step, Sample(step).content, 0);
+  TempFolder dir;
+  for (const int64_t step : {10, 20, 30}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
   fs::remove_all(dir / "step-000030");
-  EXPECT_EQ(find_latest(dir.path), dir / "step-000020") << "latest leads nowhere";
+  EXPECT_EQ(find_latest(dir.path()), dir / "step-000020") << "latest leads nowhere";
   fs::remove(dir / "latest");
-  EXPECT_EQ(find_latest(dir.path), dir / "step-000020");
+  EXPECT_EQ(find_latest(dir.path()), dir / "step-000020");
   spill(dir / "step-000020/config.json", "{}");
-  EXPECT_EQ(find_latest(dir.path), dir / "step-000010");
+  EXPECT_EQ(find_latest(dir.path()), dir / "step-000010");
   fs::remove(dir / "step-000010/orthant/manifest.json");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir.path); }),
+  expect_pieces(message_of<DataError>([&] { find_latest(dir.path()); }),
                 {"no checkpoint here is whole", "step-000020/config.json", "step-000010/orthant/manifest.json"});
   fs::create_symlink("../elsewhere", dir / "latest");
-  EXPECT_THROW(find_latest(dir.path), DataError) << "latest leads to members only";
+  EXPECT_THROW(find_latest(dir.path()), DataError) << "latest leads to members only";
   EXPECT_EQ(find_latest(dir / "none"), std::nullopt);
 }
 
 TEST(CheckpointCrash, AFullDiskLeavesThePreviousOne) {
-  TempDir dir;
-  save_checkpoint(dir.path, 10, Sample(10).content, 1);
-  const auto before = members(dir.path);
+  TempFolder dir;
+  save_checkpoint(dir.path(), 10, Sample(10).content, 1);
+  const auto before = members(dir.path());
   const Sample big(20, 4000);  // 128,000 bytes of weights, as much of optimizer state
   for (const rlim_t limit : {0, 1, 100, 1000, 5000, 100'000, 128'000}) {
     for (const int64_t step : {10, 20}) {
       FileSizeLimit full(limit);
       expect_pieces(
-          message_of<DataError>([&] { save_checkpoint(dir.path, step, big.content, 1); }),
+          message_of<DataError>([&] { save_checkpoint(dir.path(), step, big.content, 1); }),
           {fmt::format("saving the checkpoint of step {}", step), "File too large", "step-000010, is untouched"});
     }
-    EXPECT_EQ(members(dir.path), before) << "limit " << limit;
-    EXPECT_TRUE(Sample(10).holds(open_checkpoint(*find_latest(dir.path))));
+    EXPECT_EQ(members(dir.path()), before) << "limit " << limit;
+    EXPECT_TRUE(Sample(10).holds(open_checkpoint(*find_latest(dir.path()))));
   }
-  save_checkpoint(dir.path, 20, big.content, 1);  // the control: with room it is saved
+  save_checkpoint(dir.path(), 20, big.content, 1);  // the control: with room it is saved
   EXPECT_TRUE(big.holds(open_checkpoint(dir / "latest")));
 }
 
 TEST(CheckpointCrash, ADirectoryThatCannotBeWritten) {
-  TempDir dir;
+  TempFolder dir;
   spill(dir / "file", "");
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "file/checkpoints", 1, Sample(1).content, 0); }),
                 {"saving the checkpoint of step 1", "Not a directory", "no earlier checkpoint"});

@@ -12,14 +12,14 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Checkpoint, RoundTrips) {
-  TempDir dir(true);
+  TempFolder dir(true);
   Sample sample(1);
   sample.content.write_extra_files = [](const std::string& directory) {
     spill(directory + "/tokenizer.model", "pieces");
     fs::create_directories(directory + "/orthant/deep");
     spill(directory + "/orthant/deep/extra.bin", "x");
   };
-  const std::string saved = save_checkpoint(dir.path, 100, sample.content, 2);
+  const std::string saved = save_checkpoint(dir.path(), 100, sample.content, 2);
   EXPECT_EQ(saved, dir / "step-000100");
   EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-000100");
   EXPECT_EQ(slurp(saved + "/tokenizer.model"), "pieces");
@@ -33,7 +33,7 @@ TEST(Checkpoint, RoundTrips) {
     EXPECT_TRUE(sample.holds(loaded));
     EXPECT_FALSE(Sample(2).holds(loaded)) << "the control";
   }
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000100"}));
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000100"}));
   const auto manifest = parse_manifest(slurp(saved + "/" + kManifestFile), "m");
   std::vector<std::string> names;
   for (const auto& [name, digest] : manifest.files) names.push_back(name);
@@ -44,85 +44,85 @@ TEST(Checkpoint, RoundTrips) {
 }
 
 TEST(Checkpoint, WeightsMayBeInShards) {
-  TempDir dir;
+  TempFolder dir;
   Sample sample(1);
   sample.content.shard_limit_bytes = 100;
-  const std::string saved = save_checkpoint(dir.path, 1, sample.content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
   EXPECT_TRUE(fs::exists(saved + "/model.safetensors.index.json"));
   EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
 }
 
 TEST(Checkpoint, ReadsOnlyWhatTheManifestLists) {
-  TempDir dir;
+  TempFolder dir;
   Sample sample(1), other(2);
-  const std::string saved = save_checkpoint(dir.path, 1, sample.content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 1, sample.content, 0);
   write_safetensors(saved + "/model-00001-of-00001.safetensors", other.content.weights);
   spill(saved + "/notes.txt", "mine");
   EXPECT_TRUE(sample.holds(open_checkpoint(saved)));
 }
 
 TEST(Checkpoint, KeepsTheNewest) {
-  TempDir dir;
-  for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path, step, Sample(step).content, 2);
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000040", "step-000050"}));
-  save_checkpoint(dir.path, 60, Sample(60).content, 0);
-  EXPECT_EQ(members(dir.path).size(), 4u) << "0 keeps all";
-  save_checkpoint(dir.path, 70, Sample(70).content, 1);
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000070"}));
-  save_checkpoint(dir.path, 1'000'000'000, Sample(8).content, 0);
+  TempFolder dir;
+  for (int64_t step = 10; step <= 50; step += 10) save_checkpoint(dir.path(), step, Sample(step).content, 2);
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000040", "step-000050"}));
+  save_checkpoint(dir.path(), 60, Sample(60).content, 0);
+  EXPECT_EQ(members(dir.path()).size(), 4u) << "0 keeps all";
+  save_checkpoint(dir.path(), 70, Sample(70).content, 1);
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000070"}));
+  save_checkpoint(dir.path(), 1'000'000'000, Sample(8).content, 0);
   EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-1000000000");
 }
 
 TEST(Checkpoint, AnAbandonedFutureGoesFirst) {
-  TempDir dir;
-  for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path, step, Sample(step).content, 0);
+  TempFolder dir;
+  for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
   // Somebody resumed from step 10: 15 is the newest now, 20 to 40 are of another course.
-  save_checkpoint(dir.path, 15, Sample(15).content, 3);
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000010", "step-000015", "step-000040"}));
-  EXPECT_EQ(find_latest(dir.path), dir / "step-000015");
+  save_checkpoint(dir.path(), 15, Sample(15).content, 3);
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000010", "step-000015", "step-000040"}));
+  EXPECT_EQ(find_latest(dir.path()), dir / "step-000015");
 }
 
 TEST(Checkpoint, ReplacesTheSameStep) {
-  TempDir dir(true);
-  save_checkpoint(dir.path, 5, Sample(1).content, 1);
+  TempFolder dir(true);
+  save_checkpoint(dir.path(), 5, Sample(1).content, 1);
   const LoadedCheckpoint before = open_checkpoint(dir / "latest");
-  save_checkpoint(dir.path, 5, Sample(2).content, 1);
+  save_checkpoint(dir.path(), 5, Sample(2).content, 1);
   EXPECT_TRUE(Sample(2).holds(open_checkpoint(dir / "step-000005")));
   EXPECT_TRUE(Sample(1).holds(before)) << "an open one keeps its bytes";
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "step-000005"}));
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000005"}));
 }
 
 TEST(Checkpoint, LeavesOtherFilesAlone) {
-  TempDir dir;
+  TempFolder dir;
   for (const char* name : {"step-1", "step-abc", "step-0000100", "notes", "step-000010.bak"})
     fs::create_directory(dir / name);
-  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path, step, Sample(step).content, 1);
-  EXPECT_EQ(members(dir.path), (std::vector<std::string>{"latest", "notes", "step-000003", "step-000010.bak",
+  for (const int64_t step : {1, 2, 3}) save_checkpoint(dir.path(), step, Sample(step).content, 1);
+  EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "notes", "step-000003", "step-000010.bak",
                                                          "step-0000100", "step-1", "step-abc"}));
 }
 
 TEST(Checkpoint, RefusesOurOwnMistakes) {
-  TempDir dir;
+  TempFolder dir;
   Sample sample(1);
-  EXPECT_THROW(save_checkpoint(dir.path, -1, sample.content, 0), LogicError);
+  EXPECT_THROW(save_checkpoint(dir.path(), -1, sample.content, 0), LogicError);
   sample.content.state_json = "[]";
-  EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), LogicError);
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), LogicError);
   sample = Sample(1);
   sample.content.write_extra_files = [](const std::string& directory) {
     fs::create_symlink("/etc/passwd", directory + "/l");
   };
-  EXPECT_THROW(save_checkpoint(dir.path, 1, sample.content, 0), DataError);
+  EXPECT_THROW(save_checkpoint(dir.path(), 1, sample.content, 0), DataError);
   sample.content.write_extra_files = [](const std::string&) { throw ConfigError("tokenizer"); };
-  EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path, 1, sample.content, 0); }), "tokenizer");
-  EXPECT_TRUE(members(dir.path).empty());
-  EXPECT_EQ(find_latest(dir.path), std::nullopt);
+  EXPECT_EQ(message_of<ConfigError>([&] { save_checkpoint(dir.path(), 1, sample.content, 0); }), "tokenizer");
+  EXPECT_TRUE(members(dir.path()).empty());
+  EXPECT_EQ(find_latest(dir.path()), std::nullopt);
 }
 
 // Damage of every file in turn, in every way; the message names the file and the way out.
 TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
-  TempDir dir;
-  save_checkpoint(dir.path, 1, Sample(1).content, 0);
-  const std::string saved = save_checkpoint(dir.path, 2, Sample(2).content, 0);
+  TempFolder dir;
+  save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2).content, 0);
   for (const auto& entry : fs::recursive_directory_iterator(saved)) {
     if (!entry.is_regular_file()) continue;
     const std::string path = entry.path(), good = slurp(path);
@@ -138,15 +138,42 @@ TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
     fs::remove(path);
     expect_pieces(message_of<DataError>([&] { open_checkpoint(saved); }),
                   {path.substr(saved.size() - 11), "step-000001"});
-    EXPECT_EQ(find_latest(dir.path), saved) << "damage is reported by open_checkpoint, not stepped over";
+    EXPECT_EQ(find_latest(dir.path()), saved) << "damage is reported by open_checkpoint, not stepped over";
     spill(path, good);
     EXPECT_TRUE(Sample(2).holds(open_checkpoint(saved)));
   }
 }
 
+TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
+  TempFolder dir;
+  save_checkpoint(dir.path(), 1, Sample(1).content, 0);
+  const std::string saved = save_checkpoint(dir.path(), 2, Sample(2).content, 0);
+  std::string text = slurp(saved + "/orthant/manifest.json");
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
+  spill(saved + "/orthant/manifest.json", text);
+  const std::string message = message_of<DataError>([&] { open_checkpoint(saved); });
+  expect_pieces(message, {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "go on with that version"});
+  EXPECT_EQ(message.find("move"), std::string::npos) << message;
+}
+
+TEST(Checkpoint, WhatTheFileSystemRefusesIsExplained) {
+  TempFolder dir;
+  spill(dir / "file", "");
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "file"); }), {"/file: ", "a folder is expected"});
+  fs::create_symlink("loop", dir / "loop");
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "leads back to itself"});
+  expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "leads back to itself"});
+  const std::string saved = save_checkpoint(dir / "c", 1, Sample(1).content, 0);
+  fs::remove(dir / "c/latest");
+  fs::create_directory(dir / "c/latest");
+  EXPECT_EQ(find_latest(dir / "c"), saved) << "a folder in its place leads nowhere";
+  expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 2, Sample(2).content, 0); }),
+                {"/c/latest: ", "move it away", "step-000002 is whole"});
+}
+
 TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
-  TempDir dir;
-  const std::string saved = save_checkpoint(dir.path, 1, Sample(1).content, 0);
+  TempFolder dir;
+  const std::string saved = save_checkpoint(dir.path(), 1, Sample(1).content, 0);
   std::string bytes = slurp(saved + "/model.safetensors");
   bytes.back() = static_cast<char>(bytes.back() ^ 1);
   spill(saved + "/model.safetensors", bytes);
@@ -157,9 +184,9 @@ TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {
 }
 
 TEST(Checkpoint, ForeignDirectoriesAreRefused) {
-  TempDir dir;
+  TempFolder dir;
   expect_pieces(message_of<DataError>([&] { open_checkpoint(dir / "none"); }), {"none", "no such checkpoint"});
-  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path); }),
+  expect_pieces(message_of<DataError>([&] { open_checkpoint(dir.path()); }),
                 {"manifest.json: missing", "not a whole checkpoint"});
   spill(dir / "file", "");
   EXPECT_THROW(open_checkpoint(dir / "file"), DataError);

@@ -1,45 +1,22 @@
-// What the tests of this room share: a directory of their own, small tensors, and the message of an expected error.
+// What the tests of this room share: small tensors that own their bytes, a disk that is full, expected messages.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/errors.h"
 #include "checkpoint/safetensors.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
-
-/// A fresh directory, removed at the end. In memory where that is possible: these tests sync thousands of files.
-struct TempDir {
-  std::filesystem::path path;
-  explicit TempDir(bool on_disk = false) {
-    const bool in_memory = !on_disk && ::access("/dev/shm", W_OK) == 0;
-    const std::filesystem::path parent = in_memory ? "/dev/shm" : std::filesystem::temp_directory_path();
-    std::string name = (parent / "orthant_checkpoint_XXXXXX").string();
-    path = ::mkdtemp(name.data());
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() { std::filesystem::remove_all(path); }
-  std::string operator/(const std::string& name) const { return path / name; }
-};
-
-inline std::string slurp(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-inline void spill(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 inline std::vector<std::byte> random_bytes(std::size_t count, uint64_t seed) {
   std::mt19937_64 generator(seed);
@@ -77,25 +54,9 @@ struct FileSizeLimit {
   ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before); }
 };
 
-/// The message of the Error that `function` throws; fails the test when it throws none or another one.
-template <typename Error, typename Function>
-std::string message_of(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
 /// The message holds all of these pieces.
-inline void expect_pieces(const std::string& message, std::initializer_list<std::string> pieces) {
-  for (const std::string& piece : pieces)
-    EXPECT_NE(message.find(piece), std::string::npos) << piece << "\n in: " << message;
+inline void expect_pieces(const std::string& message, const std::vector<std::string>& pieces) {
+  EXPECT_TRUE(says(message, pieces));
 }
 
 }  // namespace orthant

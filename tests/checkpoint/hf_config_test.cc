@@ -188,10 +188,10 @@ TEST(HfConfig, RefusesWhatIsNoConfig) {
   for (const char* text : {"", "[]", "{", "3", R"({"a":1,"a":2})"}) {
     EXPECT_THROW(parse_hf_config(text, "config.json"), DataError) << text;
   }
-  TempDir dir;
-  expect_pieces(message_of<DataError>([&] { read_hf_config(dir.path); }), {"config.json", "No such file"});
+  TempFolder dir;
+  expect_pieces(message_of<DataError>([&] { read_hf_config(dir.path()); }), {"config.json", "No such file"});
   spill(dir / "config.json", small().dump());
-  EXPECT_EQ(read_hf_config(dir.path), read_hf_config(dir / "config.json"));
+  EXPECT_EQ(read_hf_config(dir.path()), read_hf_config(dir / "config.json"));
 }
 
 }  // namespace

@@ -37,20 +37,20 @@ void expect_same(const TensorSet& set, const Tensors& tensors) {
 }
 
 TEST(HfDirectory, OneFile) {
-  TempDir dir;
+  TempFolder dir;
   const Tensors tensors = model_tensors();
-  const auto written = write_hf_directory(dir.path, HfConfig{}, tensors.views);
-  EXPECT_EQ(names_in(dir.path), (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
+  const auto written = write_hf_directory(dir.path(), HfConfig{}, tensors.views);
+  EXPECT_EQ(names_in(dir.path()), (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
   ASSERT_EQ(written.size(), 3u);
   for (const auto& [name, digest] : written) EXPECT_EQ(digest_file(dir / name), digest) << name;
-  expect_same(open_hf_weights(dir.path), tensors);
-  EXPECT_EQ(read_hf_config(dir.path).hidden_size, 4096);
+  expect_same(open_hf_weights(dir.path()), tensors);
+  EXPECT_EQ(read_hf_config(dir.path()).hidden_size, 4096);
 }
 
 TEST(HfDirectory, ShardsAreFilledInOrder) {
-  TempDir dir;
+  TempFolder dir;
   const Tensors tensors = model_tensors();
-  write_hf_directory(dir.path, HfConfig{}, tensors.views, 128);
+  write_hf_directory(dir.path(), HfConfig{}, tensors.views, 128);
   const auto index = parse_json(slurp(dir / "model.safetensors.index.json"), "");
   EXPECT_EQ(index["metadata"]["total_size"], 160 + 64 + 64 + 16);
   EXPECT_EQ(index["metadata"]["total_parameters"], 40 + 16 + 16 + 4);
@@ -59,48 +59,48 @@ TEST(HfDirectory, ShardsAreFilledInOrder) {
   EXPECT_EQ(index["weight_map"]["model.layers.0.a"], "model-00002-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["model.layers.0.b"], "model-00002-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["model.norm.weight"], "model-00003-of-00003.safetensors");
-  expect_same(open_hf_weights(dir.path), tensors);
+  expect_same(open_hf_weights(dir.path()), tensors);
   // One byte less than needed starts a shard, exactly enough does not.
-  TempDir exact, less;
-  write_hf_directory(exact.path, HfConfig{}, tensors.views, 304);
-  write_hf_directory(less.path, HfConfig{}, tensors.views, 303);
+  TempFolder exact, less;
+  write_hf_directory(exact.path(), HfConfig{}, tensors.views, 304);
+  write_hf_directory(less.path(), HfConfig{}, tensors.views, 303);
   EXPECT_TRUE(fs::exists(exact / "model.safetensors"));
   EXPECT_TRUE(fs::exists(less / "model-00002-of-00002.safetensors"));
 }
 
 TEST(HfDirectory, ANewExportRemovesTheWeightsOfTheOldOne) {
-  TempDir dir;
+  TempFolder dir;
   const Tensors tensors = model_tensors();
   spill(dir / "README.md", "mine");
   spill(dir / "model-card.safetensors", "mine");
   for (const int64_t limit : {int64_t{64}, int64_t{128}, kShardLimitBytes, int64_t{128}}) {
-    write_hf_directory(dir.path, HfConfig{}, tensors.views, limit);
-    expect_same(open_hf_weights(dir.path), tensors);
+    write_hf_directory(dir.path(), HfConfig{}, tensors.views, limit);
+    expect_same(open_hf_weights(dir.path()), tensors);
   }
-  EXPECT_EQ(names_in(dir.path),
+  EXPECT_EQ(names_in(dir.path()),
             (std::set<std::string>{"README.md", "config.json", "generation_config.json", "model-card.safetensors",
                                    "model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
                                    "model-00003-of-00003.safetensors", "model.safetensors.index.json"}));
 }
 
 TEST(HfDirectory, SaysThatThereAreNoWeights) {
-  TempDir dir;
-  expect_pieces(message_of<DataError>([&] { open_hf_weights(dir.path); }),
-                {dir.path.string(), "model.safetensors or model.safetensors.index.json"});
+  TempFolder dir;
+  expect_pieces(message_of<DataError>([&] { open_hf_weights(dir.path()); }),
+                {dir.path(), "model.safetensors or model.safetensors.index.json"});
 }
 
 // A sharded directory whose index can be rewritten.
 struct Sharded {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors = model_tensors();
   nlohmann::ordered_json index;
   Sharded() {
-    write_hf_directory(dir.path, HfConfig{}, tensors.views, 128);
+    write_hf_directory(dir.path(), HfConfig{}, tensors.views, 128);
     index = parse_json(slurp(dir / "model.safetensors.index.json"), "");
   }
   std::string refusal() {
     spill(dir / "model.safetensors.index.json", index.dump());
-    return message_of<DataError>([&] { open_hf_weights(dir.path); });
+    return message_of<DataError>([&] { open_hf_weights(dir.path()); });
   }
 };
 
@@ -112,12 +112,12 @@ TEST(HfIndex, RefusesPathsThatLeadOut) {
     file = path;
     expect_pieces(sharded.refusal(), {"index.json", "leads out of the directory"});
   }
-  TempDir outside;
+  TempFolder outside;
   fs::copy_file(sharded.dir / "model-00003-of-00003.safetensors", outside / "x.safetensors");
   fs::create_symlink(outside / "x.safetensors", sharded.dir / "link.safetensors");
   file = "link.safetensors";
-  expect_pieces(sharded.refusal(), {"link.safetensors", "a link that leads out", outside.path.string()});
-  fs::create_directory_symlink(outside.path, sharded.dir / "sub");
+  expect_pieces(sharded.refusal(), {"link.safetensors", "a link that leads out", outside.path()});
+  fs::create_directory_symlink(outside.path(), sharded.dir / "sub");
   file = "sub/x.safetensors";
   expect_pieces(sharded.refusal(), {"a link that leads out"});
   // The control: a link within the directory is fine.
@@ -125,13 +125,13 @@ TEST(HfIndex, RefusesPathsThatLeadOut) {
   fs::create_symlink("model-00003-of-00003.safetensors", sharded.dir / "link.safetensors");
   file = "link.safetensors";
   spill(sharded.dir / "model.safetensors.index.json", sharded.index.dump());
-  expect_same(open_hf_weights(sharded.dir.path), sharded.tensors);
+  expect_same(open_hf_weights(sharded.dir.path()), sharded.tensors);
 }
 
 TEST(HfIndex, FollowsTheLinksOfAHubCache) {
-  TempDir cache;
+  TempFolder cache;
   const Tensors tensors = model_tensors();
-  const fs::path snapshot = cache.path / "snapshots" / "abc", blobs = cache.path / "blobs";
+  const fs::path snapshot = cache / "snapshots/abc", blobs = cache / "blobs";
   fs::create_directories(snapshot);
   fs::create_directories(blobs);
   write_hf_directory(blobs, HfConfig{}, tensors.views, 128);
@@ -166,15 +166,15 @@ TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
                            R"({"weight_map":{"a":"f","a":"f"}})", ""}) {
     Sharded sharded;
     spill(sharded.dir / "model.safetensors.index.json", text);
-    expect_pieces(message_of<DataError>([&] { open_hf_weights(sharded.dir.path); }), {"model.safetensors.index.json"});
+    expect_pieces(message_of<DataError>([&] { open_hf_weights(sharded.dir.path()); }), {"model.safetensors.index.json"});
   }
 }
 
 TEST(CompareTensors, ListsAllDifferences) {
-  TempDir dir;
+  TempFolder dir;
   const Tensors tensors = model_tensors();
-  write_hf_directory(dir.path, HfConfig{}, tensors.views);
-  const TensorSet have = open_hf_weights(dir.path);
+  write_hf_directory(dir.path(), HfConfig{}, tensors.views);
+  const TensorSet have = open_hf_weights(dir.path());
   const std::vector<WantedTensor> good{{"model.embed_tokens.weight", {10, 4}, ""},
                                        {"model.layers.0.a", {4, 4}, ""},
                                        {"model.layers.0.b", {4, 4}, ""},
@@ -197,13 +197,13 @@ TEST(CompareTensors, ListsAllDifferences) {
 }
 
 TEST(CompareTensors, LetsOptionalOnesBe) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::f32, {1});
   tensors.add("lm_head.weight", Dtype::f32, {1});
   tensors.add("model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::f32, {1});
-  write_hf_directory(dir.path, HfConfig{}, tensors.views);
-  const TensorSet have = open_hf_weights(dir.path);
+  write_hf_directory(dir.path(), HfConfig{}, tensors.views);
+  const TensorSet have = open_hf_weights(dir.path());
   const std::vector<WantedTensor> want{{"a", {1}, ""}};
   const std::vector<std::string> optional{"lm_head.weight"};
   EXPECT_TRUE(compare_tensors(have, want, optional).none());

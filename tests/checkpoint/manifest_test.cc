@@ -51,25 +51,32 @@ TEST(Manifest, LiesAreNamed) {
   expect_pieces(lie("\"bytes\": 3", "\"bytes\": 4194305"), {"config.json", "expected 2 checksums"});
   expect_pieces(lie("78af5f94892f3950", "78af5f94892f395"), {"16 hexadecimal digits"});
   expect_pieces(lie("78af5f94892f3950", "78af5f94892f395g"), {"16 hexadecimal digits"});
-  expect_pieces(lie("\"version\": 1", "\"version\": 2"), {"version 2", "reads version 1"});
+  expect_pieces(lie("\"version\": 1", "\"version\": 0"), {"version 0", "reads version 1"});
   expect_pieces(lie("orthant-checkpoint", "other"), {"expected an object with format"});
 }
 
+TEST(Manifest, ANewerFormatIsNoDamage) {
+  std::string text = manifest_json(sample());
+  text.replace(text.find("\"version\": 1"), 12, "\"version\": 2");
+  expect_pieces(message_of<NewerFormat>([&] { parse_manifest(text, "m"); }),
+                {"m: written by a newer Orthant (format 2, this program reads up to 1)"});
+}
+
 TEST(CheckFiles, SaysWhereAFileIsDamaged) {
-  TempDir dir;
+  TempFolder dir;
   std::string text(static_cast<std::size_t>(2 * kDigestBlockBytes + 100), 'a');
   Manifest manifest{.step = 1, .files = {{"f", write_file(dir / "f", text)}, {"g", write_file(dir / "g", "small")}}};
-  EXPECT_NO_THROW(check_files(dir.path, manifest, true));
+  EXPECT_NO_THROW(check_files(dir.path(), manifest, true));
   text[static_cast<std::size_t>(kDigestBlockBytes) + 5] = 'b';
   spill(dir / "f", text);
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path, manifest, true); }),
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, true); }),
                 {dir / "f", "between offset 4194304 and 8388608", "XXH3", "expected"});
-  EXPECT_NO_THROW(check_files(dir.path, manifest, false)) << "sizes alone do not see it";
+  EXPECT_NO_THROW(check_files(dir.path(), manifest, false)) << "sizes alone do not see it";
   spill(dir / "f", text.substr(0, 1000));
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path, manifest, false); }),
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, false); }),
                 {dir / "f", "offset 1000: the file has 1000 bytes, expected 8388708"});
   std::filesystem::remove(dir / "f");
-  expect_pieces(message_of<DataError>([&] { check_files(dir.path, manifest, false); }), {dir / "f", "No such file"});
+  expect_pieces(message_of<DataError>([&] { check_files(dir.path(), manifest, false); }), {dir / "f", "No such file"});
 }
 
 }  // namespace

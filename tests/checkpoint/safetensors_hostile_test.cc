@@ -152,7 +152,7 @@ void expect_within(const SafetensorsHeader& header, int64_t file_bytes) {
   }
 }
 
-std::string good_file(const TempDir& dir) {
+std::string good_file(const TempFolder& dir) {
   Tensors tensors;
   tensors.add("model.embed_tokens.weight", Dtype::f32, {7, 3}, 1);
   tensors.add("model.norm.weight", Dtype::bf16, {3}, 2);
@@ -190,7 +190,7 @@ void mutate(std::string& file, std::mt19937_64& generator) {
 }
 
 TEST(HostileSafetensors, MutationsAreRefusedOrValid) {
-  TempDir dir;
+  TempFolder dir;
   const std::string good = good_file(dir);
   const std::size_t data_bytes = 7 * 3 * 4 + 3 * 2 + 4 * 8 + 8;
   ASSERT_EQ(little_endian(good.size() - 8 - data_bytes), good.substr(0, 8));

@@ -12,7 +12,7 @@ std::string text_of(std::span<const std::byte> bytes) {
 }
 
 TEST(Safetensors, WritesTheGoldenBytes) {
-  TempDir dir;
+  TempFolder dir;
   const std::array<float, 2> values{1.0f, 2.0f};
   const TensorBytes tensor{.name = "t", .dtype = Dtype::f32, .shape = {2}, .bytes = std::as_bytes(std::span(values))};
   const FileDigest digest = write_safetensors(dir / "t", std::span(&tensor, 1), {});
@@ -25,7 +25,7 @@ TEST(Safetensors, WritesTheGoldenBytes) {
 }
 
 TEST(Safetensors, OrdersByDtypeThenNameAndAligns) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("b", Dtype::bf16, {3});
   tensors.add("z", Dtype::u8, {5});
@@ -45,7 +45,7 @@ TEST(Safetensors, OrdersByDtypeThenNameAndAligns) {
 }
 
 TEST(Safetensors, RoundTripsRandomFiles) {
-  TempDir dir;
+  TempFolder dir;
   std::mt19937_64 generator(11);
   for (int round = 0; round < 100; ++round) {
     Tensors tensors;
@@ -72,7 +72,7 @@ TEST(Safetensors, RoundTripsRandomFiles) {
 }
 
 TEST(Safetensors, RefusesOurOwnMistakes) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::f32, {2});
   auto write = [&](std::vector<TensorBytes> views) { write_safetensors(dir / "t", views); };
@@ -85,12 +85,12 @@ TEST(Safetensors, RefusesOurOwnMistakes) {
   TensorBytes bad_name = tensors.views[0];
   bad_name.name = "\xff";
   EXPECT_THROW(write({bad_name}), LogicError);
-  EXPECT_TRUE(std::filesystem::is_empty(dir.path));
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
   write({tensors.views[0]});
 }
 
 TEST(Safetensors, NamesWhatIsNotThere) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::f32, {2});
   write_safetensors(dir / "t", tensors.views);
@@ -101,7 +101,7 @@ TEST(Safetensors, NamesWhatIsNotThere) {
 }
 
 TEST(Safetensors, ViewsOutliveAMove) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::f32, {64});
   write_safetensors(dir / "t", tensors.views);
@@ -114,7 +114,7 @@ TEST(Safetensors, ViewsOutliveAMove) {
 }
 
 TEST(TensorSet, ReadsSeveralFilesAsOne) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::f32, {2}, 1);
   tensors.add("b", Dtype::bf16, {3}, 2);
@@ -131,7 +131,7 @@ TEST(TensorSet, ReadsSeveralFilesAsOne) {
 }
 
 TEST(Safetensors, AFullDiskLeavesTheOldFile) {
-  TempDir dir;
+  TempFolder dir;
   Tensors tensors;
   tensors.add("a", Dtype::u8, {100'000}, 1);
   spill(dir / "t", "old");
@@ -142,7 +142,7 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
   }
   EXPECT_EQ(slurp(dir / "t"), "old");
   std::filesystem::remove(dir / "t");
-  EXPECT_TRUE(std::filesystem::is_empty(dir.path)) << "no temporary stays";
+  EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "no temporary stays";
   write_safetensors(dir / "t", tensors.views);  // the control: without the limit it goes through
   EXPECT_TRUE(same_bytes(SafetensorsFile(dir / "t").bytes("a"), tensors.views[0].bytes));
 }

@@ -9,13 +9,11 @@
 #include "base/errors.h"
 #include "data/loader.h"
 #include "data/program.h"
-#include "tests/data/temp_folder.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
-
-using test::message_of;
-using test::TempFolder;
 
 std::string paragraphs(int count, char letter) {
   std::string text;
@@ -99,10 +97,44 @@ TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
   // Content counts, not names or times; a changed text is another corpus; a damaged cache is made again.
   EXPECT_TRUE(open({folder_.write("moved.txt", paragraphs(500, 'a'))}).from_cache);
   EXPECT_FALSE(open({folder_.write("a.txt", paragraphs(500, 'b'))}).from_cache);
-  std::filesystem::resize_file(first.train.prefix() + ".bin", 100);
-  const Corpus again = open({folder_ / "moved.txt"});
-  EXPECT_FALSE(again.from_cache);
-  EXPECT_EQ(text_of(again.train), paragraphs(500, 'a'));
+}
+
+TEST_F(CorpusTest, DamagedTokensAreMadeAgainAndNamed) {
+  const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
+  const std::string prefix = open({path}).train.prefix();
+  const auto reopened = [&](const std::string& named) {
+    testing::internal::CaptureStderr();
+    const Corpus corpus = open({path});
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(text_of(corpus.train), paragraphs(500, 'a'));
+    EXPECT_EQ(said.empty(), named.empty()) << said;
+    if (!named.empty()) {
+      EXPECT_TRUE(says(said, {"note: " + named + " is damaged", "made again"}));
+    }
+    return corpus.from_cache;
+  };
+  EXPECT_TRUE(reopened(""));
+  std::filesystem::resize_file(prefix + ".bin", 100);
+  EXPECT_FALSE(reopened(prefix + ".bin"));
+  std::string tokens = slurp(prefix + ".bin");
+  tokens[1000] ^= 1;  // Of the right size, and every token legal.
+  spill(prefix + ".bin", tokens);
+  EXPECT_FALSE(reopened(prefix + ".bin"));
+  spill(prefix + ".idx.xxh3", "rubbish");
+  EXPECT_FALSE(reopened(prefix + ".idx"));
+  std::filesystem::remove(prefix + ".bin.xxh3");  // Its maker died: nothing to tell.
+  EXPECT_FALSE(reopened(""));
+  EXPECT_TRUE(reopened(""));
+}
+
+TEST_F(CorpusTest, TextThatChangesWhileItIsReadIsRefused) {
+  const std::string path = folder_.write("a.txt", paragraphs(5, 'a'));
+  bool changed = false;
+  const TextProgress change = [&](int64_t, int64_t) {  // Called first between the two passes.
+    if (!std::exchange(changed, true)) spill(path, paragraphs(5, 'b'));
+  };
+  EXPECT_TRUE(says(message_of<DataError>([&] { open({path}, 0.0, change); }), {path, "changed while it was being read"}));
+  EXPECT_FALSE(open({path}).from_cache);
 }
 
 /// Bytes shifted by one: another tokenizer of the same size.

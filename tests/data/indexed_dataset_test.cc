@@ -6,14 +6,11 @@
 #include <random>
 
 #include "base/errors.h"
-#include "tests/data/temp_folder.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
-
-using test::message_of;
-using test::read_file;
-using test::TempFolder;
 
 std::string bytes(std::initializer_list<int> values) {
   std::string out;
@@ -46,8 +43,8 @@ TEST(IndexedDataset, GoldenBytes) {
   writer.add_document(std::vector<int32_t>{1, 2, 999});
   writer.add_document(std::vector<int32_t>{256});
   writer.finish();
-  EXPECT_EQ(read_file(folder / "sub/gold.bin"), bytes({1, 0, 2, 0, 0xe7, 3, 0, 1}));
-  EXPECT_EQ(read_file(folder / "sub/gold.idx"),
+  EXPECT_EQ(slurp(folder / "sub/gold.bin"), bytes({1, 0, 2, 0, 0xe7, 3, 0, 1}));
+  EXPECT_EQ(slurp(folder / "sub/gold.idx"),
             std::string("MMIDIDX\0\0", 9) +
                 bytes({1, 0, 0, 0, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0}) +
                 bytes({3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0}) +
@@ -162,7 +159,7 @@ TEST(IndexedDataset, TruncationAtEveryByteIsRefused) {
   IndexedDatasetWriter writer(folder / "d", 1000);
   for (int length : {3, 0, 5}) writer.add_document(std::vector<int32_t>(length, 7));
   writer.finish();
-  const std::string idx = read_file(folder / "d.idx"), bin = read_file(folder / "d.bin");
+  const std::string idx = slurp(folder / "d.idx"), bin = slurp(folder / "d.bin");
   for (size_t size = 0; size < idx.size(); ++size) {
     folder.write("d.idx", idx.substr(0, size));
     EXPECT_THROW(IndexedDataset::open(folder / "d"), DataError) << size;
@@ -185,7 +182,7 @@ TEST(IndexedDataset, RandomDamageIsRefusedOrStaysInBounds) {
   std::mt19937 random(3);
   for (int i = 0; i < 6; ++i) writer.add_document(std::vector<int32_t>(random() % 5, 9));
   writer.finish();
-  const std::string good = read_file(folder / "d.idx");
+  const std::string good = slurp(folder / "d.idx");
   int refused = 0, opened = 0;
   for (int round = 0; round < 6000; ++round) {
     std::string damaged = good;

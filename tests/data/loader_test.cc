@@ -6,13 +6,11 @@
 #include <set>
 
 #include "base/errors.h"
-#include "tests/data/temp_folder.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
-
-using test::message_of;
-using test::TempFolder;
 
 /// Token k of the stream is k, so that a sample tells where it was cut.
 class LoaderTest : public testing::Test {

@@ -1,10 +1,15 @@
 #include "data/program.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <thread>
 
 #include "base/errors.h"
-#include "data/hash.h"
-#include "tests/data/temp_folder.h"
+#include "data/folder_lock.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
@@ -19,7 +24,7 @@ TEST(RunProgram, MegabytesGoInAndOutWithoutBlocking) {
 }
 
 TEST(RunProgram, TellsExitCodeErrorsAndFolder) {
-  test::TempFolder folder;
+  TempFolder folder;
   const ProgramResult result = run_program({"sh", "-c", "pwd; echo oops >&2; exit 7"}, "", folder.path(), "");
   EXPECT_EQ(result.exit_code, 7);
   EXPECT_EQ(result.output, folder.path() + "\n");
@@ -29,33 +34,47 @@ TEST(RunProgram, TellsExitCodeErrorsAndFolder) {
 }
 
 TEST(RunProgram, AMissingProgramIsNamedWithTheHint) {
-  const std::string message = test::message_of<ConfigError>(
+  const std::string message = message_of<ConfigError>(
       [] { run_program({"no-such-program-here"}, "", "", "install it: apt-get install it"); });
   EXPECT_NE(message.find("no-such-program-here"), std::string::npos);
   EXPECT_NE(message.find("apt-get install it"), std::string::npos);
 }
 
-TEST(Hasher, DoesNotDependOnHowTheStreamIsCut) {
-  const std::string text = "the quick brown fox jumps over the lazy dog";
-  Hasher whole;
-  whole.add(text);
-  for (size_t cut = 0; cut <= text.size(); ++cut)
-    for (size_t second = cut; second <= text.size(); second += 5) {
-      Hasher parts;
-      parts.add(text.substr(0, cut));
-      parts.add(text.substr(cut, second - cut));
-      parts.add(text.substr(second));
-      EXPECT_EQ(parts.digest(), whole.digest());
-    }
-  EXPECT_EQ(whole.digest(), 14735199710327270226u);  // Names of cached files rely on it.
-  Hasher zero, zeros;
-  zero.add(std::string(1, '\0'));
-  zeros.add(std::string(2, '\0'));
-  EXPECT_NE(zero.digest(), zeros.digest());
-  Hasher ab, a;
-  ab.add_field("ab"), ab.add_field("c");
-  a.add_field("a"), a.add_field("bc");
-  EXPECT_NE(ab.digest(), a.digest());
+TEST(RunProgram, EndsWithTheProcessThatStartedIt) {
+  TempFolder folder;
+  const MemoryFile nothing;
+  const pid_t starter = ::fork();
+  if (starter == 0) {
+    const int pid = start_program({"sleep", "100"}, nothing.descriptor(), 1, 2, "", "");
+    spill(folder / "pid", std::to_string(pid));
+    ::_exit(0);
+  }
+  ASSERT_EQ(wait_for_program(starter), 0);
+  const int pid = std::stoi(slurp(folder / "pid"));
+  const auto lives = [&] {  // A child of nobody is taken up by init, which may not fetch it.
+    const std::string status = slurp(fmt::format("/proc/{}/stat", pid));
+    return !status.empty() && status.find(") Z ") == std::string::npos;
+  };
+  for (int i = 0; i < 500 && lives(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_FALSE(lives());
+}
+
+TEST(FolderLock, RemovesWhatDeadProcessesLeft) {
+  TempFolder folder;
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(wait_for_program(dead), 0);
+  const std::string file = fmt::format("tokens.bin.tmp{}", dead), tree = fmt::format("x.tmp{}", dead);
+  const std::vector<std::string> kept = {fmt::format("a.tmp{}", ::getpid()), fmt::format("b.tmp{}", ::getppid()),
+                                         "tokens.tmp", "a.tmp12x", "b.tmp-1"};
+  for (const std::string& name : kept) folder.write(name, "");
+  folder.write(file, "");
+  std::filesystem::create_directory(folder / tree);
+  folder.write(tree + "/part", "");
+  const FolderLock lock(folder.path());
+  EXPECT_FALSE(std::filesystem::exists(folder / file));
+  EXPECT_FALSE(std::filesystem::exists(folder / tree));
+  for (const std::string& name : kept) EXPECT_TRUE(std::filesystem::exists(folder / name)) << name;
 }
 
 }  // namespace

@@ -6,13 +6,11 @@
 
 #include "base/errors.h"
 #include "data/program.h"
-#include "tests/data/temp_folder.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
-
-using test::message_of;
-using test::TempFolder;
 
 std::string gzip(const std::string& text) { return run_program({"gzip", "-c"}, text, "", "").output; }
 

@@ -31,7 +31,7 @@ Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
   command.insert(command.end(), more.begin(), more.end());
   Program program(command, {});
   EXPECT_EQ(program.exit_code(), 0) << program.output();
-  const auto plan = parse_json(test::read_file(dump + "/plan.json"), "plan.json");
+  const auto plan = parse_json(slurp(dump + "/plan.json"), "plan.json");
   Measured m;
   for (const auto& rank : plan["per_rank"]) {
     m.planned = std::max(m.planned, rank["memory_bytes"]["total"].get<double>());

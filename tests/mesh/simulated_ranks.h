@@ -13,21 +13,9 @@
 #include "mesh/collective.h"
 #include "mesh/layout.h"
 #include "mesh/mesh.h"
+#include "tests/support/random.h"
 
 namespace orthant {
-
-/// SplitMix64: the same numbers everywhere.
-struct Random {
-  uint64_t state;
-  explicit Random(uint64_t seed) : state(seed) {}
-  uint64_t next() {
-    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
-  int below(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
-};
 
 /// One to four axes of sizes 1 to 5, at most 60 ranks.
 inline Mesh random_mesh(Random& random) {

@@ -84,16 +84,54 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
   const Plan plan = run.plan(1);
   train_ranks(plan, run.data(), {.steps = 1, .save = true});
   auto message = [&](const std::vector<std::string>& overrides) {
-    return test::message_of<ConfigError>([&] {
+    return message_of<ConfigError>([&] {
       train_ranks(run.plan(1, overrides), run.data(), {.steps = 2, .resume_from = checkpoint_of(plan, 1)});
     });
   };
   EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change, and changes
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
   EXPECT_TRUE(says(message({"training.global_batch_size=8"}), {"training.global_batch_size = 8", "7"}));
-  EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64"}));
+  EXPECT_TRUE(says(message({"training.seq_len=8"}), {"training.seq_len = 8", "16", "other samples"}));
+  EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64", "kept in that precision"}));
   EXPECT_TRUE(says(message({"model.num_hidden_layers=3"}), {"model.num_hidden_layers = 3", "which has 2"}));
   EXPECT_TRUE(says(message({"model.tie_word_embeddings=true"}), {"model.tie_word_embeddings", "false"}));
+}
+
+// The message of resuming the checkpoint with the data of another run file.
+std::string resumed_with(const TinyRun& run, const std::string& checkpoint) {
+  return message_of<Error>([&] { train_ranks(run.plan(1), run.data(), {.steps = 2, .resume_from = checkpoint}); });
+}
+
+TEST(Resume, NamesTheTokenizerBeforeWhatFollowsFromIt) {
+  if (std::system("command -v spm_train >/dev/null 2>&1") != 0) GTEST_SKIP() << "spm_train is not on PATH";
+  const TinyRun bytes, pieces({"data.tokenizer=train:290"});
+  const Plan plan = bytes.plan(1);
+  train_ranks(plan, bytes.data(), {.steps = 1, .save = true});
+  EXPECT_TRUE(says(resumed_with(pieces, checkpoint_of(plan, 1)), {"data.tokenizer = ", "another tokenizer"}));
+}
+
+TEST(Resume, NamesOtherDataAsThat) {
+  const TinyRun run, less({"data.validation=0.3"});
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  EXPECT_TRUE(says(resumed_with(less, checkpoint_of(plan, 1)), {"data.path = ", "data.validation = ", "is other data"}));
+}
+
+TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {
+  const TinyRun run;
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  for (const char* field : {"data_xxh3", "tokenizer_xxh3", "dtype", "tokens"}) {
+    LoadedCheckpoint loaded = open_checkpoint(checkpoint_of(plan, 1));
+    std::string state = loaded.state_json;
+    state.replace(state.find(fmt::format("\"{}\"", field)), 2, "\"_");
+    CheckpointContent content{.model = loaded.model, .state_json = state, .config_toml = loaded.config_toml};
+    for (const std::string& name : loaded.weights.names()) content.weights.push_back(loaded.weights.tensor(name));
+    for (const std::string& name : loaded.optimizer.names()) content.optimizer.push_back(loaded.optimizer.tensor(name));
+    TempFolder other;
+    EXPECT_TRUE(says(resumed_with(run, save_checkpoint(other.path(), 1, content, 0)),
+                     {fmt::format("no field \"{}\"", field), "another version", "model.from"}));
+  }
 }
 
 TEST(Weights, FromACheckpointAloneAreTheRunsWeights) {

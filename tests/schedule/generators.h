@@ -8,21 +8,9 @@
 #include <vector>
 
 #include "schedule/schedule.h"
+#include "tests/support/random.h"
 
 namespace orthant {
-
-/// SplitMix64: the same numbers everywhere.
-struct Random {
-  uint64_t state;
-  explicit Random(uint64_t seed) : state(seed) {}
-  uint64_t next() {
-    uint64_t z = (state += 0x9e3779b97f4a7c15ull);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
-  int below(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
-};
 
 inline Schedule stage_per_rank(int ranks) {
   Schedule out{.rows = std::vector<std::vector<Action>>(static_cast<size_t>(ranks)), .stage_owner = {}};

@@ -2,11 +2,12 @@
 // threads that write down what they have after each step.
 #pragma once
 
+#include "base/hash.h"
 #include "comm/thread_ranks.h"
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
 #include "runtime/training_data.h"
-#include "tests/data/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 #include <ATen/ATen.h>
 
@@ -24,18 +25,12 @@ inline std::string markov_text(uint64_t seed, size_t bytes) {
   static constexpr char kLetters[] = "abcdefghijklmnopqrstuv \n";
   constexpr uint64_t kKinds = sizeof(kLetters) - 1;
   uint64_t state = seed;
-  auto mixed = [](uint64_t x) {  // SplitMix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  };
   std::string text;
   uint64_t before = 0, last = 1;
   while (text.size() < bytes) {
-    const uint64_t draw = mixed(++state) % 8;
+    const uint64_t draw = mix64(++state) % 8;
     const uint64_t choice = draw < 5 ? 0 : draw - 4;  // the likeliest successor five times of eight
-    const uint64_t next = mixed(seed * 1000003 + (before * kKinds + last) * 16 + choice) % kKinds;
+    const uint64_t next = mix64(seed * 1000003 + (before * kKinds + last) * 16 + choice) % kKinds;
     text += kLetters[next];
     before = last, last = next;
   }
@@ -102,7 +97,7 @@ enable_tensorboard = false
                        folder_.path());
   }
 
-  test::TempFolder folder_;
+  TempFolder folder_;
   Config config_;
   std::unique_ptr<TrainingData> data_;
 };

@@ -1,4 +1,5 @@
-// A 64-bit hash for names of cached files and for choosing documents; not for secrets. Equal on every machine.
+// XXH3 for checksums, fingerprints and names of cached files, and a mixer of numbers; neither is for secrets. Values
+// are the same on every machine.
 #pragma once
 
 #include <cstddef>
@@ -16,18 +17,28 @@ inline uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// Hash of a stream of bytes; how the stream is cut into calls of add() does not matter.
+/// XXH3 (64 bits) of bytes in memory.
+uint64_t xxh3(std::string_view bytes);
+
+/// XXH3 (64 bits) of a stream of bytes; how the stream is cut into calls of add() does not matter.
 class Hasher {
  public:
+  Hasher();
+  ~Hasher();
+  Hasher(const Hasher&) = delete;
+  Hasher& operator=(const Hasher&) = delete;
+
   void add(std::string_view bytes);
   /// A number or a text with its own boundary: ("ab", "c") differs from ("a", "bc").
   void add_field(uint64_t number);
   void add_field(std::string_view text);
+  /// Of all that was added so far.
   uint64_t digest() const;
+  /// Begins anew.
+  void reset();
 
  private:
-  void word(uint64_t value);
-  uint64_t state_ = 0x6f727468616e7400, pending_ = 0, bytes_ = 0;
+  void* state_;  // XXH3_state_t
 };
 
 }  // namespace orthant

@@ -1,0 +1,69 @@
+#include "data/seal.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/mapped_file.h"
+
+namespace orthant {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string seal_of(const std::string& path) { return path + ".xxh3"; }
+
+std::string checksum_of(const std::string& path) {
+  const MappedFile file(path);
+  return fmt::format("{:016x}", xxh3({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}));
+}
+
+enum class State { missing, whole, damaged };
+
+/// A file without a seal counts as missing: it was being made when its maker died.
+State state_of(const std::string& path) {
+  std::ifstream file(seal_of(path));
+  std::string sealed;
+  if (!file || !fs::exists(path)) return State::missing;
+  file >> sealed;
+  try {
+    return sealed == checksum_of(path) ? State::whole : State::damaged;
+  } catch (const DataError&) {  // cannot be read, or is being replaced just now
+    return State::damaged;
+  }
+}
+
+}  // namespace
+
+void seal(std::span<const std::string> paths) {
+  for (const std::string& path : paths) {
+    const std::string temporary = fmt::format("{}.tmp{}", seal_of(path), ::getpid());
+    std::ofstream file(temporary);
+    file << checksum_of(path) << "\n" << std::flush;
+    if (!file || std::rename(temporary.c_str(), seal_of(path).c_str()) != 0)
+      throw DataError(fmt::format("{}: cannot be written; is the disk full?", seal_of(path)));
+  }
+}
+
+void unseal(std::span<const std::string> paths) {
+  for (const std::string& path : paths) fs::remove(seal_of(path));
+}
+
+bool are_whole(std::span<const std::string> paths) {
+  return std::ranges::all_of(paths, [](const std::string& path) { return state_of(path) == State::whole; });
+}
+
+void report_damaged(std::span<const std::string> paths) {
+  for (const std::string& path : paths)
+    if (state_of(path) == State::damaged)
+      fmt::print(stderr, "note: {} is damaged (its checksum is not that of {}); it is made again from the text\n", path,
+                 seal_of(path));
+}
+
+}  // namespace orthant
