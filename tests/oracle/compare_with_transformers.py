@@ -267,6 +267,46 @@ def same_tokens(directory):
     assert tokenizer.decode(list(text.encode())) == text
 
 
+TEXTS = ("The quick brown fox jumps over the lazy dog.", "a rank holds 1234567 bytes", " a b  c   d\n  e\t\tf \n", "\n\n\n",
+         "Grüße aus 日本 \U0001f600, <b>né</b>", "<s> </s> <unk> <0x0A> <pad>", "carriage\r\nreturn", "nul\0byte",
+         "          ten spaces,     five", "aaaaaaa aaaa aa a", "data data-parallel parallelism.data_parallel_degree")
+
+
+def our_ids(build, model, text, scratch):
+    """What `orthant tokenize` makes of the text, without the end of text."""
+    (scratch / "one.txt").write_bytes(text.encode())
+    subprocess.run([build / "orthant", "tokenize", scratch / "one.txt", "--output", scratch / "one", "--tokenizer", model],
+                   check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
+    raw = (scratch / "one.bin").read_bytes()
+    return [int.from_bytes(raw[at:at + 2], "little") for at in range(0, len(raw), 2)][:-1]
+
+
+def our_trained_tokenizer_over_there(build, scratch):
+    """A checkpoint's directory as it is: the same ids as ours, nothing put around them, and the text back."""
+    pages = sorted(SOURCE.glob("docs/*.md"))
+    folder = train_a_little(build, scratch, "float32", ["data.tokenizer=train:900", "training.steps=1",
+                                                        "data.path=" + json.dumps([str(page) for page in pages])])
+    directory = folder / "checkpoints/latest"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    assert len(tokenizer) == 900, len(tokenizer)
+    texts = [text for text in TEXTS if text.strip()] + [page.read_text() for page in pages]
+    ids = {text: our_ids(build, directory / "tokenizer.model", text, scratch) for text in texts}
+    for text in texts:
+        there = tokenizer(text)["input_ids"]
+        assert there == ids[text], f"{text[:80]!r}: ours {ids[text][:40]}, theirs {there[:40]}"
+        assert tokenizer.decode(there) == text, (text[:80], tokenizer.decode(there)[:80])
+    assert tokenizer.eos_token_id == json.loads((directory / "config.json").read_text())["eos_token_id"]
+    # The negative control: pieces merged in another order are seen.
+    wrong = scratch / "wrong-tokenizer"
+    shutil.copytree(directory, wrong)
+    model = json.loads((wrong / "tokenizer.json").read_text())
+    model["model"]["merges"].reverse()
+    (wrong / "tokenizer.json").write_text(json.dumps(model))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(wrong)
+    assert any(tokenizer(text)["input_ids"] != ids[text] for text in texts), "another order of merges was not noticed"
+    print(f"our trained tokenizer there: the same ids for {len(texts)} texts, {sum(map(len, ids.values()))} tokens")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
@@ -280,6 +320,7 @@ def main():
         compare_random_models(arguments.build, scratch)
         fail_when_planted(arguments.build, scratch)
         our_checkpoint_over_there(arguments.build, scratch)
+        our_trained_tokenizer_over_there(arguments.build, scratch)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Text and tokens that are missing, empty, too little, damaged or of another vocabulary; numbers that blow up."""
-import json
+import os
+import pathlib
 import shutil
+import signal
 import struct
 import sys
 import unittest
 
-from orthant_process import ProcessTest, text
+from orthant_process import ORTHANT, ProcessTest, read_safetensors, wait_until
 
 
 def write_tokens(prefix, documents, type_code=8, pack="<H"):
@@ -22,13 +24,6 @@ def write_tokens(prefix, documents, type_code=8, pack="<H"):
         index.write(struct.pack(f"<{len(documents)}i", *map(len, documents)))
         index.write(struct.pack(f"<{len(documents)}q", *offsets))
         index.write(struct.pack(f"<{len(documents) + 1}q", *range(len(documents) + 1)))
-
-
-def read_safetensors(path):
-    """Header and data part."""
-    raw = path.read_bytes()
-    size = struct.unpack("<Q", raw[:8])[0]
-    return json.loads(raw[8:8 + size]), bytearray(raw[8 + size:]), raw[:8 + size]
 
 
 class Text(ProcessTest):
@@ -51,6 +46,33 @@ class Text(ProcessTest):
         self.assert_says(self.train(), 1, "text.txt", "empty")
         (self.folder / "text.txt").write_text("\n \n\t\n")
         self.assert_says(self.train(), 1, "text.txt", "blank")
+
+    def test_blank_text_to_tokenize(self):
+        (self.folder / "blank.txt").write_text("\n \n\t\r\n")
+        for tokenizer in ("byte", "train:300"):
+            result = self.orthant("tokenize", "blank.txt", "--output", "out", "--tokenizer", tokenizer)
+            self.assert_says(result, 1, "no text")
+            self.assertEqual([path.name for path in self.folder.glob("out*")], [])
+            self.assertEqual([path.name for path in self.folder.glob("*.tmp*")], [])
+
+    def test_pipes_are_no_files(self):
+        os.mkfifo(self.folder / "pipe.txt")
+        self.assert_says(self.train("data.path=pipe.txt"), 1, "data.path", "pipe.txt", "no regular file",
+                         "write it to a file")
+        self.assert_says(self.orthant("tokenize", "pipe.txt", "--output", "out"), 1, "pipe.txt", "no regular file")
+        for name in ("pipe.model", "tokens.idx", "tokens.bin"):
+            os.mkfifo(self.folder / name)
+        self.assert_says(self.train("data.tokenizer=pipe.model"), 1, "data.tokenizer", "pipe.model", "no regular file")
+        self.assert_says(self.train("data.path=tokens"), 1, "tokens.idx", "not a regular file")
+
+    def test_paths_that_lead_nowhere(self):
+        long = "n" * 300
+        for key, ending in (("data.path", ""), ("data.tokenizer", ".model")):
+            os.symlink("loop" + ending, self.folder / ("loop" + ending))
+            self.assert_says(self.train(f"{key}=loop{ending}"), 1, f"loop{ending}: ", "symbolic link", "leads back to itself")
+            self.assert_says(self.train(f"{key}={long}{ending}"), 1, long, "too long", "shorter")
+        self.assert_says(self.orthant("tokenize", "loop", "--output", "out"), 1, "loop: ", "leads back to itself")
+        self.assert_says(self.orthant("generate", "loop"), 1, "loop", "leads back to itself")
 
     def test_too_little_text(self):
         (self.folder / "text.txt").write_text("A few words.\n")
@@ -106,6 +128,80 @@ class Tokens(ProcessTest):
         for command in ("verify", "plan"):
             self.assert_says(self.orthant(command, "run.toml", "data.path=nowhere"), 1, "nowhere")
         self.assert_says(self.orthant("tokenize", "nowhere", "--output", "x"), 1, "nowhere")
+
+
+    def test_a_dataset_shortened_while_it_is_read(self):
+        for ranks in (1, 2):
+            running = self.start_training("data.path=tokens", f"run.ranks={ranks}", "checkpoint.interval=0",
+                                          "validation.freq=0")
+            whole = self.bin.read_bytes()
+            os.truncate(self.bin, 0)
+            result = running.result()
+            self.assertEqual(result.code, 1, result)
+            self.assertIn("error: tokens.bin: the file was shortened while it was being read", result.err)
+            self.bin.write_bytes(whole)
+            shutil.rmtree(self.dump)
+
+
+class Kept(ProcessTest):
+    """What a run folder keeps of its text, damaged since."""
+
+    def damage(self, name):
+        path, = (self.dump / "data").glob(name)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+        return path
+
+    def test_tokens(self):
+        self.train_well("training.steps=8")
+        whole = self.losses()
+        for arguments in (("training.steps=8",), ("training.steps=5",), ("training.steps=8", "--resume")):
+            path = self.damage("tokens-*.bin")
+            result = self.train_well(*arguments)
+            self.assertEqual(result.err.count("is damaged"), 1, result)
+            self.assertIn(f"note: run/data/{path.name} is damaged", result.err)
+            self.assertEqual(self.losses(), whole[:len(self.losses())])
+        self.assertNotIn("damaged", self.train_well("training.steps=5").err)
+
+    def test_a_tokenizer(self):
+        settings = ("data.tokenizer=train:300", "training.steps=5")
+        self.train_well(*settings)
+        whole = self.losses()
+        path = self.damage("tokenizer-*.model")
+        result = self.train_well(*settings, "training.steps=8", "--resume")
+        self.assertIn(f"note: run/data/{path.name} is damaged", result.err)
+        self.assertEqual(self.losses()[:5], whole)
+
+
+class Programs(ProcessTest):
+    def test_what_trains_a_tokenizer_dies_with_us_and_leaves_nothing(self):
+        (self.folder / "bin").mkdir()
+        program = self.folder / "bin/spm_train"
+        program.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 1000\n")
+        program.chmod(0o755)
+        arguments = ("tokenize", "text.txt", "--output", "out", "--tokenizer", "train:300")
+        running = self.start([ORTHANT, *arguments], {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
+
+        def started():
+            return [path for path in self.folder.glob("tokenizer-*.tmp*/pid") if path.read_text().endswith("\n")]
+
+        running.until(started, "spm_train")
+        pid = int(started()[0].read_text())
+        running.process.kill()
+        self.assertEqual(running.result().code, -signal.SIGKILL)
+
+        def lives():
+            try:
+                return ") Z " not in pathlib.Path(f"/proc/{pid}/stat").read_text()
+            except OSError:
+                return False
+
+        wait_until(lambda: not lives(), f"end of {pid}")
+        self.assertTrue(started())  # nobody could clean up
+        result = self.orthant(*arguments)
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(list(self.folder.glob("*.tmp*")), [])
 
 
 class Numbers(ProcessTest):

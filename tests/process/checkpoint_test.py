@@ -73,6 +73,22 @@ class Damaged(AfterARun):
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 13)))
         self.assertIn("step-000005", result.out)
 
+    def test_a_newer_format_is_no_damage(self):
+        path = self.latest() / "orthant/manifest.json"
+        path.write_text(path.read_text().replace('"version": 1', '"version": 2'))
+        self.assert_refused("step-000010", "written by a newer Orthant (format 2, this program reads up to 1)")
+
+    def test_a_file_or_a_folder_in_the_way(self):
+        shutil.move(self.dump / "checkpoints", self.folder / "away")
+        (self.dump / "checkpoints").write_text("")
+        self.assert_refused("run/checkpoints: ", "a folder is expected")
+        (self.dump / "checkpoints").unlink()
+        shutil.move(self.folder / "away", self.dump / "checkpoints")
+        (self.dump / "checkpoints/latest").unlink()
+        (self.dump / "checkpoints/latest").mkdir()
+        result = self.train("training.steps=12", "--resume")
+        self.assert_says(result, 1, "checkpoints/latest: ", "move it away", "step-000012 is whole")
+
     def test_none_is_whole(self):
         for member in (self.dump / "checkpoints").glob("step-*"):
             os.truncate(member / "model.safetensors", 100)
@@ -85,7 +101,7 @@ class Another(AfterARun):
     def test_another_model_batch_or_precision(self):
         for ranks, setting, *parts in ((2, "model.hidden_size=64", "model.hidden_size = 64", "32"),
                                        (1, "model.tie_word_embeddings=true", "model.tie_word_embeddings"),
-                                       (2, "training.dtype=float64", "training.dtype = ", "float32"),
+                                       (2, "training.dtype=float64", "training.dtype = ", "float32", "precision"),
                                        (1, "training.seed=5", "training.seed = 5", "1234"),
                                        (1, "training.global_batch_size=6", "training.global_batch_size = 6", "5")):
             with self.subTest(setting):

@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -54,6 +55,13 @@ def text(paragraphs=400):
                    for i in range(paragraphs))
 
 
+def read_safetensors(path):
+    """Header, data part, and the bytes before that."""
+    raw = path.read_bytes()
+    size = struct.unpack("<Q", raw[:8])[0]
+    return json.loads(raw[8:8 + size]), bytearray(raw[8 + size:]), raw[:8 + size]
+
+
 class Result:
     """How a program ended: code (negative: the signal), out, err."""
 
@@ -65,6 +73,14 @@ class Result:
 
     def __str__(self):
         return f"exit code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + HANG_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"no {what}")
+        time.sleep(0.01)
 
 
 class Running:
