@@ -34,8 +34,29 @@ CLI::Validator number(bool (*holds)(double), const std::string& text) {
       "");
 }
 
+// The same for whole numbers; CLI11 would take what does not fit for the largest that does.
+CLI::Validator whole_number(int64_t least) {
+  return CLI::Validator(
+      [=](std::string& word) {
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        const bool good = error == std::errc() && end == word.data() + word.size() && value >= least;
+        return good ? std::string() : fmt::format("{} must be a whole number from {} to {}", word, least, INT64_MAX);
+      },
+      "");
+}
+
+// A path that is there at all: an empty variable of a script must not mean the defaults.
+CLI::Validator named(const std::string& example) {
+  return CLI::Validator(
+      [=](std::string& word) { return word.empty() ? "is empty; name one, such as " + example : std::string(); }, "");
+}
+
 void define_run_file(CLI::App& app, RunFileArguments& arguments) {
-  app.add_option("RUN_FILE", arguments.run_file, "the run file (TOML)")->required()->type_name("");
+  app.add_option("RUN_FILE", arguments.run_file, "the run file (TOML)")
+      ->required()
+      ->type_name("")
+      ->check(named("examples/jargon.toml"));
   app.add_flag("--print-config", arguments.print_config, "print the effective configuration and where it came from");
 }
 
@@ -58,7 +79,7 @@ void define_verify(CLI::App& app, Command& command) {
   define_run_file(app, arguments);
   app.add_option("--steps", arguments.steps, "optimizer steps to compare; default 3")
       ->type_name("N")
-      ->check(number([](double n) { return n >= 1; }, "at least 1"));
+      ->check(whole_number(1));
   app.add_flag("--json", arguments.json, "print one JSON object");
 }
 
@@ -73,26 +94,28 @@ void define_generate(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<GenerateArguments>();
   app.add_option("DIRECTORY", arguments.directory, "a run folder, a checkpoint or a Hugging Face directory")
       ->required()
-      ->type_name("");
+      ->type_name("")
+      ->check(named("runs/jargon"));
   app.add_option("--prompt", arguments.prompt, "text to go on from; default: the start of a document")
       ->type_name("TEXT");
   app.add_option("--max-new-tokens", arguments.max_new_tokens, "tokens to make; default 200")
       ->type_name("N")
-      ->check(number([](double n) { return n >= 1; }, "at least 1"));
+      ->check(whole_number(1));
   app.add_option("--temperature", arguments.temperature, "0: always the likeliest token; default 0.8")
       ->type_name("T")
       ->check(number([](double t) { return t >= 0; }, "at least 0"));
   app.add_option("--top-p", arguments.top_p, "draw from the likeliest tokens that make up this share; default 0.95")
       ->type_name("P")
       ->check(number([](double p) { return p > 0 && p <= 1; }, "above 0 and at most 1"));
-  app.add_option("--seed", arguments.seed, "of the draws; default 1234")
-      ->type_name("S")
-      ->check(number([](double seed) { return seed >= 0; }, "at least 0"));
+  app.add_option("--seed", arguments.seed, "of the draws; default 1234")->type_name("S")->check(whole_number(0));
 }
 
 void define_report(CLI::App& app, Command& command) {
   auto& arguments = command.emplace<ReportArguments>();
-  app.add_option("RUN_DIR", arguments.dump_folder, "a run folder (job.dump_folder)")->required()->type_name("");
+  app.add_option("RUN_DIR", arguments.dump_folder, "a run folder (job.dump_folder)")
+      ->required()
+      ->type_name("")
+      ->check(named("runs/jargon"));
 }
 
 void define_doctor(CLI::App& app, Command& command) {

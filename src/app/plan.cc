@@ -16,9 +16,11 @@ int plan(const PlanArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  const TrainingData data = open_run_data(config, text_progress("tokenizing"));
-  const Plan the_plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
+  const Plan the_plan = make_plan(config, facts_before_data(config));
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
+  // Planning for other machines than this one is what the command is for: here it is no error.
+  const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
+  if (!need.warning.empty()) fmt::print(stderr, "warning: {}\n", need.warning);
   if (!arguments.svg.empty()) {
     std::ofstream out(arguments.svg);
     out << draw_svg(the_plan.schedule, the_plan.timeline);

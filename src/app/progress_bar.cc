@@ -30,30 +30,36 @@ double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::
 }  // namespace
 
 std::string bar_line(const BarState& state, const TerminalStyle& style) {
-  const int64_t total = std::max<int64_t>(state.bytes_total, 1);
-  const double share = std::clamp(static_cast<double>(state.bytes_done) / static_cast<double>(total), 0.0, 1.0);
-  const bool known = state.bytes_per_s > 0;
-  const double left_s = static_cast<double>(state.bytes_total - state.bytes_done) / (known ? state.bytes_per_s : 1);
+  const auto done = static_cast<double>(state.done), total = static_cast<double>(state.total);
+  const double share = std::clamp(done / std::max(total, 1.0), 0.0, 1.0);
+  const bool known = state.per_s > 0, bytes = state.unit.empty();
+  const std::string left = known ? short_duration((total - done) / state.per_s) : "?";
+  const std::string speed = !known  ? "?"
+                            : bytes ? human_bytes(state.per_s) + "/s"
+                                    : fmt::format("{:.3g} {}/s", state.per_s, state.unit);
+  const std::string amount = bytes ? human_bytes(done) + "/" + human_bytes(total)
+                                   : fmt::format("{}/{} {}", state.done, state.total, state.unit);
   const std::string tokens =
       state.tokens < 0 ? "" : fmt::format(", {} tokens", human_count(static_cast<double>(state.tokens)));
-  return fmt::format("{}: {:3.0f}%|{}| {}/{}{} [{}<{}, {}]", state.label, share * 100, cells(share, style.unicode),
-                     human_bytes(static_cast<double>(state.bytes_done)),
-                     human_bytes(static_cast<double>(state.bytes_total)), tokens, short_duration(state.elapsed_s),
-                     known ? short_duration(left_s) : "?", known ? human_bytes(state.bytes_per_s) + "/s" : "?");
+  const std::string head = fmt::format("{}: {:3.0f}%", state.label, share * 100);
+  const std::string tail = fmt::format(" {}{} [{}<{}, {}]", amount, tokens, short_duration(state.elapsed_s), left, speed);
+  const bool fits = head.size() + kCells + 2 + tail.size() < static_cast<size_t>(style.columns);
+  return head + (fits ? "|" + cells(share, style.unicode) + "|" : "") + tail;
 }
 
-ProgressBar::ProgressBar(std::string label)
+ProgressBar::ProgressBar(std::string label, std::string unit)
     : style_(terminal_style(STDERR_FILENO)),
       is_terminal_(::isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()),
       drawn_(start_) {
   state_.label = std::move(label);
+  state_.unit = std::move(unit);
 }
 
-void ProgressBar::update(int64_t bytes_done, int64_t bytes_total, int64_t tokens) {
+void ProgressBar::update(int64_t done, int64_t total, int64_t tokens) {
   constexpr double kTerminalInterval_s = 0.1, kPlainInterval_s = 10;
-  state_.bytes_done = bytes_done;
-  state_.bytes_total = bytes_total;
+  state_.done = done;
+  state_.total = total;
   state_.tokens = tokens;
   const double since_s = seconds_between(drawn_, std::chrono::steady_clock::now());
   if (since_s >= (is_terminal_ ? kTerminalInterval_s : kPlainInterval_s)) draw(false);
@@ -66,11 +72,11 @@ void ProgressBar::draw(bool last) {
   const auto now = std::chrono::steady_clock::now();
   state_.elapsed_s = seconds_between(start_, now);
   const double since_s = seconds_between(drawn_, now);
-  const double newest = since_s > 0 ? static_cast<double>(state_.bytes_done - bytes_drawn_) / since_s : 0;
-  state_.bytes_per_s = state_.bytes_per_s > 0 ? kNewest * newest + (1 - kNewest) * state_.bytes_per_s : newest;
-  if (last && state_.elapsed_s > 0) state_.bytes_per_s = static_cast<double>(state_.bytes_done) / state_.elapsed_s;
+  const double newest = since_s > 0 ? static_cast<double>(state_.done - done_drawn_) / since_s : 0;
+  state_.per_s = state_.per_s > 0 ? kNewest * newest + (1 - kNewest) * state_.per_s : newest;
+  if (last && state_.elapsed_s > 0) state_.per_s = static_cast<double>(state_.done) / state_.elapsed_s;
   drawn_ = now;
-  bytes_drawn_ = state_.bytes_done;
+  done_drawn_ = state_.done;
   const std::string line = bar_line(state_, style_);
   const size_t padding = width_drawn_ > line.size() ? width_drawn_ - line.size() : 0;
   width_drawn_ = line.size();

@@ -1,4 +1,5 @@
-// A bar for jobs over a known number of bytes: redrawn in place on a terminal, a plain line now and then elsewhere.
+// A bar for jobs of a known size, in bytes or in something counted: redrawn in place on a terminal, a plain line now and
+// then elsewhere.
 #pragma once
 
 #include <chrono>
@@ -11,22 +12,23 @@ namespace orthant {
 
 struct BarState {
   std::string label;
-  int64_t bytes_done = 0, bytes_total = 0;
-  int64_t tokens = 0;  // -1: not counted, not shown
+  int64_t done = 0, total = 0;
+  std::string unit = {};  // what is counted, such as "steps"; empty: bytes
+  int64_t tokens = -1;    // -1: not counted, not shown
   double elapsed_s = 0;
-  double bytes_per_s = 0;  // 0: not known yet
+  double per_s = 0;  // 0: not known yet
 };
 
 /// "tokenizing:  76%|#######   | 1.3 MiB/1.7 MiB, 512k tokens [12s<4s, 110.2 KiB/s]"; blocks by eighths where the style
-/// allows unicode.
+/// allows unicode, and no blocks where the line would be as wide as the style's columns.
 std::string bar_line(const BarState& state, const TerminalStyle& style);
 
 /// Draws to stderr: at most ten times a second on a terminal, every ten seconds otherwise, and once at the end. The
 /// speed is a moving average, 0.3 of it the newest interval.
 class ProgressBar {
  public:
-  explicit ProgressBar(std::string label);
-  void update(int64_t bytes_done, int64_t bytes_total, int64_t tokens);
+  explicit ProgressBar(std::string label, std::string unit = {});
+  void update(int64_t done, int64_t total, int64_t tokens = -1);
   void finish();
 
  private:
@@ -36,7 +38,7 @@ class ProgressBar {
   TerminalStyle style_;
   bool is_terminal_;
   std::chrono::steady_clock::time_point start_, drawn_;
-  int64_t bytes_drawn_ = 0;
+  int64_t done_drawn_ = 0;
   size_t width_drawn_ = 0;
 };
 

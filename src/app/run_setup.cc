@@ -78,11 +78,11 @@ int threads_per_rank(const Config& config, int local_ranks) {
   return std::max(1, available_cores() / std::max(1, local_ranks));
 }
 
-TextProgress text_progress(const std::string& label) {
-  const auto bar = std::make_shared<ProgressBar>(label);
+std::function<void(int64_t, int64_t)> shown_progress(const std::string& label, const std::string& unit) {
+  const auto bar = std::make_shared<ProgressBar>(label, unit);
   return [bar, finished = false](int64_t done, int64_t total) mutable {
     if (std::exchange(finished, finished || done == total)) return;
-    bar->update(done, total, -1);
+    bar->update(done, total);
     if (finished) bar->finish();
   };
 }
@@ -98,11 +98,28 @@ TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   return data;
 }
 
+RunFacts facts_before_data(const Config& config) {
+  RunFacts facts{.ranks = static_cast<int>(config.run.ranks)};
+  if (!is_indexed_prefix(config.data.path)) expand_paths(config.data.path);
+  const std::string& spec = config.data.tokenizer;
+  facts.vocab_size = spec.starts_with("train:") ? std::stoll(spec.substr(6)) : load_tokenizer(spec, "", {})->vocab_size();
+  return facts;
+}
+
+void require_memory(const MemoryNeed& need, const Config& config) {
+  if (!need.beyond_the_machine) return;
+  throw ConfigError(
+      fmt::format("{}; lower {}, {} or the sizes of the model, such as {}, or set activation_checkpoint.mode to \"full\" "
+                  "(orthant plan shows what each saves)",
+                  need.warning, config.locate("run.ranks"), config.locate("training.local_batch_size"),
+                  config.locate("model.hidden_size")));
+}
+
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {
   constexpr double kLongestOpening_s = 24 * 3600;
   const auto wait_for = [&](int rank) { meeting.store.get(fmt::format("data-open/{}", rank), kLongestOpening_s); };
   if (meeting.rank != 0) wait_for(0);
-  TrainingData data = open_run_data(config, meeting.rank == 0 ? text_progress("tokenizing") : TextProgress{});
+  TrainingData data = open_run_data(config, meeting.rank == 0 ? shown_progress("tokenizing") : TextProgress{});
   meeting.store.set(fmt::format("data-open/{}", meeting.rank), "");
   for (int rank = 0; rank < meeting.world_size; ++rank) wait_for(rank);
   return data;

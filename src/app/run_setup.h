@@ -4,8 +4,10 @@
 #include "app/commands.h"
 #include "comm/rendezvous.h"
 #include "plan/config.h"
+#include "runtime/machine_memory.h"
 #include "runtime/training_data.h"
 
+#include <functional>
 #include <string>
 
 namespace orthant {
@@ -17,8 +19,15 @@ Config load_run(const RunFileArguments& arguments);
 /// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
 int threads_per_rank(const Config& config, int local_ranks);
 
-/// A progress bar on stderr for text that is being tokenized.
-TextProgress text_progress(const std::string& label);
+/// A progress bar on stderr, told what is done and what there is to do: bytes, or so many of a unit.
+std::function<void(int64_t done, int64_t total)> shown_progress(const std::string& label, const std::string& unit = "");
+
+/// What planning must know, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError where
+/// data.path names nothing.
+RunFacts facts_before_data(const Config& config);
+
+/// ConfigError with the keys to change where the plan needs more memory than the machine has.
+void require_memory(const MemoryNeed& need, const Config& config);
 
 /// The data of a run that validates if it is asked to: ConfigError where validation.freq finds nothing held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress);

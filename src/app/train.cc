@@ -2,6 +2,7 @@
 #include "app/commands.h"
 #include "app/report.h"
 #include "app/run_setup.h"
+#include "app/streams.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -10,7 +11,9 @@
 #include "comm/spawn.h"
 #include "comm/watch.h"
 #include "data/folder_lock.h"
+#include "runtime/machine_memory.h"
 #include "runtime/memory.h"
+#include "runtime/run_boxes.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
 #include "schedule/draw.h"
@@ -19,11 +22,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -69,10 +72,18 @@ void write_run_folder(const Plan& plan) {
   write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
 }
 
+// Set once all ranks have met. A rank that ends before, when all were asked to stop, is not missed.
+std::atomic<bool> g_all_here = false;
+
+void end_if_stopped_early() {
+  if (const int signal = stop_signal(); signal != 0 && !g_all_here) end_before_first_step(signal);
+}
+
 // Ends this rank of a failed run. All ranks tell torchrun why, one tells the user. Two threads may come here, the one
 // that trains and the one that watches the others: the first in ends the process, and who may speak goes first. The
 // store must outlive the others' next look at it.
 [[noreturn]] void end_failed(const std::string& message, bool speak, bool serves) {
+  end_if_stopped_early();
   static std::mutex first_in;
   constexpr double kNextLook_s = 2;
   if (!speak) std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -103,11 +114,21 @@ bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
   }
 }
 
-TrainerOptions trainer_options(const TrainArguments& arguments, const Config& config, const Launch& launch) {
+// What this run needs of the memory of this machine; ConfigError where it is more than the machine has.
+std::string memory_warning(const Plan& plan, int local_ranks) {
+  const MemoryNeed need = memory_need(plan, local_ranks, machine_memory());
+  require_memory(need, plan.config);
+  return need.warning;
+}
+
+TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan, const Launch& launch) {
+  const Config& config = plan.config;
   TrainerOptions options;
   options.threads = threads_per_rank(config, launch.local_size);
   options.version = version();
   options.local_ranks = launch.local_size;
+  options.memory_warning = memory_warning(plan, launch.local_size);
+  options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
   options.resume_command = resume_command(arguments);
   options.sample_command = sample_command(arguments, config);
   if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
@@ -157,11 +178,11 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
   std::optional<Comm> comm;
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
-    check_agreement(meeting, print_config(config));
+    check_agreement(meeting, print_config(config), config.run.timeout_s);
     setup = watch_setup(meeting, watching);
     const TrainingData data = open_training_data_together(config, meeting);
     const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
-    const TrainerOptions options = trainer_options(arguments, config, launch);
+    const TrainerOptions options = trainer_options(arguments, plan, launch);
     std::unique_ptr<FolderLock> sole_writer;
     if (meeting.rank == 0) {
       sole_writer = FolderLock::if_free(config.job.dump_folder);
@@ -172,14 +193,15 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
       if (!arguments.resume) set_aside_earlier_run(config);
       write_run_folder(plan);
     }
+    note_stop_signals(meeting.rank == 0);
     comm.emplace(plan.mesh, meeting.rank, meeting, watching);
+    g_all_here = true;
     if (setup) setup->leave(true);
-    catch_stop_signals();
-    Trainer trainer(plan, data, *comm, options);
-    const int code = trainer.run();
-    if (meeting.rank == 0) write_report(config.job.dump_folder);
+    const int code = Trainer(plan, data, *comm, options).run();
+    require_printed();
     return code;
   } catch (const std::exception& error) {
+    end_if_stopped_early();
     std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     if (lost_peer && setup && !comm) leave_it_to(*setup);
@@ -192,7 +214,7 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
 
 // A launcher made us a rank. Ranks that cannot read their run file still agree on which of them says so.
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
-  constexpr double kMeet_s = 60, kMeetAfterFailure_s = 5;
+  constexpr double kMeetAfterFailure_s = 5;
   Config config;
   try {
     config = load_run(arguments);
@@ -204,7 +226,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     }
     end_failed(error.what(), speak, false);
   }
-  if (!arguments.print_config) return train_rank(arguments, config, launch, connect(launch, kMeet_s));
+  if (!arguments.print_config) return train_rank(arguments, config, launch, connect(launch, config.run.timeout_s));
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
   return kDone;
 }
@@ -212,6 +234,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
 int dry_run(const Config& config, const TrainingData& data, const Plan& plan, const TrainArguments& arguments) {
   TrainerOptions options;
   options.threads = threads_per_rank(config, plan.mesh.size());
+  options.memory_warning = memory_warning(plan, plan.mesh.size());
   if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
   std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
   std::fputs(explain(plan).c_str(), stdout);
@@ -222,15 +245,17 @@ int dry_run(const Config& config, const TrainingData& data, const Plan& plan, co
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   {
-    const TrainingData data = open_run_data(config, text_progress("tokenizing"));
+    const TrainingData data = open_run_data(config, shown_progress("tokenizing"));
     const Plan plan = make_plan(config, facts_of(data, ranks));
     if (arguments.dry_run) return dry_run(config, data, plan, arguments);
     if (arguments.resume) checkpoint_to_resume(config);
+    memory_warning(plan, ranks);
   }
   if (ranks == 1) {
     return train_rank(arguments, config, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
                       {.store = Store::in_process(), .in_process = true});
   }
+  hold_stop_signals();  // until each rank can answer them
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),
@@ -242,7 +267,9 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
 int train(const TrainArguments& arguments) {
   die_with_parent();
   install_counting_allocator();
-  if (const auto launch = detect_launch(process_environment, parent_key())) return train_launched(arguments, *launch);
+  const auto launch = detect_launch(process_environment, parent_key());
+  end_on_stop_signals(!launch || launch->rank == 0);
+  if (launch) return train_launched(arguments, *launch);
   const Config config = load_run(arguments);
   if (!arguments.print_config) return train_locally(arguments, config);
   std::fputs(print_config(config).c_str(), stdout);

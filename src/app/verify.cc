@@ -68,9 +68,11 @@ int verify(const VerifyArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  const TrainingData data = open_training_data(config, text_progress("tokenizing"));
+  const TrainingData data = open_training_data(config, shown_progress("tokenizing"));
   const Plan plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
-  const VerifyReport report = verify_layout(plan, data, arguments.steps);
+  require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
+  const VerifyReport report =
+      verify_layout(plan, data, arguments.steps, Mutation::none, shown_progress("verifying", "steps"));
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }

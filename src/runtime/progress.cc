@@ -4,9 +4,11 @@
 
 #include <fmt/format.h>
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -96,7 +98,10 @@ TerminalStyle choose_style(bool is_terminal, const std::function<const char*(con
 }
 
 TerminalStyle terminal_style(int file_descriptor) {
-  return choose_style(::isatty(file_descriptor) == 1, [](const char* name) { return std::getenv(name); });
+  auto style = choose_style(::isatty(file_descriptor) == 1, [](const char* name) { return std::getenv(name); });
+  winsize size{};
+  if (::ioctl(file_descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.columns = size.ws_col;
+  return style;
 }
 
 std::string short_duration(double seconds) {
@@ -126,16 +131,33 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left) {
 }
 
 std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, const TerminalStyle& style) {
-  std::string line = step_of("step", m.step, total_steps);
-  line += field("loss ", fit(m.loss, 6, 4), 6, kGreen, style);
-  line += field("gnorm ", fit(m.grad_norm, 4, 2), 4, kYellow, style);
-  line += field("lr ", m.lr == 0 ? "0" : fit(m.lr, 6, 0), 6, kPlain, style);
-  line +=
-      "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, style) + paint(" tok/s", kDim, style);
-  line += field("", short_step_time(m.step_seconds), 5, kCyan, style);
-  line += field("comm ", percent(m.communication_seconds / m.step_seconds), 3, kMagenta, style);
-  line += field("mem ", short_memory(m.peak_memory_bytes), 4, kPlain, style);
-  line += field("eta ", short_duration(eta_s), 4, kPlain, style);
+  enum { kStep, kLoss, kNorm, kRate, kSpeed, kTime, kComm, kMemory, kEta, kFields };
+  std::array<std::string, kFields> fields;
+  // Colors take no columns: what fits is found out on the plain line.
+  const auto draw = [&](const TerminalStyle& as) {
+    fields[kStep] = step_of("step", m.step, total_steps);
+    fields[kLoss] = field("loss ", fit(m.loss, 6, 4), 6, kGreen, as);
+    fields[kNorm] = field("gnorm ", fit(m.grad_norm, 4, 2), 4, kYellow, as);
+    fields[kRate] = field("lr ", m.lr == 0 ? "0" : fit(m.lr, 6, 0), 6, kPlain, as);
+    fields[kSpeed] = "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, as) +
+                     paint(" tok/s", kDim, as);
+    fields[kTime] = field("", short_step_time(m.step_seconds), 5, kCyan, as);
+    fields[kComm] = field("comm ", percent(m.communication_seconds / m.step_seconds), 3, kMagenta, as);
+    fields[kMemory] = field("mem ", short_memory(m.peak_memory_bytes), 4, kPlain, as);
+    fields[kEta] = field("eta ", short_duration(eta_s), 4, kPlain, as);
+  };
+  draw({});
+  size_t width = 0;
+  for (const auto& text : fields) width += text.size();
+  std::array<bool, kFields> left_out{};
+  for (const auto dispensable : {kMemory, kComm, kRate, kTime, kNorm}) {
+    if (width <= static_cast<size_t>(style.columns)) break;
+    width -= fields[dispensable].size();
+    left_out[dispensable] = true;
+  }
+  draw(style);
+  std::string line;
+  for (size_t i = 0; i < kFields; ++i) line += left_out[i] ? "" : fields[i];
   return line;
 }
 

@@ -12,16 +12,17 @@
 
 namespace orthant {
 
-/// How to draw. The default is the plainest: no color, no box characters beyond ASCII.
+/// How to draw. The default is the plainest: no color, no box characters beyond ASCII, lines as long as they like to be.
 struct TerminalStyle {
   bool color = false;
   bool unicode = false;
+  int columns = 100;
 };
 
 /// Color on a terminal, unless NO_COLOR is set or TERM is dumb; CLICOLOR_FORCE (not 0) forces it. Box characters when
 /// LC_ALL, LC_CTYPE or LANG (the first that is set) names UTF-8. `variable` looks up the environment (null: not set).
 TerminalStyle choose_style(bool is_terminal, const std::function<const char*(const char*)>& variable);
-/// The style for a file descriptor of this process.
+/// The style for a file descriptor of this process; on a terminal, with its width.
 TerminalStyle terminal_style(int file_descriptor);
 
 /// "42s", "1m28", "12m", "2h05", "31h", "3d07", "-" when not known: at most four columns.
@@ -33,8 +34,9 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left);
 /// The middle value; the mean of the two in the middle of an even number; not a number when empty.
 double median(std::span<const double> values);
 
-/// One line without its newline, at most 100 columns, columns fixed for one value of total_steps (which is itself left
-/// out beyond 9999). "-" stands for what is not known. mem is the largest rank's peak in MiB (M) or GiB (G):
+/// One line without its newline, at most style.columns and 100 wide, columns fixed for one value of total_steps (which is
+/// itself left out beyond 9999). Where a terminal is narrower, mem goes first, then comm, lr, the step's time and gnorm.
+/// "-" stands for what is not known. mem is the largest rank's peak in MiB (M) or GiB (G):
 /// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);
 
@@ -46,7 +48,7 @@ struct Banner {
   std::string version = {};  // "0.1.0"
   std::string model = {};    // "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000"
   int64_t parameters = 0;
-  std::string data = {};  // "jargon.txt.gz, 1.6M training tokens, train:8000 tokenizer"
+  std::string data = {};  // "jargon.txt.gz, 1.6M training tokens, byte tokenizer"
   int64_t tokens = 0;     // this run will see
   double epochs = 0;      // passes over the data these tokens are
   int64_t steps = 0;
@@ -57,6 +59,7 @@ struct Banner {
   std::string transport = {};  // "gloo"
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
+  std::string memory_warning = {};    // where the machine has less
   std::string output_folder = {};
   std::string resumed_from = {};  // "step 100 of runs/jargon/checkpoints/step-000100"
 };
@@ -68,6 +71,7 @@ std::string banner(const Banner& banner, const TerminalStyle& style);
 struct Summary {
   int64_t steps = 0;   // done by this process, resumed ones not counted
   double seconds = 0;  // of training
+  std::string stopped = {};  // "by SIGTERM, after step 12 of 300"
   double first_loss = 0, last_loss = 0;
   double best_validation_loss = 0;
   int64_t best_validation_step = 0;

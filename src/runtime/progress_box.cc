@@ -13,7 +13,7 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kLabelColumns = 12, kMostColumns = 100;
+constexpr size_t kLabelColumns = 12, kLeastColumns = 40, kMostColumns = 100;
 
 struct Row {
   std::string label;
@@ -69,11 +69,12 @@ constexpr Pieces kAsciiPieces = {"+", "+", "+", "+", "-", "|"};
 std::string box(const std::string& title, const std::vector<Row>& rows, const TerminalStyle& style) {
   const Pieces& piece = style.unicode ? kUnicodePieces : kAsciiPieces;
   constexpr size_t kFrame = 6;  // two bars, two spaces beside each
+  const size_t most = std::clamp<size_t>(static_cast<size_t>(style.columns), kLeastColumns, kMostColumns);
   std::vector<Row> lines;
-  size_t width = 64;
+  size_t width = std::min<size_t>(64, most - kFrame);
   for (const auto& row : rows) {
     std::string label = row.label;
-    for (const auto& value : wrap(row.value, kMostColumns - kFrame - kLabelColumns)) {
+    for (const auto& value : wrap(row.value, most - kFrame - kLabelColumns)) {
       lines.push_back({std::exchange(label, ""), value});
       width = std::max(width, kLabelColumns + columns(value));
     }
@@ -100,6 +101,7 @@ std::vector<Row> summary_rows(const Summary& s) {
   const auto add = [&](const char* label, bool present, const std::string& value) {
     if (present) rows.push_back({label, value});
   };
+  add("stopped", !s.stopped.empty(), s.stopped);
   add("loss", known(s.last_loss),
       or_nothing(known(s.first_loss), fmt::format("{:.4f} at first, ", s.first_loss)) +
           fmt::format("{:.4f} at last", s.last_loss));
@@ -140,6 +142,7 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
                  or_nothing(!b.transport.empty(), b.transport + " transport")});
   add("memory", {or_nothing(b.memory_expected_bytes > 0, human_bytes(static_cast<double>(b.memory_expected_bytes)) +
                                                              " expected on the largest rank")});
+  add("warning", {b.memory_warning});
   add("output", {b.output_folder});
   add("resumed", {or_nothing(!b.resumed_from.empty(), "from " + b.resumed_from)});
   return box(b.version.empty() ? "orthant" : "orthant " + b.version, rows, style);

@@ -19,6 +19,7 @@ struct StepResult {
   double norm = 0;       // of all gradients, before clipping
   int64_t valid_labels = 0;
   bool terminate = false, interrupt = false;  // some rank was asked to
+  bool stopped() const { return terminate || interrupt; }
   double peak_memory_bytes = 0;               // of the largest rank, before this step
   double data_seconds = 0;                    // of this rank
 };

@@ -1,34 +1,97 @@
 #include "runtime/stop.h"
 
+#include "base/errors.h"
+
+#include <unistd.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
 
 namespace orthant {
 namespace {
 
-std::atomic<StopRequest> g_request{StopRequest::none};
-static_assert(std::atomic<StopRequest>::is_always_lock_free);
+// All that a handler touches is lock-free.
+std::atomic<int> g_signal{0};
+std::atomic<int64_t> g_interrupted_ns{0};
+std::atomic<bool> g_speak{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-void on_signal(int signal) {
-  if (signal == SIGINT && g_request.exchange(StopRequest::interrupt) == StopRequest::interrupt) {
+// The signals that ask for a stop. nohup asks to be left alone.
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(signal, nullptr, &now);
+    if (signal != SIGHUP || now.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+void handle_with(void (*handler)(int)) {
+  const sigset_t set = stop_signals();
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    if (sigismember(&set, signal) == 1) sigaction(signal, &action, nullptr);
+  }
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+// For handlers: nothing but write(2).
+void put(const char* text) {
+  if (g_speak && write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+}
+
+void note(int signal) {
+  constexpr int64_t kSameKeyPress_ns = 1'000'000'000;
+  timespec time{};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  const int64_t now = int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  int64_t before = 0;
+  if (signal == SIGINT && !g_interrupted_ns.compare_exchange_strong(before, now) && now - before > kSameKeyPress_ns) {
     std::signal(SIGINT, SIG_DFL);
     std::raise(SIGINT);
   }
-  if (signal != SIGINT) g_request = StopRequest::terminate;
+  int none = 0;
+  if (!g_signal.compare_exchange_strong(none, signal)) return;
+  put("\nstopping behind this step, with a checkpoint");
+  put(signal == SIGINT ? "; Ctrl-C once more stops at once, without\n" : "\n");
 }
 
 }  // namespace
 
-void catch_stop_signals() {
-  struct sigaction action {};
-  action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-  struct sigaction hangup {};
-  sigaction(SIGHUP, nullptr, &hangup);
-  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup asks to be left alone
+void hold_stop_signals() {
+  const sigset_t set = stop_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-StopRequest stop_request() { return g_request; }
+void end_on_stop_signals(bool speak) {
+  g_speak = speak;
+  handle_with(end_before_first_step);
+}
+
+void note_stop_signals(bool speak) {
+  g_speak = speak;
+  handle_with(note);
+}
+
+int stop_signal() { return g_signal; }
+
+std::string name_of_signal(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+void end_before_first_step(int signal) {
+  put("stopped by SIG");
+  put(sigabbrev_np(signal));
+  put(" before the first step\n");
+  _exit(signal == SIGINT ? kInterrupted : kDone);
+}
 
 }  // namespace orthant

@@ -5,6 +5,7 @@
 #include "comm/spawn.h"
 #include "checkpoint/retention.h"
 #include "runtime/memory.h"
+#include "runtime/run_boxes.h"
 #include "runtime/stop.h"
 
 #include <ATen/ATen.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <limits>
@@ -26,11 +28,6 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 void say(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
-}
-
-std::string describe_model(const Architecture& a) {
-  return fmt::format("llama, {} layers, hidden {}, {} heads ({} key-value), vocabulary {}", a.num_hidden_layers,
-                     a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
 }
 
 }  // namespace
@@ -93,13 +90,14 @@ int Trainer::run() {
     step(progress_.step + 1);
     const int64_t done = progress_.step;
     const bool last = done == config.training.steps;
-    const bool stop = last_.terminate || last_.interrupt;
-    if (!stop && config.validation.freq > 0 && (done % config.validation.freq == 0 || last)) validate(done);
-    if (last || stop || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
+    const bool stop = last_.stopped();
+    if (stop) save_once();  // whoever asked may not wait for a validation
+    if (config.validation.freq > 0 && (done % config.validation.freq == 0 || last)) validate(done);
+    if (last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
     if (stop) break;
   }
   comm_.set_activity("done");
-  if (output_) finish(progress_.step == config.training.steps);
+  if (output_) finish();
   return last_.interrupt ? kInterrupted : kDone;
 }
 
@@ -108,9 +106,9 @@ void Trainer::step(int64_t step) {
   const double start = now_s();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
-  const StopRequest request = stop_request();
-  last_ = session_.gradients(step, {.terminate = request == StopRequest::terminate,
-                                    .interrupt = request == StopRequest::interrupt,
+  const int signal = stop_signal();
+  last_ = session_.gradients(step, {.terminate = signal != 0 && signal != SIGINT,
+                                    .interrupt = signal == SIGINT,
                                     .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())});
   if (!std::isfinite(last_.loss) || !std::isfinite(last_.norm)) stop_on_not_finite(step, last_);
   session_.update(step, last_);
@@ -190,96 +188,27 @@ void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
                           comm_.rank(), way_out()));
 }
 
-Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
-  const Config& c = plan.config;
-  Banner b;
-  b.version = options.version;
-  b.model = describe_model(plan.architecture);
-  b.parameters = plan.num_parameters();
-  b.data = fmt::format("{}{}, {} training tokens, {} tokenizer", c.data.path.front(),
-                       c.data.path.size() > 1 ? fmt::format(" and {} more", c.data.path.size() - 1) : "",
-                       human_count(static_cast<double>(data.train.num_tokens())), data.tokenizer->name());
-  b.tokens = c.training.steps * plan.tokens_per_step();
-  b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
-             static_cast<double>(data.train.num_samples());
-  b.steps = c.training.steps;
-  b.batch = fmt::format("{} sequences of {} tokens, microbatches of {}", c.training.global_batch_size, c.training.seq_len,
-                        c.training.local_batch_size);
-  b.ranks = plan.mesh.size();
-  b.mesh = plan.mesh_text();
-  b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
-  b.transport = plan.mesh.size() > 1 ? "gloo" : "";
-  b.threads_per_rank = options.threads;
-  b.memory_expected_bytes = plan.largest_memory_bytes();
-  b.output_folder = c.job.dump_folder;
-  b.resumed_from = options.resume_from;
-  return b;
-}
-
 void Trainer::print_banner() const { say(banner(banner_of(plan_, data_, options_), output_->style)); }
 
-std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t max_new_tokens, const Sampling& sampling) {
-  const auto ids = tokenizer.encode(prompt);
-  std::vector<int64_t> tokens(ids.begin(), ids.end());
-  if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
-  Sampling drawn = sampling;
-  drawn.vocabulary = tokenizer.vocab_size();  // a model may have more rows than the tokenizer has ids
-  const auto made = generate_tokens(model, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
-  return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
-}
-
-std::string Trainer::sample() const {
-  // Half of the context for the prompt at most, so that there is room for what follows.
-  constexpr int64_t kNewTokens = 240;
-  auto prompt = data_.tokenizer->encode(data_.opening);
-  const auto half = static_cast<size_t>(std::max<int64_t>(1, plan_.architecture.max_position_embeddings / 2));
-  prompt.resize(std::min(prompt.size(), half));
-  const std::string opening = data_.tokenizer->decode(prompt);
-  return opening + generate_text(session_.model(), *data_.tokenizer, opening, kNewTokens,
-                                 {.temperature = 0.7, .top_p = 0.9,
-                                  .seed = static_cast<uint64_t>(plan_.config.training.seed)});
-}
-
-void Trainer::finish(bool complete) {
+void Trainer::finish() {
   const Config& config = plan_.config;
-  Summary s;
-  const auto& steps = output_->steps;
-  s.steps = static_cast<int64_t>(steps.size());
+  const bool complete = progress_.step == config.training.steps;
+  Summary s = summary_of(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
-  if (!steps.empty()) {
-    std::vector<double> seconds, rates;
-    double waited = 0, spent = 0;
-    for (const auto& m : steps) {
-      seconds.push_back(m.step_seconds);
-      rates.push_back(m.tokens_per_second);
-      waited += m.communication_seconds;
-      spent += m.step_seconds;
-    }
-    s.first_loss = steps.front().loss;
-    s.last_loss = steps.back().loss;
-    s.tokens_per_second_median = median(rates);
-    s.step_seconds_median = median(seconds);
-    s.communication_share = waited / spent;
-    s.peak_memory_bytes = steps.back().peak_memory_bytes;
-  }
-  const auto best = std::min_element(output_->validations.begin(), output_->validations.end(),
-                                     [](const auto& a, const auto& b) { return a.validation_loss < b.validation_loss; });
-  if (best != output_->validations.end()) {
-    s.best_validation_loss = best->validation_loss;
-    s.best_validation_step = best->step;
-    s.best_bits_per_byte = best->bits_per_byte;
-  }
-  s.memory_expected_bytes = plan_.largest_memory_bytes();
   s.checkpoint = checkpoint_;
+  if (last_.stopped()) {
+    // Rank 0 may not be the one that was asked.
+    const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;
+    s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), progress_.step, config.training.steps);
+  }
   if (complete) {
-    s.sample_text = sample();
+    s.sample_text = sample_text(session_.model(), plan_, data_);
     s.sample_command = options_.sample_command;
     std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
-    s.report = config.job.dump_folder + "/report.html";
   } else {
     s.resume_command = options_.resume_command;
   }
+  if (options_.write_report) s.report = options_.write_report();
   say(summary(s, output_->style));
 }
 

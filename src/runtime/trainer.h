@@ -2,15 +2,16 @@
 #pragma once
 
 #include "comm/comm.h"
-#include "model/decoder.h"
 #include "plan/plan.h"
 #include "runtime/metrics.h"
 #include "runtime/progress.h"
+#include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
 #include "runtime/tensorboard.h"
 #include "runtime/training_data.h"
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct TrainerOptions {
   std::string version;         // of the program, for the banner
   int threads = 1;             // of this rank
   int local_ranks = 1;         // on this machine
+  std::string memory_warning;  // for the banner; empty where the plan fits
+  std::function<std::string()> write_report;  // of the run folder as it is; returns its path
 };
 
 class Trainer {
@@ -44,8 +47,7 @@ class Trainer {
   std::string way_out() const;  // of a run whose numbers are not finite
   [[noreturn]] void stop_on_not_finite(int64_t step, const StepResult& result);
   void print_banner() const;
-  void finish(bool complete);
-  std::string sample() const;
+  void finish();
 
   const Plan& plan_;
   const TrainingData& data_;
@@ -61,12 +63,5 @@ class Trainer {
 
 /// FLOP/s that one rank's matrix products reach in this dtype, measured in about 30 ms.
 double measure_peak_flops(const std::string& dtype);
-
-/// The box that opens a run.
-Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
-
-/// Continues the prompt; what `orthant generate` prints.
-std::string generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
-                          int64_t max_new_tokens, const Sampling& sampling);
 
 }  // namespace orthant

@@ -1,5 +1,6 @@
 #include "runtime/verify.h"
 
+#include "base/errors.h"
 #include "comm/thread_ranks.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +29,15 @@ Plan oracle_of(const Plan& plan) {
   return make_plan(config, facts);
 }
 
-Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps) {
+// The layout would only repeat it.
+void require_finite(bool finite, int64_t step, const char* after, const std::string& found) {
+  if (finite) return;
+  throw Error(fmt::format("the one-rank oracle is not finite in step {}{}: {}. The layout has no part in it: lower "
+                          "optimizer.lr or training.max_norm, or look at the weights and the data",
+                          step, after, found.empty() ? "the loss or the gradient norm" : found));
+}
+
+Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
   Trace trace;
   run_ranks(1, [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting);
@@ -36,13 +45,18 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps) {
     session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     for (int64_t step = 1; step <= steps; ++step) {
       const StepResult result = session.gradients(step, {});
+      const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
+      require_finite(finite, step, "", finite ? "" : session.first_not_finite(step));
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.norm);
       trace.gradients.push_back(session.weights().gradients().clone());
       session.update(step, result);
+      const std::string weight = session.first_weight_not_finite();
+      require_finite(weight.empty(), step, ", after the update", weight);
       trace.weights.push_back(session.weights().masters().clone());
       trace.first_moments.push_back(session.optimizer().first_moments().clone());
       trace.second_moments.push_back(session.optimizer().second_moments().clone());
+      if (progress) progress(step, 2 * steps);
     }
   });
   return trace;
@@ -155,9 +169,10 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
   return {.gradients = bound, .weights = bound + 2 * lr * std::sqrt(bound) / smallest_weights};
 }
 
-VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation) {
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
+                           const StepProgress& progress) {
   const Plan oracle_plan = oracle_of(plan);
-  const Trace oracle = run_oracle(oracle_plan, data, steps);
+  const Trace oracle = run_oracle(oracle_plan, data, steps, progress);
   Findings findings(rounding_bounds(plan, steps));
   const bool free_running = plan.config.training.dtype == "float64";
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
@@ -179,6 +194,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
         findings.tensor(&VerifyReport::weights, step, rank, p, weights.parameters()[p],
                         relative(weights.master(p), weights.view(oracle.weights[i], p)));
       }
+      if (progress && rank == 0) progress(steps + step, 2 * steps);
     }
   });
   return findings.finish(steps);

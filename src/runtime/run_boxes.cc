@@ -1,0 +1,93 @@
+#include "runtime/run_boxes.h"
+
+#include "base/text.h"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace orthant {
+namespace {
+
+std::string describe_model(const Architecture& a) {
+  return fmt::format("llama, {} layers, hidden {}, {} heads ({} key-value), vocabulary {}", a.num_hidden_layers,
+                     a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
+}
+
+std::string describe_data(const Config& config, const TrainingData& data) {
+  const auto& paths = config.data.path;
+  return fmt::format("{}{}, {} training tokens, {}", paths.front(),
+                     paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : "",
+                     human_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
+}
+
+// What carries messages between the ranks of this run.
+std::string transport_of(const Plan& plan) {
+  if (plan.mesh.size() == 1) return "";
+  return plan.config.run.transport == "auto" ? "gloo" : plan.config.run.transport;
+}
+
+}  // namespace
+
+std::string describe_tokenizer(const Config& config) {
+  const std::string& spec = config.data.tokenizer;
+  if (spec.starts_with("train:")) return fmt::format("tokenizer of {} pieces, trained on it", spec.substr(6));
+  if (spec.ends_with(".model")) return "tokenizer " + std::filesystem::path(spec).filename().string();
+  return spec + " tokenizer";
+}
+
+Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
+  const Config& c = plan.config;
+  Banner b;
+  b.version = options.version;
+  b.model = describe_model(plan.architecture);
+  b.parameters = plan.num_parameters();
+  b.data = describe_data(c, data);
+  b.tokens = c.training.steps * plan.tokens_per_step();
+  b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
+             static_cast<double>(data.train.num_samples());
+  b.steps = c.training.steps;
+  b.batch = fmt::format("{} sequences of {} tokens, microbatches of {}", c.training.global_batch_size, c.training.seq_len,
+                        c.training.local_batch_size);
+  b.ranks = plan.mesh.size();
+  b.mesh = plan.mesh_text();
+  b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
+  b.transport = transport_of(plan);
+  b.threads_per_rank = options.threads;
+  b.memory_expected_bytes = plan.largest_memory_bytes();
+  b.memory_warning = options.memory_warning;
+  b.output_folder = c.job.dump_folder;
+  b.resumed_from = options.resume_from;
+  return b;
+}
+
+Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
+                   std::span<const ValidationMetrics> validations) {
+  Summary s;
+  s.steps = static_cast<int64_t>(steps.size());
+  s.memory_expected_bytes = plan.largest_memory_bytes();
+  if (!steps.empty()) {
+    std::vector<double> seconds, rates;
+    double waited = 0, spent = 0;
+    for (const auto& m : steps) {
+      seconds.push_back(m.step_seconds);
+      rates.push_back(m.tokens_per_second);
+      waited += m.communication_seconds;
+      spent += m.step_seconds;
+    }
+    s.first_loss = steps.front().loss;
+    s.last_loss = steps.back().loss;
+    s.tokens_per_second_median = median(rates);
+    s.step_seconds_median = median(seconds);
+    s.communication_share = waited / spent;
+    s.peak_memory_bytes = steps.back().peak_memory_bytes;
+  }
+  const auto best = std::ranges::min_element(validations, {}, &ValidationMetrics::validation_loss);
+  if (best != validations.end()) {
+    s.best_validation_loss = best->validation_loss;
+    s.best_validation_step = best->step;
+    s.best_bits_per_byte = best->bits_per_byte;
+  }
+  return s;
+}
+
+}  // namespace orthant

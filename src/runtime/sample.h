@@ -1,0 +1,24 @@
+// Text that a model makes: what `orthant generate` prints, and the sample that closes a run.
+#pragma once
+
+#include "model/decoder.h"
+#include "plan/plan.h"
+#include "runtime/training_data.h"
+
+#include <string>
+
+namespace orthant {
+
+struct GeneratedText {
+  std::string text;
+  bool out_of_positions = false;  // it ended because the model has no position left
+};
+
+/// Continues the prompt; returns what comes after it.
+GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
+                            int64_t max_new_tokens, const Sampling& sampling);
+
+/// The opening of a held-out document (half of the context at most) and how the model goes on.
+std::string sample_text(const Transformer& model, const Plan& plan, const TrainingData& data);
+
+}  // namespace orthant
