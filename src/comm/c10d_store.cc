@@ -2,8 +2,16 @@
 
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -49,6 +57,46 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
   return options;
 }
 
+// Why nobody can be reached there just now, by one attempt of our own: c10d keeps its reasons to itself. Empty: somebody
+// answers.
+std::string why_unreachable(const std::string& host, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int unknown = getaddrinfo(host.c_str(), fmt::format("{}", port).c_str(), &hints, &found);
+  if (unknown != 0) {
+    return fmt::format("the name cannot be resolved: {}",
+                       unknown == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(unknown));
+  }
+  std::string reason = "it has no address";
+  for (const addrinfo* at = found; at != nullptr && !reason.empty(); at = at->ai_next) {
+    constexpr int kPatience_ms = 1000;
+    const int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
+    int error = fd < 0 || (::connect(fd, at->ai_addr, at->ai_addrlen) != 0 && errno != EINPROGRESS) ? errno : 0;
+    pollfd ready{fd, POLLOUT, 0};
+    socklen_t size = sizeof error;
+    if (error == 0 && poll(&ready, 1, kPatience_ms) == 0) error = ETIMEDOUT;
+    if (error == 0) getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    reason = error == 0 ? "" : std::strerror(error);
+    if (fd >= 0) close(fd);
+  }
+  freeaddrinfo(found);
+  return reason;
+}
+
+// The sockets of a rank and its libraries' files; below that, c10d's complaints sound like a network's.
+void require_descriptors() {
+  constexpr rlim_t kLeast = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return;
+  throw CommError(fmt::format("this process may have {} files open at a time, and {} are the least that ranks can meet with: "
+                              "raise the limit (ulimit -n 1024, or LimitNOFILE of the service)",
+                              limit.rlim_cur, kLeast));
+}
+
+c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, double timeout_s) {
+  return c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s));
+}
+
 }  // namespace
 
 std::string brief(const std::exception& error) {
@@ -74,6 +122,7 @@ Store Store::file(const std::string& path) {
 
 Store Store::serve(int port, double timeout_s) {
   quiet_c10d();
+  require_descriptors();
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp_options(port, true, timeout_s));
     const int bound = store->getPort();
@@ -92,16 +141,31 @@ Store Store::serve(int port, double timeout_s) {
 }
 
 Store Store::join(const std::string& host, int port, double timeout_s) {
+  constexpr double kQuiet_s = 2;
   quiet_c10d();
+  require_descriptors();
   const std::string name = fmt::format("store {}:{}", host, port);
   try {
-    return {hold(c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s))), name, port};
-  } catch (const std::exception& error) {
-    throw CommError(
-        fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
-                    "or its launcher runs there, and that no firewall is between",
-                    host, port, timeout_s, brief(error)));
+    auto store = tcp_client(host, port, std::min(timeout_s, kQuiet_s));
+    store->setTimeout(milliseconds(timeout_s));
+    return {hold(std::move(store)), name, port};
+  } catch (const std::exception&) {  // told below, if it stays so
   }
+  std::string reason = why_unreachable(host, port);
+  if (timeout_s > kQuiet_s) {
+    fmt::print(stderr, "waiting for the store at {}:{}, for at most {:.0f} s{}{}\n", host, port, timeout_s,
+               reason.empty() ? "" : ": ", reason);
+    try {
+      return {hold(tcp_client(host, port, timeout_s - kQuiet_s)), name, port};
+    } catch (const std::exception& error) {
+      reason = why_unreachable(host, port);
+      if (reason.empty()) reason = brief(error);
+    }
+  }
+  throw CommError(
+      fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
+                  "or its launcher runs there, and that no firewall is between",
+                  host, port, timeout_s, reason));
 }
 
 void Store::set(const std::string& key, const std::string& value) const {

@@ -18,6 +18,7 @@
 #include <cstring>
 #include <fstream>
 #include <thread>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -30,9 +31,30 @@ using Clock = std::chrono::steady_clock;
 
 constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
+constexpr const char* kFailure = "abort/claim";  // as post_failure() leaves it
 constexpr auto kLook = std::chrono::milliseconds(20);
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// A wait for other ranks with an end, which does not stay silent: after two seconds it says what it is for.
+class Wait {
+ public:
+  Wait(double timeout_s, std::string what) : timeout_s_(timeout_s), what_(std::move(what)) {}
+
+  bool is_over() {
+    constexpr double kQuiet_s = 2;
+    const double waited_s = seconds_since(start_);
+    if (waited_s >= kQuiet_s && !what_.empty()) {
+      fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", std::exchange(what_, ""), timeout_s_);
+    }
+    return waited_s >= timeout_s_;
+  }
+
+ private:
+  const double timeout_s_;
+  std::string what_;  // empty once it was said
+  const Clock::time_point start_ = Clock::now();
+};
 
 std::string text_of(const in_addr& address) {
   char text[INET_ADDRSTRLEN] = {};
@@ -117,10 +139,8 @@ Store open_meeting(const Launch& launch, double timeout_s) {
     unlink((fresh + kHostFile).c_str());
     refuse(why);
   }
-  const auto start = Clock::now();
-  while (store.add(kCome, 0) < launch.world_size - 1 && seconds_since(start) < timeout_s) {
-    std::this_thread::sleep_for(kLook);
-  }
+  Wait wait(timeout_s, fmt::format("all {} ranks to come to the meeting in {}", launch.world_size, launch.path));
+  while (store.add(kCome, 0) < launch.world_size - 1 && !wait.is_over()) std::this_thread::sleep_for(kLook);
   unlink((launch.path + kHostFile).c_str());
   unlink(launch.path.c_str());
   const auto came = store.add(kCome, 0) + 1;
@@ -133,7 +153,7 @@ Store open_meeting(const Launch& launch, double timeout_s) {
 
 // The other ranks: wait for a file of a rank 0 that lives. A file left behind names a process that does not.
 Store join_meeting(const Launch& launch, double timeout_s) {
-  const auto start = Clock::now();
+  Wait wait(timeout_s, fmt::format("rank 0 to come to the meeting in {}", launch.path));
   do {
     std::string host;
     std::getline(std::ifstream(launch.path + kHostFile), host);
@@ -145,7 +165,7 @@ Store join_meeting(const Launch& launch, double timeout_s) {
       return store;
     }
     std::this_thread::sleep_for(kLook);
-  } while (seconds_since(start) < timeout_s);
+  } while (!wait.is_over());
   throw CommError(fmt::format("rank {}: rank 0 did not come to the meeting in {} within {:.0f} s; if the ranks are in "
                               "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
                               launch.rank, launch.path, timeout_s));
@@ -181,6 +201,7 @@ Rendezvous connect(const Launch& launch, double timeout_s) {
     return rendezvous;
   }
   rendezvous.address = local_address(launch);
+  rendezvous.interface_name = launch.interface_name;
   rendezvous.store = meet(launch, timeout_s).under(run_prefix(launch.attempt));
   if (launch.meeting == Meeting::kFile) rendezvous.beat_s = 10;
   rendezvous.serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
@@ -192,11 +213,19 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
   const Store store = rendezvous.store.under(fmt::format("agree/{}", (*rendezvous.comms)++));
   const std::string ours = fmt::format("world size {}\n{}", rendezvous.world_size, text);
   const auto get = [&](const std::string& key, int rank) {
-    try {
-      return store.get(key, timeout_s);
-    } catch (const CommError&) {
-      throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank,
-                                  rank, rendezvous.world_size, store.name(), timeout_s));
+    // In pieces: the wait may be long, and who has failed already does not come. Two ranks are enough to speak.
+    constexpr double kPiece_s = 2;
+    Wait wait(timeout_s, rendezvous.rank > 1 ? "" : fmt::format("rank {} of {} to come to the {}", rank,
+                                                                rendezvous.world_size, store.name()));
+    while (true) {
+      try {
+        return store.get(key, std::min(kPiece_s, timeout_s));
+      } catch (const CommError&) {
+        if (rendezvous.store.has(kFailure)) throw CommError("another rank has failed");
+        if (!wait.is_over()) continue;
+        throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank,
+                                    rank, rendezvous.world_size, store.name(), timeout_s));
+      }
     }
   };
   if (rendezvous.rank == 0) store.set("text", ours);

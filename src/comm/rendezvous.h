@@ -17,6 +17,8 @@ struct Rendezvous {
   int world_size = 1;
   /// The local address at which the other ranks reach this one.
   std::string address = "127.0.0.1";
+  /// The network that the user named (GLOO_SOCKET_IFNAME), if he did.
+  std::string interface_name = {};
   /// The ranks are threads of one process.
   bool in_process = false;
   /// This rank's process serves the store, and must therefore leave last.

@@ -24,7 +24,8 @@ class Store {
   static Store file(const std::string& path);
   /// Listens on the port (0: any free one, see port()) and serves the board to others. CommError when it is in use.
   static Store serve(int port, double timeout_s);
-  /// Joins a board that somebody serves; tries until timeout_s have passed.
+  /// Joins a board that somebody serves; tries until timeout_s have passed, and says on stderr after two seconds what it
+  /// waits for. CommError with the host and the reason of the last attempt.
   static Store join(const std::string& host, int port, double timeout_s);
 
   explicit operator bool() const { return handle_ != nullptr; }
