@@ -20,14 +20,25 @@ std::string origin(const Config& config, std::string_view key) {
 
 bool is_default(const Config& config, std::string_view key) { return !config.origins.contains(key); }
 
+// What to do about a run file that is not there.
+std::string way_out(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path + ".toml", ignored)) return fmt::format("did you mean {}.toml?", path);
+  return "examples/ holds run files to start from: orthant train examples/jargon.toml";
+}
+
 std::string read_run_file(const std::string& path) {
-  if (std::filesystem::is_directory(path)) throw ConfigError(path + " is a directory; name a run file (TOML)");
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) throw ConfigError(path + " is a directory; name a run file (TOML)");
   errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   if (!file.is_open() || file.bad()) {
-    throw ConfigError(fmt::format("cannot read the run file {}: {}; examples/ holds run files to start from", path,
-                                  std::strerror(errno)));
+    const std::string why = std::strerror(errno);
+    const bool relative = std::filesystem::path(path).is_relative();
+    const std::string from = std::filesystem::current_path(ignored).string();
+    throw ConfigError(fmt::format("cannot read the run file {}{}: {}; {}", path,
+                                  relative ? fmt::format(" (seen from {})", from) : "", why, way_out(path)));
   }
   return text;
 }

@@ -52,6 +52,38 @@ void add_communication(Plan& plan) {
   }
 }
 
+// Each size has its own limit; together they can be beyond what 64 bits count. Estimated from above, in floating point,
+// with room for the alternatives.
+void require_countable(const Config& config, const Architecture& a, int ranks) {
+  const auto of = [](int64_t number) { return static_cast<double>(number); };
+  const auto& t = config.training;
+  const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
+  const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
+  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h) + 2 * h * of(a.vocab_size);
+  const double tokens = of(t.local_batch_size) * of(t.seq_len);
+  const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
+  const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
+  const double microbatches = of(t.global_batch_size) / of(t.local_batch_size) / of(ranks);
+  constexpr double kMost = 0x1p54, kMostMicrobatches = 0x1p20;
+  const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
+    if (holds) return;
+    std::vector<std::string> words;
+    for (const char* key : keys) words.push_back(config.locate(key));
+    throw ConfigError(fmt::format("{} together ask for {}; lower one of them", join(words, ", "), what));
+  };
+  check(weights < kMost, "more parameters than any machine holds",
+        {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
+         "model.vocab_size"});
+  check(kept < kMost, "more activations than any machine holds",
+        {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
+  check(run < 0x1p62, "more tokens than can be counted",
+        {"training.steps", "training.global_batch_size", "training.seq_len"});
+  if (microbatches < kMostMicrobatches) return;
+  throw ConfigError(fmt::format("{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
+                                config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
+                                microbatches));
+}
+
 // Everything but the alternatives, which are plans themselves.
 Plan plan_once(const Config& config, const RunFacts& facts) {
   Plan plan;
@@ -68,7 +100,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
 
   auto bundled = flat.weights;
   for (auto& extent : bundled) extent.first += plan.bundle_elements;
-  const auto bucket_elements = static_cast<int64_t>(config.parallelism.bucket_mib * (1 << 20) / master_bytes(config));
+  const auto bucket_elements = static_cast<int64_t>(std::min(config.parallelism.bucket_mib, 1e9) * (1 << 20) / master_bytes(config));
   plan.buckets = gradient_buckets(bundled, plan.bundle_elements + flat.elements, std::max<int64_t>(1, bucket_elements));
 
   const auto& training = config.training;
@@ -210,6 +242,7 @@ Mesh mesh_of(const Config& config, int ranks) {
 }
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
+  require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
   Plan plan = plan_once(config, facts);
   plan.alternatives = alternatives_to(plan);
   return plan;

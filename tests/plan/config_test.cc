@@ -210,6 +210,20 @@ TEST(Config, DefaultsGiveWayToWhatTheUserSet) {
   EXPECT_EQ(check_error_of("[training]\nsteps = 5\nglobal_batch_size = 2\n[data]\nvalidation = 0"), "no error");
 }
 
+TEST(Config, FewerStepsOnTheCommandLineShortenTheWarmUpOfTheFile) {
+  const std::string text = "[training]\nsteps = 300\n[lr_scheduler]\nwarmup_steps = 60";
+  const Config look = parse_config(text, "run.toml", Words{"training.steps=5"});
+  EXPECT_EQ(look.locate("lr_scheduler.warmup_steps"),
+            "lr_scheduler.warmup_steps = 5 (run.toml:4, no more than training.steps)");
+  EXPECT_EQ(check_error_of(text, {"training.steps=5"}), "no error");
+  EXPECT_EQ(parse_config(text, "run.toml", Words{"training.steps=60"}).lr_scheduler.warmup_steps, 60);
+  // Who says both on the command line means both, and the same in the file.
+  const Words both = {"training.steps=5", "lr_scheduler.warmup_steps=60"};
+  EXPECT_EQ(parse_config(text, "run.toml", both).lr_scheduler.warmup_steps, 60);
+  EXPECT_NE(check_error_of(text, both), "no error");
+  EXPECT_NE(check_error_of("[training]\nsteps = 5\n[lr_scheduler]\nwarmup_steps = 60"), "no error");
+}
+
 TEST(Config, TheExamplesAreGoodRunFiles) {
   int examples = 0;
   for (const auto& entry : std::filesystem::directory_iterator(ORTHANT_SOURCE_DIR "/examples")) {
@@ -221,18 +235,24 @@ TEST(Config, TheExamplesAreGoodRunFiles) {
 }
 
 TEST(Config, RunFilesThatCannotBeReadAreNamed) {
-  EXPECT_THROW(
-      {
-        try {
-          load_config("/nonexistent/run.toml", {});
-        } catch (const ConfigError& error) {
-          EXPECT_STREQ(error.what(),
-                       "cannot read the run file /nonexistent/run.toml: No such file or directory; "
-                       "examples/ holds run files to start from");
-          throw;
-        }
-      },
-      ConfigError);
+  const auto error_of = [](const std::string& path) -> std::string {
+    try {
+      load_config(path, {});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of("/nonexistent/run.toml"),
+            "cannot read the run file /nonexistent/run.toml: No such file or directory; examples/ holds run files to start "
+            "from: orthant train examples/jargon.toml");
+  EXPECT_EQ(error_of("nowhere.toml"),
+            fmt::format("cannot read the run file nowhere.toml (seen from {}): No such file or directory; examples/ holds "
+                        "run files to start from: orthant train examples/jargon.toml",
+                        std::filesystem::current_path().string()));
+  const std::string jargon = ORTHANT_SOURCE_DIR "/examples/jargon";
+  EXPECT_EQ(error_of(jargon), fmt::format("cannot read the run file {}: No such file or directory; did you mean {}.toml?",
+                                          jargon, jargon));
   EXPECT_THROW(load_config(testing::TempDir(), {}), ConfigError);
   EXPECT_TRUE(load_config("", {}) == Config{});
 }

@@ -1,0 +1,65 @@
+// Sizes at and beyond what can be planned: a refusal that names them, or a plan whose numbers did not overflow.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "plan/plan.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2, .vocab_size = 257}) {
+  try {
+    const Config config = parse_config("", "run.toml", overrides);
+    check_config(config);
+    const Plan plan = make_plan(config, facts);
+    // What fits 64 bits is a sum of positive parts.
+    for (const MemoryBytes& m : plan.memory) {
+      for (const int64_t part : {m.parameters, m.gradients, m.optimizer, m.activations, m.working}) EXPECT_GT(part, 0);
+      EXPECT_GE(m.total(), m.optimizer);
+    }
+    for (const auto& other : plan.alternatives) EXPECT_GT(other.memory_bytes, 0) << other.change;
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(PlanLimits, SizesBeyondTheirOwnLimitAreRefused) {
+  for (const char* word : {"model.hidden_size=1048577", "model.intermediate_size=4194305", "model.num_hidden_layers=10001",
+                           "model.num_attention_heads=65537", "model.head_dim=65537", "model.vocab_size=268435457",
+                           "training.seq_len=134217729", "training.global_batch_size=16777217",
+                           "training.local_batch_size=16777217", "run.ranks=65537", "run.threads_per_rank=1025",
+                           "model.max_position_embeddings=9223372036854775807"}) {
+    const std::string key = std::string(word).substr(0, std::string(word).find('='));
+    EXPECT_TRUE(says(error_of({word}), {key + " = ", "(command line) must be "})) << word;
+  }
+}
+
+TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
+  EXPECT_TRUE(says(error_of({"model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_hidden_layers=10000",
+                             "model.num_attention_heads=65536", "model.num_key_value_heads=65536", "model.head_dim=65536"}),
+                   {"model.hidden_size = 1048576 (command line)", "model.num_hidden_layers = 10000 (command line)",
+                    "more parameters than any machine holds"}));
+  EXPECT_TRUE(says(error_of({"training.seq_len=134217728", "model.max_position_embeddings=134217728",
+                             "training.global_batch_size=16777216", "training.local_batch_size=16777216"}),
+                   {"training.local_batch_size = 16777216", "training.seq_len = 134217728", "more activations"}));
+  EXPECT_TRUE(says(error_of({"training.steps=9000000000000000000"}),
+                   {"training.steps = 9000000000000000000", "more tokens than can be counted"}));
+  EXPECT_TRUE(says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
+                   {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
+}
+
+TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {
+  EXPECT_EQ(error_of({"model.hidden_size=16384", "model.intermediate_size=53248", "model.num_hidden_layers=126",
+                      "model.num_attention_heads=128", "model.num_key_value_heads=8", "model.vocab_size=128256",
+                      "training.seq_len=131072", "model.max_position_embeddings=131072"}),
+            "no error");
+  EXPECT_EQ(error_of({"parallelism.bucket_mib=1e300"}), "no error");
+}
+
+}  // namespace
+}  // namespace orthant
