@@ -73,6 +73,10 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
   const std::pair<Words, std::string> table[] = {
       {{"xyzzy"}, "unknown command xyzzy; the commands are train, plan, verify, tokenize, generate, report, doctor"},
       {{"train"}, "RUN_FILE is required"},
+      {{"train", ""}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
+      {{"plan", "", "--json"}, "RUN_FILE: is empty; name one, such as examples/jargon.toml"},
+      {{"generate", ""}, "DIRECTORY: is empty; name one, such as runs/jargon"},
+      {{"report", ""}, "RUN_DIR: is empty; name one, such as runs/jargon"},
       {{"train", "--xyzzy"}, "unknown option --xyzzy"},
       {{"train", "a.toml", "b.toml"}, "unexpected argument b.toml"},
       {{"train", "a.toml", "--training.stepz=3"},
@@ -82,9 +86,11 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
       {{"tokenize", "a.txt"}, "--output is required"},
       {{"plan", "a.toml", "--svg"}, "--svg: 1 required FILE missing"},
       {{"generate", "d", "--top-p", "1.5"}, "--top-p: 1.5 must be a number above 0 and at most 1"},
-      {{"generate", "d", "--seed", "x"}, "--seed: x must be a number at least 0"},
-      {{"generate", "d", "--seed", "1.5"}, "Could not convert: --seed = 1.5"},
-      {{"verify", "r", "--steps", "0"}, "--steps: 0 must be a number at least 1"},
+      {{"generate", "d", "--seed", "x"}, "--seed: x must be a whole number from 0 to 9223372036854775807"},
+      {{"generate", "d", "--seed", "1.5"}, "--seed: 1.5 must be a whole number from 0 to 9223372036854775807"},
+      {{"generate", "d", "--seed", "9223372036854775808"},
+       "--seed: 9223372036854775808 must be a whole number from 0 to 9223372036854775807"},
+      {{"verify", "r", "--steps", "0"}, "--steps: 0 must be a whole number from 1 to 9223372036854775807"},
   };
   for (const auto& [arguments, message] : table) EXPECT_EQ(first_line(error_of(arguments)), message);
 }
@@ -118,20 +124,19 @@ TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
 }
 
 TEST(ProgressBar, Line) {
-  const BarState state = {.label = "tokenizing",
-                          .bytes_done = 786432,
-                          .bytes_total = 1048576,
-                          .tokens = 512000,
-                          .elapsed_s = 12,
-                          .bytes_per_s = 65536};
+  const BarState state = {
+      .label = "tokenizing", .done = 786432, .total = 1048576, .tokens = 512000, .elapsed_s = 12, .per_s = 65536};
   EXPECT_EQ(bar_line(state, {}), "tokenizing:  75%|#######   | 768.0 KiB/1.0 MiB, 512k tokens [12s<4s, 64.0 KiB/s]");
   EXPECT_EQ(bar_line(state, {.unicode = true}),
             "tokenizing:  75%|\u2588\u2588\u2588\u2588\u2588\u2588\u2588\u258c  | 768.0 KiB/1.0 MiB, 512k tokens "
             "[12s<4s, 64.0 KiB/s]");
-  const BarState none = {.label = "x"};
+  EXPECT_EQ(bar_line(state, {.columns = 80}), "tokenizing:  75% 768.0 KiB/1.0 MiB, 512k tokens [12s<4s, 64.0 KiB/s]");
+  const BarState none = {.label = "x", .tokens = 0};
   EXPECT_EQ(bar_line(none, {}), "x:   0%|          | 0 B/0 B, 0 tokens [0s<?, ?]");
-  EXPECT_EQ(bar_line({.label = "x", .tokens = -1}, {}), "x:   0%|          | 0 B/0 B [0s<?, ?]");
-  const BarState all = {.label = "x", .bytes_done = 5, .bytes_total = 5, .bytes_per_s = 1};
+  EXPECT_EQ(bar_line({.label = "x"}, {}), "x:   0%|          | 0 B/0 B [0s<?, ?]");
+  const BarState steps = {.label = "verifying", .done = 3, .total = 6, .unit = "steps", .elapsed_s = 6, .per_s = 0.5};
+  EXPECT_EQ(bar_line(steps, {}), "verifying:  50%|#####     | 3/6 steps [6s<6s, 0.5 steps/s]");
+  const BarState all = {.label = "x", .done = 5, .total = 5, .per_s = 1};
   EXPECT_NE(bar_line(all, {}).find("100%|##########|"), std::string::npos);
 }
 

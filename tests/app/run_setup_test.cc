@@ -92,6 +92,29 @@ TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
   EXPECT_EQ(message_of([&] { EXPECT_TRUE(open_run_data(config, {}).held_out); }), "no error");
 }
 
+TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
+  Config config;
+  config.job.dump_folder = (folder_ / "run").string();
+  config.data.path = {write("text.txt", "a few words\n")};
+  config.data.tokenizer = "train:8000";
+  EXPECT_EQ(facts_before_data(config).vocab_size, 8000);
+  EXPECT_EQ(facts_before_data(config).ranks, config.run.ranks);
+  config.data.tokenizer = "byte";
+  EXPECT_EQ(facts_before_data(config).vocab_size, 257);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+  config.data.path = {"nowhere.txt"};
+  EXPECT_TRUE(says(message_of([&] { facts_before_data(config); }), {"data.path", "nowhere.txt"}));
+}
+
+TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
+  const Config config;
+  EXPECT_EQ(message_of([&] { require_memory({}, config); }), "no error");
+  EXPECT_EQ(message_of([&] { require_memory({.warning = "scarce"}, config); }), "no error");
+  EXPECT_TRUE(says(message_of([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
+                   {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
+                    "activation_checkpoint.mode"}));
+}
+
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
   const std::string text = "a first line of a few words\nand another one\nand the last\n";
   const std::string file = write("text.txt", text);

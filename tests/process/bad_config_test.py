@@ -55,9 +55,31 @@ class RunFile(ProcessTest):
         self.assert_says(self.train(env=environment), 1, "training.seq_length", "training.seq_len")
 
     def test_no_such_run_file(self):
-        self.assert_says(self.orthant("train", "nowhere.toml"), 1, "nowhere.toml")
+        self.assert_says(self.orthant("train", "nowhere.toml"), 1, "nowhere.toml", str(self.folder), "No such file",
+                         "orthant train examples/jargon.toml")
+        self.assert_says(self.orthant("train", "run"), 1, "did you mean run.toml?")
+        for command in ("train", "plan", "verify"):
+            self.assert_says(self.orthant(command, ""), 2, "RUN_FILE", "is empty", "usage:")
         (self.folder / "broken.toml").write_text("[training]\nsteps = = 3\n")
         self.assert_says(self.orthant("train", "broken.toml"), 1, "broken.toml:2")
+
+    def test_a_name_with_a_nul_in_it(self):
+        self.write_run_file(dump_folder=r'"a\u0000b"')
+        self.assert_says(self.train(), 1, "job.dump_folder", "run.toml:2", "NUL")
+        self.assertFalse((self.folder / "a").exists())
+
+    def test_a_model_beyond_the_machine(self):
+        large = ("model.hidden_size=65536", "model.intermediate_size=262144", "model.num_hidden_layers=100",
+                 "model.num_attention_heads=64", "model.num_key_value_heads=64")
+        for ranks in (1, 2):
+            message = self.assert_says(self.train(*large, f"run.ranks={ranks}"), 1, "the plan needs", "TiB", "but this ",
+                                       f"lower run.ranks = {ranks} (command line)", "model.hidden_size = 65536")
+            self.assertFalse((self.dump / "metrics.jsonl").exists(), message)
+        self.assert_says(self.orthant("verify", "run.toml", *large), 1, "the plan needs")
+        planned = self.orthant("plan", "run.toml", *large)  # for a larger machine
+        self.assertEqual(planned.code, 0, planned)
+        self.assertIn("warning: the plan needs", planned.err)
+        self.assertNotIn("warning", self.orthant("plan", "run.toml").err)
 
     def test_a_folder_that_cannot_be_written(self):
         (self.folder / "file").write_text("")

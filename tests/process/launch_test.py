@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import tomllib
 import unittest
 
@@ -85,6 +86,13 @@ class WholeRun(ProcessTest):
         self.assertIn("run/earlier/1", result.err)
         self.assertEqual(self.losses(self.dump / "earlier/1"), first)
         self.assertEqual(len(self.losses()), 2)
+
+    def test_the_summary_names_no_report_that_is_not_there(self):
+        (self.dump / "report.html").mkdir(parents=True)
+        result = self.train("run.ranks=1")
+        self.assert_says(result, 1, "run/report.html")
+        self.assertNotIn("run/report.html", result.out)
+        self.assertEqual(self.latest().name, "step-000010")
 
     def test_dry_run_and_print_config_start_nothing(self):
         for flag in ("--dry-run", "--print-config"):
@@ -183,6 +191,31 @@ class Launchers(ProcessTest):
         self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
                                          "MASTER_PORT": "1234"}), 1, "rank 2 of 2")
         self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
+
+    def test_a_host_that_nobody_knows(self):
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": str(free_port())}
+        result = self.train("run.timeout_s=4", env={"RANK": "1", **variables})
+        place = f"no-such-host.invalid:{variables['MASTER_PORT']}"
+        self.assert_says(result, 1, f"nobody answered at {place} for 4 s (the name cannot be resolved: ", "MASTER_ADDR")
+        self.assertIn(f"waiting for the store at {place}, for at most 4 s: the name cannot be resolved", result.err)
+
+    def test_a_rank_that_does_not_come(self):
+        port = str(free_port())
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        alone = self.train("run.timeout_s=3", env={"RANK": "0", **variables})
+        self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not come to the store", "within 3 s")
+        self.assertIn("waiting for rank 1 of 2 to come to the store", alone.err)
+        refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
+        self.assert_says(refused, 1, f"127.0.0.1:{port} for 3 s (Connection refused)")
+
+    def test_nobody_waits_for_a_rank_that_cannot_read_its_run_file(self):
+        started = time.monotonic()
+        results = self.by_hand([], ["training.seq_len=500"])
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("training.seq_len = 500", messages[0])
+        self.assertLess(time.monotonic() - started, 20)  # and not run.timeout_s
 
     def test_port_in_use(self):
         with socket.socket() as holder:

@@ -1,7 +1,8 @@
-"""Runs that fail before the first step: ranks that die while another one tokenizes, and settings that do not fit."""
+"""Runs that end before the first step: ranks that die or are stopped early, folders in use, settings that do not fit."""
 import fcntl
 import os
 import pathlib
+import re
 import shutil
 import signal
 import sys
@@ -107,6 +108,61 @@ class MeetingInAFile(ProcessTest):
         results = [rank.result() for rank in self.start_pair("training.seq_len=500")]
         self.assertEqual([result.code for result in results], [1, 1], results[0])
         self.assertEqual(len([line for result in results for line in result.errors()]), 1, results[0])
+
+
+class StoppedEarly(ProcessTest):
+    """Asked to stop before there is a step to finish."""
+
+    CODES = {signal.SIGTERM: 0, signal.SIGINT: 130}
+
+    def test_while_the_data_is_opened(self):
+        (self.dump / "data").mkdir(parents=True)
+        lock = os.open(self.dump / "data", os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, lock)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for number, code in self.CODES.items():
+            running = self.start([ORTHANT, "train", "run.toml"])
+            running.until(lambda: WhileTokenizing.is_waited_for(lock), "run that wants to tokenize")
+            os.kill(running.process.pid, number)
+            result = running.result(STOP_S)
+            self.assertEqual((result.code, result.errors()), (code, []), result)
+            self.assertEqual(result.err.count(f"stopped by {number.name} before the first step"), 1, result)
+
+    def test_while_the_ranks_start(self):
+        """From the moment they exist, whatever they are doing: loading libraries, meeting, the first step."""
+        for number, code in self.CODES.items():
+            for pause in (0, 0.05, 0.3, 0.6, 1):
+                with self.subTest(signal=number.name, pause=pause):
+                    shutil.rmtree(self.dump, ignore_errors=True)
+                    running = self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"])
+                    running.until(lambda: len(running.ranks()) == 2, "ranks")
+                    time.sleep(pause)
+                    os.kill(running.process.pid, number)
+                    result = running.result(STOP_S)
+                    self.assertEqual((result.code, result.errors()), (code, []), result)
+                    early = result.err.count(f"stopped by {number.name} before the first step")
+                    late = len(re.findall(rf"stopped +by {number.name}, after step", result.out))
+                    self.assertEqual(early + late, 1, result)
+
+
+class SoleWriter(ProcessTest):
+    def test_a_folder_whose_run_still_runs_is_left_alone(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_training(f"run.ranks={ranks}", "checkpoint.interval=1")
+                running.until(lambda: (self.dump / "checkpoints/latest").exists(), "checkpoint")
+                for more in ([], ["--resume"]):
+                    result = self.train(f"run.ranks={ranks}", *more)
+                    self.assert_says(result, 1, 'job.dump_folder = "run" (run.toml:2)', "another run is writing there")
+                self.assertFalse((self.dump / "earlier").exists())
+                seen = len(self.steps())
+                running.until(lambda: len(self.steps()) > seen, "further step")
+                os.kill(running.process.pid, signal.SIGKILL)
+                running.process.wait()
+                running.end()
+                # The dead hold no folder.
+                self.train_well(f"run.ranks={ranks}", "--resume", f"training.steps={self.steps()[-1]['step'] + 3}")
 
 
 class Hangup(ProcessTest):

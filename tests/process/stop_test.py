@@ -40,6 +40,7 @@ class Asked(ProcessTest):
                 result = running.result()
                 self.assertEqual((result.code, result.errors()), (0, []), result)
                 self.assertIn("--resume", result.out)
+                self.assertRegex(result.out, rf"stopped +by SIGTERM, after step {self.steps()[-1]['step']} of 1000000 ")
                 self.assert_resumes_as_if_nothing_had_happened(ranks)
                 shutil.rmtree(self.folder / "whole")
 
@@ -49,7 +50,37 @@ class Asked(ProcessTest):
         result = running.result()
         self.assertEqual((result.code, result.errors()), (130, []), result)
         self.assertIn("--resume", result.out)
+        self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
         self.assert_resumes_as_if_nothing_had_happened("run.ranks=2")
+
+    def test_one_ctrl_c_that_comes_twice_is_one(self):
+        """A terminal delivers it to the whole group, and a wrapper that also hands it on makes two."""
+        running = self.start_training("run.ranks=1", "checkpoint.interval=0", "training.global_batch_size=64")
+        for pause in (0.005, 0.1, 0):
+            os.kill(running.process.pid, signal.SIGINT)
+            time.sleep(pause)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (130, []), result)
+        self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
+
+    def test_a_second_ctrl_c_ends_at_once(self):
+        """Steps of many seconds: waiting for the end of one would be another promise."""
+        running = self.start_training("run.ranks=1", "checkpoint.interval=0", "training.global_batch_size=400000",
+                                      "training.local_batch_size=1000", until_step=0)
+        running.until(lambda: "orthant 0" in running._text(0), "banner")
+        os.kill(running.process.pid, signal.SIGINT)
+        running.until(lambda: "Ctrl-C once more" in running._text(1), "word about the second")
+        time.sleep(1.2)
+        os.kill(running.process.pid, signal.SIGINT)
+        self.assertEqual(running.result(STOP_S).code, -signal.SIGINT)
+
+    def test_a_validation_that_is_due_is_done(self):
+        running = self.start_training("checkpoint.interval=0", "validation.freq=1")
+        os.kill(running.process.pid, signal.SIGTERM)
+        self.assertEqual(running.result().code, 0)
+        validated = [record["step"] for record in self.records() if "validation_loss" in record]
+        self.assertEqual(validated, [step for step, _ in self.losses()])
+        self.assertEqual(self.latest().name, f"step-{validated[-1]:06d}")
 
     def test_a_stopped_run_goes_on_with_another_number_of_ranks(self):
         double = "training.dtype=float64"

@@ -57,6 +57,43 @@ TEST(Progress, StepLine) {
   EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain), "valid  120/1000  loss 2.5511  bits/byte 1.842");
 }
 
+TEST(Progress, StepLineFitsTheTerminal) {
+  const auto line = [](int columns) { return step_line(example(), 1000, 88, {.columns = columns}); };
+  EXPECT_EQ(line(120), step_line(example(), 1000, 88, kPlain));
+  EXPECT_EQ(line(80), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  eta 1m28");
+  EXPECT_EQ(line(90), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  eta 1m28");
+  EXPECT_EQ(line(20), "step   120/1000  loss 2.4637  7.8k tok/s  eta 1m28");  // no less than this
+  for (const int64_t total : {5, 300, 9999, 10000, 100000000}) {
+    for (int columns = 60; columns <= 120; ++columns) {
+      const std::string narrow = step_line(example(), total, 88, {.columns = columns});
+      ASSERT_LE(narrow.size(), static_cast<size_t>(columns)) << narrow;
+      ASSERT_EQ(bare(step_line(example(), total, 88, {.color = true, .columns = columns})), narrow);
+    }
+  }
+}
+
+TEST(Progress, BoxesFitTheTerminal) {
+  const Summary s = {.steps = 12,
+                     .seconds = 3,
+                     .stopped = "by SIGTERM, after step 12 of 300",
+                     .first_loss = 5.5,
+                     .last_loss = 4.5,
+                     .communication_share = 0.042,
+                     .peak_memory_bytes = int64_t{390} << 20,
+                     .memory_expected_bytes = int64_t{400} << 20,
+                     .checkpoint = "runs/a/checkpoints/step-000012"};
+  const Banner b = {.model = "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000",
+                    .memory_warning = "the plan needs 12.0 MiB, but of the 30.0 MiB of this machine only 5.0 MiB are available"};
+  for (const int columns : {60, 80, 120}) {
+    for (const std::string& text : {summary(s, {.columns = columns}), banner(b, {.columns = columns})}) {
+      for (const auto& line : split(text, '\n')) EXPECT_LE(line.size(), static_cast<size_t>(columns)) << line;
+    }
+  }
+  EXPECT_NE(summary(s, kPlain).find("|  stopped     by SIGTERM, after step 12 of 300 "), std::string::npos);
+  EXPECT_NE(banner(b, kPlain).find("|  warning     the plan needs 12.0 MiB"), std::string::npos);
+  EXPECT_EQ(summary({.steps = 1}, kPlain).find("stopped"), std::string::npos);
+}
+
 TEST(Progress, LongRunsLeaveTheTotalOut) {
   StepMetrics m = example();
   m.step = 18543;

@@ -1,6 +1,7 @@
 // verify_layout(): says ok where the layout is right, and names the tensor for every planted mistake.
 #include "runtime/verify.h"
 
+#include "base/errors.h"
 #include "tests/support/says.h"
 #include "tests/support/tiny_run.h"
 
@@ -36,6 +37,28 @@ TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
       EXPECT_TRUE(report.ok) << dtype << ", " << ranks << " ranks: " << report.first_difference;
     }
   }
+}
+
+TEST(Verify, TellsHowFarItIs) {
+  const TinyRun run;
+  std::vector<std::pair<int64_t, int64_t>> told;
+  verify_layout(run.plan(2), run.data(), 2, Mutation::none, [&](int64_t done, int64_t all) { told.emplace_back(done, all); });
+  EXPECT_EQ(told, (std::vector<std::pair<int64_t, int64_t>>{{1, 4}, {2, 4}, {3, 4}, {4, 4}}));
+}
+
+TEST(Verify, AnOracleThatIsNotFiniteIsNoFaultOfTheLayout) {
+  const auto message_of = [](const std::vector<std::string>& overrides) -> std::string {
+    const TinyRun run(overrides);
+    try {
+      return verify_layout(run.plan(2), run.data(), 3).first_difference;
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  EXPECT_TRUE(says(message_of({"model.initializer_range=1e308"}),
+                   {"the one-rank oracle is not finite in step 1: the weight model.", "The layout has no part in it"}));
+  EXPECT_TRUE(says(message_of({"optimizer.lr=1e307", "optimizer.weight_decay=1e300", "lr_scheduler.warmup_steps=0"}),
+                   {"the one-rank oracle is not finite in step 1, after the update: the weight model."}));
 }
 
 struct Control {

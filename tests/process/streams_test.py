@@ -1,0 +1,98 @@
+"""What a shell may do to the streams of a program: close them, end a pipe, fill a disk; and `nohup`."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from orthant_process import ORTHANT, SOURCE, ProcessTest
+
+
+class Streams(ProcessTest):
+    def shell(self, line, *arguments, shell="bash", **options):
+        """A line of shell in which "$@" is the program."""
+        return self.start([shell, "-c", line, shell, ORTHANT, *arguments], **options)
+
+    def assert_whole(self):
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 11)))
+        self.assertEqual(self.latest().name, "step-000010")
+
+    def test_closed_streams_write_into_nobodys_files(self):
+        for ranks in (1, 2):
+            for closed in ("0<&- 1>&- 2>&-", "1>&-", "0<&- 1>&-"):
+                with self.subTest(ranks=ranks, closed=closed):
+                    subprocess.run(["rm", "-rf", self.dump], check=True)
+                    result = self.shell(f'exec "$@" {closed}', "train", "run.toml", f"run.ranks={ranks}").result()
+                    self.assertEqual((result.code, result.out), (0, ""), result)
+                    self.assert_whole()
+                    for path in self.dump.rglob("*"):
+                        if path.is_file() and path.name not in ("report.html",):
+                            self.assertNotIn(b"tok/s", path.read_bytes(), path)
+                            self.assertNotIn(b"a sample", path.read_bytes(), path)
+
+    def test_a_pipe_that_ends_early_does_not_end_the_run(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                subprocess.run(["rm", "-rf", self.dump], check=True)
+                result = self.shell('set -o pipefail; "$@" | head -n 1', "train", "run.toml",
+                                    f"run.ranks={ranks}").result()
+                self.assertEqual((result.code, result.errors(), len(result.out.splitlines())), (0, [], 1), result)
+                self.assert_whole()
+
+    def test_a_full_disk_behind_stdout_is_said(self):
+        for arguments in (["plan", "run.toml"], ["doctor"], ["reference"], ["train", "run.toml", "--print-config"],
+                          ["train", "run.toml", "run.ranks=1"], ["train", "run.toml", "run.ranks=2"]):
+            with self.subTest(arguments):
+                result = self.shell('exec "$@" >/dev/full', *arguments).result()
+                self.assert_says(result, 1, "standard output cannot be written", "disk full")
+        self.assert_whole()  # what was trained is not lost
+
+    def test_a_file_size_limit_names_the_file(self):
+        result = self.shell('ulimit -f 64; exec "$@"', "train", "run.toml", "run.ranks=1", "model.hidden_size=128").result()
+        self.assertEqual(result.code, 1, result)
+        self.assertEqual(len(result.errors()), 1, result)
+
+    def test_nohup_is_left_alone(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                subprocess.run(["rm", "-rf", self.dump], check=True)
+                running = self.start_training(f"run.ranks={ranks}", "checkpoint.interval=0", command=["nohup"])
+                os.kill(running.process.pid, signal.SIGHUP)
+                for pid in running.ranks().values():
+                    os.kill(pid, signal.SIGHUP)
+                seen = len(self.steps())
+                running.until(lambda: len(self.steps()) > seen + 20, "further steps")
+                os.kill(running.process.pid, signal.SIGTERM)
+                self.assertEqual(running.result().code, 0)
+
+    def test_few_open_files_are_called_by_their_name(self):
+        result = self.shell('ulimit -n 16; exec "$@"', "train", "run.toml").result()
+        self.assert_says(result, 1, "16", "open at a time", "ulimit -n")
+
+
+class Quietly(ProcessTest):
+    """tools/setup.sh quietly: what `make train` says while it builds."""
+
+    def quietly(self, *command):
+        return self.start([SOURCE / "tools/setup.sh", "quietly", "Building", *command],
+                          env={"ORTHANT_SETUP_LOG": str(self.folder / "log")}).result()
+
+    def test_what_takes_no_time_says_nothing(self):
+        result = self.quietly("echo", "Re-checking globbed directories...")
+        self.assertEqual((result.code, result.out, result.err), (0, "", ""), result)
+
+    def test_what_takes_long_says_so(self):
+        result = self.quietly("sleep", "3")
+        self.assertEqual(result.code, 0, result)
+        self.assertRegex(result.out, r"^Building \.\.\.\nBuilding: done, [345]s\n$")
+
+    def test_what_fails_is_shown(self):
+        result = self.quietly("sh", "-c", "echo no such compiler; exit 3")
+        self.assertEqual(result.code, 3, result)
+        self.assertIn("no such compiler", result.err)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

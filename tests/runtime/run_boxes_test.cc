@@ -1,0 +1,61 @@
+// What the boxes of a run say, from real plans and data.
+#include "runtime/run_boxes.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/tiny_run.h"
+
+namespace orthant {
+namespace {
+
+TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
+  Config config;
+  EXPECT_EQ(describe_tokenizer(config), "byte tokenizer");
+  config.data.tokenizer = "train:8000";
+  EXPECT_EQ(describe_tokenizer(config), "tokenizer of 8000 pieces, trained on it");
+  config.data.tokenizer = "models/jargon.model";
+  EXPECT_EQ(describe_tokenizer(config), "tokenizer jargon.model");
+}
+
+TEST(RunBoxes, Banner) {
+  const TinyRun run;
+  const Banner two = banner_of(run.plan(2), run.data(), {.memory_warning = "scarce"});
+  EXPECT_EQ(two.mesh, "data 2");
+  EXPECT_EQ(two.transport, "gloo");
+  EXPECT_EQ(two.memory_warning, "scarce");
+  EXPECT_EQ(two.tokens, 12 * 7 * 16);
+  EXPECT_TRUE(two.data.ends_with(" training tokens, byte tokenizer")) << two.data;
+  EXPECT_EQ(banner_of(run.plan(1), run.data(), {}).transport, "");
+}
+
+TEST(RunBoxes, SummaryOfStepsAndValidations) {
+  const TinyRun run;
+  const Plan plan = run.plan(2);
+  const auto step = [](int64_t number, double loss, double seconds) {
+    StepMetrics m;
+    m.step = number, m.loss = loss, m.step_seconds = seconds, m.tokens_per_second = 100 / seconds;
+    m.communication_seconds = seconds / 4, m.peak_memory_bytes = number;
+    return m;
+  };
+  const std::vector<StepMetrics> steps = {step(1, 5, 1), step(2, 4, 3), step(3, 3, 2)};
+  const std::vector<ValidationMetrics> validations = {{1, 4.5, 2.0}, {2, 3.5, 1.5}, {3, 3.75, 1.75}};
+  const Summary s = summary_of(plan, steps, validations);
+  EXPECT_EQ(s.steps, 3);
+  EXPECT_EQ(s.first_loss, 5);
+  EXPECT_EQ(s.last_loss, 3);
+  EXPECT_EQ(s.step_seconds_median, 2);
+  EXPECT_EQ(s.tokens_per_second_median, 50);
+  EXPECT_DOUBLE_EQ(s.communication_share, 0.25);
+  EXPECT_EQ(s.best_validation_step, 2);
+  EXPECT_EQ(s.best_bits_per_byte, 1.5);
+  EXPECT_EQ(s.peak_memory_bytes, 3);
+  EXPECT_EQ(s.memory_expected_bytes, plan.largest_memory_bytes());
+  const Summary none = summary_of(plan, {}, {});
+  EXPECT_EQ(none.steps, 0);
+  EXPECT_EQ(none.best_validation_step, 0);
+}
+
+}  // namespace
+}  // namespace orthant
