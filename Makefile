@@ -28,7 +28,7 @@ build: setup ## build/orthant and the tests' programs
 	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs))
 
 train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RUN=run.toml for another run, ARGS='...'
-	@ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant
+	@$(setup) quietly 'Building $(BUILD)/orthant' ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant
 	@$(BUILD)/orthant train $(or $(RUN),examples/jargon.toml) $(if $(DATA),--data.path '$(DATA)' --job.dump_folder 'runs/$(notdir $(basename $(DATA)))') $(ARGS)
 
 test: build $(BUILD)/setup/test_python ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest

@@ -5,7 +5,8 @@
 #   tools/setup.sh torch FILE        finds or installs libtorch; writes the directory of the torch wheel to FILE
 #   tools/setup.sh test_python FILE  puts tests/python-packages.txt into .venv and touches FILE; without a network it goes on
 #   tools/setup.sh jobs              prints how many compile jobs this machine has cores and memory for
-#   tools/setup.sh quietly TEXT CMD  runs CMD with one line of progress; its output is shown only if it fails
+#   tools/setup.sh quietly TEXT CMD  runs CMD with one line of progress, and none if it takes no more than two seconds; its
+#                                    output is shown only if it fails
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -21,7 +22,8 @@ fail() {
   exit 1
 }
 
-# Runs a command with its output in build/setup/log: one line that lives on a terminal, the log's end on failure.
+# Runs a command with its output in build/setup/log: one line that lives on a terminal, the log's end on failure. What is
+# over within two seconds is not worth a line.
 quietly() {
   text=$1
   shift
@@ -31,13 +33,16 @@ quietly() {
   "$@" >"$log" 2>&1 &
   job=$!
   trap 'kill $job 2>/dev/null || true; exit 130' INT TERM
-  [ -t 1 ] || printf '%s ...\n' "$text"
   ticks=0
   while kill -0 $job 2>/dev/null; do
     ticks=$((ticks + 1))
-    if [ -t 1 ]; then
+    if [ $ticks -le 10 ]; then
+      :
+    elif [ -t 1 ]; then
       last=$(tail -n 1 "$log" 2>/dev/null | tr -d '\r\033' | cut -c 1-60)
       printf '\r\033[K%s  %ds  %s' "$text" $(($(date +%s) - started)) "$last"
+    elif [ $ticks -eq 11 ]; then
+      printf '%s ...\n' "$text"
     elif [ $((ticks % 150)) -eq 0 ]; then
       printf '%s ... %ds\n' "$text" $(($(date +%s) - started))
     fi
@@ -45,6 +50,7 @@ quietly() {
   done
   trap - INT TERM
   if wait $job; then
+    [ $ticks -gt 10 ] || return 0
     if [ -t 1 ]; then printf '\r\033[K'; fi
     printf '%s: done, %ds\n' "$text" $(($(date +%s) - started))
   else
@@ -180,5 +186,5 @@ jobs() {
 command=${1-}
 case $command in
   packages | torch | test_python | jobs | quietly) shift; "$command" "$@" ;;
-  *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac
