@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -10,22 +9,10 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "data/indexed_dataset.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
-
-class Folder {
- public:
-  explicit Folder(const std::string& name) : path_(std::filesystem::path(testing::TempDir()) / name) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 template <typename Action>
 std::string printed_by(Action action) {
@@ -38,9 +25,9 @@ std::string printed_by(Action action) {
 }
 
 TEST(Tokenize, WritesADatasetAndSaysHowToUseIt) {
-  const Folder folder("orthant_tokenize_test");
-  std::ofstream(folder / "a.txt") << "ab\n";
-  std::ofstream(folder / "b.txt") << "c\n<|endoftext|>\nd\n";
+  const TempFolder folder;
+  spill(folder / "a.txt", "ab\n");
+  spill(folder / "b.txt", "c\n<|endoftext|>\nd\n");
   const std::string prefix = folder / "out/both";
   const std::string text =
       printed_by([&] { EXPECT_EQ(tokenize({.inputs = {folder / "*.txt"}, .output = prefix + ".bin"}), kDone); });
@@ -53,9 +40,9 @@ TEST(Tokenize, WritesADatasetAndSaysHowToUseIt) {
 }
 
 TEST(Tokenize, RefusesWhatIsNotThere) {
-  const Folder folder("orthant_tokenize_test");
+  const TempFolder folder;
   EXPECT_THROW(tokenize({.inputs = {folder / "none.txt"}, .output = folder / "out"}), ConfigError);
-  std::ofstream(folder / "a.txt") << "ab\n";
+  spill(folder / "a.txt", "ab\n");
   EXPECT_THROW(tokenize({.inputs = {folder / "a.txt"}, .output = folder / "out/"}), ConfigError);
   EXPECT_THROW(tokenize({.inputs = {folder / "a.txt"}, .output = folder / "out", .tokenizer = "word"}), ConfigError);
   EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));

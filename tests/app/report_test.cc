@@ -4,15 +4,13 @@
 #include "base/errors.h"
 #include "runtime/metrics.h"
 #include "tests/app/html_balance.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
 namespace orthant {
@@ -22,16 +20,9 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 class ReportFolder : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("report_{}_{}", info->name(), ::getpid());
-    std::filesystem::create_directories(folder_ / "tb");
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  void SetUp() override { std::filesystem::create_directories(folder_ / "tb"); }
 
-  void put(const std::string& name, const std::string& text) const {
-    std::ofstream(folder_ / name, std::ios::binary) << text;
-  }
+  void put(const std::string& name, const std::string& text) const { spill(folder_ / name, text); }
   void put_metrics(int64_t steps) const {
     MetricsWriter writer(folder_ / "metrics.jsonl");
     for (int64_t step = 1; step <= steps; ++step) {
@@ -64,25 +55,17 @@ class ReportFolder : public testing::Test {
     put("tb/events.out.tfevents.1700000000.host.1.0", "");
     put("tb/events.out.tfevents.1600000000.host.1.0", "");
   }
-  std::string page() const {
-    std::ifstream in(write_report(folder_), std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
+  std::string page() const { return slurp(write_report(folder_.path())); }
   std::string message() const {
-    try {
-      write_report(folder_);
-    } catch (const DataError& error) {
-      return error.what();
-    }
-    return "no DataError";
+    return message_of<DataError>([&] { write_report(folder_.path()); });
   }
 
-  std::filesystem::path folder_;
+  TempFolder folder_;
 };
 
 TEST_F(ReportFolder, WholeRunHasEverySection) {
   put_everything();
-  EXPECT_EQ(write_report(folder_), (folder_ / "report.html").string());
+  EXPECT_EQ(write_report(folder_.path()), folder_ / "report.html");
   const std::string html = page();
   for (const char* id : {"loss", "sample", "rate", "norm", "throughput", "time", "communication", "calls", "memory",
                          "schedule", "validation", "config"}) {
@@ -141,7 +124,7 @@ TEST_F(ReportFolder, DamagedOptionalFilesAreNamed) {
   put("plan.json", "{\"mesh\": ");
   put("config.toml", "[model]\nnum_hidden_layer = 3\n");
   const std::string html = page();
-  EXPECT_NE(html.find("Left out: " + escape((folder_ / "plan.json").string())), std::string::npos);
+  EXPECT_NE(html.find("Left out: " + escape(folder_ / "plan.json")), std::string::npos);
   EXPECT_NE(html.find("num_hidden_layer"), std::string::npos);
   put("plan.json", R"({"mesh": [{"axis": 3}], "per_rank": [1, 2]})");
   EXPECT_NE(page().find("Left out: "), std::string::npos);
@@ -149,15 +132,15 @@ TEST_F(ReportFolder, DamagedOptionalFilesAreNamed) {
 
 TEST_F(ReportFolder, WithoutMetricsItSaysWhatAndWhere) {
   EXPECT_EQ(message(),
-            folder_.string() + " is not a run folder: it has no metrics.jsonl; give the job.dump_folder of a run");
+            folder_.path() + " is not a run folder: it has no metrics.jsonl; give the job.dump_folder of a run");
   put("metrics.jsonl", to_json_line(ValidationMetrics{1, 2, 3}) + "{\"step\": 2}\n");
-  EXPECT_EQ(message(), (folder_ / "metrics.jsonl").string() + ":2: no field \"loss\"");
+  EXPECT_EQ(message(), (folder_ / "metrics.jsonl") + ":2: no field \"loss\"");
 }
 
 TEST_F(ReportFolder, UnwritablePageIsNamed) {
   put_metrics(1);
   std::filesystem::create_directories(folder_ / "report.html");
-  EXPECT_EQ(message(), "cannot write " + (folder_ / "report.html").string() + ": Is a directory");
+  EXPECT_EQ(message(), "cannot write " + (folder_ / "report.html") + ": Is a directory");
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ TEST(SentencePiece, ADamagedModelIsTrainedAgain) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(train_sentencepiece(300, folder / "work", files), path);
   EXPECT_TRUE(says(testing::internal::GetCapturedStderr(), {"note: " + path + " is damaged", "made again"}));
-  EXPECT_EQ(slurp(path), whole);
+  EXPECT_TRUE(slurp(path) == whole);
 }
 
 TEST(SentencePiece, SavesWhatHuggingFaceReadsForPlainModelsOnly) {

@@ -1,15 +1,12 @@
 #include "runtime/metrics.h"
 
 #include "base/errors.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <random>
 
@@ -18,22 +15,11 @@ namespace {
 
 class MetricsFile : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / fmt::format("metrics_{}_{}", info->name(), ::getpid());
-    std::filesystem::create_directories(folder_);
-    path_ = folder_ / "metrics.jsonl";
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string content() const { return slurp(path_); }
+  void put(const std::string& text) const { spill(path_, text); }
 
-  std::string content() const {
-    std::ifstream in(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  void put(const std::string& text) const { std::ofstream(path_, std::ios::binary) << text; }
-
-  std::filesystem::path folder_;
-  std::string path_;
+  TempFolder folder_;
+  std::string path_ = folder_ / "metrics.jsonl";
 };
 
 StepMetrics some_step(int64_t step) {
@@ -50,16 +36,6 @@ StepMetrics some_step(int64_t step) {
           .communication_bytes = 4096,
           .communication_calls = 3,
           .data_seconds = 0.001};
-}
-
-template <typename Function>
-std::string message_of(Function function) {
-  try {
-    function();
-  } catch (const DataError& error) {
-    return error.what();
-  }
-  return "no DataError";
 }
 
 TEST_F(MetricsFile, LineHasTheDocumentedFields) {
@@ -153,7 +129,7 @@ TEST_F(MetricsFile, FreshRunStartsEmptyAndResumeWithoutFileStartsOne) {
 
 TEST_F(MetricsFile, ResumeRefusesADamagedHistory) {
   put(to_json_line(some_step(1)) + "rubbish\n" + to_json_line(some_step(3)));
-  EXPECT_EQ(message_of([&] { MetricsWriter(path_, 3); }).find(path_ + ":2: "), 0u);
+  EXPECT_EQ(message_of<DataError>([&] { MetricsWriter(path_, 3); }).find(path_ + ":2: "), 0u);
   EXPECT_EQ(read_metrics((put(to_json_line(some_step(1))), path_)).steps.size(), 1u);
 }
 
@@ -161,7 +137,7 @@ TEST_F(MetricsFile, DamageIsNamedWithFileAndLine) {
   const std::string first = to_json_line(some_step(1));
   const auto after_first = [&](const std::string& line) {
     put(first + line + "\n");
-    return message_of([&] { read_metrics(path_); });
+    return message_of<DataError>([&] { read_metrics(path_); });
   };
   EXPECT_EQ(after_first("[1]"), path_ + ":2: expected one object");
   EXPECT_EQ(after_first(R"({"step": 2})"), path_ + ":2: no field \"loss\"");
@@ -170,14 +146,14 @@ TEST_F(MetricsFile, DamageIsNamedWithFileAndLine) {
   EXPECT_EQ(after_first(R"({"step": 2.5, "loss": 1})"), path_ + ":2: \"step\" is 2.5, not an integer");
   EXPECT_EQ(after_first(first.substr(0, first.size() - 1)), path_ + ":2: step 1 comes after step 1");
   EXPECT_EQ(after_first("{\"step\": 2, \"lo").find(path_ + ":2: "), 0u);
-  EXPECT_EQ(after_first(to_json_line(some_step(2)).substr(0, to_json_line(some_step(2)).size() - 1)), "no DataError");
-  EXPECT_EQ(message_of([] { read_metrics("/nowhere/metrics.jsonl"); }),
+  EXPECT_EQ(after_first(to_json_line(some_step(2)).substr(0, to_json_line(some_step(2)).size() - 1)), "");
+  EXPECT_EQ(message_of<DataError>([] { read_metrics("/nowhere/metrics.jsonl"); }),
             "cannot read /nowhere/metrics.jsonl: No such file or directory");
 }
 
 TEST_F(MetricsFile, FullDiskIsAClearError) {
   MetricsWriter writer("/dev/full");
-  EXPECT_EQ(message_of([&] { writer.write(some_step(1)); }),
+  EXPECT_EQ(message_of<DataError>([&] { writer.write(some_step(1)); }),
             "cannot write /dev/full: No space left on device; make room there, or choose another job.dump_folder");
 }
 

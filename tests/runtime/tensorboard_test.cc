@@ -1,10 +1,10 @@
 #include "runtime/tensorboard.h"
 
 #include "base/errors.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -109,12 +109,6 @@ std::map<std::string, float> scalars_of(const std::string& event) {
   return out;
 }
 
-struct TemporaryFolder {
-  TemporaryFolder() : path(std::filesystem::temp_directory_path() / fmt::format("tensorboard_{}", ::getpid())) {}
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
-
 TEST(TensorBoard, Crc32c) {
   EXPECT_EQ(crc32c("123456789"), 0xe3069283u);
   EXPECT_EQ(crc32c(""), 0u);
@@ -143,10 +137,10 @@ TEST(TensorBoard, GoldenBytes) {
 }
 
 TEST(TensorBoard, FileReadsBack) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   std::string path;
   {
-    TensorBoardWriter writer(folder.path / "tb");
+    TensorBoardWriter writer(folder / "tb");
     path = writer.path();
     writer.write_text("config", "    [training]\n    steps = 300");
     writer.write(StepMetrics{.step = 300,
@@ -186,9 +180,9 @@ TEST(TensorBoard, FileReadsBack) {
 }
 
 TEST(TensorBoard, ResumeWithdrawsLaterStepsInAFileOfItsOwn) {
-  const TemporaryFolder folder;
-  const TensorBoardWriter first(folder.path);
-  const TensorBoardWriter second(folder.path, 100);
+  const TempFolder folder;
+  const TensorBoardWriter first(folder.path());
+  const TensorBoardWriter second(folder.path(), 100);
   EXPECT_NE(first.path(), second.path());
   const auto events = read_records(second.path());
   ASSERT_EQ(events.size(), 2u);
@@ -197,10 +191,10 @@ TEST(TensorBoard, ResumeWithdrawsLaterStepsInAFileOfItsOwn) {
 }
 
 TEST(TensorBoard, DamageIsSeenByTheReader) {
-  const TemporaryFolder folder;
+  const TempFolder folder;
   std::string path;
   {
-    const TensorBoardWriter writer(folder.path);
+    const TensorBoardWriter writer(folder.path());
     path = writer.path();
   }
   std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(14).put('x');
@@ -208,12 +202,8 @@ TEST(TensorBoard, DamageIsSeenByTheReader) {
 }
 
 TEST(TensorBoard, FolderThatCannotBeMadeIsNamed) {
-  try {
-    TensorBoardWriter("/dev/null/tb");
-    FAIL();
-  } catch (const DataError& error) {
-    EXPECT_EQ(std::string(error.what()), "cannot make the folder /dev/null/tb: Not a directory");
-  }
+  EXPECT_EQ(message_of<DataError>([] { TensorBoardWriter("/dev/null/tb"); }),
+            "cannot make the folder /dev/null/tb: Not a directory");
 }
 
 }  // namespace
