@@ -4,8 +4,9 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_directory.h"
+#include "runtime/progress.h"
+#include "runtime/sample.h"
 #include "runtime/snapshot.h"
-#include "runtime/trainer.h"
 
 #include <unistd.h>
 
@@ -50,12 +51,17 @@ int generate(const GenerateArguments& arguments) {
     }
   }
   const Transformer model(architecture, weights, fused_primitives(), {});
-  const std::string text =
+  const GeneratedText made =
       generate_text(model, *tokenizer, arguments.prompt, arguments.max_new_tokens,
                     {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)});
-  const std::string all = arguments.prompt + text + "\n";
+  const std::string all = arguments.prompt + made.text + "\n";
   // A terminal would obey what a young model happens to say; a file gets every byte.
   fmt::print("{}", isatty(STDOUT_FILENO) == 1 ? visible_text(all) : all);
+  if (made.out_of_positions) {
+    std::fflush(stdout);
+    fmt::print(stderr, "note: the text ends where the model's positions do, max_position_embeddings = {}\n",
+               config.max_position_embeddings);
+  }
   return kDone;
 }
 

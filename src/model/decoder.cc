@@ -101,20 +101,22 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
   return order[kept - 1];
 }
 
-std::vector<int64_t> generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
-                                     const Sampling& sampling, int64_t end_of_text) {
+Generated generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
+                          const Sampling& sampling, int64_t end_of_text) {
   Decoder decoder(model);
-  std::vector<int64_t> made;
+  Generated made;
+  auto& tokens = made.tokens;
   std::vector<int64_t> next(prompt.begin(), prompt.end());
-  while (static_cast<int64_t>(made.size()) < max_new_tokens) {
+  while (static_cast<int64_t>(tokens.size()) < max_new_tokens) {
     if (decoder.length() + static_cast<int64_t>(next.size()) > model.architecture().max_position_embeddings) {
-      if (made.empty()) decoder.advance(next);  // says that the prompt is too long
+      if (tokens.empty()) decoder.advance(next);  // says that the prompt is too long
+      made.out_of_positions = true;
       break;
     }
     const at::Tensor logits = decoder.advance(next);
-    const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(made.size()));
+    const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(tokens.size()));
     if (token == end_of_text) break;
-    made.push_back(token);
+    tokens.push_back(token);
     next = {token};
   }
   return made;

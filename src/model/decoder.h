@@ -35,8 +35,13 @@ struct Sampling {
 /// Draws the index-th token of a text: a function of logits, seed and index alone.
 int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index);
 
+struct Generated {
+  std::vector<int64_t> tokens;
+  bool out_of_positions = false;  // it ended because the model has no position left
+};
+
 /// Continues the prompt (at least one token) by at most max_new_tokens, until end_of_text or the last position.
-std::vector<int64_t> generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
-                                     const Sampling& sampling, int64_t end_of_text);
+Generated generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
+                          const Sampling& sampling, int64_t end_of_text);
 
 }  // namespace orthant

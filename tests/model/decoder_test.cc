@@ -165,7 +165,7 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());
   const std::vector<int64_t> prompt = {1, 2, 3};
   auto text = [&](uint64_t seed, int64_t end = -1) {
-    return generate_tokens(model.transformer, prompt, 30, {.temperature = 1, .top_p = 1, .seed = seed}, end);
+    return generate_tokens(model.transformer, prompt, 30, {.temperature = 1, .top_p = 1, .seed = seed}, end).tokens;
   };
   const auto one = text(5);
   EXPECT_EQ(one.size(), 30u);
@@ -177,7 +177,9 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   EXPECT_EQ(ended, std::vector<int64_t>(one.begin(), first));
   // No further than the last position: 64 tokens with the prompt, and one that needs no position of its own.
   const auto long_text = generate_tokens(model.transformer, prompt, 1000, {.temperature = 0}, -1);
-  EXPECT_EQ(long_text.size(), 64u - 3u + 1u);
+  EXPECT_EQ(long_text.tokens.size(), 64u - 3u + 1u);
+  EXPECT_TRUE(long_text.out_of_positions);
+  EXPECT_FALSE(generate_tokens(model.transformer, prompt, 62, {.temperature = 0}, -1).out_of_positions);
   EXPECT_THROW(generate_tokens(model.transformer, some_tokens(65, 37), 1, {}, -1), ConfigError);
 }
 
