@@ -54,10 +54,6 @@ std::string dim(const std::string& text, const TerminalStyle& style) {
   return style.color ? "\x1b[2m" + text + "\x1b[0m" : text;
 }
 
-std::string plural(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
-}
-
 bool known(double value) { return std::isfinite(value) && value != 0; }
 
 struct Pieces {
@@ -133,12 +129,12 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("model", {b.model});
   add("parameters", {or_nothing(b.parameters > 0, grouped(b.parameters))});
   add("data", {b.data});
-  add("this run", {or_nothing(b.steps > 0, plural(b.steps, "step")),
+  add("this run", {or_nothing(b.steps > 0, counted(b.steps, "step")),
                    or_nothing(b.tokens > 0, human_count(static_cast<double>(b.tokens)) + " tokens"),
                    or_nothing(b.epochs > 0, fmt::format("{:.2f} epochs", b.epochs))});
   add("batch", {b.batch});
-  add("mesh", {b.mesh, or_nothing(b.ranks > 0, plural(b.ranks, "rank"))});
-  add("device", {b.device, or_nothing(b.threads_per_rank > 0, plural(b.threads_per_rank, "thread") + " a rank"),
+  add("mesh", {b.mesh, or_nothing(b.ranks > 0, counted(b.ranks, "rank"))});
+  add("device", {b.device, or_nothing(b.threads_per_rank > 0, counted(b.threads_per_rank, "thread") + " a rank"),
                  or_nothing(!b.transport.empty(), b.transport + " transport")});
   add("memory", {or_nothing(b.memory_expected_bytes > 0, human_bytes(static_cast<double>(b.memory_expected_bytes)) +
                                                              " expected on the largest rank")});
@@ -149,7 +145,7 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
 }
 
 std::string summary(const Summary& s, const TerminalStyle& style) {
-  const std::string title = s.steps > 0 ? fmt::format("{} in {}", plural(s.steps, "step"), human_seconds(s.seconds))
+  const std::string title = s.steps > 0 ? fmt::format("{} in {}", counted(s.steps, "step"), human_seconds(s.seconds))
                                         : std::string("no step was left to do");
   std::string out = box(title, summary_rows(s), style);
   const std::array<std::pair<const char*, const std::string*>, 2> commands = {

@@ -2,11 +2,9 @@
 #include "app/run_setup.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -15,32 +13,17 @@
 #include "comm/thread_ranks.h"
 #include "data/folder_lock.h"
 #include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
 
 namespace orthant {
 namespace {
 
 class RunSetup : public testing::Test {
  protected:
-  RunSetup() {
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_ / "hf");
-  }
-  ~RunSetup() override { std::filesystem::remove_all(folder_); }
+  RunSetup() { std::filesystem::create_directories(folder_ / "hf"); }
 
-  std::string write(const std::string& name, const std::string& text) {
-    std::ofstream(folder_ / name) << text;
-    return (folder_ / name).string();
-  }
-  static std::string message_of(const std::function<void()>& fn) {
-    try {
-      fn();
-    } catch (const ConfigError& error) {
-      return error.what();
-    }
-    return "no error";
-  }
-  const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / fmt::format("orthant-run-setup-{}", getpid());
+  std::string write(const std::string& name, const std::string& text) { return folder_.write(name, text); }
+  const TempFolder folder_;
 };
 
 TEST_F(RunSetup, ModelFromIsNotContradicted) {
@@ -53,7 +36,7 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
   theirs.vocab_size = 257;
   theirs.rms_norm_eps = 1e-6;
   write("hf/config.json", config_json(theirs));
-  const std::string from = "model.from=" + (folder_ / "hf").string();
+  const std::string from = "model.from=" + (folder_ / "hf");
   const auto load = [&](const std::string& text, std::vector<std::string> overrides) {
     overrides.push_back(from);
     RunFileArguments arguments;
@@ -68,33 +51,33 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
   EXPECT_EQ(load("[model]\nhidden_size = 64\nhead_dim = 0\nvocab_size = 0\nrms_norm_eps = 1e-6", {}), taken);
   EXPECT_EQ(load(print_config(taken), {}), taken);
 
-  const std::string source = "(" + (folder_ / "hf/config.json").string() + ")";
-  EXPECT_TRUE(says(message_of([&] { load("[model]\nhidden_size = 128", {}); }),
+  const std::string source = "(" + (folder_ / "hf/config.json") + ")";
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("[model]\nhidden_size = 128", {}); }),
                    {"model.hidden_size = 128 (", "run.toml:2), but model.hidden_size = 64 " + source, "leave it out"}));
-  EXPECT_TRUE(says(message_of([&] { load("[model]\nhidden_size = 64", {"--model.num_hidden_layers=3"}); }),
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("[model]\nhidden_size = 64", {"--model.num_hidden_layers=3"}); }),
                    {"model.num_hidden_layers = 3 (command line), but model.num_hidden_layers = 2 " + source}));
-  EXPECT_TRUE(says(message_of([&] { load("", {"model.tie_word_embeddings=true"}); }),
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.tie_word_embeddings=true"}); }),
                    {"model.tie_word_embeddings = true (command line), but model.tie_word_embeddings = false"}));
 }
 
 TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {
   Config config;
-  config.job.dump_folder = (folder_ / "run").string();
+  config.job.dump_folder = folder_ / "run";
   config.data.path = {write("one.txt", "a single line of a few words, and no more\n")};
   config.training.seq_len = 8;
-  EXPECT_TRUE(says(message_of([&] { open_run_data(config, {}); }),
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { open_run_data(config, {}); }),
                    {"data.validation = 0.05 (default) holds nothing out", "one.txt is a single document",
                     "validation.freq = 0"}));
   config.validation.freq = 0;
-  EXPECT_EQ(message_of([&] { EXPECT_FALSE(open_run_data(config, {}).held_out); }), "no error");
+  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_FALSE(open_run_data(config, {}).held_out); }), "");
   config.validation.freq = 5;
   config.data.path = {write("three.txt", "a first line of a few words\nand another one\nand the last\n")};
-  EXPECT_EQ(message_of([&] { EXPECT_TRUE(open_run_data(config, {}).held_out); }), "no error");
+  EXPECT_EQ(message_of<ConfigError>([&] { EXPECT_TRUE(open_run_data(config, {}).held_out); }), "");
 }
 
 TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
   Config config;
-  config.job.dump_folder = (folder_ / "run").string();
+  config.job.dump_folder = folder_ / "run";
   config.data.path = {write("text.txt", "a few words\n")};
   config.data.tokenizer = "train:8000";
   EXPECT_EQ(facts_before_data(config).vocab_size, 8000);
@@ -103,14 +86,14 @@ TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
   EXPECT_EQ(facts_before_data(config).vocab_size, 257);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
   config.data.path = {"nowhere.txt"};
-  EXPECT_TRUE(says(message_of([&] { facts_before_data(config); }), {"data.path", "nowhere.txt"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_before_data(config); }), {"data.path", "nowhere.txt"}));
 }
 
 TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
   const Config config;
-  EXPECT_EQ(message_of([&] { require_memory({}, config); }), "no error");
-  EXPECT_EQ(message_of([&] { require_memory({.warning = "scarce"}, config); }), "no error");
-  EXPECT_TRUE(says(message_of([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
+  EXPECT_EQ(message_of<ConfigError>([&] { require_memory({}, config); }), "");
+  EXPECT_EQ(message_of<ConfigError>([&] { require_memory({.warning = "scarce"}, config); }), "");
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
                    {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
                     "activation_checkpoint.mode"}));
 }
@@ -118,7 +101,7 @@ TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
   const std::string text = "a first line of a few words\nand another one\nand the last\n";
   const std::string file = write("text.txt", text);
-  const std::string dumps[] = {(folder_ / "run").string(), (folder_ / "held-up").string()};
+  const std::string dumps[] = {folder_ / "run", folder_ / "held-up"};
   auto lock = std::make_unique<FolderLock>(dumps[1] + "/data");  // rank 1 waits for it
   std::atomic<bool> released = false;
   std::thread holder([&] {

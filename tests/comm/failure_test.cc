@@ -19,15 +19,6 @@ namespace {
 const Axes kData = {"data"};
 Mesh line(int n) { return Mesh({{"data", n}}); }
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no exception";
-}
-
 TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   // Long timeouts: only being broken off can end this test soon.
   const CommOptions patient{.timeout_s = 500};
@@ -93,7 +84,7 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(line(2), rank, rendezvous, {.timeout_s = 0.5});
                            at::Tensor tensor = at::ones({4});
-                           if (rank == 0) message = message_of([&] { comm.recv(tensor, kData, 1).wait(); });
+                           if (rank == 0) message = message_of<std::exception>([&] { comm.recv(tensor, kData, 1).wait(); });
                            if (rank == 0) throw CommError(message);
                            comm.prepare(kData);
                            comm.recv(tensor, kData, 0, 5).wait();  // each waits for the other
@@ -105,7 +96,7 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
 TEST(Failure, RanksThatDoNotComeAreNamed) {
   std::string message;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
-    if (rank == 0) message = message_of([&] { Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 0.2}); });
+    if (rank == 0) message = message_of<std::exception>([&] { Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 0.2}); });
   });
   EXPECT_TRUE(says(message, {"of 3 ranks, 1, 2 did not come"}));
 }

@@ -19,15 +19,6 @@
 namespace orthant {
 namespace {
 
-std::string message_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Rendezvous, APortInUse) {
   const Store holder = Store::serve(0, 5);
   const Launch launch{.launcher = "environment",
@@ -36,7 +27,7 @@ TEST(Rendezvous, APortInUse) {
                       .local_size = 2,
                       .address = "127.0.0.1",
                       .port = holder.port()};
-  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 5); }),
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 5); }),
                    {fmt::format("port {} of this machine is in use", holder.port()), "MASTER_PORT"}));
 }
 
@@ -49,7 +40,7 @@ TEST(Rendezvous, NobodyAnswers) {
                       .local_size = 2,
                       .address = "127.0.0.1",
                       .port = free_port};
-  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }),
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }),
                    {fmt::format("nobody answered at 127.0.0.1:{}", free_port), "MASTER_ADDR"}));
 }
 
@@ -61,7 +52,7 @@ TEST(Rendezvous, AHostThatDoesNotExist) {
                       .local_size = 2,
                       .address = "no-such-host.invalid",
                       .port = 29500};
-  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 0.3); }), {"nobody answered at no-such-host.invalid:29500"}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }), {"nobody answered at no-such-host.invalid:29500"}));
 }
 
 TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
@@ -72,7 +63,7 @@ TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
                       .address = "127.0.0.1",
                       .port = 29500,
                       .interface_name = "nosuch0"};
-  EXPECT_TRUE(says(message_of([&] { (void)connect(launch, 1); }), {"GLOO_SOCKET_IFNAME = nosuch0"}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 1); }), {"GLOO_SOCKET_IFNAME = nosuch0"}));
 }
 
 TEST(Rendezvous, InAFileAndAtRankZero) {
@@ -156,14 +147,14 @@ TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
 }
 
 TEST_F(MeetingInAFile, RanksThatDoNotComeLeaveNothing) {
-  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file(path_, 0), 0.1); }), {"1 of 2 ranks came", path_}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 0), 0.1); }), {"1 of 2 ranks came", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
-  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not come", path_}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not come", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
 }
 
 TEST_F(MeetingInAFile, AFolderThatDoesNotExist) {
-  EXPECT_TRUE(says(message_of([&] { (void)connect(in_file((folder_ / "none/meeting").string(), 0), 0.1); }),
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file((folder_ / "none/meeting").string(), 0), 0.1); }),
                    {"cannot meet in", "No such file", "TMPDIR"}));
 }
 
@@ -174,7 +165,7 @@ TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
   std::vector<std::string> messages;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
     const std::string message =
-        message_of([&] { check_agreement(rendezvous, rank == 2 ? "seed = 7\nsteps = 301\n" : text); });
+        message_of<Error>([&] { check_agreement(rendezvous, rank == 2 ? "seed = 7\nsteps = 301\n" : text); });
     const std::lock_guard lock(mutex);
     messages.push_back(message);
   });
@@ -186,7 +177,7 @@ TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
 TEST(Rendezvous, WorldSizesThatDiffer) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) rendezvous.world_size = 4;
-    EXPECT_TRUE(says(message_of([&] { check_agreement(rendezvous, "x"); }),
+    EXPECT_TRUE(says(message_of<Error>([&] { check_agreement(rendezvous, "x"); }),
                      {"`world size 2` on rank 0, but `world size 4` on rank 1"}));
   });
 }
@@ -194,7 +185,7 @@ TEST(Rendezvous, WorldSizesThatDiffer) {
 TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) return;
-    EXPECT_TRUE(says(message_of([&] { check_agreement(rendezvous, "x", 0.2); }), {"rank 0: rank 1 of 2 did not come"}));
+    EXPECT_TRUE(says(message_of<Error>([&] { check_agreement(rendezvous, "x", 0.2); }), {"rank 0: rank 1 of 2 did not come"}));
   });
 }
 
