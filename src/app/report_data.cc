@@ -49,13 +49,15 @@ void add_config_facts(const Config& config, ReportData& data) {
   data.description = config.job.description;
   const ModelConfig& model = config.model;
   data.facts.emplace_back(
-      "Model", fmt::format("{}, {} layers, hidden {}, {} heads ({} key-value), sequences of {} tokens",
-                           model.architecture, model.num_hidden_layers, model.hidden_size, model.num_attention_heads,
-                           model.num_key_value_heads, config.training.seq_len));
+      "Model", fmt::format("{}, {}, hidden {}, {} ({} key-value), sequences of {}", model.architecture,
+                           counted(model.num_hidden_layers, "layer"), model.hidden_size,
+                           counted(model.num_attention_heads, "head"), model.num_key_value_heads,
+                           counted(config.training.seq_len, "token")));
   data.facts.emplace_back("Data", fmt::format("{}; tokenizer {}", join(config.data.path, ", "), config.data.tokenizer));
-  data.facts.emplace_back("Batch", fmt::format("{} sequences a step, microbatches of {}: {} tokens",
-                                               config.training.global_batch_size, config.training.local_batch_size,
-                                               grouped(config.training.global_batch_size * config.training.seq_len)));
+  data.facts.emplace_back("Batch", fmt::format("{} a step, microbatches of {}: {}",
+                                               counted(config.training.global_batch_size, "sequence"),
+                                               config.training.local_batch_size,
+                                               counted(config.training.global_batch_size * config.training.seq_len, "token")));
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
 

@@ -4,6 +4,7 @@
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
+#include "base/text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -44,8 +45,8 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
     return fmt::format("  {:<12} {:.2e}  of {:.1e}   {}\n", what, error, bound, where);
   };
   std::string out =
-      fmt::format("{} against one device, {}, {} steps: largest relative errors, of what rounding explains\n",
-                  plan.mesh_text(), plan.config.training.dtype, report.steps);
+      fmt::format("{} against one device, {}, {}: largest relative errors, of what rounding explains\n",
+                  plan.mesh_text(), plan.config.training.dtype, counted(report.steps, "step"));
   out += line("loss", report.loss_error, report.loss_bound, fmt::format("{:.10g}", report.layout_loss));
   out += line("norm", report.norm_error, report.loss_bound, "");
   out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);

@@ -97,15 +97,15 @@ std::string explain(const Plan& plan) {
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;
   std::string out;
-  out += fmt::format("model    {} parameters in {} tensors; {} layers, hidden {}, {} heads ({} key-value), vocabulary {}\n",
-                     grouped(plan.num_parameters()), plan.parameters.size(), a.num_hidden_layers, a.hidden_size,
-                     a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
-  out += fmt::format("batch    {} sequences of {} tokens a step, microbatches of at most {}, {}\n", t.global_batch_size,
-                     t.seq_len, t.local_batch_size, t.dtype);
+  out += fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
+                     grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
+                     a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
+  out += fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
+                     counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
   const bool all_whole = std::all_of(plan.layouts.begin(), plan.layouts.end(), [](const Layout& layout) {
     return layout == whole(static_cast<int>(layout.split.size()));
   });
-  out += fmt::format("mesh     {}: {} rank{}{}\n", plan.mesh_text(), plan.mesh.size(), plan.mesh.size() == 1 ? "" : "s",
+  out += fmt::format("mesh     {}: {}{}\n", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
                      all_whole ? "; every rank holds every parameter whole" : "");
   out += "\nwho reads what, a step\n" + explain_shares(plan);
   out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";

@@ -9,8 +9,8 @@ namespace orthant {
 namespace {
 
 std::string describe_model(const Architecture& a) {
-  return fmt::format("llama, {} layers, hidden {}, {} heads ({} key-value), vocabulary {}", a.num_hidden_layers,
-                     a.hidden_size, a.num_attention_heads, a.num_key_value_heads, a.vocab_size);
+  return fmt::format("llama, {}, hidden {}, {} ({} key-value), vocabulary {}", counted(a.num_hidden_layers, "layer"),
+                     a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
 }
 
 std::string describe_data(const Config& config, const TrainingData& data) {
@@ -46,8 +46,8 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.epochs = static_cast<double>(c.training.steps * c.training.global_batch_size) /
              static_cast<double>(data.train.num_samples());
   b.steps = c.training.steps;
-  b.batch = fmt::format("{} sequences of {} tokens, microbatches of {}", c.training.global_batch_size, c.training.seq_len,
-                        c.training.local_batch_size);
+  b.batch = fmt::format("{} of {}, microbatches of {}", counted(c.training.global_batch_size, "sequence"),
+                        counted(c.training.seq_len, "token"), c.training.local_batch_size);
   b.ranks = plan.mesh.size();
   b.mesh = plan.mesh_text();
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
