@@ -2,46 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <numeric>
-#include <thread>
 
 #include "base/errors.h"
 #include "data/loader.h"
 #include "data/program.h"
-#include "tests/support/says.h"
-#include "tests/support/temp_folder.h"
+#include "tests/data/corpus_fixture.h"
 
 namespace orthant {
 namespace {
-
-std::string paragraphs(int count, char letter) {
-  std::string text;
-  for (int i = 0; i < count; ++i) text += fmt::format("{} {}\n\n", std::string(60, letter), i);
-  return text;
-}
-
-std::vector<int32_t> all_tokens(const IndexedDataset& dataset) {
-  std::vector<int32_t> tokens;
-  for (int64_t i = 0; i < dataset.num_documents(); ++i) {
-    std::vector<int32_t> part(dataset.document_length(i));
-    dataset.read(i, 0, part);
-    tokens.insert(tokens.end(), part.begin(), part.end());
-  }
-  return tokens;
-}
-
-std::string text_of(const IndexedDataset& dataset) { return make_byte_tokenizer()->decode(all_tokens(dataset)); }
-
-class CorpusTest : public testing::Test {
- protected:
-  Corpus open(std::vector<std::string> paths, double share = 0.0, const TextProgress& progress = {}) {
-    return open_corpus({.paths = std::move(paths), .validation_share = share, .seed = 7, .work_dir = folder_ / "work"},
-                       *tokenizer_, progress);
-  }
-  TempFolder folder_;
-  std::unique_ptr<Tokenizer> tokenizer_ = make_byte_tokenizer();
-};
 
 TEST_F(CorpusTest, TextBecomesDocumentsWithEndOfTextAtTrueEndsOnly) {
   const std::string text = paragraphs(2000, 'a');
@@ -73,111 +42,6 @@ TEST_F(CorpusTest, ASmallTextGivesDocumentsToHoldOut) {
   // True documents are never cut, and a line is the least.
   EXPECT_EQ(open({folder_.write("a.txt", dense + "<|endoftext|>\n")}, 0.05).train.num_documents(), 1);
   EXPECT_EQ(open({folder_.write("a.txt", std::string(5000, 'a') + "\n")}, 0.05).train.num_documents(), 1);
-}
-
-TEST_F(CorpusTest, TheSecondTimeNothingIsTokenised) {
-  const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
-  int64_t last_done = -1, last_total = -1, calls = 0;
-  const TextProgress progress = [&](int64_t done, int64_t total) {
-    EXPECT_GE(done, last_done);
-    EXPECT_LE(done, total);
-    last_done = done, last_total = total, ++calls;
-  };
-  const Corpus first = open({path}, 0.1, progress);
-  EXPECT_FALSE(first.from_cache);
-  EXPECT_EQ(last_done, static_cast<int64_t>(paragraphs(500, 'a').size()));
-  EXPECT_EQ(last_done, last_total);
-  calls = 0;
-  const Corpus second = open({path}, 0.1, progress);
-  EXPECT_TRUE(second.from_cache);
-  EXPECT_EQ(calls, 0);
-  EXPECT_EQ(second.train.fingerprint(), first.train.fingerprint());
-  EXPECT_EQ(second.validation_documents, first.validation_documents);
-
-  // Content counts, not names or times; a changed text is another corpus; a damaged cache is made again.
-  EXPECT_TRUE(open({folder_.write("moved.txt", paragraphs(500, 'a'))}).from_cache);
-  EXPECT_FALSE(open({folder_.write("a.txt", paragraphs(500, 'b'))}).from_cache);
-}
-
-TEST_F(CorpusTest, DamagedTokensAreMadeAgainAndNamed) {
-  const std::string path = folder_.write("a.txt", paragraphs(500, 'a'));
-  const std::string prefix = open({path}).train.prefix();
-  const auto reopened = [&](const std::string& named) {
-    testing::internal::CaptureStderr();
-    const Corpus corpus = open({path});
-    const std::string said = testing::internal::GetCapturedStderr();
-    EXPECT_EQ(text_of(corpus.train), paragraphs(500, 'a'));
-    EXPECT_EQ(said.empty(), named.empty()) << said;
-    if (!named.empty()) {
-      EXPECT_TRUE(says(said, {"note: " + named + " is damaged", "made again"}));
-    }
-    return corpus.from_cache;
-  };
-  EXPECT_TRUE(reopened(""));
-  std::filesystem::resize_file(prefix + ".bin", 100);
-  EXPECT_FALSE(reopened(prefix + ".bin"));
-  std::string tokens = slurp(prefix + ".bin");
-  tokens[1000] ^= 1;  // Of the right size, and every token legal.
-  spill(prefix + ".bin", tokens);
-  EXPECT_FALSE(reopened(prefix + ".bin"));
-  spill(prefix + ".idx.xxh3", "rubbish");
-  EXPECT_FALSE(reopened(prefix + ".idx"));
-  std::filesystem::remove(prefix + ".bin.xxh3");  // Its maker died: nothing to tell.
-  EXPECT_FALSE(reopened(""));
-  EXPECT_TRUE(reopened(""));
-}
-
-TEST_F(CorpusTest, TextThatChangesWhileItIsReadIsRefused) {
-  const std::string path = folder_.write("a.txt", paragraphs(5, 'a'));
-  bool changed = false;
-  const TextProgress change = [&](int64_t, int64_t) {  // Called first between the two passes.
-    if (!std::exchange(changed, true)) spill(path, paragraphs(5, 'b'));
-  };
-  EXPECT_TRUE(says(message_of<DataError>([&] { open({path}, 0.0, change); }), {path, "changed while it was being read"}));
-  EXPECT_FALSE(open({path}).from_cache);
-}
-
-/// Bytes shifted by one: another tokenizer of the same size.
-class ShiftedTokenizer : public Tokenizer {
- public:
-  std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
-    std::vector<std::vector<int32_t>> tokens;
-    for (std::string_view text : texts) {
-      tokens.emplace_back();
-      for (char c : text) tokens.back().push_back((static_cast<uint8_t>(c) + 1) % 256);
-    }
-    return tokens;
-  }
-  std::string decode(std::span<const int32_t>) const override { return ""; }
-  int32_t token_bytes(int32_t) const override { return 1; }
-  int32_t vocab_size() const override { return 257; }
-  int32_t end_of_text() const override { return 256; }
-  std::string name() const override { return "shifted"; }
-  uint64_t fingerprint() const override { return 1; }
-  void save(const std::string&) const override {}
-};
-
-TEST_F(CorpusTest, AnotherTokenizerIsAnotherCorpus) {
-  const std::string path = folder_.write("a.txt", "abc");
-  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{97, 98, 99, 256}));
-  tokenizer_ = std::make_unique<ShiftedTokenizer>();
-  EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{98, 99, 100, 256}));
-}
-
-TEST_F(CorpusTest, OfManyRanksAtOnceOneTokenises) {
-  const std::string text = paragraphs(2000, 'a');
-  const std::string path = folder_.write("a.txt", text);
-  std::atomic<int> made = 0, right = 0;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 6; ++rank)
-    ranks.emplace_back([&] {
-      const Corpus corpus = open({path});
-      made += !corpus.from_cache;
-      right += text_of(corpus.train) == text;
-    });
-  for (std::thread& rank : ranks) rank.join();
-  EXPECT_EQ(made, 1);
-  EXPECT_EQ(right, 6);
 }
 
 TEST_F(CorpusTest, GzipAndGlobsWork) {
