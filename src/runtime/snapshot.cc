@@ -193,7 +193,7 @@ Architecture architecture_of(const HfConfig& c) {
   return a;
 }
 
-std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const Progress& progress) {
+std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state) {
   const Weights& weights = session.weights();
   CheckpointContent content;
   content.model = hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
@@ -206,9 +206,9 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
     }
   }
   const auto& config = plan.config;
-  content.state_json = Json{{"step", progress.step},
-                            {"next_sample", progress.step * config.training.global_batch_size},
-                            {"tokens", progress.tokens},
+  content.state_json = Json{{"step", state.step},
+                            {"next_sample", state.step * config.training.global_batch_size},
+                            {"tokens", state.tokens},
                             {"seed", config.training.seed},
                             {"global_batch_size", config.training.global_batch_size},
                             {"seq_len", config.training.seq_len},
@@ -220,7 +220,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                        "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
-  return save_checkpoint(config.job.dump_folder + "/checkpoints", progress.step, content,
+  return save_checkpoint(config.job.dump_folder + "/checkpoints", state.step, content,
                          static_cast<int>(config.checkpoint.keep_latest_k));
 }
 
@@ -242,7 +242,7 @@ void load_weights(const std::string& directory, const Architecture& architecture
   weights.publish();
 }
 
-Progress load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
+TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify) {
   const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
   const Config& config = plan.config;

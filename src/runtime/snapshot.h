@@ -12,18 +12,18 @@
 namespace orthant {
 
 /// Where a run stands: everything that does not follow from the plan.
-struct Progress {
+struct TrainState {
   int64_t step = 0;    // steps done
   int64_t tokens = 0;  // seen, all ranks together
 };
 
 /// Writes DUMP/checkpoints/step-NNNNNN: weights in Hugging Face's names and layout, masters where they differ, moments,
 /// tokenizer, effective run file. Returns the directory.
-std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const Progress& progress);
+std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state);
 
 /// Loads masters, moments and working values; every check comes before the first byte is copied. ConfigError when the
 /// checkpoint is of another model or other data than the run file's; DataError when it is damaged.
-Progress load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
+TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify);
 
 /// Weights alone, from a Hugging Face directory, into a session's masters and working values.

@@ -59,7 +59,7 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
     : plan_(plan), data_(data), comm_(comm), options_(std::move(options)), session_(plan, data.train, comm) {
   const Config& config = plan.config;
   if (!options_.resume_from.empty()) {
-    progress_ = load_snapshot(options_.resume_from, plan, data, session_,
+    state_ = load_snapshot(options_.resume_from, plan, data, session_,
                               comm.rank() == 0 ? Verify::checksums : Verify::sizes);
     checkpoint_ = options_.resume_from;
   } else if (!config.model.from.empty() && !config.training.seed_weights) {
@@ -73,22 +73,22 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
   if (comm.rank() == 0) {
     output_ = std::make_shared<Output>(
-        config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(progress_.step));
+        config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
   }
 }
 
 int Trainer::run() {
   const auto& config = plan_.config;
   if (output_) print_banner();
-  int64_t saved = progress_.step;
+  int64_t saved = state_.step;
   auto save_once = [&] {
-    if (saved == progress_.step) return;
+    if (saved == state_.step) return;
     save();
-    saved = progress_.step;
+    saved = state_.step;
   };
-  while (progress_.step < config.training.steps) {
-    step(progress_.step + 1);
-    const int64_t done = progress_.step;
+  while (state_.step < config.training.steps) {
+    step(state_.step + 1);
+    const int64_t done = state_.step;
     const bool last = done == config.training.steps;
     const bool stop = last_.stopped();
     if (stop) save_once();  // whoever asked may not wait for a validation
@@ -112,8 +112,8 @@ void Trainer::step(int64_t step) {
                                     .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())});
   if (!std::isfinite(last_.loss) || !std::isfinite(last_.norm)) stop_on_not_finite(step, last_);
   session_.update(step, last_);
-  progress_.step = step;
-  progress_.tokens += last_.valid_labels;
+  state_.step = step;
+  state_.tokens += last_.valid_labels;
   if (!output_) return;
 
   const Traffic after = comm_.total_traffic();
@@ -122,7 +122,7 @@ void Trainer::step(int64_t step) {
   m.loss = last_.loss;
   m.grad_norm = last_.norm;
   m.lr = learning_rate_of(config, step);
-  m.tokens = progress_.tokens;
+  m.tokens = state_.tokens;
   m.step_seconds = now_s() - start;
   m.tokens_per_second = static_cast<double>(last_.valid_labels) / m.step_seconds;
   m.mfu = training_flops_per_token(plan_.architecture, config.training.seq_len) * m.tokens_per_second / peak_flops_;
@@ -156,15 +156,15 @@ void Trainer::validate(int64_t step) {
 }
 
 void Trainer::save() {
-  comm_.set_activity(fmt::format("saving step {}", progress_.step));
+  comm_.set_activity(fmt::format("saving step {}", state_.step));
   if (comm_.rank() == 0) {
     // What cannot be gone on from must not take the place of a checkpoint that can.
     if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
-      throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", progress_.step, weight, way_out()));
+      throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", state_.step, weight, way_out()));
     }
-    checkpoint_ = save_snapshot(plan_, data_, session_, progress_);
+    checkpoint_ = save_snapshot(plan_, data_, session_, state_);
   } else {
-    checkpoint_ = plan_.config.job.dump_folder + "/checkpoints/" + step_name(progress_.step);
+    checkpoint_ = plan_.config.job.dump_folder + "/checkpoints/" + step_name(state_.step);
   }
 }
 
@@ -192,14 +192,14 @@ void Trainer::print_banner() const { say(banner(banner_of(plan_, data_, options_
 
 void Trainer::finish() {
   const Config& config = plan_.config;
-  const bool complete = progress_.step == config.training.steps;
+  const bool complete = state_.step == config.training.steps;
   Summary s = summary_of(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
   s.checkpoint = checkpoint_;
   if (last_.stopped()) {
     // Rank 0 may not be the one that was asked.
     const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;
-    s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), progress_.step, config.training.steps);
+    s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
   }
   if (complete) {
     s.sample_text = sample_text(session_.model(), plan_, data_);

@@ -54,7 +54,7 @@ class Trainer {
   Comm& comm_;
   TrainerOptions options_;
   Session session_;
-  Progress progress_;
+  TrainState state_;
   std::shared_ptr<Output> output_;  // null on ranks that do not speak
   std::string checkpoint_;          // the newest
   StepResult last_;

@@ -129,20 +129,20 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting);
     Session session(plan, data.train, comm, course.mutation);
-    Progress progress;
+    TrainState state;
     if (course.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     } else {
-      progress = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
+      state = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
     }
     RankTrace& trace = ranks[static_cast<size_t>(rank)];
-    while (progress.step < course.steps) {
+    while (state.step < course.steps) {
       const Traffic before = comm.total_traffic();
-      const StepResult result = session.gradients(++progress.step, {});
+      const StepResult result = session.gradients(++state.step, {});
       const Traffic after = comm.total_traffic();
       StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
-      session.update(progress.step, result);
-      progress.tokens += result.valid_labels;
+      session.update(state.step, result);
+      state.tokens += result.valid_labels;
       step.weights = session.weights().masters().clone();
       step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
       trace.steps.push_back(step);
@@ -150,7 +150,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     trace.first_moments = session.optimizer().first_moments().clone();
     trace.second_moments = session.optimizer().second_moments().clone();
     trace.values = session.weights().values().clone();
-    if (course.save && rank == 0) save_snapshot(plan, data, session, progress);
+    if (course.save && rank == 0) save_snapshot(plan, data, session, state);
   });
   return ranks;
 }
