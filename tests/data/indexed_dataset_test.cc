@@ -1,6 +1,8 @@
 #include "data/indexed_dataset.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
@@ -217,6 +219,18 @@ TEST(IndexedDatasetWriter, LeavesNothingBehindUnlessFinished) {
   writer.finish();
   EXPECT_EQ(IndexedDataset::open(folder / "d").num_documents(), 0);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 2);
+}
+
+TEST(IndexedDatasetWriter, RemovesWhatADeadWriterOfTheSameNameLeft) {
+  TempFolder folder;
+  const pid_t dead = ::fork();
+  if (dead == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+  const std::string left = folder.write(fmt::format("d.bin.tmp{}", dead), "half"),
+                    other = folder.write(fmt::format("e.bin.tmp{}", dead), "half");
+  IndexedDatasetWriter writer(folder / "d", 10);
+  EXPECT_FALSE(std::filesystem::exists(left));
+  EXPECT_TRUE(std::filesystem::exists(other)) << "perhaps another machine's, at work";
 }
 
 TEST(IndexedDatasetWriter, AFullDiskIsAnErrorAndTheOldDatasetStays) {
