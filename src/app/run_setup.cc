@@ -6,6 +6,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_config.h"
 #include "comm/spawn.h"
+#include "comm/group.h"
 #include "comm/transport.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What this build can do; whether this version also trains that way is for check_config() to say.
-Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl()}; }
+Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl(), .no_ucx = ucx_problem()}; }
 
 bool is_given(const Config& config, const std::string& key) {
   const auto origin = config.origins.find(key);

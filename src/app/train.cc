@@ -137,6 +137,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
 
 CommOptions comm_options(const TrainArguments& arguments, const Config& config, bool serves) {
   CommOptions options;
+  options.transport = config.run.transport;
   options.timeout_s = config.run.timeout_s;
   options.silence_s = std::min(options.silence_s, config.run.timeout_s);
   options.on_failure = [arguments, config, serves](const std::string& message, bool speak) {

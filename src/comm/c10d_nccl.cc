@@ -1,7 +1,7 @@
 // NCCL through c10d, for tensors of one CUDA device; a build without CUDA says here that it has none. Everything of a
 // group runs on one stream of its own, in the order issued, on one communicator, connected when the group is opened:
 // c10d's lazy communicators of two ranks would wait for each other in a circle when ranks pass messages round a ring.
-#include "comm/transport.h"
+#include "comm/group.h"
 
 #ifdef ORTHANT_CUDA
 
@@ -135,12 +135,18 @@ class NcclGroup : public Group {
     return enqueued(group_->broadcast(tensors, options));
   }
 
-  std::unique_ptr<Pending> send(const at::Tensor& tensor, int to, int tag) override {
-    return exchange(std::array{Transfer{.tensor = tensor, .peer = to, .tag = tag}});
-  }
-
-  std::unique_ptr<Pending> recv(const at::Tensor& tensor, int from, int tag) override {
-    return exchange(std::array{Transfer{.tensor = tensor, .peer = from, .receive = true, .tag = tag}});
+  // A gather of everybody's tensor at the root, summed there as reduce_scatter() sums.
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
+    const bool here = group_->getRank() == root;
+    const at::Tensor input = flat(on_device(tensor));
+    at::Tensor chunks = at::empty({here ? group_->getSize() : 0, input.numel()}, input.options());
+    std::vector<int64_t> received(static_cast<size_t>(group_->getSize()), here ? input.nbytes() : 0), sent(received);
+    std::fill(sent.begin(), sent.end(), 0);
+    sent[static_cast<size_t>(root)] = static_cast<int64_t>(input.nbytes());
+    at::Tensor to = flat_bytes(chunks), from = flat_bytes(input);
+    WorkPtr gather = noticed(group_->alltoall_base(to, from, received, sent));
+    if (!here) return std::make_unique<Enqueued>(std::move(gather));
+    return std::make_unique<ReduceScatter>(std::move(gather), std::move(chunks), input);
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
@@ -199,33 +205,21 @@ class NcclGroup : public Group {
   const OnLost on_lost_;
 };
 
-class NcclTransport : public Transport {
- public:
-  NcclTransport(at::Device device, OnLost on_lost) : device_(device), on_lost_(std::move(on_lost)) {}
-
-  std::unique_ptr<Group> open(const Store& store, int position, int size, double timeout_s) override {
-    const c10::cuda::CUDAGuard guard(device_);
-    auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
-    options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
-    // A connection of its own: c10d's threads use it too.
-    auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().board, position, size, options);
-    group->setBoundDeviceId(device_);
-    group->eagerConnectSingleDevice(device_);
-    return std::make_unique<NcclGroup>(std::move(group), device_, on_lost_);
-  }
-
- private:
-  const at::Device device_;
-  const OnLost on_lost_;
-};
-
 }  // namespace
 
 bool has_nccl() { return true; }
 
-std::unique_ptr<Transport> nccl_transport(at::Device device, OnLost on_lost) {
+std::unique_ptr<Group> nccl_group(at::Device device, const Store& store, int position, int size, double timeout_s,
+                                  OnLost on_lost) {
   ORTHANT_CHECK(device.is_cuda() && device.has_index(), device.str());
-  return std::make_unique<NcclTransport>(device, std::move(on_lost));
+  const c10::cuda::CUDAGuard guard(device);
+  auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
+  options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
+  // A connection of its own: c10d's threads use it too.
+  auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().board, position, size, options);
+  group->setBoundDeviceId(device);
+  group->eagerConnectSingleDevice(device);
+  return std::make_unique<NcclGroup>(std::move(group), device, std::move(on_lost));
 }
 
 }  // namespace orthant
@@ -238,7 +232,7 @@ namespace orthant {
 
 bool has_nccl() { return false; }
 
-std::unique_ptr<Transport> nccl_transport(at::Device device, OnLost) {
+std::unique_ptr<Group> nccl_group(at::Device device, const Store&, int, int, double, OnLost) {
   throw LogicError(
       fmt::format("a tensor on {} cannot be sent: this build of Orthant has no NCCL. Configure it with "
                   "-DORTHANT_CUDA=ON and a CUDA wheel of torch, or keep tensors on the CPU",

@@ -1,11 +1,13 @@
 #include "comm/comm.h"
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <numeric>
 
 #include "base/errors.h"
 #include "comm/comm_state.h"
+#include "comm/message_group.h"
 
 namespace orthant {
 namespace {
@@ -67,6 +69,7 @@ const Mesh& Comm::mesh() const { return state_->mesh; }
 int Comm::rank() const { return state_->rank; }
 int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
 int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
+std::string Comm::transport() const { return state_->engine ? state_->engine->transport().name() : ""; }
 void Comm::prepare(const Axes& axes, at::Device device) { state_->open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
@@ -74,9 +77,8 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   OpenGroup& group = state_->open(axes, tensor.device());
   const int n = group.size();
   if (n == 1) return {};
-  const int64_t kept =
-      shard(tensor.numel(), n, group.position).size() + shard(tensor.numel(), n, (group.position + 1) % n).size();
-  return state_->start({&group, "all_reduce", bytes_of(tensor)}, (2 * tensor.numel() - kept) * tensor.element_size(),
+  const int64_t sent = tensor.numel() + (n - 2) * shard(tensor.numel(), n, group.position).size();
+  return state_->start({&group, "all_reduce", bytes_of(tensor)}, sent * tensor.element_size(),
                        [&](Group& g) { return g.all_reduce(tensor); });
 }
 
@@ -124,37 +126,52 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
                        [&](Group& g) { return g.broadcast(tensor, root); });
 }
 
-Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
+Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
   check(tensor);
   OpenGroup& group = state_->open(axes, tensor.device());
-  ORTHANT_CHECK(to >= 0 && to < group.size() && to != group.position && tag >= 0, to, group.size(), tag);
-  const int peer_rank = group.ranks[static_cast<size_t>(to)];
-  return state_->start({&group, "send", bytes_of(tensor), peer_rank}, bytes_of(tensor),
-                       [&](Group& g) { return g.send(tensor, to, tag); });
+  ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
+  if (group.size() == 1) return {};
+  return state_->start({&group, "reduce", bytes_of(tensor)}, group.position == root ? 0 : bytes_of(tensor),
+                       [&](Group& g) { return g.reduce(tensor, root); });
+}
+
+Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by) {
+  check(output, input);
+  OpenGroup& group = state_->open(axes, output.device());
+  const int n = group.size(), to = ((group.position + by) % n + n) % n, from = ((group.position - by) % n + n) % n;
+  if (to == group.position) return output.detach().copy_(input.detach().view_as(output)), Work();
+  return messages("shift", std::array<Transfer, 2>{{{input, to, false, kShiftTag}, {output, from, true, kShiftTag}}},
+                  group);
+}
+
+Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
+  check(tensor);
+  return messages("send", std::array{Transfer{tensor, to, false, tag}}, state_->open(axes, tensor.device()));
 }
 
 Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
-  OpenGroup& group = state_->open(axes, tensor.device());
-  ORTHANT_CHECK(from >= 0 && from < group.size() && from != group.position && tag >= 0, from, group.size(), tag);
-  const int peer_rank = group.ranks[static_cast<size_t>(from)];
-  return state_->start({&group, "recv", bytes_of(tensor), peer_rank}, 0,
-                       [&](Group& g) { return g.recv(tensor, from, tag); });
+  return messages("recv", std::array{Transfer{tensor, from, true, tag}}, state_->open(axes, tensor.device()));
 }
 
 Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
   if (transfers.empty()) return {};
-  OpenGroup& group = state_->open(axes, transfers[0].tensor.device());
-  int64_t sent_bytes = 0, all_bytes = 0;
+  for (const Transfer& transfer : transfers) check(transfer.tensor);
+  return messages("exchange", transfers, state_->open(axes, transfers[0].tensor.device()));
+}
+
+Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
+  Operation operation{&group, kind};
   for (const Transfer& transfer : transfers) {
-    check(transfer.tensor);
     const int peer = transfer.peer;
-    ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position && transfer.tag >= 0, peer, group.size(),
-                  transfer.tag);
-    all_bytes += bytes_of(transfer.tensor);
-    if (!transfer.receive) sent_bytes += bytes_of(transfer.tensor);
+    ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position && transfer.tag >= 0 &&
+                      transfer.tag <= kShiftTag,
+                  peer, group.size(), transfer.tag);
+    operation.tensor_bytes += bytes_of(transfer.tensor);
+    if (!transfer.receive) operation.sent_bytes += bytes_of(transfer.tensor);
+    if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];
   }
-  return state_->start({&group, "exchange", all_bytes}, sent_bytes, [&](Group& g) { return g.exchange(transfers); });
+  return state_->start(operation, operation.sent_bytes, [&](Group& g) { return g.exchange(transfers); });
 }
 
 Work Comm::barrier(const Axes& axes) {

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/group.h"
 #include "comm/rendezvous.h"
-#include "comm/transport.h"
 #include "mesh/mesh.h"
 
 namespace orthant {
@@ -23,9 +23,8 @@ namespace orthant {
 using Axes = std::vector<std::string>;
 using Counts = std::span<const int64_t>;
 
-/// How often an operation was called, and how many bytes this rank sent for it by the formula of mesh/collective.h:
-/// what a bandwidth-optimal transport sends. (Gloo sends as much in sum; its broadcast spreads it differently over
-/// the ranks.)
+/// How often an operation was called, and how many bytes this rank sent for it: by the formulas of mesh/collective.h,
+/// which what was really sent is checked against whenever an operation has been waited for. (NCCL does not tell.)
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
@@ -35,6 +34,8 @@ struct Traffic {
 using TrafficTable = std::map<std::pair<std::string, std::string>, Traffic>;
 
 struct CommOptions {
+  /// What carries CPU tensors: "ucx", "gloo", or "auto": UCX where all ranks have it.
+  std::string transport = "auto";
   /// An operation that takes longer has failed. Long, because a rank may be busy saving; the dead and the silent are
   /// noticed otherwise, and much earlier (silence_s).
   double timeout_s = 300;
@@ -58,6 +59,7 @@ struct Operation {
   const char* kind = "";
   int64_t tensor_bytes = 0;
   int peer = -1;  // the other rank of a send or receive
+  int64_t sent_bytes = 0;
 };
 
 /// An operation under way; its tensors must not be touched until wait() returns. A Work that is dropped is kept by its
@@ -81,9 +83,9 @@ class [[nodiscard]] Work {
   Operation operation_;
 };
 
-/// One rank's end of the mesh. Operations take contiguous tensors of one dtype, as flat memory: on the CPU over Gloo,
-/// on a CUDA device over NCCL, where Work::wait() makes the current stream wait and not the host. All ranks of a group
-/// issue the same operations in the same order, and open groups in an order that does not wait in a circle (prepare()).
+/// One rank's end of the mesh. Operations take contiguous tensors of one dtype, as flat memory: on the CPU over UCX or
+/// Gloo, on a CUDA device over NCCL, where Work::wait() makes the current stream wait and not the host. All ranks of a
+/// group issue the same operations in the same order, and open NCCL's groups in one that does not wait in a circle.
 /// Over a group of one rank an operation only copies, and counts nothing. Used by one thread at a time.
 class Comm {
  public:
@@ -98,10 +100,12 @@ class Comm {
   int group_size(const Axes& axes) const;
   /// This rank's position in its group over the axes.
   int position(const Axes& axes) const;
+  /// What carries CPU tensors: "ucx" or "gloo"; empty in a world of one rank.
+  std::string transport() const;
   /// Opens the group now, rather than at its first operation with a tensor on the device.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
 
-  /// Sum over the group, in place. Sends what a ring does: all balanced chunks but one, twice: 2 (n-1)/n of the bytes.
+  /// Sum over the group, in place. Sends 2 (n-1)/n of the bytes: balanced chunks to their owners, and a sum to all.
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
   /// output = this position's chunk of the sum of all inputs. `counts`: elements per position; empty: equal. Sends the
   /// input but for the own chunk.
@@ -113,7 +117,11 @@ class Comm {
                   Counts input_counts = {});
   /// From the root position to all. Counted as a chain: everybody but the last passes the tensor on.
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// To and from a position of the group; messages match by tag (at least 0), in order within a tag. A send may not
+  /// Sum over the group at the root, in place; elsewhere the tensor does not change. All others send it.
+  Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
+  /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
+  Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
+  /// To and from a position of the group; messages match by tag (0 to 2^22 - 1), in order within one. A send may not
   /// finish before its recv is posted, so post both directions before waiting; on a GPU, as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
@@ -136,6 +144,8 @@ class Comm {
   bool abort(const std::string& message);
 
  private:
+  Work messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group);
+
   std::shared_ptr<CommState> state_;
 };
 

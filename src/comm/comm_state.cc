@@ -10,6 +10,8 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/message_group.h"
+#include "comm/open_engine.h"
 
 namespace orthant {
 namespace {
@@ -46,26 +48,53 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   if (mesh.size() == 1) return;
   const std::string name = fmt::format("comm/{}", (*rendezvous_.comms)++);
   store_ = rendezvous_.store.under(name);
-  gloo_ = gloo_transport(rendezvous_.address);
   WatchOptions watching{
       .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
   watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
   watch =
       std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s, std::move(watching));
+  engine = open_engine(rendezvous_, store_, options_);
 }
 
 void CommState::close(bool unwinding) {
   if (!watch) return;
-  watch->leave(!unwinding && !watch->failure());
-  if (unwinding || watch->failure()) {
+  const bool clean = !unwinding && close_engine();
+  watch->leave(clean);
+  if (!clean) {
     for (auto& dropped : dropped_) (void)dropped.release();
     for (auto& [label, open_group] : groups_) (void)open_group.group.release();
+    (void)engine.release();
     return;
   }
   dropped_.clear();
   for (auto& [label, open_group] : groups_) open_group.group.reset();
+  engine.reset();
   if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
+}
+
+// A rank's end may go when nobody needs it any more: its operations are done, and all others can say the same. False
+// when the run has failed instead.
+bool CommState::close_engine() {
+  const auto drained = [&] {
+    if (!engine->drain(options_.timeout_s)) return false;
+    store_.set(fmt::format("drained/{}", rank), "");
+    for (int other = 0; other < mesh.size(); ++other) {
+      while (!store_.has(fmt::format("drained/{}", other))) {
+        if (watch->failure()) return false;
+        engine->nudge();
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    return true;
+  };
+  bool clean = false;
+  try {
+    clean = !watch->failure() && drained();
+  } catch (const CommError&) {  // whoever served the store is gone
+  }
+  engine->stop();
+  return clean;
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device) {
@@ -76,29 +105,38 @@ OpenGroup& CommState::open(const Axes& axes, at::Device device) {
 
   OpenGroup fresh{.label = label, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
-  if (fresh.size() > 1) {
-    const auto transport = transport_for(device, label);
-    const Store store = store_.under(fmt::format("group/{}/{}", name, fresh.ranks[0]));
-    meet(fresh, store);
-    try {
-      fresh.group = transport->open(store, fresh.position, fresh.size(), options_.timeout_s);
-    } catch (const std::exception& error) {
-      fail({&fresh, "opening the group"}, brief(error));
-    }
-  }
+  if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes) : open_cuda(fresh, name, device);
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
 
-std::shared_ptr<Transport> CommState::transport_for(at::Device device, const std::string& label) {
-  if (device.is_cpu()) return gloo_;
-  // An abandoned group's threads may outlive this Comm.
-  return nccl_transport(device, [self = weak_from_this(), label](const std::string& reason) {
-    if (const auto state = self.lock()) state->lost(label, reason);
-  });
+// Groups of one rank differ in their axes, so these are their number.
+std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& axes) {
+  uint32_t number = 0, bit = 1;
+  for (const Axis& axis : mesh.axes) {
+    if (axis.size == 1) continue;
+    if (std::find(axes.begin(), axes.end(), axis.name) != axes.end()) number |= bit;
+    bit *= 2;
+  }
+  return message_group(*engine, group.ranks, group.position, number);
 }
 
-// Waits until all members want the group. Opening it would wait too, but it could not be broken off, nor name who is
-// missing.
+std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {
+  const Store store = store_.under(fmt::format("group/{}/{}", name, group.ranks[0]));
+  meet(group, store);
+  // An abandoned group's threads may outlive this Comm.
+  const auto on_lost = [self = weak_from_this(), label = group.label](const std::string& reason) {
+    if (const auto state = self.lock()) state->lost(label, reason);
+  };
+  try {
+    return nccl_group(device, store, group.position, group.size(), options_.timeout_s, on_lost);
+  } catch (const LogicError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail({&group, "opening the group"}, brief(error));
+  }
+}
+
+// Waits until all members want the group. NCCL would wait too, but it could not be broken off, nor name who is missing.
 void CommState::meet(const OpenGroup& group, const Store& store) {
   const auto start = Clock::now();
   double pause_s = 0.0005;
@@ -130,12 +168,14 @@ Work CommState::start(const Operation& operation, int64_t sent_bytes,
   counted.bytes += sent_bytes;
   work.state_ = shared_from_this();
   work.operation_ = operation;
+  work.operation_.sent_bytes = sent_bytes;
   return work;
 }
 
 void CommState::wait(Work& work) {
   auto pending = std::move(work.pending_);
-  const bool blocks = !pending->done();
+  const auto start = Clock::now();
+  const bool blocks = !pending->soon();
   if (blocks)
     watch->set_activity(
         fmt::format("{}{}waiting in {}", activity_, activity_.empty() ? "" : ", ", describe(work.operation_)));
@@ -143,7 +183,6 @@ void CommState::wait(Work& work) {
     const std::lock_guard lock(waiting_mutex_);
     waiting_ = now;
   };
-  const auto start = Clock::now();
   set_waiting(pending.get());
   if (rendezvous_.in_process && watch->failure()) cancel_wait();  // it failed before the watch could know of this wait
   try {
@@ -154,6 +193,9 @@ void CommState::wait(Work& work) {
     fail(work.operation_, brief(error));
   }
   set_waiting(nullptr);
+  const int64_t sent = pending->sent_bytes();  // what we count is what was sent
+  ORTHANT_CHECK(sent < 0 || sent == work.operation_.sent_bytes, describe(work.operation_), sent,
+                work.operation_.sent_bytes);
   exposed_wait_s += seconds_since(start);
   if (blocks) watch->set_activity(activity_);
 }

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "comm/comm.h"
+#include "comm/engine.h"
 #include "comm/watch.h"
 
 namespace orthant {
@@ -26,7 +27,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   /// abandoned: closing one waits for its operations, which may wait for the dead.
   void close(bool unwinding);
 
-  /// The group over the axes: Gloo's, or for a CUDA device NCCL's, which stands beside it.
+  /// The group over the axes: our own on messages, or for a CUDA device NCCL's, which stands beside it.
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU);
   /// Starts an operation over a group of at least two ranks and counts it.
   Work start(const Operation& operation, int64_t sent_bytes,
@@ -40,10 +41,14 @@ class CommState : public std::enable_shared_from_this<CommState> {
   TrafficTable traffic;
   double exposed_wait_s = 0;
   std::unique_ptr<Watch> watch;
+  /// Carries the messages of CPU tensors; null in a world of one rank.
+  std::unique_ptr<Engine> engine;
 
  private:
+  std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes);
+  std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
   void meet(const OpenGroup& group, const Store& store);
-  std::shared_ptr<Transport> transport_for(at::Device device, const std::string& label);
+  bool close_engine();
   [[noreturn]] void fail(const Operation& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool speak);
@@ -55,7 +60,6 @@ class CommState : public std::enable_shared_from_this<CommState> {
   const CommOptions options_;
   Store store_;
   std::string activity_;
-  std::shared_ptr<Transport> gloo_;
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
   std::mutex waiting_mutex_;  // the watch breaks off a wait from its own thread

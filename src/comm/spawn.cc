@@ -168,9 +168,12 @@ class Launcher {
     }
   }
 
+  // A terminal delivers Ctrl-C to its whole group: with a wrapper that hands it on too, one comes twice.
   void hand_on(int number) {
+    constexpr auto kSameRequest = std::chrono::seconds(1);
+    if (number == asked_ && Clock::now() - asked_at_ < kSameRequest) return;
     send(asked_ == 0 ? number : SIGKILL);
-    if (asked_ == 0) asked_ = number;
+    if (asked_ == 0) asked_ = number, asked_at_ = Clock::now();
     if (number == SIGINT) exit_code_ = kInterrupted;
   }
 
@@ -208,6 +211,7 @@ class Launcher {
   const Store server_, store_;
   std::vector<Child> children_;
   int asked_ = 0;
+  Clock::time_point asked_at_;
   int exit_code_ = 0;
   bool failed_ = false;
   std::optional<Clock::time_point> deadline_;

@@ -83,7 +83,7 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
     case CollectiveKind::reduce_scatter:
       return elements - part(to_dim, coord);
     case CollectiveKind::all_reduce:
-      return 2 * elements - chunk(coord) - chunk(coord + 1);
+      return elements + (axis_size - 2) * chunk(coord);
     case CollectiveKind::all_to_all: {
       check_dim(extents, to_dim);
       const int64_t extent = extents[static_cast<size_t>(to_dim)];
@@ -107,7 +107,7 @@ int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int
   // Shards take two sizes along an axis, the larger first: the last is a smallest one, the first a largest one.
   if (axis_size == 1 || !communicates(kind)) return 0;
   if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce) return at(axis_size - 1);
-  if (kind == CollectiveKind::all_gather || kind == CollectiveKind::all_reduce) return at(axis_size - 2);
+  if (kind == CollectiveKind::all_gather) return at(axis_size - 2);
   if (kind != CollectiveKind::all_to_all) return at(0);
   // Large on the one dim and small on the other: the last with a large shard of from_dim, or the first with a small one
   // of to_dim.

@@ -48,7 +48,8 @@ std::string to_string(const Collective& collective);
 /// elements of the rank's tensor without the axis' cut, part(i) those of coordinate i's shard:
 ///   all_gather      whole - part(c + 1): the ring passes every shard on, but the one its next neighbor owns
 ///   reduce_scatter  whole - part(c): its mirror, one's own shard is never sent
-///   all_reduce      the two above on balanced chunks of the flat local tensor, whatever its shape
+///   all_reduce      whole + (size - 2) chunk(c), of balanced chunks of the flat local tensor, whatever its shape: the
+///                   others' chunks to their owners, and the sum of one's own to all others
 ///   all_to_all      part(c) minus what stays: the piece of it that belongs to c afterwards
 ///   broadcast       the local tensor, but 0 from the last;  reduce: 0 from coordinate 0;  shift: from all
 /// Everything else, and every kind over an axis of size 1, is 0.

@@ -77,7 +77,8 @@ size_t common_prefix(const std::vector<std::string>& a, const std::vector<std::s
 
 class Search {
  public:
-  Search(const Mesh& mesh, const Layout& from, const Layout& to, std::span<const int64_t> shape) {
+  Search(const Mesh& mesh, const Layout& from, const Layout& to, std::span<const int64_t> shape, int64_t element_bytes)
+      : step_elements_(kStepBytes / element_bytes) {
     for (size_t dim = 0; dim < shape.size(); ++dim) {
       const size_t kept = common_prefix(from.split[dim], to.split[dim]);
       int64_t extent = shape[dim];
@@ -180,8 +181,8 @@ class Search {
     where = {partial ? kPartial : kWhole, 0};
     int64_t elements = 0;
     if (communicates(move.kind))
-      elements = detail::busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
-                                          local_extents(state), move.from_dim, move.to_dim);
+      elements = step_elements_ + detail::busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
+                                                           local_extents(state), move.from_dim, move.to_dim);
     if (move.to_dim >= 0)
       where = {static_cast<uint8_t>(kSplit + move.to_dim),
                static_cast<uint8_t>(depth[static_cast<size_t>(move.to_dim)])};
@@ -210,6 +211,7 @@ class Search {
   }
 
   std::vector<Mover> movers_;
+  int64_t step_elements_;
   std::vector<int64_t> extents_;  // at coordinate 0, under the axes that stay
   std::vector<int> kept_;         // leading axes of each dim that stay
   State start_, goal_;
@@ -255,7 +257,7 @@ std::vector<Collective> redistribute(const Mesh& mesh, const Layout& from, const
     if (b == Placing::R) at.replicated.push_back(axis.name);
     out.push_back({.kind = CollectiveKind::relabel, .axis = axis.name, .after = at});
   }
-  Search search(mesh, at, goal, global_shape);
+  Search search(mesh, at, goal, global_shape, element_bytes);
   for (const Move& move : search.path()) {
     const Mover& mover = search.movers()[static_cast<size_t>(move.mover)];
     at = moved(std::move(at), move, mover);

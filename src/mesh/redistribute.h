@@ -13,8 +13,11 @@
 
 namespace orthant {
 
-/// The path with the fewest bytes (summed over its steps, each counted at its busiest rank), then the fewest steps,
-/// then a fixed order, so that all ranks get the same list. Only the innermost axis of a dim's split can be cut or
+/// What a communicating step costs beside its bytes: about what a link carries while a message is on its way.
+inline constexpr int64_t kStepBytes = 16 << 10;
+
+/// The path with the fewest bytes (summed over its steps, each counted at its busiest rank and with kStepBytes), then
+/// the fewest steps, then a fixed order, so that all ranks get the same list. Only the innermost axis of a dim's split can be cut or
 /// joined. An axis moves only if its own placement changes or an axis outside it in the same dim has to move; a value
 /// becomes P (by pad or keep_one) only where `to` says so.
 /// Axes of size 1 make no steps, and Collective::after does not name them. LogicError for layouts that do not fit the

@@ -170,8 +170,9 @@ std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 /// What the program can do beyond the plain CPU build: the caller knows, this room does not.
 struct Abilities {
   bool cuda = false;
-  bool ucx = false;
   bool nccl = false;
+  /// Why UCX cannot be used; empty if it can.
+  std::string no_ucx = "this build of Orthant has no UCX";
 };
 
 /// Throws ConfigError unless model.from is empty or names a directory that holds a config.json.

@@ -114,7 +114,7 @@ void check_device(const Config& config, const Abilities& abilities) {
   const std::string& transport = config.run.transport;
   require(config, "run.device", config.run.device != "cuda" || abilities.cuda, "this build of Orthant has no CUDA",
           "\"cpu\"");
-  require(config, "run.transport", transport != "ucx" || abilities.ucx, "this build of Orthant has no UCX",
+  require(config, "run.transport", transport != "ucx" || abilities.no_ucx.empty(), abilities.no_ucx,
           "\"auto\" or \"gloo\"");
   require(config, "run.transport", transport != "nccl" || abilities.nccl, "this build of Orthant has no NCCL",
           "\"auto\" or \"gloo\"");
@@ -122,8 +122,6 @@ void check_device(const Config& config, const Abilities& abilities) {
           "NCCL needs run.device = \"cuda\"", "\"auto\" or \"gloo\"");
   require(config, "run.device", config.run.device == "cpu", "this version of Orthant trains on the CPU only",
           "\"cpu\"");
-  require(config, "run.transport", transport != "ucx", "this version of Orthant talks over Gloo only",
-          "\"auto\" or \"gloo\"");
 }
 
 int64_t degree(const Config& config, std::string_view key) {

@@ -56,7 +56,7 @@ struct Banner {
   int64_t ranks = 0;
   std::string mesh = {};       // "data 2"
   std::string device = {};     // "cpu, float32"
-  std::string transport = {};  // "gloo"
+  std::string transport = {};  // "ucx"; empty: not known yet, or nobody to talk to
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
   std::string memory_warning = {};    // where the machine has less

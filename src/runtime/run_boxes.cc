@@ -20,12 +20,6 @@ std::string describe_data(const Config& config, const TrainingData& data) {
                      human_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
 }
 
-// What carries messages between the ranks of this run.
-std::string transport_of(const Plan& plan) {
-  if (plan.mesh.size() == 1) return "";
-  return plan.config.run.transport == "auto" ? "gloo" : plan.config.run.transport;
-}
-
 }  // namespace
 
 std::string describe_tokenizer(const Config& config) {
@@ -51,7 +45,6 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.ranks = plan.mesh.size();
   b.mesh = plan.mesh_text();
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
-  b.transport = transport_of(plan);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();
   b.memory_warning = options.memory_warning;

@@ -188,7 +188,11 @@ void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
                           comm_.rank(), way_out()));
 }
 
-void Trainer::print_banner() const { say(banner(banner_of(plan_, data_, options_), output_->style)); }
+void Trainer::print_banner() const {
+  Banner b = banner_of(plan_, data_, options_);
+  b.transport = comm_.transport();
+  say(banner(b, output_->style));
+}
 
 void Trainer::finish() {
   const Config& config = plan_.config;

@@ -40,7 +40,7 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
 Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
   Trace trace;
   run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm);
     session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
     for (int64_t step = 1; step <= steps; ++step) {
@@ -176,7 +176,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
   Findings findings(rounding_bounds(plan, steps));
   const bool free_running = plan.config.training.dtype == "float64";
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, mutation);
     Weights& weights = session.weights();
     weights.initialize(static_cast<uint64_t>(plan.config.training.seed));

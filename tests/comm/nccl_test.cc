@@ -37,7 +37,7 @@ void on_gpus(int n, const std::function<void(Comm&, int, at::Device)>& fn) {
 TEST(Nccl, ABuildWithoutItSaysSo) {
   if (has_nccl()) GTEST_SKIP() << "this build has NCCL";
   try {
-    nccl_transport(gpu(0), [](const std::string&) {});
+    nccl_group(gpu(0), Store::in_process(), 0, 1, 60, [](const std::string&) {});
     FAIL() << "no error";
   } catch (const LogicError& error) {
     const std::string text = error.what();
@@ -71,8 +71,8 @@ TEST(Nccl, AFailureOnAThreadOfTheTransportEndsTheRunOnce) {
 
 TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
   NEED_GPUS(1);
-  const auto transport = nccl_transport(gpu(0), [](const std::string& reason) { ADD_FAILURE() << reason; });
-  const auto group = transport->open(Store::in_process(), 0, 1, 60);
+  const auto group = nccl_group(gpu(0), Store::in_process(), 0, 1, 60,
+                                [](const std::string& reason) { ADD_FAILURE() << reason; });
   for (const auto type : {at::kFloat, at::kDouble, at::kBFloat16}) {
     const at::Tensor input = numbers(1, 100, type).to(gpu(0));
     const std::vector<int64_t> counts = {100};
@@ -82,6 +82,7 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
     group->all_gather(all, input, counts)->wait();
     group->all_to_all(out, input, counts, counts)->wait();
     group->broadcast(sum, 0)->wait();
+    group->reduce(sum, 0)->wait();
     for (const at::Tensor& result : {sum, part, all, out}) EXPECT_TRUE(equal(result, input));
   }
   group->exchange({})->wait();

@@ -15,7 +15,7 @@ int64_t cost(const Case& c, const std::vector<Collective>& plan) {
   int64_t bytes = 0;
   Layout before = c.from;
   for (const Collective& step : plan) {
-    bytes += busiest_bytes(c.mesh, step, before, c.shape, kBytes);
+    bytes += busiest_bytes(c.mesh, step, before, c.shape, kBytes) + (communicates(step.kind) ? kStepBytes : 0);
     before = step.after;
   }
   return bytes;
@@ -77,7 +77,7 @@ std::vector<Layout> without(const Layout& layout, const std::string& axis) {
   return {out};
 }
 
-/// The dearest rank's bytes of the single-axis move a -> b; -1 where there is no such move.
+/// What the single-axis move a -> b costs: the dearest rank's bytes and the step; -1 where there is no such move.
 int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std::vector<int64_t>& shape) {
   using enum CollectiveKind;
   for (const Axis& axis : mesh.axes) {
@@ -92,7 +92,7 @@ int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std:
     if (communicates(step.kind))
       for (int rank = 0; rank < mesh.size(); ++rank)
         busiest = std::max(busiest, bytes_sent(mesh, step, a, shape, kBytes, rank));
-    return busiest;
+    return busiest + (communicates(step.kind) ? kStepBytes : 0);
   }
   return -1;
 }

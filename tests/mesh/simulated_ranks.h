@@ -151,6 +151,15 @@ class Ranks {
     return blocks;
   }
 
+  /// Each sends its block to all others.
+  static std::vector<Group> direct_gather(const Group& own, Counts& counts) {
+    const size_t n = own.size();
+    for (size_t c = 0; c < n; ++c) counts[c] += static_cast<int64_t>((n - 1) * own[c].data.size());
+    std::vector<Group> blocks;
+    for (const Array& block : own) blocks.emplace_back(n, block);
+    return blocks;
+  }
+
   /// parts[holder][piece]: piece k starts at coordinate k + 1 and goes round, growing by each summand, until k has it.
   static Group ring_reduce(const std::vector<Group>& parts, Counts& counts) {
     const size_t n = parts.size();
@@ -167,10 +176,9 @@ class Ranks {
   }
 
   /// Everybody's block, joined by coordinate.
-  static Group all_gathered(const Group& in, int dim, Counts& counts) {
-    const std::vector<Group> blocks = ring_gather(in, counts);
+  static Group joined_blocks(const std::vector<Group>& blocks, int dim) {
     Group out;
-    for (size_t c = 0; c < in.size(); ++c) {
+    for (size_t c = 0; c < blocks.size(); ++c) {
       Group mine;
       for (const Group& held : blocks) mine.push_back(held[c]);
       out.push_back(joined(mine, dim));
@@ -184,7 +192,7 @@ class Ranks {
       if (each.shape != in[0].shape) throw std::runtime_error("summands of different shapes");
       chunks.push_back(pieces({{static_cast<int64_t>(each.data.size())}, each.data}, 0, static_cast<int>(in.size())));
     }
-    Group out = all_gathered(ring_reduce(chunks, counts), 0, counts);
+    Group out = joined_blocks(direct_gather(ring_reduce(chunks, counts), counts), 0);
     for (Array& each : out) each.shape = in[0].shape;
     return out;
   }
@@ -238,7 +246,7 @@ class Ranks {
     std::vector<Group> cuts;
     switch (step.kind) {
       case CollectiveKind::all_gather:
-        return all_gathered(in, step.from_dim, counts);
+        return joined_blocks(ring_gather(in, counts), step.from_dim);
       case CollectiveKind::all_reduce:
         return all_reduced(in, counts);
       case CollectiveKind::reduce_scatter:

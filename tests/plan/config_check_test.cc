@@ -109,15 +109,14 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "attention only; set it to \"ring_attention\""},
   };
   for (const auto& [override, message] : table) EXPECT_EQ(check_error_of("", {override}), message);
-  const Abilities all = {.cuda = true, .ucx = true, .nccl = true};
+  const Abilities all = {.cuda = true, .nccl = true, .no_ucx = ""};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
               "run.device = \"cuda\" (command line): this version of Orthant trains on the CPU only; set it to "
               "\"cpu\"");
   }
-  EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, all),
-            "run.transport = \"ucx\" (command line): this version of Orthant talks over Gloo only; set it to \"auto\" "
-            "or \"gloo\"");
+  EXPECT_EQ(check_error_of("", {"run.transport=ucx"}, {.no_ucx = "libucp.so.0 cannot be loaded"}),
+            "run.transport = \"ucx\" (command line): libucp.so.0 cannot be loaded; set it to \"auto\" or \"gloo\"");
   EXPECT_EQ(
       check_error_of("", {"run.transport=nccl"}, all),
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");

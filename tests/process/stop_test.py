@@ -55,13 +55,16 @@ class Asked(ProcessTest):
 
     def test_one_ctrl_c_that_comes_twice_is_one(self):
         """A terminal delivers it to the whole group, and a wrapper that also hands it on makes two."""
-        running = self.start_training("run.ranks=1", "checkpoint.interval=0", "training.global_batch_size=64")
-        for pause in (0.005, 0.1, 0):
-            os.kill(running.process.pid, signal.SIGINT)
-            time.sleep(pause)
-        result = running.result()
-        self.assertEqual((result.code, result.errors()), (130, []), result)
-        self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
+        for ranks in ("run.ranks=1", "run.ranks=2"):
+            with self.subTest(ranks):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_training(ranks, "checkpoint.interval=0", "training.global_batch_size=64")
+                for pause in (0.005, 0.1, 0):
+                    os.kill(running.process.pid, signal.SIGINT)
+                    time.sleep(pause)
+                result = running.result()
+                self.assertEqual((result.code, result.errors()), (130, []), result)
+                self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
 
     def test_a_second_ctrl_c_ends_at_once(self):
         """Steps of many seconds: waiting for the end of one would be another promise."""

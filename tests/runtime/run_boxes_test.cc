@@ -23,11 +23,9 @@ TEST(RunBoxes, Banner) {
   const TinyRun run;
   const Banner two = banner_of(run.plan(2), run.data(), {.memory_warning = "scarce"});
   EXPECT_EQ(two.mesh, "data 2");
-  EXPECT_EQ(two.transport, "gloo");
   EXPECT_EQ(two.memory_warning, "scarce");
   EXPECT_EQ(two.tokens, 12 * 7 * 16);
   EXPECT_TRUE(two.data.ends_with(" training tokens, byte tokenizer")) << two.data;
-  EXPECT_EQ(banner_of(run.plan(1), run.data(), {}).transport, "");
 }
 
 TEST(RunBoxes, SummaryOfStepsAndValidations) {

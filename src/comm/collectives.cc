@@ -1,0 +1,232 @@
+#include "comm/collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/errors.h"
+#include "comm/ordered_sum.h"
+#include "mesh/layout.h"
+
+namespace orthant {
+namespace {
+
+// A message that is worked on when it has come (summed, passed on) is cut into segments: the next is on its way while
+// one is summed, which it is while it is in the second-level cache. A multiple of every element's size.
+constexpr int64_t kSegmentBytes = 512 << 10;
+constexpr int kWindow = 2;  // segments that are received while the oldest is summed
+// Up to here an exchange of everything with the one other rank beats two rounds, though both sum it all.
+constexpr int64_t kWholeBytes = 64 << 10;
+// Up to here one round of all beats n - 1 rounds round the ring.
+constexpr int64_t kDirectBytes = 256 << 10;
+
+struct Chunk {
+  int64_t begin = 0, bytes = 0;
+
+  int64_t segments() const { return (bytes + kSegmentBytes - 1) / kSegmentBytes; }
+  template <typename Byte>
+  std::span<Byte> of(std::span<Byte> memory) const {
+    return memory.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
+  }
+  Chunk segment(int64_t i) const {
+    const int64_t offset = std::min(i * kSegmentBytes, bytes);
+    return {begin + offset, std::min(bytes - offset, kSegmentBytes)};
+  }
+};
+
+std::vector<Chunk> chunks_of(const std::vector<int64_t>& counts) {
+  std::vector<Chunk> chunks;
+  int64_t begin = 0;
+  for (const int64_t bytes : counts) {
+    chunks.push_back({begin, bytes});
+    begin += bytes;
+  }
+  return chunks;
+}
+
+const Chunk& at(const std::vector<Chunk>& chunks, int position) { return chunks[static_cast<size_t>(position)]; }
+
+void copy(Bytes to, ConstBytes from) {
+  if (to.data() != from.data() && !from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+// Segments of one chunk, a copy from each position; this position's own stays where it is.
+class Summands {
+ public:
+  Summands(const Peers& peers, int64_t chunk_bytes) : peers_(peers) {
+    slot_bytes_ = std::min(chunk_bytes, kSegmentBytes);
+    staging_ = peers.staging(kWindow * (peers.size() - 1) * slot_bytes_);
+    arriving_.resize(kWindow);
+  }
+
+  void receive(int64_t segment, int64_t bytes) {
+    auto& arriving = arriving_[static_cast<size_t>(segment % kWindow)];
+    for (int i = 1; i < peers_.size(); ++i) {
+      const int from = peers_.at(i);
+      arriving.push_back(peers_.receive(from, {slot(segment, from), static_cast<size_t>(bytes)}));
+    }
+  }
+
+  std::vector<Posted> take(int64_t segment) { return std::exchange(arriving_[static_cast<size_t>(segment % kWindow)], {}); }
+
+  void sum(int64_t segment, ConstBytes own, Bytes output) {
+    std::vector<const std::byte*> sources;
+    for (int i = 0; i < peers_.size(); ++i) {
+      sources.push_back(i == peers_.position() ? own.data() : slot(segment, i));
+    }
+    ordered_sum(output.data(), sources, static_cast<int64_t>(own.size()) / peers_.element_bytes(), peers_.type());
+  }
+
+ private:
+  std::byte* slot(int64_t segment, int from) {
+    const int64_t row = (segment % kWindow) * (peers_.size() - 1);
+    return staging_ + (row + from - (from > peers_.position())) * slot_bytes_;
+  }
+
+  const Peers& peers_;
+  int64_t slot_bytes_;
+  std::byte* staging_;
+  std::vector<std::vector<Posted>> arriving_;
+};
+
+// Chunks go to their owners, which sum them; with `all`, which is the same memory as `input`, the sums go back to all.
+// Both directions cut each chunk into the same segments, and all ranks post in the same order.
+Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks, Bytes all) {
+  const int n = peers.size();
+  const Chunk& own = at(chunks, peers.position());
+  const int64_t steps = std::max_element(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) {
+                          return a.bytes < b.bytes;
+                        })->segments();
+  Summands summands(peers, own.bytes);
+  std::vector<Posted> under_way;
+  for (int64_t step = 0; step < steps + kWindow; ++step) {
+    const int64_t done = step - kWindow;
+    if (done >= 0 && done < own.segments()) {
+      std::vector<Posted> arriving = summands.take(done);
+      for (Posted& posted : arriving) co_await posted;
+      const Chunk segment = own.segment(done);
+      summands.sum(done, segment.of(input), Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum));
+    }
+    if (done >= 0 && !all.empty()) {
+      for (int i = 1; i < n; ++i) {
+        under_way.push_back(peers.receive(peers.at(-i), at(chunks, peers.at(-i)).segment(done).of(all)));
+        under_way.push_back(peers.send(peers.at(i), own.segment(done).of(all)));
+      }
+    }
+    if (step >= steps) continue;
+    summands.receive(step, own.segment(step).bytes);
+    for (int i = 1; i < n; ++i) {
+      under_way.push_back(peers.send(peers.at(i), at(chunks, peers.at(i)).segment(step).of(input)));
+    }
+  }
+  for (Posted& posted : under_way) co_await posted;
+}
+
+// Everything to the other rank, and both sum: one round.
+Task sum_whole(Peers peers, Bytes memory) {
+  Summands summands(peers, static_cast<int64_t>(memory.size()));
+  summands.receive(0, static_cast<int64_t>(memory.size()));
+  Posted sent = peers.send(peers.at(1), memory);
+  std::vector<Posted> arriving = summands.take(0);
+  for (Posted& posted : arriving) co_await posted;
+  co_await sent;
+  summands.sum(0, memory, memory);
+}
+
+Task gather_direct(Peers peers, Bytes output, std::vector<Chunk> shards) {
+  std::vector<Posted> under_way;
+  for (int i = 1; i < peers.size(); ++i) {
+    under_way.push_back(peers.receive(peers.at(-i), at(shards, peers.at(-i)).of(output)));
+  }
+  for (int i = 1; i < peers.size(); ++i) {
+    under_way.push_back(peers.send(peers.at(i), at(shards, peers.position()).of(output)));
+  }
+  for (Posted& posted : under_way) co_await posted;
+}
+
+Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
+  for (int step = 0; step < peers.size() - 1; ++step) {
+    Posted received = peers.receive(peers.at(-1), at(shards, peers.at(-step - 1)).of(output));
+    Posted sent = peers.send(peers.at(1), at(shards, peers.at(-step)).of(output));
+    co_await received;
+    co_await sent;
+  }
+}
+
+}  // namespace
+
+Task all_reduce(Peers peers, Bytes memory) {
+  if (memory.empty()) return Task();
+  const auto bytes = static_cast<int64_t>(memory.size());
+  if (peers.size() == 2 && bytes <= kWholeBytes) return sum_whole(peers, memory);
+  std::vector<int64_t> counts;
+  for (int i = 0; i < peers.size(); ++i) {
+    counts.push_back(shard(bytes / peers.element_bytes(), peers.size(), i).size() * peers.element_bytes());
+  }
+  const auto chunks = chunks_of(counts);
+  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, memory);
+}
+
+Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
+  if (input.empty()) return Task();
+  return sum_chunks(peers, input, output, chunks_of(counts), {});
+}
+
+Task all_gather(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
+  if (output.empty()) return Task();
+  const auto shards = chunks_of(counts);
+  copy(at(shards, peers.position()).of(output), input);
+  const bool equal = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
+  if (equal && static_cast<int64_t>(output.size()) <= kDirectBytes) return gather_direct(peers, output, shards);
+  return gather_ring(peers, output, shards);
+}
+
+Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> output_counts,
+                std::vector<int64_t> input_counts) {
+  const auto to = chunks_of(output_counts), from = chunks_of(input_counts);
+  std::vector<Posted> under_way;
+  for (int i = 1; i < peers.size(); ++i) {
+    under_way.push_back(peers.receive(peers.at(-i), at(to, peers.at(-i)).of(output)));
+  }
+  for (int i = 1; i < peers.size(); ++i) {
+    under_way.push_back(peers.send(peers.at(i), at(from, peers.at(i)).of(input)));
+  }
+  copy(at(to, peers.position()).of(output), at(from, peers.position()).of(input));
+  for (Posted& posted : under_way) co_await posted;
+}
+
+Task broadcast(Peers peers, Bytes memory, int root) {
+  const int n = peers.size(), place = (peers.position() - root + n) % n;
+  const Chunk whole{0, static_cast<int64_t>(memory.size())};
+  std::vector<Posted> arriving, leaving;
+  for (int64_t i = 0; place > 0 && i < whole.segments(); ++i) {
+    arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory)));
+  }
+  for (int64_t i = 0; i < whole.segments(); ++i) {
+    if (place > 0) {
+      Posted& segment = arriving[static_cast<size_t>(i)];
+      co_await segment;
+    }
+    if (place < n - 1) leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory)));
+  }
+  for (Posted& posted : leaving) co_await posted;
+}
+
+Task reduce(Peers peers, Bytes memory, int root) {
+  // A reduce is a reduce_scatter in which one position owns everything.
+  std::vector<int64_t> counts(static_cast<size_t>(peers.size()), 0);
+  counts[static_cast<size_t>(root)] = static_cast<int64_t>(memory.size());
+  const auto chunks = chunks_of(counts);
+  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, {});
+}
+
+Task barrier(Peers peers) {
+  for (int distance = 1; distance < peers.size(); distance *= 2) {
+    Posted heard = peers.hear(peers.at(-distance));
+    Posted told = peers.signal(peers.at(distance));
+    co_await heard;
+    co_await told;
+  }
+}
+
+}  // namespace orthant

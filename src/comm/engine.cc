@@ -1,0 +1,222 @@
+#include "comm/engine.h"
+
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "base/errors.h"
+#include "comm/label.h"
+
+namespace orthant {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+constexpr double kSleepAtMost_s = 1;  // a lost wake-up would cost this much, not the run
+
+}  // namespace
+
+Posted& Posted::operator=(Posted&& other) noexcept {
+  drop();
+  engine_ = other.engine_, expected_label_ = other.expected_label_, expected_bytes_ = other.expected_bytes_;
+  message_ = std::move(other.message_);
+  return *this;
+}
+
+Posted::~Posted() { drop(); }
+
+void Posted::drop() noexcept {
+  if (message_ && !message_->ended) {
+    message_->waiter = nullptr;
+    engine_->dropped_.push_back(std::move(message_));
+  }
+}
+
+void Posted::await_resume() const {
+  if (!message_) return;
+  if (message_->label != expected_label_ || message_->bytes != expected_bytes_) {
+    throw CommError(fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
+                                message_->peer, describe(Label::unpack(message_->label), message_->bytes),
+                                describe(Label::unpack(expected_label_), expected_bytes_)));
+  }
+  if (!message_->error.empty()) throw CommError(message_->error);
+}
+
+// The rank's thread at the wheel: the engine's own thread, which looks at turns_ before each step, makes way.
+class Engine::Turn {
+ public:
+  explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) {}
+  ~Turn() {
+    --engine_.turns_;
+    engine_.hand_over();
+  }
+  std::unique_lock<std::mutex>& lock() { return lock_; }
+
+ private:
+  Engine& engine_;
+  std::unique_lock<std::mutex> lock_;
+};
+
+Engine::Engine(const MakeTransport& make, EngineOptions options)
+    : transport_(make(*this)), options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (wake_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  stop();
+  transport_.reset();  // before the memory that it may write to
+  close(wake_fd_);
+}
+
+std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body) {
+  auto job = std::make_shared<Job>();
+  job->in_background = in_background;
+  Turn turn(*this);
+  job->task = body(*job);
+  active_.push_back(job);
+  in_background_ += in_background;
+  if (job->task.done()) settle();
+  return job;
+}
+
+Posted Engine::send(std::unique_ptr<Message> message) {
+  transport_->send(*message);
+  return {this, std::move(message)};
+}
+
+Posted Engine::receive(std::unique_ptr<Message> message) {
+  transport_->receive(*message);
+  return {this, std::move(message)};
+}
+
+void Engine::on_ended(Message& message) {
+  if (message.waiter != nullptr) ready_.push_back(std::coroutine_handle<>::from_address(message.waiter));
+}
+
+// Whatever has arrived, and every task that waited for it.
+bool Engine::step() {
+  bool moved = transport_->progress();
+  for (; !ready_.empty(); moved = true) {
+    const auto task = ready_.front();
+    ready_.pop_front();
+    task.resume();
+  }
+  if (moved) settle();
+  return moved;
+}
+
+void Engine::settle() {
+  std::erase_if(active_, [&](const std::shared_ptr<Job>& job) {
+    if (!job->task.done()) return false;
+    if (job->task.failed()) failed_.push_back(job);
+    in_background_ -= job->in_background;
+    job->done = true;
+    return true;
+  });
+}
+
+// Steps until the job is done or nothing has moved for so long.
+void Engine::look(const Job* job, double seconds) {
+  auto quiet_since = Clock::now();
+  while (!(job != nullptr && job->done) && !cancelled_) {
+    if (step()) {
+      quiet_since = Clock::now();
+      continue;
+    }
+    if (seconds_since(quiet_since) >= seconds) return;
+    if (!options_.cores_to_spare) sched_yield();
+  }
+}
+
+void Engine::sleep(std::unique_lock<std::mutex>& lock, double seconds) {
+  if (!transport_->arm()) return;
+  pollfd fds[] = {{transport_->event_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+  lock.unlock();
+  poll(fds, 2, static_cast<int>(std::min(seconds, kSleepAtMost_s) * 1000) + 1);
+  lock.lock();
+}
+
+bool Engine::soon(Job& job) {
+  if (job.done) return true;
+  Turn turn(*this);
+  look(&job, options_.look_s);
+  return job.done;
+}
+
+void Engine::wait(Job& job) {
+  if (!job.done) {
+    const auto start = Clock::now();
+    Turn turn(*this);
+    while (look(&job, options_.look_s), !job.done) {
+      if (cancelled_) throw CommError("broken off");
+      const double left_s = options_.timeout_s - seconds_since(start);
+      if (left_s < 0) throw CommError(fmt::format("Timed out after {} s", options_.timeout_s));
+      sleep(turn.lock(), left_s);
+    }
+  }
+  job.task.rethrow();
+}
+
+void Engine::cancel() noexcept {
+  cancelled_ = true;
+  const uint64_t one = 1;
+  (void)!write(wake_fd_, &one, sizeof one);
+}
+
+bool Engine::drain(double timeout_s) {
+  const auto start = Clock::now();
+  Turn turn(*this);
+  while (look(nullptr, 0), !active_.empty() || !transport_->flushed()) {
+    if (cancelled_ || seconds_since(start) > timeout_s) return false;
+    sleep(turn.lock(), 0.001);
+  }
+  return true;
+}
+
+void Engine::nudge() {
+  Turn turn(*this);
+  look(nullptr, 0);
+}
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  unpark_.notify_all();
+  cancel();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Called when the rank's thread leaves: what shall go on behind its back needs the engine's thread, which either sleeps
+// on the transport, and must be able to hear it, or is parked.
+void Engine::hand_over() {
+  if (in_background_ == 0 || cancelled_) return;
+  if (parked_) return unpark_.notify_all();
+  while (in_background_ > 0 && !transport_->arm()) step();
+}
+
+void Engine::run() {
+  std::unique_lock lock(mutex_);
+  const auto mine = [&] { return in_background_ > 0 && turns_ == 0 && !cancelled_; };
+  while (!stop_) {
+    if (!mine()) {
+      parked_ = true;
+      unpark_.wait(lock, [&] { return stop_ || mine(); });
+      parked_ = false;
+    } else if (!step()) {
+      sleep(lock, kSleepAtMost_s);
+    }
+  }
+}
+
+}  // namespace orthant

@@ -1,0 +1,120 @@
+// Engine: drives one rank's Transport and the Tasks that wait for its messages. The rank's own thread does so while it
+// starts operations and waits for them; between, a thread of the engine's that sleeps until the transport has news.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "comm/task.h"
+#include "comm/transport.h"
+
+namespace orthant {
+
+class Engine;
+
+/// A Task under way, what it has sent, and the memory that its messages use beside the caller's tensors.
+struct Job {
+  std::shared_ptr<void> staging;
+  Task task;
+  /// Goes on while the rank computes. What ends with the messages posted at its start need not.
+  bool in_background = false;
+  int64_t sent_bytes = 0;
+  std::atomic<bool> done = false;
+};
+
+/// A message under way, to be awaited by a Task. Dropped, it goes on, and the engine keeps it.
+class [[nodiscard]] Posted {
+ public:
+  Posted() = default;  // nothing to wait for
+  Posted(Engine* engine, std::unique_ptr<Message> message)
+      : engine_(engine), expected_label_(message->label), expected_bytes_(message->bytes), message_(std::move(message)) {}
+  Posted(Posted&&) noexcept = default;
+  Posted& operator=(Posted&&) noexcept;
+  ~Posted();
+
+  bool await_ready() const noexcept { return !message_ || message_->ended; }
+  void await_suspend(std::coroutine_handle<> task) noexcept { message_->waiter = task.address(); }
+  /// CommError where something else came than was expected (it names both), or the transport failed.
+  void await_resume() const;
+
+ private:
+  void drop() noexcept;
+  Engine* engine_ = nullptr;
+  uint32_t expected_label_ = 0;
+  int64_t expected_bytes_ = 0;
+  std::unique_ptr<Message> message_;
+};
+
+struct EngineOptions {
+  double timeout_s = 300;
+  /// A waiting thread looks this long before it sleeps; where ranks share cores it lets others run meanwhile.
+  double look_s = 50e-6;
+  bool cores_to_spare = false;
+};
+
+class Engine final : private MessageSink {
+ public:
+  using MakeTransport = std::function<std::unique_ptr<Transport>(MessageSink&)>;
+  Engine(const MakeTransport& make, EngineOptions options);
+  ~Engine();
+
+  const Transport& transport() const { return *transport_; }
+
+  /// Starts the task that `body` makes; it runs to its first wait.
+  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body);
+  /// Posts a message of a task: called by tasks only.
+  Posted send(std::unique_ptr<Message> message);
+  Posted receive(std::unique_ptr<Message> message);
+
+  /// Drives for at most look_s; true if the job is done.
+  bool soon(Job& job);
+  /// Drives, and sleeps in between, until the job is done; throws what its task threw, or when it takes longer than
+  /// timeout_s, or at cancel().
+  void wait(Job& job);
+  /// From any thread: wait() throws, now and later.
+  void cancel() noexcept;
+
+  /// Drives until every job is done and all messages have left; false after timeout_s.
+  bool drain(double timeout_s);
+  /// Moves on for a moment: while ranks wait for each other to close.
+  void nudge();
+  /// Stops the engine's thread. What is still under way may go on writing to its memory: unless drain() was true, the
+  /// engine must then live for ever.
+  void stop();
+
+ private:
+  class Turn;
+  friend class Posted;
+
+  void on_ended(Message& message) override;
+  bool step();
+  void settle();
+  void look(const Job* job, double seconds);
+  void sleep(std::unique_lock<std::mutex>& lock, double seconds);
+  void hand_over();
+  void run();
+
+  std::mutex mutex_;  // of everything below that is not atomic
+  std::unique_ptr<Transport> transport_;
+  EngineOptions options_;
+  std::vector<std::shared_ptr<Job>> active_;
+  int in_background_ = 0;
+  std::deque<std::coroutine_handle<>> ready_;
+  std::vector<std::unique_ptr<Message>> dropped_;
+  std::vector<std::shared_ptr<Job>> failed_;  // their other messages may still arrive
+
+  std::atomic<int> turns_ = 0;  // threads of the rank that drive or want to
+  std::atomic<bool> cancelled_ = false;
+  bool stop_ = false, parked_ = true;
+  std::condition_variable unpark_;
+  int wake_fd_ = -1;
+  std::thread thread_;
+};
+
+}  // namespace orthant

@@ -1,0 +1,210 @@
+// c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can only wait for a message by blocking, so
+// threads do that, and it ends the process when sizes differ, so each message follows a header that names its own.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "base/errors.h"
+#include "comm/c10d_store.h"
+#include "comm/transport.h"
+
+namespace orthant {
+namespace {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+struct Header {
+  int64_t bytes = 0;
+  uint32_t label = 0, unused = 0;
+};
+
+// Threads that block, as many as there are messages to wait for; an idle one is used again.
+class Waiters {
+ public:
+  ~Waiters() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void run(std::function<void()> job) {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+    if (jobs_.size() > idle_) threads_.emplace_back([this] { work(); });
+    changed_.notify_one();
+  }
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
+      --idle_;
+      if (jobs_.empty()) return;
+      const auto job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0;
+  bool stop_ = false;
+};
+
+at::Tensor as_tensor(void* memory, int64_t bytes) { return at::from_blob(memory, {bytes}, at::kByte); }
+
+class GlooTransport : public Transport {
+ public:
+  GlooTransport(const TransportOptions& options, MessageSink& sink)
+      : sink_(sink), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    ORTHANT_CHECK(event_fd_ >= 0);
+    auto gloo = c10d::ProcessGroupGloo::Options::create(
+        std::chrono::milliseconds(static_cast<int64_t>(1000 * options.timeout_s)));
+    gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
+    gloo->threads = 1;
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().board, options.rank,
+                                                         options.world_size, std::move(gloo));
+  }
+
+  ~GlooTransport() override {
+    waiters_.reset();
+    close(event_fd_);
+  }
+
+  std::string name() const override { return "gloo"; }
+  int event_fd() const override { return event_fd_; }
+  bool flushed() override { return under_way_ == 0; }
+
+  void send(Message& message) override {
+    ++under_way_;
+    auto header = std::make_shared<Header>(Header{message.bytes, message.label});
+    std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
+    if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
+    waiters_->run([this, &message, header, works] {
+      end(message, [&] {
+        for (const auto& work : works) work->wait();
+      });
+    });
+  }
+
+  // Headers and what follows them are told apart by their order only, so of one peer and tag one is received at a time.
+  void receive(Message& message) override {
+    ++under_way_;
+    const std::lock_guard lock(mutex_);
+    auto& queue = queues_[{message.peer, message.tag}];
+    queue.push_back(&message);
+    if (queue.size() == 1) receive_now(message);
+  }
+
+  bool progress() override {
+    std::vector<Message*> ended;
+    {
+      const std::lock_guard lock(mutex_);
+      ended.swap(ended_);
+    }
+    for (Message* message : ended) {
+      --under_way_;
+      message->ended = true;
+      sink_.on_ended(*message);
+    }
+    return !ended.empty();
+  }
+
+  bool arm() override {
+    const std::lock_guard lock(mutex_);
+    uint64_t count = 0;
+    (void)!read(event_fd_, &count, sizeof count);
+    return ended_.empty();
+  }
+
+ private:
+  WorkPtr post_send(void* memory, int64_t bytes, const Message& message) {
+    std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
+    return group_->send(tensors, message.peer, static_cast<int>(message.tag));
+  }
+  WorkPtr post_receive(void* memory, int64_t bytes, const Message& message) {
+    std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
+    return group_->recv(tensors, message.peer, static_cast<int>(message.tag));
+  }
+
+  void receive_now(Message& message) {
+    auto header = std::make_shared<Header>();
+    waiters_->run([this, &message, header, key = std::pair(message.peer, message.tag)] {
+      end(message, [&] {
+        post_receive(header.get(), sizeof(Header), message)->wait();
+        const int64_t room = message.bytes;
+        message.bytes = header->bytes;
+        message.label = header->label;
+        if (header->bytes > room) throw CommError("a message larger than expected");
+        if (header->bytes > 0) post_receive(message.data, header->bytes, message)->wait();
+      });
+      receive_next(key);
+    });
+  }
+
+  void receive_next(const std::pair<int, uint32_t>& key) {
+    const std::lock_guard lock(mutex_);
+    auto& queue = queues_[key];
+    queue.pop_front();
+    if (queue.empty()) {
+      queues_.erase(key);
+    } else {
+      receive_now(*queue.front());
+    }
+  }
+
+  // On a waiter's thread: what `wait` throws is the message's error.
+  void end(Message& message, const std::function<void()>& wait) {
+    try {
+      wait();
+    } catch (const std::exception& error) {
+      message.error = fmt::format("rank {}: {}", message.peer, brief(error));
+    }
+    const std::lock_guard lock(mutex_);
+    ended_.push_back(&message);
+    const uint64_t one = 1;
+    (void)!write(event_fd_, &one, sizeof one);
+  }
+
+  MessageSink& sink_;
+  const int event_fd_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  int64_t under_way_ = 0;  // the engine's thread only
+  std::mutex mutex_;
+  std::vector<Message*> ended_;
+  std::map<std::pair<int, uint32_t>, std::deque<Message*>> queues_;
+  std::unique_ptr<Waiters> waiters_ = std::make_unique<Waiters>();
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> gloo_transport(const TransportOptions& options, MessageSink& sink) {
+  try {
+    return std::make_unique<GlooTransport>(options, sink);
+  } catch (const CommError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw CommError(fmt::format("cannot connect over the local address {}: {}", options.address, brief(error)));
+  }
+}
+
+}  // namespace orthant

@@ -1,0 +1,36 @@
+// Label: what the sender of a message says that it is, so that a receiver that expected something else can say so.
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <string>
+
+namespace orthant {
+
+enum class MessageKind : uint32_t {
+  exchange,  // and send and recv
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_to_all,
+  broadcast,
+  reduce,
+  barrier,
+};
+
+struct Label {
+  MessageKind kind = MessageKind::exchange;
+  at::ScalarType type = at::kByte;
+
+  /// In kLabelBits of a Message, and back.
+  uint32_t packed() const { return static_cast<uint32_t>(kind) << 8 | static_cast<uint8_t>(type); }
+  static Label unpack(uint32_t bits) {
+    return {static_cast<MessageKind>(bits >> 8), static_cast<at::ScalarType>(bits & 0xff)};
+  }
+};
+
+/// "4.0 KiB of Float for an all_reduce".
+std::string describe(Label label, int64_t bytes);
+
+}  // namespace orthant

@@ -1,0 +1,153 @@
+#include "comm/message_group.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "comm/collectives.h"
+#include "comm/flat.h"
+
+namespace orthant {
+namespace {
+
+// Up to here an operation is not worth waking the engine's thread for: what is posted at its start has left, and what
+// remains is done while waiting for it.
+constexpr int64_t kForegroundBytes = 64 << 10;
+
+constexpr uint32_t kUserBit = kUserTags;
+static_assert(uint64_t{kGroups} * 2 * kUserTags == uint64_t{1} << kTagBits);
+
+Bytes bytes_of(const at::Tensor& tensor) {
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel() * tensor.element_size())};
+}
+
+class Underway : public Pending {
+ public:
+  Underway(Engine& engine, std::vector<at::Tensor> tensors, std::shared_ptr<Job> job)
+      : engine_(engine), job_(std::move(job)), tensors_(std::move(tensors)) {}
+  void wait() override { engine_.wait(*job_); }
+  bool done() override { return job_->done; }
+  bool soon() override { return engine_.soon(*job_); }
+  void cancel() noexcept override { engine_.cancel(); }
+  int64_t sent_bytes() const override { return job_->sent_bytes; }
+
+ private:
+  Engine& engine_;
+  std::shared_ptr<Job> job_;
+  std::vector<at::Tensor> tensors_;
+};
+
+class MessageGroup : public Group {
+ public:
+  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number)
+      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number) {
+    ORTHANT_CHECK(number < kGroups, number);
+  }
+
+  std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
+    return start(MessageKind::all_reduce, {tensor}, [&](Peers peers) { return orthant::all_reduce(peers, bytes_of(tensor)); });
+  }
+
+  std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
+                                          std::span<const int64_t> counts) override {
+    return start(MessageKind::reduce_scatter, {output, input}, [&](Peers peers) {
+      return orthant::reduce_scatter(peers, bytes_of(output), bytes_of(input), counts_in_bytes(counts, input));
+    });
+  }
+
+  std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
+                                      std::span<const int64_t> counts) override {
+    return start(MessageKind::all_gather, {output, input}, [&](Peers peers) {
+      return orthant::all_gather(peers, bytes_of(output), bytes_of(input), counts_in_bytes(counts, output));
+    });
+  }
+
+  std::unique_ptr<Pending> all_to_all(const at::Tensor& output, const at::Tensor& input,
+                                      std::span<const int64_t> output_counts,
+                                      std::span<const int64_t> input_counts) override {
+    return start(MessageKind::all_to_all, {output, input}, [&](Peers peers) {
+      return orthant::all_to_all(peers, bytes_of(output), bytes_of(input), counts_in_bytes(output_counts, output),
+                                 counts_in_bytes(input_counts, input));
+    });
+  }
+
+  std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
+    return start(MessageKind::broadcast, {tensor},
+                 [&](Peers peers) { return orthant::broadcast(peers, bytes_of(tensor), root); });
+  }
+
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
+    return start(MessageKind::reduce, {tensor},
+                 [&](Peers peers) { return orthant::reduce(peers, bytes_of(tensor), root); });
+  }
+
+  std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
+    std::vector<at::Tensor> tensors;
+    std::vector<Part> parts;
+    for (const Transfer& transfer : transfers) {
+      tensors.push_back(transfer.tensor);
+      parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
+                       transfer.tensor.scalar_type(), bytes_of(transfer.tensor)});
+    }
+    return run(std::move(tensors), [&](Job& job) {
+      return exchange_all(engine_, job, ranks_, position_, parts);
+    });
+  }
+
+  std::unique_ptr<Pending> barrier() override {
+    return start(MessageKind::barrier, {}, [&](Peers peers) { return orthant::barrier(peers); });
+  }
+
+ private:
+  struct Part {
+    int peer;
+    bool receive;
+    uint32_t tag;
+    at::ScalarType type;
+    Bytes memory;
+  };
+
+  static Task exchange_all(Engine& engine, Job& job, const std::vector<int>& ranks, int position,
+                           std::vector<Part> parts) {
+    std::vector<Posted> under_way;
+    for (const bool receive : {true, false}) {
+      for (const Part& part : parts) {
+        if (part.receive != receive) continue;
+        const Peers peers(engine, job, ranks, position, part.tag, {MessageKind::exchange, part.type});
+        under_way.push_back(receive ? peers.receive(part.peer, part.memory) : peers.send(part.peer, part.memory));
+      }
+    }
+    for (Posted& posted : under_way) co_await posted;
+  }
+
+  uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
+
+  std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body) {
+    int64_t bytes = 0;
+    for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
+    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(bytes > kForegroundBytes, body));
+  }
+
+  // Operations that overlap are told apart by their number; it comes round long after the first has ended.
+  std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
+                                 const std::function<Task(Peers)>& body) {
+    const uint32_t operation_tag = tag(next_++ % kUserTags);
+    const Label label{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
+    return run(std::move(tensors), [&](Job& job) {
+      return body(Peers(engine_, job, ranks_, position_, operation_tag, label));
+    });
+  }
+
+  Engine& engine_;
+  const std::vector<int> ranks_;
+  const int position_;
+  const uint32_t number_;
+  uint32_t next_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number) {
+  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number);
+}
+
+}  // namespace orthant

@@ -1,0 +1,21 @@
+// The collectives of a group on an Engine: its positions to ranks, its operations to tags.
+#pragma once
+
+#include <vector>
+
+#include "comm/engine.h"
+#include "comm/group.h"
+
+namespace orthant {
+
+/// `number` tells the groups of one rank apart and is below kGroups; its members use the same one. Opening costs
+/// nothing: all groups share the engine's connections.
+std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number);
+
+/// Groups that a rank can tell apart.
+inline constexpr uint32_t kGroups = 1 << 8;
+/// Tags of send, recv and exchange; the last is shift's.
+inline constexpr int kUserTags = 1 << 22;
+inline constexpr int kShiftTag = kUserTags - 1;
+
+}  // namespace orthant

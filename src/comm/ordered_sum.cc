@@ -1,0 +1,63 @@
+#include "comm/ordered_sum.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+constexpr int64_t kBlock = 1024;  // elements whose sum stays in the first-level cache
+
+// The hot loops, for each kind of processor; everything else is rare. Plain additions: no instruction set changes a bit.
+#define FOR_EACH_PROCESSOR [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+
+FOR_EACH_PROCESSOR void add(float* sum, const float* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+}
+FOR_EACH_PROCESSOR void add(double* sum, const double* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+}
+FOR_EACH_PROCESSOR void add_bf16(float* sum, const uint16_t* x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += std::bit_cast<float>(static_cast<uint32_t>(x[i]) << 16);
+}
+
+template <typename Sum, typename T>
+void add_any(Sum* sum, const T* x, int64_t n) {
+  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+    add(sum, x, n);
+  } else if constexpr (std::is_same_v<T, at::BFloat16>) {
+    add_bf16(sum, reinterpret_cast<const uint16_t*>(x), n);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    for (int64_t i = 0; i < n; ++i) sum[i] = sum[i] || x[i];
+  } else {
+    for (int64_t i = 0; i < n; ++i) sum[i] = static_cast<Sum>(sum[i] + static_cast<Sum>(x[i]));
+  }
+}
+
+template <typename T>
+void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64_t count) {
+  using Sum = at::opmath_type<T>;
+  std::array<Sum, kBlock> sum;
+  const auto at = [](const std::byte* memory, int64_t i) { return reinterpret_cast<const T*>(memory) + i; };
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t n = std::min(kBlock, count - begin);
+    std::copy_n(at(sources[0], begin), n, sum.begin());
+    for (const std::byte* source : sources.subspan(1)) add_any(sum.data(), at(source, begin), n);
+    T* const out = reinterpret_cast<T*>(output) + begin;
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sum[static_cast<size_t>(i)]);
+  }
+}
+
+}  // namespace
+
+void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type) {
+  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBFloat16, at::kHalf, at::kBool, type, "ordered_sum",
+                                         [&] { sum_all<scalar_t>(output, sources, count); });
+}
+
+}  // namespace orthant

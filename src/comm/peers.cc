@@ -1,0 +1,34 @@
+#include "comm/peers.h"
+
+#include <ATen/ops/empty.h>
+
+namespace orthant {
+
+Posted Peers::post(int peer, std::span<std::byte> memory, bool send) const {
+  auto message = std::make_unique<Message>(Message{.peer = (*ranks_)[static_cast<size_t>(peer)],
+                                                   .tag = tag_,
+                                                   .label = label_.packed(),
+                                                   .data = memory.data(),
+                                                   .bytes = static_cast<int64_t>(memory.size())});
+  if (!send) return engine_->receive(std::move(message));
+  job_->sent_bytes += message->bytes;
+  return engine_->send(std::move(message));
+}
+
+Posted Peers::send(int to, std::span<const std::byte> memory) const {
+  if (memory.empty()) return {};
+  return post(to, {const_cast<std::byte*>(memory.data()), memory.size()}, true);
+}
+
+Posted Peers::receive(int from, std::span<std::byte> memory) const {
+  if (memory.empty()) return {};
+  return post(from, memory, false);
+}
+
+std::byte* Peers::staging(int64_t bytes) const {
+  auto memory = std::make_shared<at::Tensor>(at::empty({bytes}, at::kByte));
+  job_->staging = memory;
+  return reinterpret_cast<std::byte*>(memory->data_ptr());
+}
+
+}  // namespace orthant

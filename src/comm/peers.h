@@ -1,0 +1,45 @@
+// Peers: the members of a group as one operation sees them: whom it sends to, under which tag, and what it says it sends.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "comm/engine.h"
+#include "comm/label.h"
+
+namespace orthant {
+
+class Peers {
+ public:
+  Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, Label label)
+      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(label) {}
+
+  int size() const { return static_cast<int>(ranks_->size()); }
+  int position() const { return position_; }
+  /// The position so many places on, round the ring.
+  int at(int offset) const { return ((position_ + offset) % size() + size()) % size(); }
+  at::ScalarType type() const { return label_.type; }
+  int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(label_.type)); }
+
+  /// Nothing is sent of an empty message: both sides know that it is empty.
+  Posted send(int to, std::span<const std::byte> memory) const;
+  Posted receive(int from, std::span<std::byte> memory) const;
+  /// A message of no bytes, which is sent all the same.
+  Posted signal(int to) const { return post(to, {}, true); }
+  Posted hear(int from) const { return post(from, {}, false); }
+  /// Memory for what is summed, as long as the operation lives.
+  std::byte* staging(int64_t bytes) const;
+
+ private:
+  Posted post(int peer, std::span<std::byte> memory, bool send) const;
+
+  Engine* engine_;
+  Job* job_;
+  const std::vector<int>* ranks_;
+  int position_;
+  uint32_t tag_;
+  Label label_;
+};
+
+}  // namespace orthant

@@ -1,0 +1,28 @@
+// UCX's functions, looked up when first needed: one program serves machines with and without the library.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <string>
+
+namespace orthant {
+
+#define ORTHANT_UCX_FUNCTIONS(X)                                                                                  \
+  X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_init_version) X(ucp_cleanup)                \
+  X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address)              \
+  X(ucp_worker_progress) X(ucp_worker_arm) X(ucp_worker_get_efd) X(ucp_worker_flush_nbx) X(ucp_ep_create)         \
+  X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucs_status_string)
+
+/// The functions under their own names.
+struct UcxLibrary {
+#define ORTHANT_DECLARE(name) decltype(&::name) name = nullptr;
+  ORTHANT_UCX_FUNCTIONS(ORTHANT_DECLARE)
+#undef ORTHANT_DECLARE
+  /// Why it cannot be used; empty if it can.
+  std::string problem;
+};
+
+/// Loads libucp.so.0 on the first call.
+const UcxLibrary& ucx();
+
+}  // namespace orthant
