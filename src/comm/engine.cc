@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,7 +54,9 @@ void Posted::await_resume() const {
 // The rank's thread at the wheel: the engine's own thread, which looks at turns_ before each step, makes way.
 class Engine::Turn {
  public:
-  explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) {}
+  explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) {
+    if (engine.timer_set_) engine.set_timer(0);
+  }
   ~Turn() {
     --engine_.turns_;
     engine_.hand_over();
@@ -66,8 +69,9 @@ class Engine::Turn {
 };
 
 Engine::Engine(const MakeTransport& make, EngineOptions options)
-    : transport_(make(*this)), options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
+    : transport_(make(*this)), options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
+  if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -75,6 +79,7 @@ Engine::~Engine() {
   stop();
   transport_.reset();  // before the memory that it may write to
   close(wake_fd_);
+  close(timer_fd_);
 }
 
 std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body) {
@@ -191,31 +196,40 @@ void Engine::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;
+    set_timer(1e-9);
   }
-  unpark_.notify_all();
   cancel();
   if (thread_.joinable()) thread_.join();
 }
 
-// Called when the rank's thread leaves: what shall go on behind its back needs the engine's thread, which either sleeps
-// on the transport, and must be able to hear it, or is parked.
+void Engine::set_timer(double seconds) {
+  itimerspec when{};
+  when.it_value.tv_nsec = static_cast<int64_t>(seconds * 1e9);
+  timerfd_settime(timer_fd_, 0, &when, nullptr);
+  timer_set_ = seconds > 0;
+}
+
+// Called when the rank's thread leaves with work under way that shall go on behind its back.
 void Engine::hand_over() {
-  if (in_background_ == 0 || cancelled_) return;
-  if (parked_) return unpark_.notify_all();
-  while (in_background_ > 0 && !transport_->arm()) step();
+  if (in_background_ == 0 || turns_ > 0 || cancelled_) return;
+  if (!on_duty_) return set_timer(options_.away_s);
+  while (in_background_ > 0 && !transport_->arm()) step();  // or its thread would not hear
 }
 
 void Engine::run() {
   std::unique_lock lock(mutex_);
-  const auto mine = [&] { return in_background_ > 0 && turns_ == 0 && !cancelled_; };
   while (!stop_) {
-    if (!mine()) {
-      parked_ = true;
-      unpark_.wait(lock, [&] { return stop_ || mine(); });
-      parked_ = false;
-    } else if (!step()) {
-      sleep(lock, kSleepAtMost_s);
+    on_duty_ = in_background_ > 0 && turns_ == 0 && !timer_set_ && !cancelled_;
+    if (on_duty_) {
+      if (!step()) sleep(lock, kSleepAtMost_s);
+      continue;
     }
+    pollfd timer{timer_fd_, POLLIN, 0};
+    lock.unlock();
+    poll(&timer, 1, -1);
+    lock.lock();
+    uint64_t expirations = 0;
+    if (read(timer_fd_, &expirations, sizeof expirations) > 0) timer_set_ = false;
   }
 }
 

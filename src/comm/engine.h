@@ -1,9 +1,9 @@
 // Engine: drives one rank's Transport and the Tasks that wait for its messages. The rank's own thread does so while it
-// starts operations and waits for them; between, a thread of the engine's that sleeps until the transport has news.
+// starts operations and waits for them. When it has gone to compute, a thread of the engine's takes over, which sleeps
+// until the transport has news.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -56,6 +56,8 @@ struct EngineOptions {
   /// A waiting thread looks this long before it sleeps; where ranks share cores it lets others run meanwhile.
   double look_s = 50e-6;
   bool cores_to_spare = false;
+  /// The engine's thread takes over when the rank's has been away so long: most waits come before.
+  double away_s = 50e-6;
 };
 
 class Engine final : private MessageSink {
@@ -97,6 +99,7 @@ class Engine final : private MessageSink {
   void settle();
   void look(const Job* job, double seconds);
   void sleep(std::unique_lock<std::mutex>& lock, double seconds);
+  void set_timer(double seconds);
   void hand_over();
   void run();
 
@@ -111,9 +114,10 @@ class Engine final : private MessageSink {
 
   std::atomic<int> turns_ = 0;  // threads of the rank that drive or want to
   std::atomic<bool> cancelled_ = false;
-  bool stop_ = false, parked_ = true;
-  std::condition_variable unpark_;
-  int wake_fd_ = -1;
+  bool stop_ = false;
+  bool on_duty_ = false;    // the engine's thread listens to the transport
+  bool timer_set_ = false;  // it will, when the timer has run out
+  int wake_fd_ = -1, timer_fd_ = -1;
   std::thread thread_;
 };
 
