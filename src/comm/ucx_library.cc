@@ -5,27 +5,66 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/text.h"
+
+extern char** environ;
 
 namespace orthant {
 namespace {
 
 // UCX reads these when it is loaded, and from the environment alone; a user's own values stay. It would catch the
-// signals of crashes, and write to stderr what our errors say.
-[[maybe_unused]] const bool kQuiet = [] {
+// signals of crashes. What it would write to stderr our errors say; another level brings it back.
+constexpr const char* kQuietly = "warn";
+constexpr std::pair<const char*, const char*> kDefaults[] = {
+    {"UCX_HANDLE_ERRORS", "none"}, {"UCX_LOG_LEVEL", kQuietly}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
+[[maybe_unused]] const bool kSet = [] {
   constexpr int kKeep = 0;
-  setenv("UCX_HANDLE_ERRORS", "none", kKeep);
-  setenv("UCX_LOG_LEVEL", "fatal", kKeep);
-  setenv("UCX_WARN_UNUSED_ENV_VARS", "n", kKeep);
+  for (const auto& [name, value] : kDefaults) setenv(name, value, kKeep);
   return true;
 }();
+
+struct Heard {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+};
+Heard& heard() {
+  static auto* const kept = new Heard;  // for ever: an abandoned rank may still complain
+  return *kept;
+}
+
+ucs_log_func_rc_t listen(const char*, unsigned, const char*, ucs_log_level_t level, const ucs_log_component_config_t*,
+                         const char* format, va_list arguments) {
+  static const bool show = std::strcmp(std::getenv("UCX_LOG_LEVEL"), kQuietly) != 0;
+  if (level <= UCS_LOG_LEVEL_WARN) {
+    va_list copy;
+    va_copy(copy, arguments);
+    char text[512] = {};
+    std::vsnprintf(text, sizeof text, format, copy);
+    va_end(copy);
+    constexpr size_t kEnough = 6;
+    auto& [mutex, lines] = heard();
+    const std::lock_guard lock(mutex);
+    const std::string line(trim(text));
+    if (lines.size() < kEnough && std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
+  }
+  return show ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
+}
 
 UcxLibrary load() {
   constexpr const char* kName = "libucp.so.0";
   UcxLibrary library;
   void* const handle = dlopen(kName, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    library.problem = fmt::format("{} cannot be loaded (Debian's package: libucx0)", kName);
+    library.problem = fmt::format("its library cannot be loaded (Debian's package: libucx0): {}", dlerror());
     return library;
   }
 #define ORTHANT_LOOK_UP(name)                                                     \
@@ -33,6 +72,7 @@ UcxLibrary load() {
   if (library.name == nullptr) library.problem = fmt::format("{} has no {}; UCX 1.13 or newer is needed", kName, #name);
   ORTHANT_UCX_FUNCTIONS(ORTHANT_LOOK_UP)
 #undef ORTHANT_LOOK_UP
+  if (library.problem.empty()) library.ucs_log_push_handler(listen);
   return library;
 }
 
@@ -41,6 +81,22 @@ UcxLibrary load() {
 const UcxLibrary& ucx() {
   static const UcxLibrary library = load();
   return library;
+}
+
+std::string ucx_complaints() {
+  std::vector<std::string> parts;
+  {
+    const std::lock_guard lock(heard().mutex);
+    parts.swap(heard().lines);
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string text = *entry;
+    const bool ours = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const auto& set) {
+      return text == fmt::format("{}={}", set.first, set.second);
+    });
+    if (text.starts_with("UCX_") && !ours) parts.push_back("the environment has " + text);
+  }
+  return parts.empty() ? "" : fmt::format(" ({})", join(parts, "; "));
 }
 
 }  // namespace orthant
