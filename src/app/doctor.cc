@@ -9,6 +9,7 @@
 #include <torch/version.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,8 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/launch.h"
+#include "comm/shared_memory.h"
+#include "comm/transport.h"
 
 namespace orthant {
 namespace {
@@ -154,6 +157,27 @@ Finding check_space(const std::string& name, const std::string& path, double lea
           free < least_bytes ? advice : ""};
 }
 
+Finding check_shared_memory() {
+  const int64_t free = free_shared_memory();
+  return {"/dev/shm", fmt::format("{} free", human_bytes(static_cast<double>(free))),
+          shared_memory_problem(free, std::max(2, usable_cores()))};
+}
+
+// What ranks talk over: memory within a machine, a network between machines.
+Finding check_ucx() {
+  const UcxReport ucx = examine_ucx();
+  if (!ucx.problem.empty()) return {"ucx", "none, ranks talk over Gloo", ucx.problem};
+  const auto has = [&](const char* name) {
+    return std::find(ucx.transports.begin(), ucx.transports.end(), name) != ucx.transports.end();
+  };
+  std::vector<std::string> lacks;
+  if (!has("posix") && !has("sysv")) lacks.push_back("no shared memory: ranks of one machine talk over the network");
+  if (!has("cma"))
+    lacks.push_back("no cma: large messages within a machine are copied twice; in Docker: --cap-add=SYS_PTRACE");
+  if (!has("tcp")) lacks.push_back("no tcp: several machines need InfiniBand");
+  return {"ucx", fmt::format("{}: {}", ucx.version, join(ucx.transports, ", ")), join(lacks, "; ")};
+}
+
 Finding check_program(const std::string& name, const std::vector<std::string>& programs, const std::string& advice) {
   const char* path = std::getenv("PATH");
   std::vector<std::string> missing;
@@ -178,8 +202,8 @@ std::vector<Finding> examine() {
       check_allocator(),
       check_launcher(),
       check_loopback(),
-      check_space("/dev/shm", "/dev/shm", 128 * kMib,
-                  "transports through shared memory need room; in Docker: docker run --shm-size=1g"),
+      check_shared_memory(),
+      check_ucx(),
       check_program("sentencepiece", {"spm_train", "spm_encode"},
                     "data.tokenizer = \"byte\" works without; for others: apt-get install sentencepiece"),
       check_space("disk", ".", 2 * kGib,

@@ -54,7 +54,7 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
   watch =
       std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s, std::move(watching));
-  engine = open_engine(rendezvous_, store_, options_);
+  engine = open_engine(rendezvous_, store_, *watch, options_);
 }
 
 void CommState::close(bool unwinding) {
@@ -76,12 +76,20 @@ void CommState::close(bool unwinding) {
 // A rank's end may go when nobody needs it any more: its operations are done, and all others can say the same. False
 // when the run has failed instead.
 bool CommState::close_engine() {
+  const auto late = [&](const std::string& what) {
+    watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:.0f} s", rank, what, options_.timeout_s));
+    return false;
+  };
   const auto drained = [&] {
-    if (!engine->drain(options_.timeout_s)) return false;
+    const auto start = Clock::now();
+    if (!engine->drain(options_.timeout_s))
+      return watch->failure() ? false : late("operations that nobody waited for did not end");
     store_.set(fmt::format("drained/{}", rank), "");
     for (int other = 0; other < mesh.size(); ++other) {
       while (!store_.has(fmt::format("drained/{}", other))) {
         if (watch->failure()) return false;
+        if (seconds_since(start) > options_.timeout_s)
+          return late(fmt::format("rank {} did not come to its own", other));
         engine->nudge();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

@@ -164,6 +164,7 @@ void Engine::wait(Job& job) {
     while (look(&job, options_.look_s), !job.done) {
       if (cancelled_) throw CommError("broken off");
       const double left_s = options_.timeout_s - seconds_since(start);
+      if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
       if (left_s < 0) throw CommError(fmt::format("Timed out after {} s", options_.timeout_s));
       sleep(turn.lock(), left_s);
     }

@@ -8,6 +8,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/shared_memory.h"
 #include "comm/spawn.h"
 
 namespace orthant {
@@ -25,45 +26,64 @@ std::string host_key() {
 
 struct Member {
   std::string host, transport;  // "ucx", or why it has none
+  int64_t free_bytes;           // of shared memory, before anybody has taken any
 };
 
+using Hear = std::function<std::string(const std::string& key, int rank)>;
+
 // What each rank is and can, told to all.
-std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, const CommOptions& options) {
+std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, const Hear& hear,
+                              const CommOptions& options) {
   const std::string problem = options.transport == "gloo" ? "gloo was asked for" : ucx_problem();
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
-  store.set(key(rendezvous.rank), host_key() + "\n" + (problem.empty() ? "ucx" : problem));
+  store.set(key(rendezvous.rank),
+            fmt::format("{}\n{}\n{}", host_key(), problem.empty() ? "ucx" : problem, free_shared_memory()));
   std::vector<Member> members;
   for (int rank = 0; rank < rendezvous.world_size; ++rank) {
-    const auto lines = split(store.get(key(rank), options.meet_timeout_s), '\n');
-    ORTHANT_CHECK(lines.size() == 2, lines.size());
-    members.push_back({lines[0], lines[1]});
+    const auto lines = split(hear(key(rank), rank), '\n');
+    ORTHANT_CHECK(lines.size() == 3, lines.size());
+    members.push_back({lines[0], lines[1], std::stoll(lines[2])});
   }
   return members;
 }
 
 }  // namespace
 
-std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const CommOptions& options) {
-  const auto members = introduce(rendezvous, store, options);
-  const auto without = std::find_if(members.begin(), members.end(), [](const Member& m) { return m.transport != "ucx"; });
+std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
+                                    const CommOptions& options) {
+  const Hear hear = [&](const std::string& key, int rank) {
+    return watch.hear(store, key, rank, options.meet_timeout_s);
+  };
+  const auto members = introduce(rendezvous, store, hear, options);
+  const auto without =
+      std::find_if(members.begin(), members.end(), [](const Member& member) { return member.transport != "ucx"; });
   if (options.transport == "ucx" && without != members.end()) {
-    throw CommError(fmt::format("rank {}: rank {} cannot use UCX: {}. Install it there, or set run.transport = \"auto\"",
-                                rendezvous.rank, without - members.begin(), without->transport));
+    throw ConfigError(fmt::format("rank {} cannot use UCX: {}; install it there, or set run.transport = \"auto\"",
+                                  without - members.begin(), without->transport));
   }
   TransportOptions transport{.rank = rendezvous.rank,
                              .world_size = rendezvous.world_size,
                              .store = store,
+                             .hear = hear,
                              .address = rendezvous.address,
                              .interface_name = rendezvous.interface_name,
-                             .timeout_s = options.timeout_s,
-                             .meet_timeout_s = options.meet_timeout_s};
-  const std::string& here = members[static_cast<size_t>(rendezvous.rank)].host;
-  for (const Member& member : members) transport.local.push_back(member.host == here);
+                             .timeout_s = options.timeout_s};
+  const Member& self = members[static_cast<size_t>(rendezvous.rank)];
+  int64_t free_bytes = self.free_bytes;
+  for (const Member& member : members) {
+    transport.local.push_back(member.host == self.host);
+    if (transport.local.back()) free_bytes = std::min(free_bytes, member.free_bytes);
+  }
   const auto local_ranks = std::count(transport.local.begin(), transport.local.end(), true);
   const auto open = without == members.end() ? ucx_transport : gloo_transport;
-  return std::make_unique<Engine>([&](MessageSink& sink) { return open(transport, sink); },
-                                  EngineOptions{.timeout_s = options.timeout_s,
-                                                .cores_to_spare = local_ranks <= available_cores()});
+  try {
+    return std::make_unique<Engine>([&](MessageSink& sink) { return open(transport, sink); },
+                                    EngineOptions{.timeout_s = options.timeout_s,
+                                                  .cores_to_spare = local_ranks <= available_cores()});
+  } catch (const ConfigError& error) {
+    const std::string cause = shared_memory_problem(free_bytes, local_ranks);
+    throw ConfigError(cause.empty() ? error.what() : fmt::format("{}. {}", cause, error.what()));
+  }
 }
 
 }  // namespace orthant

@@ -5,10 +5,13 @@
 
 #include "comm/comm.h"
 #include "comm/engine.h"
+#include "comm/watch.h"
 
 namespace orthant {
 
-/// All ranks call it together. CommError when they do not agree on the transport, or it cannot be opened.
-std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const CommOptions& options);
+/// All ranks call it together. ConfigError where UCX was asked for and one has none, or does not start; CommError where
+/// ranks do not come, or cannot reach each other.
+std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
+                                    const CommOptions& options);
 
 }  // namespace orthant

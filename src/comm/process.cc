@@ -1,14 +1,22 @@
 #include "comm/process.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <optional>
+#include <utility>
+#include <vector>
 
+#include "base/errors.h"
 #include "base/text.h"
 
 namespace orthant {
@@ -61,6 +69,49 @@ Life life_of(const std::string& identity) {
   const auto stat = read_stat(std::atoi(fields[1].c_str()));
   if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return Life::gone;
   return stat->state == 'T' || stat->state == 't' ? Life::stopped : Life::running;
+}
+
+Deaths::Deaths() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (wake_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
+}
+
+Deaths::~Deaths() {
+  close(wake_fd_);
+  for (const auto& [identity, fd] : watched_) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+void Deaths::expect(const std::string& identity) {
+  const auto [place, fresh] = watched_.emplace(identity, -1);
+  if (!fresh || life_of(identity) == Life::elsewhere) return;
+  // The pid may have been given to another process before we hold it: life_of() compares start times, and so tells.
+  place->second = static_cast<int>(syscall(SYS_pidfd_open, pid_of(identity), 0));
+}
+
+bool Deaths::wait(double seconds) {
+  std::vector<pollfd> fds = {{wake_fd_, POLLIN, 0}};
+  std::vector<int*> places;
+  for (auto& [identity, fd] : watched_) {
+    if (fd < 0) continue;
+    fds.push_back({fd, POLLIN, 0});
+    places.push_back(&fd);
+  }
+  if (poll(fds.data(), fds.size(), static_cast<int>(seconds * 1000) + 1) <= 0) return false;
+  uint64_t count = 0;
+  (void)!read(wake_fd_, &count, sizeof count);
+  bool any = false;
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (fds[i + 1].revents == 0) continue;
+    close(std::exchange(*places[i], -1));
+    any = true;
+  }
+  return any;
+}
+
+void Deaths::wake() {
+  const uint64_t one = 1;
+  (void)!write(wake_fd_, &one, sizeof one);
 }
 
 std::string parent_key() {

@@ -1,6 +1,7 @@
 // Whether another process of this machine still lives: the fact that tells a dead rank from a slow one.
 #pragma once
 
+#include <map>
 #include <string>
 
 namespace orthant {
@@ -14,6 +15,27 @@ std::string process_identity();
 Life life_of(const std::string& identity);
 /// Its pid, for messages.
 int pid_of(const std::string& identity);
+
+/// Sleeps until another process of this machine ends: the kernel tells, so nobody has to look.
+class Deaths {
+ public:
+  Deaths();
+  ~Deaths();
+  Deaths(const Deaths&) = delete;
+  Deaths& operator=(const Deaths&) = delete;
+
+  /// From now on the end of the process so named ends wait(). One that runs elsewhere, or for which no file descriptor
+  /// is left, is ignored: life_of() still tells.
+  void expect(const std::string& identity);
+  /// True if one of them has ended; each is told once. False after so many seconds, or at wake().
+  bool wait(double seconds);
+  /// From any thread: wait() returns, now or when it is next called.
+  void wake();
+
+ private:
+  int wake_fd_;
+  std::map<std::string, int> watched_;  // -1: told, or cannot be watched
+};
 
 /// Names the process that started this one: the same for all ranks that one local launcher started, and for no other
 /// run.

@@ -192,7 +192,7 @@ class Launcher {
       }
       failed_ = true;
       exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-      tell(fmt::format("rank {} {}", rank, describe(status)));
+      tell(fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, static_cast<int>(rank))));
     }
   }
 

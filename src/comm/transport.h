@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,8 @@ class Transport {
   /// Before sleeping: true if event_fd() will become readable when progress() has something to do; false if it has now.
   virtual bool arm() = 0;
   virtual int event_fd() const = 0;
+  /// Who cannot be reached any more, and why; empty: nobody known. Receives from it never end.
+  virtual std::string lost() const { return ""; }
   /// True once all that was sent has left this rank, so that it may be destroyed when all ranks can say so.
   virtual bool flushed() = 0;
 };
@@ -61,19 +64,29 @@ struct TransportOptions {
   int world_size = 1;
   /// All ranks post how they are reached under this store, so each Comm has its own.
   Store store;
+  /// Waits for what a rank posts there; CommError when it does not, or the run has failed meanwhile.
+  std::function<std::string(const std::string& key, int rank)> hear;
   /// Of each rank: does it share this rank's memory?
   std::vector<bool> local = {};
   /// The local address that the peers can reach (Gloo), and the network interface where the user named one (UCX).
   std::string address = "127.0.0.1";
   std::string interface_name;
   double timeout_s = 300;
-  double meet_timeout_s = 60;
 };
 
-/// UCX: shared memory within a host, TCP or InfiniBand between hosts. CommError where ucx_problem() is not empty.
+/// UCX: shared memory within a host, TCP or InfiniBand between hosts. CommError where ucx_problem() is not empty;
+/// ConfigError, in UCX's words, where this machine or UCX's own variables do not let it start.
 std::unique_ptr<Transport> ucx_transport(const TransportOptions& options, MessageSink& sink);
 /// Why UCX cannot be used here: not in this build, its library missing; empty if it can.
 std::string ucx_problem();
+
+/// What UCX has here.
+struct UcxReport {
+  std::string problem;  // empty: it starts
+  std::string version;
+  std::vector<std::string> transports;  // its own names: "posix", "cma", "tcp"
+};
+UcxReport examine_ucx();
 
 /// c10d's Gloo over TCP.
 std::unique_ptr<Transport> gloo_transport(const TransportOptions& options, MessageSink& sink);

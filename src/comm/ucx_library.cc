@@ -22,10 +22,11 @@ namespace orthant {
 namespace {
 
 // UCX reads these when it is loaded, and from the environment alone; a user's own values stay. It would catch the
-// signals of crashes. What it would write to stderr our errors say; another level brings it back.
+// signals of crashes and SIGHUP. What it would write to stderr our errors say; another level brings it back.
 constexpr const char* kQuietly = "warn";
 constexpr std::pair<const char*, const char*> kDefaults[] = {
-    {"UCX_HANDLE_ERRORS", "none"}, {"UCX_LOG_LEVEL", kQuietly}, {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
+    {"UCX_HANDLE_ERRORS", "none"}, {"UCX_DEBUG_SIGNO", "0"}, {"UCX_LOG_LEVEL", kQuietly},
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
 [[maybe_unused]] const bool kSet = [] {
   constexpr int kKeep = 0;
   for (const auto& [name, value] : kDefaults) setenv(name, value, kKeep);
@@ -50,7 +51,7 @@ ucs_log_func_rc_t listen(const char*, unsigned, const char*, ucs_log_level_t lev
     char text[512] = {};
     std::vsnprintf(text, sizeof text, format, copy);
     va_end(copy);
-    constexpr size_t kEnough = 6;
+    constexpr size_t kEnough = 2;  // the first names the cause
     auto& [mutex, lines] = heard();
     const std::lock_guard lock(mutex);
     const std::string line(trim(text));

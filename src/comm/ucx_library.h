@@ -2,12 +2,14 @@
 #pragma once
 
 #include <ucp/api/ucp.h>
+#include <ucs/debug/log_def.h>
 
 #include <string>
 
 namespace orthant {
 
 #define ORTHANT_UCX_FUNCTIONS(X)                                                                                  \
+  X(ucs_log_push_handler) X(ucp_get_version_string) X(ucp_context_print_info)                                     \
   X(ucp_config_read) X(ucp_config_modify) X(ucp_config_release) X(ucp_init_version) X(ucp_cleanup)                \
   X(ucp_worker_create) X(ucp_worker_destroy) X(ucp_worker_get_address) X(ucp_worker_release_address)              \
   X(ucp_worker_progress) X(ucp_worker_arm) X(ucp_worker_get_efd) X(ucp_worker_flush_nbx) X(ucp_ep_create)         \
@@ -24,5 +26,9 @@ struct UcxLibrary {
 
 /// Loads libucp.so.0 on the first call.
 const UcxLibrary& ucx();
+
+/// What UCX has complained of since the last call, and which of its own variables the user has set: " (...)", or
+/// nothing.
+std::string ucx_complaints();
 
 }  // namespace orthant

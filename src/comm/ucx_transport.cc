@@ -4,10 +4,14 @@
 
 #ifdef ORTHANT_UCX
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <vector>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "comm/ucx_library.h"
 
 namespace orthant {
@@ -19,8 +23,10 @@ uint64_t wire_tag(uint32_t tag, int source, uint32_t label) {
   return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kLabelBits | label;
 }
 
+// It does not start, which is for the user to mend: what UCX says of it names the cause.
 void check(ucs_status_t status, const char* what) {
-  if (status != UCS_OK) throw CommError(fmt::format("UCX: {}: {}", what, ucx().ucs_status_string(status)));
+  if (status == UCS_OK) return;
+  throw ConfigError(fmt::format("UCX: {}: {}{}", what, ucx().ucs_status_string(status), ucx_complaints()));
 }
 
 // One for the process, whose threads may be ranks of their own. Never cleaned up: an abandoned rank may still use it.
@@ -29,7 +35,7 @@ ucp_context_h context(const std::string& interface_name) {
     ucp_config_t* config = nullptr;
     check(ucx().ucp_config_read(nullptr, nullptr, &config), "reading its settings");
     const std::unique_ptr<ucp_config_t, decltype(ucx().ucp_config_release)> release(config, ucx().ucp_config_release);
-    if (!interface_name.empty())
+    if (!interface_name.empty() && std::getenv("UCX_NET_DEVICES") == nullptr)
       check(ucx().ucp_config_modify(config, "NET_DEVICES", interface_name.c_str()), "choosing the network");
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
@@ -37,6 +43,9 @@ ucp_context_h context(const std::string& interface_name) {
     params.mt_workers_shared = 1;
     ucp_context_h out = nullptr;
     check(ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &out), "starting");
+    // A device or transport that it was told to use and has not: it would go on with others.
+    if (const std::string text = ucx_complaints(); text.find("is not available") != std::string::npos)
+      throw ConfigError("UCX: starting: it cannot do as it is told" + text);
     return out;
   }();
   return made;
@@ -96,6 +105,8 @@ class UcxTransport : public Transport {
     ended_at_once(message, UCS_PTR_STATUS(request));
   }
 
+  std::string lost() const override { return lost_; }
+
   bool flushed() override {
     if (flush_ == nullptr) {
       ucp_request_param_t param{};
@@ -133,7 +144,7 @@ class UcxTransport : public Transport {
     options.store.set(fmt::format("ucx/{}", rank_), std::string(reinterpret_cast<const char*>(address), length));
     ucx().ucp_worker_release_address(worker_, address);
     for (int rank = 0; rank < options.world_size; ++rank) {
-      peers_.push_back({.address = options.store.get(fmt::format("ucx/{}", rank), options.meet_timeout_s),
+      peers_.push_back({.owner = this, .rank = rank, .address = options.hear(fmt::format("ucx/{}", rank), rank),
                         .local = options.local[static_cast<size_t>(rank)]});
     }
   }
@@ -148,15 +159,22 @@ class UcxTransport : public Transport {
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
     params.err_mode = peer.local ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
-    params.err_handler.cb = [](void*, ucp_ep_h, ucs_status_t) {};  // its messages end with the error
+    params.err_handler.cb = [](void* user, ucp_ep_h, ucs_status_t why) {  // what is sent to it ends with the error
+      const Peer& gone = *static_cast<Peer*>(user);
+      gone.owner->lost_ = fmt::format("rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
+    };
+    params.err_handler.arg = &peer;
     const ucs_status_t status = ucx().ucp_ep_create(worker_, &params, &peer.endpoint);
     if (status != UCS_OK) {
-      throw CommError(fmt::format("UCX finds no way to rank {}: {}", rank, ucx().ucs_status_string(status)));
+      throw CommError(fmt::format("UCX finds no way to rank {}: {}{}", rank, ucx().ucs_status_string(status),
+                                  ucx_complaints()));
     }
     return peer.endpoint;
   }
 
   struct Peer {
+    UcxTransport* owner;
+    int rank;
     std::string address;
     bool local = false;
     ucp_ep_h endpoint = nullptr;
@@ -167,12 +185,41 @@ class UcxTransport : public Transport {
   int event_fd_ = -1;
   ucp_worker_h worker_ = nullptr;
   void* flush_ = nullptr;
-  std::vector<Peer> peers_;
+  std::vector<Peer> peers_;  // all there before the first endpoint is made
+  std::string lost_;
 };
 
 }  // namespace
 
 std::string ucx_problem() { return ucx().problem; }
+
+UcxReport examine_ucx() {
+  UcxReport report{.problem = ucx().problem};
+  if (!report.problem.empty()) return report;
+  report.version = ucx().ucp_get_version_string();
+  char* text = nullptr;
+  size_t size = 0;
+  try {
+    const ucp_context_h made = context("");
+    FILE* const stream = open_memstream(&text, &size);
+    ucx().ucp_context_print_info(made, stream);
+    std::fclose(stream);
+  } catch (const ConfigError& error) {
+    report.problem = error.what();
+    return report;
+  }
+  // "#      resource 1  :  md 1  dev 1  flags -- tcp/eth0"
+  for (const std::string& line : split(text, '\n')) {
+    const size_t flags = line.find("flags "), slash = line.find('/');
+    if (flags == std::string::npos || slash == std::string::npos) continue;
+    const size_t space = line.rfind(' ', slash);
+    const std::string name = line.substr(space + 1, slash - space - 1);
+    if (std::find(report.transports.begin(), report.transports.end(), name) == report.transports.end())
+      report.transports.push_back(name);
+  }
+  std::free(text);
+  return report;
+}
 
 std::unique_ptr<Transport> ucx_transport(const TransportOptions& options, MessageSink& sink) {
   if (!ucx().problem.empty()) throw CommError("UCX: " + ucx().problem);
@@ -188,6 +235,8 @@ std::unique_ptr<Transport> ucx_transport(const TransportOptions& options, Messag
 namespace orthant {
 
 std::string ucx_problem() { return "this build of Orthant has no UCX; install its headers (libucx-dev) and build again"; }
+
+UcxReport examine_ucx() { return {.problem = ucx_problem()}; }
 
 std::unique_ptr<Transport> ucx_transport(const TransportOptions&, MessageSink&) {
   throw CommError("UCX: " + ucx_problem());

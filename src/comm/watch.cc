@@ -15,6 +15,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
+// A launcher that sees a rank die knows the signal or the exit code: it has so long to say so first.
+constexpr double kLauncherFirst_s = 0.4;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
 
@@ -22,6 +24,10 @@ double seconds_since(Clock::time_point then) { return std::chrono::duration<doub
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // the name of a rank's latest Watch
+std::string during(const std::string& activity) {
+  return activity.empty() ? "" : fmt::format(" (it was at: {})", activity);
+}
 
 }  // namespace
 
@@ -29,6 +35,15 @@ bool post_failure(const Store& store, const std::string& message) {
   if (store.add(kClaim, 1) != 1) return false;
   store.set(kRecord, message);
   return true;
+}
+
+std::string last_activity(const Store& store, int rank) {
+  constexpr double kThere_s = 1;
+  if (!store.has(latest_key(rank))) return "";
+  const Store board = store.under(store.get(latest_key(rank), kThere_s));
+  if (!board.has(alive_key(rank))) return "";
+  const auto lines = split(board.get(alive_key(rank), kThere_s), '\n');
+  return lines.size() < 3 ? "" : during(lines[2]);
 }
 
 Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
@@ -41,6 +56,7 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
       identity_(options_.heartbeats ? process_identity() : "") {
   if (world_size_ == 1) return;
   beat();
+  record_.set(latest_key(rank_), name);
   const auto start = Clock::now();
   for (int other = 0; other < world_size_; ++other) {
     while (!store_.has(alive_key(other))) {
@@ -66,7 +82,7 @@ void Watch::leave(bool goodbye) {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  deaths_.wake();
   if (!thread_.joinable()) return;
   thread_.join();
   if (!goodbye) return;
@@ -86,6 +102,19 @@ void Watch::wait_for_others(double timeout_s) {
     }
   } catch (const CommError&) {  // our own store is gone: nothing to wait for
   }
+}
+
+std::string Watch::hear(const Store& store, const std::string& key, int from, double timeout_s) const {
+  const auto start = Clock::now();
+  for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
+    if (const auto known = failure()) throw CommError(*known);
+    if (seconds_since(start) > timeout_s) {
+      throw CommError(fmt::format("rank {}: rank {} of {} did not post its {} on the {} within {:.0f} s", rank_, from,
+                                  world_size_, key, store.name(), timeout_s));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  return store.get(key, timeout_s);
 }
 
 void Watch::set_activity(std::string activity) {
@@ -146,11 +175,11 @@ std::string Watch::others() const {
 
 void Watch::run() {
   auto last = Clock::now();
-  double failed_s = 0;
+  double failed_s = 0, next_s = options_.period_s;
   for (;;) {
+    next_s = deaths_.wait(next_s) ? std::min(options_.period_s, kLauncherFirst_s) : options_.period_s;
     {
-      std::unique_lock lock(mutex_);
-      changed_.wait_for(lock, seconds(options_.period_s), [&] { return stop_; });
+      const std::lock_guard lock(mutex_);
       if (stop_) return;
     }
     const double elapsed_s = seconds_since(last);
@@ -202,6 +231,7 @@ void Watch::look_at_peers(double elapsed_s) {
     // A pause of this thread (a stopped or swapped process) is no silence of the others: count at most two periods.
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
     peer.identity = lines[0], peer.beat = lines[1], peer.activity = lines[2];
+    deaths_.expect(peer.identity);
     problem = what_is_wrong(r, peer);
     if (problem.empty()) continue;
     lock.unlock();
@@ -218,17 +248,15 @@ void Watch::look_at_peers(double elapsed_s) {
 
 std::string Watch::what_is_wrong(int rank, Peer& peer) const {
   const Life life = life_of(peer.identity);
-  const std::string during = peer.activity.empty() ? "" : fmt::format(" (it was at: {})", peer.activity);
   if (life == Life::gone) {
-    // The launcher knows the signal or exit code; it has one period to say so first.
     if (++peer.gone_ticks < 2) return "";
-    return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during);
+    return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during(peer.activity));
   }
   const double silence_s = std::max(options_.silence_s, kMissedBeats * options_.beat_s);
   if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : silence_s)) return "";
   return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
                      life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
-                     during);
+                     during(peer.activity));
 }
 
 // For when the store is gone with the rank that served it.

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/process.h"
 #include "comm/store.h"
 
 namespace orthant {
@@ -21,10 +22,12 @@ struct WatchOptions {
   /// How often this rank's own heartbeat is posted.
   double beat_s = 0.5;
   /// A rank whose process cannot be looked at (another machine) or still exists counts as failed when its heartbeat has
-  /// stood still this long, and for three beats; a process that is gone is noticed within two periods.
+  /// stood still this long, and for three beats: a machine may be slow for long and still come back. A process of this
+  /// machine that is gone is noticed at once.
   double silence_s = 30;
-  /// The same, once an operation of ours has failed.
-  double suspicion_s = 5;
+  /// The same, once an operation of ours has failed: two signs of one cause. A process that died on another machine is
+  /// noticed so, since its connections are then closed by the kernel.
+  double suspicion_s = 3;
   /// False for threads of one process: they live and die together, only the record matters.
   bool heartbeats = true;
   /// Called once, on the watch's thread, when the run has failed elsewhere (or here, and this rank has not left after
@@ -36,6 +39,8 @@ struct WatchOptions {
 /// Posts the record that stops a run. True for the first who does so: the one to tell the user. The store is the
 /// run's own.
 bool post_failure(const Store& store, const std::string& message);
+/// What a rank last said it was doing, as " (it was at: ...)", or nothing.
+std::string last_activity(const Store& store, int rank);
 
 class Watch {
  public:
@@ -50,6 +55,9 @@ class Watch {
   void leave(bool goodbye);
   /// For the rank whose process serves the store: waits up to timeout_s until all others have left.
   void wait_for_others(double timeout_s);
+
+  /// Waits for what another rank posts on a store; CommError when it does not come, or the run has failed meanwhile.
+  std::string hear(const Store& store, const std::string& key, int from, double timeout_s) const;
 
   /// What this rank is doing, shown to others when it is missed.
   void set_activity(std::string activity);
@@ -92,6 +100,7 @@ class Watch {
   std::optional<std::string> failure_;
   std::optional<bool> spoke_;
   std::map<int, Peer> peers_;
+  Deaths deaths_;  // waited for on the watch's thread
   bool suspicious_ = false, stop_ = false, called_ = false;
   int64_t beats_ = 0;
   double since_beat_s_ = 0;
