@@ -22,6 +22,7 @@ constexpr int64_t kDirectBytes = 256 << 10;
 
 struct Chunk {
   int64_t begin = 0, bytes = 0;
+  bool more = false;  // of a segment: it is not the last
 
   int64_t segments() const { return (bytes + kSegmentBytes - 1) / kSegmentBytes; }
   template <typename Byte>
@@ -30,7 +31,7 @@ struct Chunk {
   }
   Chunk segment(int64_t i) const {
     const int64_t offset = std::min(i * kSegmentBytes, bytes);
-    return {begin + offset, std::min(bytes - offset, kSegmentBytes)};
+    return {begin + offset, std::min(bytes - offset, kSegmentBytes), bytes - offset > kSegmentBytes};
   }
 };
 
@@ -59,11 +60,11 @@ class Summands {
     arriving_.resize(kWindow);
   }
 
-  void receive(int64_t segment, int64_t bytes) {
+  void receive(int64_t segment, Chunk chunk) {
     auto& arriving = arriving_[static_cast<size_t>(segment % kWindow)];
     for (int i = 1; i < peers_.size(); ++i) {
       const int from = peers_.at(i);
-      arriving.push_back(peers_.receive(from, {slot(segment, from), static_cast<size_t>(bytes)}));
+      arriving.push_back(peers_.receive(from, {slot(segment, from), static_cast<size_t>(chunk.bytes)}, chunk.more));
     }
   }
 
@@ -109,14 +110,16 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
     }
     if (done >= 0 && !all.empty()) {
       for (int i = 1; i < n; ++i) {
-        under_way.push_back(peers.receive(peers.at(-i), at(chunks, peers.at(-i)).segment(done).of(all)));
-        under_way.push_back(peers.send(peers.at(i), own.segment(done).of(all)));
+        const Chunk arriving = at(chunks, peers.at(-i)).segment(done), leaving = own.segment(done);
+        under_way.push_back(peers.receive(peers.at(-i), arriving.of(all), arriving.more));
+        under_way.push_back(peers.send(peers.at(i), leaving.of(all), leaving.more));
       }
     }
     if (step >= steps) continue;
-    summands.receive(step, own.segment(step).bytes);
+    summands.receive(step, own.segment(step));
     for (int i = 1; i < n; ++i) {
-      under_way.push_back(peers.send(peers.at(i), at(chunks, peers.at(i)).segment(step).of(input)));
+      const Chunk leaving = at(chunks, peers.at(i)).segment(step);
+      under_way.push_back(peers.send(peers.at(i), leaving.of(input), leaving.more));
     }
   }
   for (Posted& posted : under_way) co_await posted;
@@ -125,7 +128,7 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
 // Everything to the other rank, and both sum: one round.
 Task sum_whole(Peers peers, Bytes memory) {
   Summands summands(peers, static_cast<int64_t>(memory.size()));
-  summands.receive(0, static_cast<int64_t>(memory.size()));
+  summands.receive(0, {.bytes = static_cast<int64_t>(memory.size())});
   Posted sent = peers.send(peers.at(1), memory);
   std::vector<Posted> arriving = summands.take(0);
   for (Posted& posted : arriving) co_await posted;
@@ -200,14 +203,14 @@ Task broadcast(Peers peers, Bytes memory, int root) {
   const Chunk whole{0, static_cast<int64_t>(memory.size())};
   std::vector<Posted> arriving, leaving;
   for (int64_t i = 0; place > 0 && i < whole.segments(); ++i) {
-    arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory)));
+    arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory), whole.segment(i).more));
   }
   for (int64_t i = 0; i < whole.segments(); ++i) {
     if (place > 0) {
       Posted& segment = arriving[static_cast<size_t>(i)];
       co_await segment;
     }
-    if (place < n - 1) leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory)));
+    if (place < n - 1) leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory), whole.segment(i).more));
   }
   for (Posted& posted : leaving) co_await posted;
 }

@@ -22,11 +22,14 @@ enum class MessageKind : uint32_t {
 struct Label {
   MessageKind kind = MessageKind::exchange;
   at::ScalarType type = at::kByte;
+  bool more = false;  // segments of the same tensor follow
 
   /// In kLabelBits of a Message, and back.
-  uint32_t packed() const { return static_cast<uint32_t>(kind) << 8 | static_cast<uint8_t>(type); }
+  uint32_t packed() const {
+    return uint32_t{more} << 15 | static_cast<uint32_t>(kind) << 8 | static_cast<uint8_t>(type);
+  }
   static Label unpack(uint32_t bits) {
-    return {static_cast<MessageKind>(bits >> 8), static_cast<at::ScalarType>(bits & 0xff)};
+    return {static_cast<MessageKind>(bits >> 8 & 0x7f), static_cast<at::ScalarType>(bits & 0xff), bits >> 15 != 0};
   }
 };
 

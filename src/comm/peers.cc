@@ -4,10 +4,12 @@
 
 namespace orthant {
 
-Posted Peers::post(int peer, std::span<std::byte> memory, bool send) const {
+Posted Peers::post(int peer, std::span<std::byte> memory, bool send, bool more) const {
+  Label label = label_;
+  label.more = more;
   auto message = std::make_unique<Message>(Message{.peer = (*ranks_)[static_cast<size_t>(peer)],
                                                    .tag = tag_,
-                                                   .label = label_.packed(),
+                                                   .label = label.packed(),
                                                    .data = memory.data(),
                                                    .bytes = static_cast<int64_t>(memory.size())});
   if (!send) return engine_->receive(std::move(message));
@@ -15,14 +17,14 @@ Posted Peers::post(int peer, std::span<std::byte> memory, bool send) const {
   return engine_->send(std::move(message));
 }
 
-Posted Peers::send(int to, std::span<const std::byte> memory) const {
+Posted Peers::send(int to, std::span<const std::byte> memory, bool more) const {
   if (memory.empty()) return {};
-  return post(to, {const_cast<std::byte*>(memory.data()), memory.size()}, true);
+  return post(to, {const_cast<std::byte*>(memory.data()), memory.size()}, true, more);
 }
 
-Posted Peers::receive(int from, std::span<std::byte> memory) const {
+Posted Peers::receive(int from, std::span<std::byte> memory, bool more) const {
   if (memory.empty()) return {};
-  return post(from, memory, false);
+  return post(from, memory, false, more);
 }
 
 std::byte* Peers::staging(int64_t bytes) const {
