@@ -1,0 +1,122 @@
+// How long an operation between processes of this machine takes, and what it costs its cores. Prints a line of JSON for
+// each size; benchmarks/comm/run.py sets it beside others.
+//
+//   comm_benchmark --ranks 2 --transport ucx|gloo --op ring|all_reduce --bytes 4096,1048576 --seconds 1
+//   comm_benchmark --op memcpy --bytes 4096 --seconds 1       one copy by one process
+//
+// ring: each rank sends the bytes to the next and receives as many from the previous one. all_reduce: a sum of float32,
+// in place. The times are rank 0's: median and deciles of twenty batches' means. The CPU seconds are user and system
+// time of all ranks, over the bytes that all of them send.
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+#include <sys/resource.h>
+
+#include <cstring>
+
+#include "benchmarks/comm/ranks.h"
+
+namespace orthant {
+namespace {
+
+constexpr int64_t kFewest = 5, kBatches = 20;
+
+double cpu_s() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](timeval t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct Measured {
+  int64_t operations = 0;
+  std::vector<double> each_s;  // of each batch: an operation's mean
+  double cpu_s = 0;            // of this rank, over all batches
+};
+
+/// Repeats the operation for about so many seconds, in batches: ranks that share a core take turns, and many operations
+/// of one turn find all their messages there already. What comes before, growing until its time is known, does not
+/// count. `agree` makes rank 0's number everybody's.
+Measured repeat(double seconds, const std::function<void()>& operation, const std::function<int64_t(int64_t)>& agree) {
+  const auto time_s = [&](int64_t count) {
+    const double start = now_s();
+    for (int64_t i = 0; i < count; ++i) operation();
+    return now_s() - start;
+  };
+  int64_t count = 0;
+  for (int64_t trial = 1; count == 0;) {
+    const double trial_s = time_s(trial);
+    const double fitting = static_cast<double>(trial) * seconds / std::max(trial_s, 1e-9);
+    const int64_t said = agree(trial_s < seconds / 10 ? 2 * trial : -std::max<int64_t>(kFewest, std::llround(fitting)));
+    (said > 0 ? trial : count) = std::abs(said);
+  }
+  const int64_t batches = std::min(count, kBatches);
+  const int64_t size = count / batches;
+  Measured measured{.operations = batches * size};
+  const double cpu = cpu_s();
+  for (int64_t i = 0; i < batches; ++i) measured.each_s.push_back(time_s(size) / static_cast<double>(size));
+  measured.cpu_s = cpu_s() - cpu;
+  return measured;
+}
+
+void print_line(const std::string& program, const std::string& op, int ranks, int64_t bytes, double sent_bytes,
+                double cpu_s, Measured measured) {
+  auto& each_s = measured.each_s;
+  fmt::print(R"({{"program": "{}", "op": "{}", "ranks": {}, "bytes": {}, "operations": {}, "median_us": {:.3f}, )"
+             R"("p10_us": {:.3f}, "p90_us": {:.3f}, "cpu_s_per_gb": {:.4f}}})"
+             "\n",
+             program, op, ranks, bytes, measured.operations, 1e6 * quantile(each_s, 0.5), 1e6 * quantile(each_s, 0.1),
+             1e6 * quantile(each_s, 0.9), cpu_s / (1e-9 * sent_bytes * static_cast<double>(measured.operations)));
+}
+
+void measure_copies(const Settings& settings) {
+  for (const int64_t bytes : settings.integers("bytes")) {
+    std::vector<char> from(static_cast<size_t>(bytes), 1), to(static_cast<size_t>(bytes), 2);
+    const auto copy = [&] {
+      std::memcpy(to.data(), from.data(), to.size());
+      asm volatile("" : : "r"(to.data()) : "memory");  // nobody reads it, and yet it must happen
+    };
+    const Measured measured = repeat(settings.number("seconds"), copy, [](int64_t n) { return n; });
+    print_line("memcpy", "memcpy", 1, bytes, static_cast<double>(bytes), measured.cpu_s, measured);
+  }
+}
+
+void measure_messages(const Settings& settings, Comm& comm) {
+  const Axes ring = {"ring"};
+  const std::string& op = settings.text("op");
+  const int ranks = comm.group_size(ring);
+  for (const int64_t bytes : settings.integers("bytes")) {
+    const at::Tensor out = at::full({bytes / 4}, 1.0, at::kFloat), in = at::full({bytes / 4}, comm.rank(), at::kFloat);
+    const auto operation = [&] { (op == "ring" ? comm.shift(out, in, ring) : comm.all_reduce(out, ring)).wait(); };
+    operation();
+    const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : ranks;
+    ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
+    out.zero_();  // a sum that is repeated stays finite
+    const Measured measured =
+        repeat(settings.number("seconds"), operation, [&](int64_t count) { return agree(comm, count); });
+    double cpu = 0;
+    for (const double seconds : gather(comm, measured.cpu_s)) cpu += seconds;
+    const double sent = static_cast<double>(bytes) * (op == "ring" ? ranks : 2 * (ranks - 1));
+    if (comm.rank() == 0) print_line(comm.transport(), op, ranks, bytes, sent, cpu, measured);
+  }
+}
+
+int run(int argc, char** argv) try {
+  const Settings settings(
+      argc, argv, {{"ranks", "2"}, {"transport", "auto"}, {"op", "ring"}, {"bytes", "4096"}, {"seconds", "1"}});
+  const std::string& op = settings.text("op");
+  if (op == "memcpy") {
+    measure_copies(settings);
+    return 0;
+  }
+  if (op != "ring" && op != "all_reduce") throw ConfigError("--op " + op + ": ring, all_reduce or memcpy");
+  return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
+                          [&](Comm& comm) { measure_messages(settings, comm); });
+} catch (const std::exception& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  return 2;
+}
+
+}  // namespace
+}  // namespace orthant
+
+int main(int argc, char** argv) { return orthant::run(argc, argv); }

@@ -1,0 +1,98 @@
+// What the benchmarks of comm share: options of a command line, ranks as processes that stand in a ring, and what is
+// said of many measured times.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/comm.h"
+#include "comm/launch.h"
+#include "comm/process.h"
+#include "comm/spawn.h"
+
+namespace orthant {
+
+/// "--name value ..." over the defaults; ConfigError for a name that has none.
+class Settings {
+ public:
+  Settings(int argc, char** argv, std::map<std::string, std::string> defaults) : values_(std::move(defaults)) {
+    for (int i = 1; i < argc; i += 2) {
+      const auto found = values_.find(std::string(argv[i]).substr(0, 2) == "--" ? argv[i] + 2 : argv[i]);
+      if (found == values_.end() || i + 1 == argc) {
+        std::string usage;
+        for (const auto& [name, value] : values_) usage += fmt::format(" [--{} {}]", name, value);
+        throw ConfigError(fmt::format("{}: unknown, or without a value; usage: {}{}", argv[i], argv[0], usage));
+      }
+      found->second = argv[i + 1];
+    }
+  }
+
+  const std::string& text(const std::string& name) const { return values_.at(name); }
+  double number(const std::string& name) const { return std::stod(text(name)); }
+  std::vector<int64_t> integers(const std::string& name) const {
+    std::vector<int64_t> found;
+    for (const auto& part : split(text(name), ',')) found.push_back(std::stoll(part));
+    return found;
+  }
+
+ private:
+  std::map<std::string, std::string> values_;
+};
+
+inline double now_s() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// The share's quantile of the values, which are sorted.
+inline double quantile(std::vector<double>& values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
+}
+
+/// The number that rank 0 says, on all ranks.
+inline int64_t agree(Comm& comm, int64_t number) {
+  const at::Tensor said = at::tensor({number}, at::kLong);
+  comm.broadcast(said, {"ring"}).wait();
+  return said.item<int64_t>();
+}
+
+/// The numbers of all ranks, by rank.
+inline std::vector<double> gather(Comm& comm, double number) {
+  const at::Tensor own = at::tensor({number}, at::kDouble);
+  const at::Tensor all = own.repeat({comm.group_size({"ring"})});
+  comm.all_gather(all, own, {"ring"}).wait();
+  return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
+}
+
+/// Starts this program again as `ranks` processes of one thread, which call `measure` with a mesh of the one axis "ring";
+/// under another launcher, its ranks do. Returns the exit code.
+inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string& transport,
+                            const std::function<void(Comm&)>& measure) try {
+  die_with_parent();
+  const auto launch = detect_launch(process_environment, parent_key());
+  if (!launch) {
+    return run_local_ranks({argv, argv + argc}, ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});
+  }
+  const Rendezvous rendezvous = connect(*launch);
+  Comm comm(Mesh({{"ring", launch->world_size}}), launch->rank, rendezvous, {.transport = transport});
+  measure(comm);
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  return 1;
+}
+
+}  // namespace orthant
