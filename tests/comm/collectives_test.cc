@@ -1,111 +1,16 @@
-// Every collective on 1 to 8 thread ranks, in several dtypes, against its definition; and the counters against the
-// formulas.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
-#include <numeric>
-
+// How operations are used: matched by tag, over groups of several axes, many at once, dropped, and wrongly. What each
+// computes stands in every_collective_test.cc.
 #include "base/errors.h"
-#include "comm/comm.h"
-#include "comm/thread_ranks.h"
-#include "mesh/collective.h"
+#include "comm/launch.h"
+#include "tests/comm/line.h"
 
 namespace orthant {
 namespace {
 
-const at::ScalarType kTypes[] = {at::kFloat, at::kDouble, at::kBFloat16, at::kLong};
-const Axes kData = {"data"};
-
-Mesh line(int n) { return Mesh({{"data", n}}); }
-CommOptions quick() { return {.timeout_s = 20, .meet_timeout_s = 20}; }
-
-// Small whole numbers, so that sums are exact in every dtype: a different tensor for each rank.
-at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
-  return ((at::arange(n, at::kLong) * 7 + rank * 3) % 5 - 2).to(type);
-}
-
-void on_line(int n, const std::function<void(Comm&, int)>& fn) {
-  run_ranks(n, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(line(n), rank, rendezvous, quick());
-    fn(comm, rank);
-  });
-}
-
-class Ranks : public testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(OneToEight, Ranks, testing::Values(1, 2, 3, 4, 8));
-
-TEST_P(Ranks, AllReduceSumsOnAllRanks) {
-  const int n = GetParam();
-  on_line(n, [&](Comm& comm, int rank) {
-    for (const auto type : kTypes) {
-      for (const int64_t size : {1, 5, 1000}) {
-        at::Tensor expected = at::zeros({size}, type);
-        for (int r = 0; r < n; ++r) expected += numbers(r, size, type);
-        at::Tensor mine = numbers(rank, size, type);
-        comm.all_reduce(mine, kData).wait();
-        EXPECT_TRUE(equal(mine, expected)) << n << " ranks, " << size;
-      }
-    }
-  });
-}
-
-TEST_P(Ranks, ReduceScatterAndAllGatherWithUnevenShards) {
-  const int n = GetParam();
-  on_line(n, [&](Comm& comm, int rank) {
-    for (const auto type : kTypes) {
-      for (const int64_t size : {int64_t{8} * n, int64_t{3}, int64_t{10} * n + 1}) {
-        std::vector<int64_t> counts;
-        for (int r = 0; r < n; ++r) counts.push_back(shard(size, n, r).size());
-        const Range own = shard(size, n, rank);
-        at::Tensor sum = at::zeros({size}, type);
-        for (int r = 0; r < n; ++r) sum += numbers(r, size, type);
-
-        at::Tensor part = at::empty({own.size()}, type);
-        comm.reduce_scatter(part, numbers(rank, size, type), kData, counts).wait();
-        EXPECT_TRUE(equal(part, sum.slice(0, own.begin, own.end)));
-
-        at::Tensor all = at::empty({size}, type);
-        comm.all_gather(all, part, kData, counts).wait();
-        EXPECT_TRUE(equal(all, sum)) << n << " ranks, " << size;
-      }
-    }
-  });
-}
-
-TEST_P(Ranks, AllToAllWithUnevenSplits) {
-  const int n = GetParam();
-  // Rank a sends (a + 2 b) % 4 elements to rank b, some of them none; element values name sender and receiver.
-  const auto count = [](int a, int b) { return int64_t{(a + 2 * b) % 4}; };
-  on_line(n, [&](Comm& comm, int rank) {
-    std::vector<int64_t> sent, received;
-    std::vector<at::Tensor> out, expected;
-    for (int other = 0; other < n; ++other) {
-      const bool self = other == rank;
-      sent.push_back(self ? 1 : count(rank, other));
-      received.push_back(self ? 1 : count(other, rank));
-      out.push_back(at::full({sent.back()}, rank * 10 + other, at::kDouble));
-      expected.push_back(at::full({received.back()}, other * 10 + rank, at::kDouble));
-    }
-    const at::Tensor input = at::cat(out);
-    at::Tensor output = at::empty({std::reduce(received.begin(), received.end())}, at::kDouble);
-    comm.all_to_all(output, input, kData, received, sent).wait();
-    EXPECT_TRUE(equal(output, at::cat(expected)));
-    const int64_t leaving = n == 1 ? 0 : (input.numel() - 1) * 8;
-    EXPECT_EQ(comm.total_traffic().bytes, leaving);
-  });
-}
-
-TEST_P(Ranks, BroadcastFromEveryRootAndBarrier) {
-  const int n = GetParam();
-  on_line(n, [&](Comm& comm, int rank) {
-    for (int root = 0; root < n; ++root) {
-      for (const auto type : kTypes) {
-        at::Tensor mine = numbers(rank, 17, type);
-        comm.broadcast(mine, kData, root).wait();
-        EXPECT_TRUE(equal(mine, numbers(root, 17, type)));
-      }
-    }
-    comm.barrier(kData).wait();
+TEST(Collectives, GoOverTheTransportThatTheseTestsAreRunFor) {
+  const std::string usual = lacks("ucx") ? "gloo" : "ucx";
+  on_line(2, [&](Comm& comm, int) {
+    EXPECT_EQ(comm.transport(), process_environment("TESTED_TRANSPORT").value_or(usual));
   });
 }
 
@@ -131,7 +36,7 @@ TEST(Collectives, SendAndReceiveRoundARingMatchByTag) {
 TEST(Collectives, GroupsOverOneAndSeveralAxes) {
   const Mesh mesh({{"tensor", 2}, {"ring", 2}, {"data", 2}});
   run_ranks(8, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(mesh, rank, rendezvous, quick());
+    Comm comm(mesh, rank, rendezvous, over("auto"));
     const Axes every[] = {{"tensor"}, {"data"}, {"data", "tensor"}, {"tensor", "data"}, {"tensor", "ring", "data"}, {}};
     for (const Axes& axes : every) {
       const auto group = mesh.group(rank, axes);
@@ -147,34 +52,6 @@ TEST(Collectives, GroupsOverOneAndSeveralAxes) {
     EXPECT_EQ(comm.traffic().size(), 4u);
     EXPECT_EQ(comm.traffic().at({"tensor+data", "all_reduce"}).calls, 2);
   });
-}
-
-TEST(Collectives, CountersEqualTheFormulasOfTheMesh) {
-  for (const int n : {1, 2, 3, 5}) {
-    const Mesh mesh = line(n);
-    const std::vector<int64_t> shape{4, 7};  // 28 elements, split on dim 1: uneven on 2, 3 and 5 ranks
-    on_line(n, [&](Comm& comm, int rank) {
-      const Layout split{.split = {{"data"}, {}}}, partial{.split = {{}, {}}, .partial = {"data"}};
-      const auto formula = [&](CollectiveKind kind, const Layout& before, int from_dim, int to_dim) {
-        return bytes_sent(mesh, {.kind = kind, .axis = "data", .from_dim = from_dim, .to_dim = to_dim}, before, shape,
-                          4, rank);
-      };
-      std::vector<int64_t> counts;
-      for (int r = 0; r < n; ++r) counts.push_back(shard(4, n, r).size() * 7);
-      const at::Tensor full = at::ones({28});
-      at::Tensor part = at::ones({counts[static_cast<size_t>(rank)]});
-      const auto bytes = [&](const char* kind) { return n == 1 ? 0 : comm.traffic().at({"data", kind}).bytes; };
-      comm.reduce_scatter(part, full, kData, counts).wait();
-      EXPECT_EQ(bytes("reduce_scatter"), formula(CollectiveKind::reduce_scatter, partial, -1, 0));
-      comm.all_gather(full, part, kData, counts).wait();
-      EXPECT_EQ(bytes("all_gather"), formula(CollectiveKind::all_gather, split, 0, -1));
-      comm.all_reduce(full, kData).wait();
-      EXPECT_EQ(bytes("all_reduce"), formula(CollectiveKind::all_reduce, partial, -1, -1));
-      comm.broadcast(full, kData).wait();
-      EXPECT_EQ(bytes("broadcast"), formula(CollectiveKind::broadcast, whole(2), -1, -1));
-      EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 4);
-    });
-  }
 }
 
 TEST(Collectives, ManyOperationsUnderWay) {

@@ -1,23 +1,10 @@
-// Comm::exchange over Gloo: messages of both directions at once, their count, and the mistakes it refuses.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
+// Comm::exchange: messages of both directions at once, their count, and the mistakes it refuses.
 #include "base/errors.h"
-#include "comm/comm.h"
 #include "comm/flat.h"
-#include "comm/thread_ranks.h"
+#include "tests/comm/line.h"
 
 namespace orthant {
 namespace {
-
-const Axes kData = {"data"};
-
-void on_line(int n, const std::function<void(Comm&, int)>& fn) {
-  run_ranks(n, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(Mesh({{"data", n}}), rank, rendezvous, {.timeout_s = 20, .meet_timeout_s = 20});
-    fn(comm, rank);
-  });
-}
 
 TEST(Exchange, PassesShardsRoundARingBothWays) {
   for (const int n : {2, 3, 4}) {

@@ -1,0 +1,114 @@
+// Operations of several axes at once, on ranks that come late and wait in any order: every result is exact, and nobody
+// hangs. What is done is drawn from a seed that all ranks share, when it is done from one of each rank's own.
+#include <chrono>
+#include <thread>
+
+#include "tests/comm/line.h"
+#include "tests/support/random.h"
+
+namespace orthant {
+namespace {
+
+const Mesh kCube({{"tensor", 2}, {"ring", 2}, {"data", 2}});
+const Axes kGroups[] = {{"tensor"},         {"ring"},         {"data"},
+                        {"tensor", "ring"}, {"ring", "data"}, {"tensor", "ring", "data"}};
+
+// An operation under way, and what its result must be.
+struct Started {
+  Work work;
+  at::Tensor result, expected;
+};
+
+// What a rank brings to an operation of a round.
+at::Tensor brought(int rank, int seed, int64_t size) { return numbers(rank * 11 + seed, size, at::kFloat); }
+
+// One operation over one of the groups; `random` is at the same place on all ranks.
+Started start_any(Comm& comm, Random& random) {
+  const Axes& axes = kGroups[random.below(6)];
+  const int64_t sizes[] = {1, 300, 5000, 20000};
+  const int64_t size = sizes[random.below(4)];
+  const int seed = random.below(5), kind = random.below(8), draw = random.below(64);
+
+  const std::vector<int> group = kCube.group(comm.rank(), axes);
+  const int n = static_cast<int>(group.size()), position = comm.position(axes);
+  const auto of = [&](int p) { return brought(group[static_cast<size_t>((p % n + n) % n)], seed, size); };
+  at::Tensor sum = of(0);
+  for (int p = 1; p < n; ++p) sum.add_(of(p));
+  const auto counts = lumpy(size, n);
+  const at::Tensor mine = of(position);
+  const int root = draw % n;
+
+  Started s;
+  switch (kind) {
+    case 0:
+      s.result = mine, s.expected = sum;
+      s.work = comm.all_reduce(s.result, axes);
+      break;
+    case 1:
+      s.expected = chunk(sum, counts, position), s.result = at::zeros_like(s.expected);
+      s.work = comm.reduce_scatter(s.result, mine, axes, counts);
+      break;
+    case 2:
+      s.expected = sum, s.result = at::zeros_like(sum);
+      s.work = comm.all_gather(s.result, chunk(sum, counts, position), axes, counts);
+      break;
+    case 3:
+      s.result = mine, s.expected = of(root);
+      s.work = comm.broadcast(s.result, axes, root);
+      break;
+    case 4:
+      s.result = mine, s.expected = position == root ? sum : of(position);
+      s.work = comm.reduce(s.result, axes, root);
+      break;
+    case 5:
+      s.result = at::zeros_like(mine), s.expected = of(position - 1 - root);
+      s.work = comm.shift(s.result, mine, axes, 1 + root);
+      break;
+    case 6: {
+      std::vector<at::Tensor> pieces;
+      const auto even = balanced(size * n, n);  // each sends all that it has to everybody
+      for (int p = 0; p < n; ++p) pieces.push_back(of(p));
+      s.expected = at::cat(pieces), s.result = at::zeros_like(s.expected);
+      s.work = comm.all_to_all(s.result, mine.repeat({n}), axes, even, even);
+      break;
+    }
+    default:
+      s.work = comm.barrier(axes);
+  }
+  return s;
+}
+
+void shuffle(std::vector<Started>& all, Random& random) {
+  for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
+}
+
+void run_rounds(const std::string& transport, int rounds) {
+  run_ranks(kCube.size(), [&](Rendezvous rendezvous, int rank) {
+    Comm comm(kCube, rank, rendezvous, over(transport));
+    Random shared(17), own(100 + static_cast<uint64_t>(rank));
+    for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
+      std::vector<Started> started;
+      const int operations = 3 + shared.below(5);
+      for (int i = 0; i < operations; ++i) {
+        std::this_thread::sleep_for(std::chrono::microseconds(own.below(201)));
+        started.push_back(start_any(comm, shared));
+      }
+      shuffle(started, own);
+      for (Started& one : started) {
+        one.work.wait();
+        if (!one.result.defined()) continue;  // a barrier
+        EXPECT_TRUE(equal(one.result, one.expected)) << "round " << round << ", rank " << rank;
+      }
+    }
+  });
+}
+
+TEST(Delays, AThousandRoundsOverUcx) {
+  if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
+  run_rounds("ucx", 1000);
+}
+
+TEST(Delays, AHundredRoundsOverGloo) { run_rounds("gloo", 100); }
+
+}  // namespace
+}  // namespace orthant

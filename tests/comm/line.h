@@ -1,0 +1,81 @@
+// What the tests of comm share: ranks on a line over a transport of their choice, shards with empty ones among them,
+// and whole numbers, whose sums are exact in every order.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "comm/transport.h"
+#include "mesh/layout.h"
+
+namespace orthant {
+
+inline const Axes kData = {"data"};
+
+inline Mesh line(int n) { return Mesh({{"data", n}}); }
+
+inline CommOptions over(const std::string& transport) {
+  return {.transport = transport, .timeout_s = 60, .meet_timeout_s = 60};
+}
+
+/// Thread ranks in a row. "auto" is UCX, and Gloo in the second run of these tests, where UCX cannot be loaded.
+inline void on_line(int n, const std::function<void(Comm&, int)>& fn, const std::string& transport = "auto") {
+  run_ranks(n, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(line(n), rank, rendezvous, over(transport));
+    fn(comm, rank);
+  });
+}
+
+/// Whether this machine lacks it: then a test of it is skipped, in words.
+inline bool lacks(const std::string& transport) { return transport == "ucx" && !ucx_problem().empty(); }
+
+/// A different tensor for each rank.
+inline at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
+  const at::Tensor whole = (at::arange(n, at::kLong) * 7 + rank * 3) % 5 - 2;
+  if (c10::isComplexType(type)) return at::complex(whole.to(at::kDouble), whole.to(at::kDouble) + rank).to(type);
+  return whole.to(type);
+}
+
+/// As even as can be.
+inline std::vector<int64_t> balanced(int64_t size, int n) {
+  std::vector<int64_t> counts;
+  for (int i = 0; i < n; ++i) counts.push_back(shard(size, n, i).size());
+  return counts;
+}
+
+/// Every third position has nothing, the others more and more.
+inline std::vector<int64_t> lumpy(int64_t size, int n) {
+  std::vector<int64_t> counts;
+  int64_t weights = 0, left = size;
+  const auto weight = [](int i) { return int64_t{i % 3 == 1 ? 0 : i + 1}; };
+  for (int i = 0; i < n; ++i) weights += weight(i);
+  for (int i = 0; i < n; ++i) {
+    counts.push_back(size * weight(i) / weights);
+    left -= counts.back();
+  }
+  counts[0] += left;
+  return counts;
+}
+
+inline int64_t before(const std::vector<int64_t>& counts, int position) {
+  int64_t sum = 0;
+  for (int i = 0; i < position; ++i) sum += counts[static_cast<size_t>(i)];
+  return sum;
+}
+
+/// The chunk of one position.
+inline at::Tensor chunk(const at::Tensor& tensor, const std::vector<int64_t>& counts, int position) {
+  return tensor.narrow(0, before(counts, position), counts[static_cast<size_t>(position)]);
+}
+
+inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && at::equal(a.view(at::kByte), b.view(at::kByte));
+}
+
+}  // namespace orthant

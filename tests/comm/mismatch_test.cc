@@ -1,0 +1,167 @@
+// Ranks that do not do the same: a message of another size, dtype or operation than expected is a CommError that names
+// both sides, the Action and the tensor. Nobody gets a wrong result without a word, nobody hangs, nothing aborts.
+#include <thread>
+
+#include "base/errors.h"
+#include "tests/comm/line.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+using Call = std::function<Work(Comm&)>;
+
+// What the ranks said: rank 0 calls `first`, the others `second`; "" where one noticed nothing.
+std::vector<std::string> said(const std::string& transport, int n, const Call& first, const Call& second) {
+  std::vector<std::string> messages(static_cast<size_t>(n));
+  EXPECT_THROW(run_ranks(n,
+                         [&](Rendezvous rendezvous, int rank) {
+                           CommOptions options = over(transport);
+                           options.timeout_s = 500;  // only a message that is understood can end this test soon
+                           Comm comm(line(n), rank, rendezvous, options);
+                           comm.set_activity("0B3, action 7 of 12 of step 41");
+                           try {
+                             (rank == 0 ? first : second)(comm).wait();
+                             comm.barrier(kData).wait();  // a failure elsewhere ends this one
+                           } catch (const CommError& error) {
+                             messages[static_cast<size_t>(rank)] = error.what();
+                             throw;
+                           }
+                         }),
+               CommError);
+  return messages;
+}
+
+// Every rank has ended with an error; that of one of them, which is the cause, says all of `parts`.
+void expect_said(const std::string& transport, int n, const Call& first, const Call& second,
+                 const std::vector<std::string>& parts) {
+  const auto messages = said(transport, n, first, second);
+  bool understood = false;
+  std::string all;
+  for (const std::string& message : messages) {
+    EXPECT_NE(message, "") << transport << ", " << n << " ranks: a rank noticed nothing";
+    understood = understood || says(message, parts);
+    all += message + "\n";
+  }
+  EXPECT_TRUE(understood) << transport << ", " << n << " ranks:\n" << all;
+}
+
+class Mismatch : public testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override {
+    if (lacks(transport())) GTEST_SKIP() << ucx_problem();
+  }
+  std::string transport() const { return std::get<0>(GetParam()); }
+  int ranks() const { return std::get<1>(GetParam()); }
+
+  void TearDown() override {
+    for (auto& thread : under_way_) thread.join();
+  }
+
+  // All at once: a rank that fails waits a second for what others have to say.
+  void start(std::function<void()> check) { under_way_.emplace_back(std::move(check)); }
+  // In either direction.
+  void expect(const Call& a, const Call& b, const std::vector<std::string>& parts) {
+    start([=, this] { expect_said(transport(), ranks(), a, b, parts); });
+    start([=, this] { expect_said(transport(), ranks(), b, a, parts); });
+  }
+
+ private:
+  std::vector<std::thread> under_way_;
+};
+INSTANTIATE_TEST_SUITE_P(Over, Mismatch, testing::Combine(testing::Values("ucx", "gloo"), testing::Values(2, 3)),
+                         [](const auto& one) {
+                           return fmt::format("{}_{}_ranks", std::get<0>(one.param), std::get<1>(one.param));
+                         });
+
+constexpr const char* kDuring = "failed during 0B3, action 7 of 12 of step 41: ";
+constexpr const char* kWhy = "the ranks do not run the same program";
+
+Call all_reduce(int64_t size, at::ScalarType type = at::kFloat) {
+  return [=](Comm& comm) { return comm.all_reduce(at::ones({size}, type), kData); };
+}
+
+TEST_P(Mismatch, OfSizes) {
+  for (const auto& [small, large] : {std::pair{10, 11}, {100, 60000}, {50000, 60000}, {400000, 3000000}}) {
+    expect(all_reduce(small), all_reduce(large),
+           {"all_reduce over data (", kDuring, " where this rank expected ", kWhy});
+  }
+  if (ranks() == 2) {
+    expect(all_reduce(256), all_reduce(512),
+           {"2.0 KiB of Float for an all_reduce", "1.0 KiB of Float for an all_reduce"});
+  }
+}
+
+TEST_P(Mismatch, OfDtypes) {
+  expect(all_reduce(600), all_reduce(300, at::kDouble),
+         {" of Double for an all_reduce", " of Float for an all_reduce", kDuring, kWhy});
+  expect(all_reduce(300000), all_reduce(300000, at::kInt),
+         {" of Int for an all_reduce", " of Float for an all_reduce"});
+}
+
+TEST_P(Mismatch, OfOperations) {
+  for (const int64_t size : {6, 60000, 600000}) {
+    const Call gather = [=](Comm& comm) {
+      const int n = comm.group_size(kData);
+      return comm.all_gather(at::empty({size}), at::ones({size / n}), kData);
+    };
+    expect(all_reduce(size), gather, {" for an all_reduce", " for an all_gather", kDuring, kWhy});
+    // A broadcast from the rank that does something else, of which both sides need not hear.
+    const Call broadcast = [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+    start([=, this] {
+      const auto message = said(transport(), ranks(), broadcast, all_reduce(size))[1];
+      EXPECT_TRUE(says(message, {"rank 0 sent ", " for a broadcast", " for an all_reduce", kDuring}));
+    });
+  }
+}
+
+std::vector<std::string> segments(const std::string& kind) {
+  return {kind + " over data (", kDuring, " for a " + kind, " where this rank expected ", kWhy};
+}
+
+// The receiver notices, whether more comes or less; of messages in segments too, where the last may be missing.
+TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
+  constexpr int64_t kSegment = (512 << 10) / 4;
+  for (const auto& [small, large] : {std::pair{kSegment, kSegment + 1}, {2 * kSegment, 2 * kSegment + 1},
+                                     {2 * kSegment, 4 * kSegment}, {kSegment + 5, 3 * kSegment}}) {
+    const auto broadcast = [](int64_t size) -> Call {
+      return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+    };
+    expect(broadcast(small), broadcast(large), segments("broadcast"));
+    const auto reduce = [](int64_t size) -> Call {
+      return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, 0); };
+    };
+    expect(reduce(small), reduce(large), segments("reduce"));
+    const auto scatter = [](int64_t size) -> Call {
+      return [=](Comm& comm) {
+        const int n = comm.group_size(kData);
+        return comm.reduce_scatter(at::empty({size}), at::ones({size * n}), kData);
+      };
+    };
+    expect(scatter(small), scatter(large), segments("reduce_scatter"));
+  }
+}
+
+TEST_P(Mismatch, OfSendAndReceive) {
+  for (const auto& [sent, expected] : {std::pair{10, 11}, {11, 10}, {100, 500000}, {500000, 100}, {400000, 500000}}) {
+    const int64_t out = sent, in = expected;
+    const Call first = [=](Comm& comm) { return comm.send(at::ones({out}), kData, 1, 4); };
+    const Call second = [=](Comm& comm) {
+      return comm.rank() == 1 ? comm.recv(at::empty({in}), kData, 0, 4) : comm.barrier(kData);
+    };
+    start([=, this] {
+      EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+                       {"rank 1: recv from rank 0 over data (", kDuring, "rank 0 sent ",
+                        " of Float for a send or exchange where this rank expected ", kWhy}));
+    });
+  }
+  const Call first = [](Comm& comm) { return comm.send(at::ones({3}), kData, 1); };
+  const Call second = [](Comm& comm) {
+    return comm.rank() == 1 ? comm.recv(at::empty({3}, at::kInt), kData, 0) : comm.barrier(kData);
+  };
+  EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+                   {"rank 0 sent 12 B of Float for a send or exchange where this rank expected 12 B of Int"}));
+}
+
+}  // namespace
+}  // namespace orthant
