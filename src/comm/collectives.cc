@@ -64,7 +64,8 @@ class Summands {
     auto& arriving = arriving_[static_cast<size_t>(segment % kWindow)];
     for (int i = 1; i < peers_.size(); ++i) {
       const int from = peers_.at(i);
-      arriving.push_back(peers_.receive(from, {slot(segment, from), static_cast<size_t>(chunk.bytes)}, chunk.more));
+      const Bytes memory{slot(segment, from), static_cast<size_t>(chunk.bytes)};
+      arriving.push_back(peers_.receive(from, memory, chunk.more));
     }
   }
 

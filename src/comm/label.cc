@@ -13,7 +13,8 @@ std::string describe(Label label, int64_t bytes) {
                                 "an all_to_all",      "a broadcast",   "a reduce",         "a barrier"};
   const auto kind = static_cast<size_t>(label.kind);
   return fmt::format("{} of {} for {}{}", human_bytes(static_cast<double>(bytes)), c10::toString(label.type),
-                     kind < names.size() ? names[kind] : "an unknown operation", label.more ? " with more to come" : "");
+                     kind < names.size() ? names[kind] : "an unknown operation",
+                     label.more ? " with more to come" : "");
 }
 
 }  // namespace orthant

@@ -1,4 +1,5 @@
-// Peers: the members of a group as one operation sees them: whom it sends to, under which tag, and what it says it sends.
+// Peers: the members of a group as one operation sees them: whom it sends to, under which tag, and what it says that
+// it sends.
 #pragma once
 
 #include <cstddef>
