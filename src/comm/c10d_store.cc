@@ -84,13 +84,14 @@ std::string why_unreachable(const std::string& host, int port) {
 }
 
 // The sockets of a rank and its libraries' files; below that, c10d's complaints sound like a network's.
-void require_descriptors() {
-  constexpr rlim_t kLeast = 64;
+// Who serves holds three connections to each rank: its own, and one of each Watch.
+void require_descriptors(int ranks = 1) {
+  const rlim_t least = std::max<rlim_t>(64, 16 + 3 * static_cast<rlim_t>(ranks));
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return;
-  throw CommError(fmt::format("this process may have {} files open at a time, and {} are the least that ranks can meet with: "
-                              "raise the limit (ulimit -n 1024, or LimitNOFILE of the service)",
-                              limit.rlim_cur, kLeast));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= least) return;
+  throw CommError(fmt::format("this process may have {} files open at a time, and {} are the least that ranks can meet "
+                              "with: raise the limit (ulimit -n 1024, or LimitNOFILE of the service)",
+                              limit.rlim_cur, least));
 }
 
 c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, double timeout_s) {
@@ -120,9 +121,9 @@ Store Store::file(const std::string& path) {
   return ask(name, [&] { return Store(hold(c10::make_intrusive<c10d::FileStore>(path, kNeverRemove)), name); });
 }
 
-Store Store::serve(int port, double timeout_s) {
+Store Store::serve(int port, double timeout_s, int ranks) {
   quiet_c10d();
-  require_descriptors();
+  require_descriptors(ranks);
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp_options(port, true, timeout_s));
     const int bound = store->getPort();

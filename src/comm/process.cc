@@ -58,6 +58,11 @@ std::string process_identity() {
   return fmt::format("{} {} {}", this_machine(), getpid(), stat ? stat->start_time : "?");
 }
 
+std::string process_identity(int pid) {
+  const auto stat = read_stat(pid);
+  return stat ? fmt::format("{} {} {}", this_machine(), pid, stat->start_time) : "";
+}
+
 int pid_of(const std::string& identity) {
   const auto fields = split(identity, ' ');
   return fields.size() == 3 ? std::atoi(fields[1].c_str()) : 0;

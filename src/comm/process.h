@@ -11,6 +11,8 @@ enum class Life { elsewhere, running, stopped, gone };
 /// Names this process for others: machine (this boot, this pid namespace), pid, and start time, so that a pid used
 /// again is not taken for it.
 std::string process_identity();
+/// The same of another process of this machine; empty if there is none with this pid.
+std::string process_identity(int pid);
 /// What became of the process so named; `elsewhere` when it runs on another machine (or in another container).
 Life life_of(const std::string& identity);
 /// Its pid, for messages.

@@ -176,7 +176,7 @@ Store meet(const Launch& launch, double timeout_s) {
     const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
     return store.named(fmt::format("store {}", launch.path));
   }
-  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) return Store::serve(launch.port, timeout_s);
+  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) return Store::serve(launch.port, timeout_s, launch.world_size);
   return Store::join(launch.address, launch.port, timeout_s);
 }
 

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
 // A launcher that sees a rank die knows the signal or the exit code: it has so long to say so first.
-constexpr double kLauncherFirst_s = 0.4;
+constexpr double kLauncherFirst_s = 0.6;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
 

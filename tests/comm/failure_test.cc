@@ -68,6 +68,69 @@ TEST(Failure, ARankThatWaitsOnASurvivorLearnsOfIt) {
   EXPECT_EQ(comm_errors, 2);
 }
 
+// What is under way is abandoned with its tensors: nothing is freed that a peer still writes to.
+TEST(Failure, OneThatFailsAmongOverlappingOperationsEndsAll) {
+  constexpr int kRounds = 5, kRanks = 4, kOperations = 6;
+  for (int round = 0; round < kRounds; ++round) {
+    std::atomic<int> ended = 0;
+    const auto work = [&](Rendezvous rendezvous, int rank) {
+      const auto count = std::shared_ptr<void>(nullptr, [&](void*) { ++ended; });
+      Comm comm(line(kRanks), rank, rendezvous, {.timeout_s = 500});
+      std::vector<at::Tensor> tensors;
+      std::vector<Work> works;
+      for (int i = 0; i < kOperations; ++i) {
+        tensors.push_back(at::ones({i % 2 == 0 ? 100 : 1 << 18}));
+        works.push_back(comm.all_reduce(tensors.back(), kData));
+        if (rank == 2 && i == round) throw DataError("corpus.bin: offset 12: not a token");
+      }
+      for (Work& each : works) each.wait();
+    };
+    EXPECT_TRUE(says(message_of<DataError>([&] { run_ranks(kRanks, work); }), {"corpus.bin: offset 12"}));
+    EXPECT_EQ(ended, kRanks);
+  }
+}
+
+TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
+  // As when UCX does not start on one of them: it never posts its address.
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(run_ranks(3,
+                         [&](Rendezvous rendezvous, int rank) {
+                           if (rank == 1) {
+                             const Watch watch(rendezvous.store, "comm/0", rank, 3, 60, {.heartbeats = false});
+                             throw ConfigError("UCX: starting");
+                           }
+                           Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 50});
+                         }),
+               ConfigError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+TEST(Failure, WhoDoesNotConnectIsNamed) {
+  std::string message;
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    const auto come = [&] { Comm comm(line(2), rank, rendezvous, {.meet_timeout_s = 0.3}); };
+    if (rank == 0) return void(message = message_of<CommError>(come));
+    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+  EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not post its host/1", "within 0 s"}));
+}
+
+TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
+  std::mutex mutex;
+  std::string said;
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    CommOptions options{.timeout_s = rank == 0 ? 0.3 : 500};
+    options.on_failure = [&, rank](const std::string& message, bool) {
+      const std::lock_guard lock(mutex);
+      if (rank == 0) said = message;
+    };
+    Comm comm(line(2), rank, rendezvous, options);
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+  EXPECT_TRUE(says(said, {"rank 0: at its end, rank 1 did not come to its own within 0 s"}));
+}
+
 TEST(Failure, ARankThatWaitsForAGroupToOpenIsFreed) {
   EXPECT_THROW(run_ranks(2,
                          [&](Rendezvous rendezvous, int rank) {

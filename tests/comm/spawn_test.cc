@@ -283,15 +283,5 @@ TEST(Spawn, RanksDieWithTheirLauncher) {
 
 TEST(Spawn, AProgramThatDoesNotExist) { EXPECT_THROW(run_local_ranks({"/nonexistent/orthant"}, 2), CommError); }
 
-TEST(Process, LifeOfAnother) {
-  EXPECT_EQ(life_of(process_identity()), Life::running);
-  EXPECT_EQ(pid_of(process_identity()), getpid());
-  EXPECT_EQ(life_of("another/machine 1 2"), Life::elsewhere);
-  EXPECT_EQ(life_of("nonsense"), Life::elsewhere);
-  std::string reused = process_identity();  // the same pid, another start time
-  reused.back() = reused.back() == '1' ? '2' : '1';
-  EXPECT_EQ(life_of(reused), Life::gone);
-}
-
 }  // namespace
 }  // namespace orthant

@@ -1,0 +1,102 @@
+// A rank that dies or stops in the middle of a large message: how soon the others know, and what they say. This program
+// plays all parts, as in spawn_test.cc.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+
+#include "base/errors.h"
+#include "comm/comm.h"
+#include "comm/process.h"
+#include "comm/spawn.h"
+#include "tests/support/program.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+const Axes kData = {"data"};
+constexpr int kRanks = 3;
+
+std::vector<std::string> play(const std::string& part) {
+  return {this_program(), "--gtest_filter=Death.DISABLED_" + part, "--gtest_also_run_disabled_tests",
+          "--gtest_brief=1"};
+}
+
+std::string setting(const char* name) { return process_environment(name).value_or(""); }
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Rank 1 gets the signal while all are in messages of many megabytes, and heartbeats have told of them.
+TEST(Death, DISABLED_Rank) {
+  die_with_parent();
+  Launch launch = detect_launch(process_environment, parent_key()).value();
+  if (setting("TOLD") == "no") launch.attempt = 1;  // another prefix than the one on which the launcher posts
+  const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
+  const Rendezvous rendezvous = connect(launch);
+  Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT"), .silence_s = 2});
+  const auto die_later = [number] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1300));
+    fmt::print("signal at {} s\n", now_s());
+    std::fflush(stdout);
+    raise(number);
+  };
+  const at::Tensor tensor = at::zeros({16 << 20});
+  try {
+    for (int step = 0;; ++step) {
+      comm.set_activity(fmt::format("0REDUCE_GRAD{}", step));
+      comm.all_reduce(tensor, kData).wait();
+      if (step == 1 && launch.rank == 1) std::thread(die_later).detach();
+    }
+  } catch (const CommError& error) {
+    if (comm.abort(error.what())) fmt::print(stderr, "error: {}\n", error.what());
+    std::fflush(nullptr);
+    _exit(kFailed);
+  }
+}
+
+TEST(Death, DISABLED_Launcher) {
+  const SpawnOptions options{.threads_per_rank = 1, .grace_s = std::stod(setting("GRACE_S"))};
+  const int code = run_local_ranks(play("Rank"), kRanks, options);
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+// Runs it to its end; how many seconds after the signal that was.
+double seconds_to_end(Program& program) {
+  EXPECT_EQ(program.exit_code(), kFailed) << program.output();
+  const double end_s = now_s();
+  const std::string output = program.output();
+  const size_t at = output.find("signal at ");
+  return at == std::string::npos ? 1e9 : end_s - std::stod(output.substr(at + 10));
+}
+
+TEST(Death, OfARankIsKnownSoon) {
+  constexpr const char* kNoForce = "1000";  // the ranks end by themselves, or not at all
+  for (const std::string transport : {"auto", "gloo"}) {
+    for (const std::string told : {"yes", "no"}) {
+      Program program(play("Launcher"),
+                      {{"SIGNAL", "kill"}, {"TRANSPORT", transport}, {"TOLD", told}, {"GRACE_S", kNoForce}});
+      const double seconds = seconds_to_end(program);
+      EXPECT_LT(seconds, 3) << program.output();
+      // A busy launcher may be slower than the ranks, and speaks for nobody who has spoken.
+      EXPECT_TRUE(says(program.output(), {told == "yes" ? "error: rank 1 " : "error: rank 1 died: its process",
+                                          "it was at: 0REDUCE_GRAD"}));
+      fmt::print("{}, {}: all had ended {:.2f} s after a SIGKILL\n", transport,
+                 told == "yes" ? "told by the launcher" : "seen by the others", seconds);
+    }
+  }
+}
+
+TEST(Death, AStoppedRankIsKnownByItsSilence) {
+  for (const std::string transport : {"auto", "gloo"}) {
+    Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
+    const double seconds = seconds_to_end(program);
+    EXPECT_LT(seconds, 6) << program.output();  // of which two are the silence that is allowed here
+    EXPECT_TRUE(says(program.output(), {"error: rank 1 has been silent for", "is stopped", "it was at: 0REDUCE_GRAD"}));
+    fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);
+  }
+}
+
+}  // namespace
+}  // namespace orthant
