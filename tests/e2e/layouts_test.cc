@@ -116,14 +116,16 @@ TEST_P(BitEquality, RunToRunAndOfRecomputation) {
   }
 }
 
-TEST_P(BitEquality, OfAnyBucketsOnTwoRanks) {
-  // a + b is b + a; from three ranks on, where a message is cut decides who adds to whom first.
+TEST_P(BitEquality, OfAnyBuckets) {
+  // Sums are in order of position, wherever a message is cut.
   const TinyRun run({fmt::format("training.dtype={}", GetParam())});
-  const auto one_bucket = train_ranks(run.plan(2), run.data());
-  for (const char* size : {"0.01", "0.05"}) {
-    const Plan plan = run.plan(2, {fmt::format("parallelism.bucket_mib={}", size)});
-    EXPECT_GT(plan.buckets.size(), 1u);
-    expect_same_bits(train_ranks(plan, run.data()), one_bucket, fmt::format("buckets of {} MiB", size));
+  for (const int count : {2, 3, 4}) {
+    const auto one_bucket = train_ranks(run.plan(count), run.data());
+    for (const char* size : {"0.01", "0.05"}) {
+      const Plan plan = run.plan(count, {fmt::format("parallelism.bucket_mib={}", size)});
+      EXPECT_GT(plan.buckets.size(), 1u);
+      expect_same_bits(train_ranks(plan, run.data()), one_bucket, fmt::format("{} ranks, {} MiB", count, size));
+    }
   }
 }
 

@@ -1,50 +1,13 @@
 // The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped
 // and resumed.
-#include "checkpoint/checkpoint.h"
-#include "runtime/metrics.h"
-#include "tests/support/program.h"
-#include "tests/support/tiny_run.h"
+#include "tests/support/trained.h"
 
 #include <gtest/gtest.h>
 
 namespace orthant {
 namespace {
 
-constexpr const char* kProgram = ORTHANT_BINARY_DIR "/orthant";
-
-// Runs `orthant train` over the tiny run's file; the run folder.
-std::string train(const TinyRun& run, const std::string& folder, std::vector<std::string> more) {
-  const std::string dump = run.folder() + "/" + folder;
-  std::vector<std::string> command = {kProgram, "train", run.run_file_path(), "--job.dump_folder=" + dump};
-  command.insert(command.end(), more.begin(), more.end());
-  Program program(command, {{"OMP_NUM_THREADS", "1"}});
-  EXPECT_EQ(program.exit_code(), 0) << program.output();
-  return dump;
-}
-
-std::vector<double> losses_of(const std::string& dump) {
-  std::vector<double> losses;
-  for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) losses.push_back(step.loss);
-  return losses;
-}
-
-// All stored bytes: weights, masters, moments.
-std::map<std::string, std::string> bytes_of(const LoadedCheckpoint& checkpoint) {
-  std::map<std::string, std::string> all;
-  for (const TensorSet* set : {&checkpoint.weights, &checkpoint.optimizer}) {
-    for (const auto& name : set->names()) {
-      const auto bytes = set->bytes(name);
-      all[name] = {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-    }
-  }
-  return all;
-}
-
-std::map<std::string, std::string> bytes_of(const std::string& dump, int64_t step) {
-  return bytes_of(open_checkpoint(fmt::format("{}/checkpoints/step-{:06}", dump, step)));
-}
-
-std::string bytes_of(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
+std::string raw_bytes(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
 
 class Processes : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 INSTANTIATE_TEST_SUITE_P(All, Processes,
@@ -70,7 +33,7 @@ TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
   const FlatLayout flat = flat_layout(plan.parameters);
   for (size_t p = 0; p < plan.parameters.size(); ++p) {
     auto part = [&](const at::Tensor& t) {
-      return bytes_of(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size()));
+      return raw_bytes(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size()));
     };
     EXPECT_TRUE(stored.at(plan.parameters[p].name) == part(threads.values)) << plan.parameters[p].name;
     EXPECT_TRUE(stored.at("exp_avg." + plan.parameters[p].name) == part(threads.first_moments));
@@ -82,9 +45,9 @@ TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
   halves.push_back("checkpoint.interval=3");
   const auto half = train(run, "half", halves);
   EXPECT_TRUE(bytes_of(half, 6) == stored) << "run to run";
-  std::filesystem::remove_all(half + "/checkpoints/step-000006");
-  std::filesystem::remove(half + "/checkpoints/latest");
-  std::filesystem::create_directory_symlink("step-000003", half + "/checkpoints/latest");
+  std::filesystem::remove_all(half.folder + "/checkpoints/step-000006");
+  std::filesystem::remove(half.folder + "/checkpoints/latest");
+  std::filesystem::create_directory_symlink("step-000003", half.folder + "/checkpoints/latest");
   halves.push_back("--resume");
   train(run, "half", halves);
   EXPECT_EQ(losses_of(half), losses);

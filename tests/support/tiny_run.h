@@ -127,7 +127,7 @@ struct Course {
 inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& data, const Course& course = {}) {
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, course.mutation);
     TrainState state;
     if (course.resume_from.empty()) {

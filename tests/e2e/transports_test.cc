@@ -1,0 +1,62 @@
+// One training run over each transport, by ranks as processes and as threads: the golden run's losses, and every byte of
+// its weights and moments, are the same.
+#include <gtest/gtest.h>
+
+#include "comm/launch.h"
+#include "comm/transport.h"
+#include "tests/support/says.h"
+#include "tests/support/trained.h"
+
+namespace orthant {
+namespace {
+
+constexpr int64_t kSteps = 10;  // of the golden curve
+
+class Transports : public ::testing::TestWithParam<std::tuple<const char*, int>> {
+ protected:
+  void SetUp() override {
+    if (!ucx_problem().empty()) GTEST_SKIP() << ucx_problem();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(All, Transports,
+                         ::testing::Combine(::testing::Values("float64", "bfloat16"), ::testing::Values(2, 3)),
+                         [](const auto& one) {
+                           return fmt::format("{}_{}_ranks", std::get<0>(one.param), std::get<1>(one.param));
+                         });
+
+TEST_P(Transports, GiveTheSameBits) {
+  const auto [dtype, count] = GetParam();
+  const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), fmt::format("run.ranks={}", count),
+                                         fmt::format("training.steps={}", kSteps), "parallelism.bucket_mib=0.02"};
+  const TinyRun run(keys);
+  const auto train_over = [&](const std::string& transport) {
+    auto all = keys;
+    all.push_back("run.transport=" + transport);
+    return train(run, transport, all);
+  };
+  const auto ucx = train_over("ucx"), gloo = train_over("gloo");
+  EXPECT_TRUE(says(ucx.output, {"ucx transport"}));
+  EXPECT_TRUE(says(gloo.output, {"gloo transport"}));
+  const auto losses = losses_of(ucx);
+  ASSERT_EQ(losses.size(), static_cast<size_t>(kSteps));
+  EXPECT_EQ(losses_of(gloo), losses);
+  EXPECT_TRUE(bytes_of(ucx, kSteps) == bytes_of(gloo, kSteps));
+
+  const auto over_ucx = train_ranks(run.plan(count, {"run.transport=ucx"}), run.data(), {.steps = kSteps});
+  const auto over_gloo = train_ranks(run.plan(count, {"run.transport=gloo"}), run.data(), {.steps = kSteps});
+  for (size_t step = 0; step < static_cast<size_t>(kSteps); ++step) {
+    EXPECT_EQ(over_ucx[0].steps[step].loss, losses[step]) << step;
+    EXPECT_EQ(over_gloo[0].steps[step].loss, losses[step]) << step;
+  }
+  EXPECT_TRUE(over_ucx[0].values.equal(over_gloo[0].values));
+}
+
+TEST(Transport, OfTheProgramIsThatWhichTheseTestsAreRunFor) {
+  const TinyRun run({"training.steps=1"});
+  const std::string usual = ucx_problem().empty() ? "ucx" : "gloo";
+  EXPECT_TRUE(says(train(run, "one", {"training.steps=1", "run.ranks=2"}).output,
+                   {process_environment("TESTED_TRANSPORT").value_or(usual) + " transport"}));
+}
+
+}  // namespace
+}  // namespace orthant
