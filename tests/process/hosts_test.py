@@ -1,0 +1,202 @@
+"""Emulated hosts train together: over the links between them and nothing else, to the same numbers as one host."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from orthant_process import ORTHANT, ProcessTest, SOURCE
+
+HOSTS = [sys.executable, str(SOURCE / "benchmarks/hosts/hosts.py")]
+CANNOT = 77
+KNOWN_S = 5  # so long a dead rank on another host may go unnoticed
+BIG = ["model.hidden_size=256", "model.intermediate_size=688", "training.steps=8", "validation.freq=0",
+       "checkpoint.interval=0"]
+
+
+def setUpModule():
+    tried = subprocess.run([*HOSTS, "--", "true"], capture_output=True, text=True)
+    if tried.returncode == CANNOT:
+        raise unittest.SkipTest(tried.stderr.strip())
+    if tried.returncode:
+        raise AssertionError(tried.stderr)
+
+
+def network_devices():
+    return pathlib.Path("/proc/net/dev").read_text().count(":")
+
+
+class HostsTest(ProcessTest):
+    def on_hosts(self, hosts, ranks_per_host, *command, rate="1gbit", grace=10):
+        return self.start([*HOSTS, "--hosts", hosts, "--ranks-per-host", ranks_per_host, "--rate", rate, "--grace",
+                           grace, "--report", self.folder / "report.json", "--", *command])
+
+    def train_on_hosts(self, hosts, ranks_per_host, *arguments, **options):
+        command = [ORTHANT, "train", "run.toml", "job.dump_folder=hosts", *arguments]
+        result = self.on_hosts(hosts, ranks_per_host, *command, **options).result()
+        self.assertEqual(result.code, 0, result)
+        self.assertEqual(result.errors(), [], result)
+        return result
+
+    def reported(self):
+        return json.loads((self.folder / "report.json").read_text())
+
+
+class Training(HostsTest):
+    def check_equal_to_one_host(self, ranks_per_host, transport):
+        options = [f"run.transport={transport}"]
+        self.train_well(f"run.ranks={2 * ranks_per_host}", *options)
+        self.train_on_hosts(2, ranks_per_host, *options)
+        self.assertEqual(self.losses(self.folder / "hosts"), self.losses())
+        self.assertEqual(len(self.losses()), 10)
+        self.assertEqual(self.weights(self.folder / "hosts"), self.weights())
+
+    def test_one_rank_each(self):
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                self.check_equal_to_one_host(1, transport)
+
+    def test_two_ranks_each(self):
+        self.check_equal_to_one_host(2, "ucx")
+
+    def counted(self, dump):
+        return sum(record["communication_bytes"] for record in self.steps(self.folder / dump))
+
+    def test_the_link_carries_what_is_counted(self):
+        """With one rank each, all that a rank sends; headers and the agreement on the run are a few percent more."""
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                self.train_on_hosts(2, 1, f"run.transport={transport}", *BIG)
+                counted = self.counted("hosts")
+                self.assertGreater(counted, 20e6)
+                for link in self.reported()["hosts"]:
+                    self.assertGreater(link["sent_bytes"], counted)
+                    self.assertLess(link["sent_bytes"], 1.06 * counted)
+
+    def test_ranks_of_a_host_use_no_link(self):
+        """Two thirds of what four ranks on two hosts send go to the other host; of two ranks on one host, nothing."""
+        self.train_on_hosts(2, 2, "run.transport=ucx", *BIG)
+        crossed = self.reported()["hosts"][0]["sent_bytes"] / (2 * self.counted("hosts"))
+        self.assertAlmostEqual(crossed, 2 / 3, delta=0.05)
+        self.train_on_hosts(1, 2, "run.transport=ucx", *BIG)
+        self.assertGreater(self.counted("hosts"), 20e6)
+        self.assertLess(self.reported()["hosts"][0]["sent_bytes"], 1e5)
+
+
+class Failure(HostsTest):
+    def kill_and_time(self, ranks_per_host, transport):
+        dump = self.folder / f"{transport}-{ranks_per_host}"
+        running = self.on_hosts(2, ranks_per_host, ORTHANT, "train", "run.toml", f"job.dump_folder={dump}",
+                                "training.steps=1000000", f"run.transport={transport}", grace=60)
+        running.until(lambda: len(self.steps(dump)) >= 3, "step 3")
+        ranks = running.ranks()
+        last = 2 * ranks_per_host - 1
+        self.assertEqual(sorted(ranks), list(range(last + 1)))
+        os.kill(ranks[last], signal.SIGKILL)
+        killed = time.monotonic()
+        errors = pathlib.Path(running.files[1].name)
+        running.until(lambda: "error:" in errors.read_text() or time.monotonic() > killed + KNOWN_S, "message")
+        self.assertIn("error:", errors.read_text(), f"nobody knows after {KNOWN_S} s that rank {last} is dead")
+        result = running.result()
+        self.assertLess(time.monotonic() - killed, 2 * KNOWN_S, result)
+        self.assertEqual(len(result.errors()), 1, result)
+        self.assertIn(f"rank {last}", result.errors()[0])
+        self.assertEqual(self.reported()["exit_codes"], [1] * last + [-signal.SIGKILL])
+
+    def test_a_killed_rank_is_known_on_the_other_host(self):
+        """Alone on its host, where nobody but the network tells of it; and beside another, who sees it die."""
+        for ranks_per_host in (1, 2):
+            for transport in ("ucx", "gloo"):
+                with self.subTest(ranks_per_host=ranks_per_host, transport=transport):
+                    self.kill_and_time(ranks_per_host, transport)
+
+
+class TheHostsThemselves(HostsTest):
+    def test_every_rank_gets_its_place(self):
+        told = "$RANK of $WORLD_SIZE, $LOCAL_RANK of $LOCAL_WORLD_SIZE, $(hostname), $MASTER_ADDR:$MASTER_PORT"
+        result = self.on_hosts(2, 2, "sh", "-c", f'echo "{told}"').result()
+        expected = [f"{rank} of 4, {rank % 2} of 2, host{rank // 2}, 10.0.0.1:29500" for rank in range(4)]
+        self.assertEqual(sorted(result.out.splitlines()), expected, result)
+
+    def test_hosts_share_a_link_and_nothing_else(self):
+        namespaces = " ".join(f"/proc/self/ns/{kind}" for kind in ("net", "ipc", "pid"))
+        script = f"readlink {namespaces}; touch /dev/shm/$RANK; sleep 1; ls /dev/shm"
+        result = self.on_hosts(2, 1, "sh", "-c", script).result()
+        self.assertEqual(result.code, 0, result)
+        lines = result.out.splitlines()
+        self.assertEqual((len(lines), len(set(lines))), (8, 8), result)  # three namespaces and one file each
+
+    def test_a_link_has_the_rate_asked_for(self):
+        """8 MB at 100 Mbit/s take 0.64 s, at 1 Gbit/s 0.064 s."""
+        program = ("import os, socket, time\n"
+                   "if os.environ['RANK'] == '0':\n"
+                   "    server = socket.create_server(('', 4000))\n"
+                   "    peer, got, start = server.accept()[0], 0, time.monotonic()\n"
+                   "    while data := peer.recv(1 << 20): got += len(data)\n"
+                   "    print(got, time.monotonic() - start)\n"
+                   "else:\n"
+                   "    time.sleep(0.5)\n"
+                   "    socket.create_connection(('host0', 4000)).sendall(bytes(8_000_000))\n")
+        seconds = {}
+        for rate in ("100mbit", "1gbit"):
+            result = self.on_hosts(2, 1, sys.executable, "-c", program, rate=rate).result()
+            got, seconds[rate] = map(float, result.out.split())
+            self.assertEqual(got, 8_000_000)
+        self.assertTrue(0.55 < seconds["100mbit"] < 1.5, seconds)
+        self.assertTrue(0.05 < seconds["1gbit"] < 0.5, seconds)
+
+    def assert_all_gone(self, pids, devices):
+        deadline = time.monotonic() + 10
+        while any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids):
+            self.assertLess(time.monotonic(), deadline, "a rank outlives its hosts")
+            time.sleep(0.05)
+        self.assertEqual(network_devices(), devices)
+
+    def started(self, script, ranks=2):
+        running = self.on_hosts(2, 1, "sh", "-c", f"{script}; touch started-$RANK; exec sleep 1000", grace=1)
+        running.until(lambda: len(list(self.folder.glob("started-*"))) == ranks, "start of the ranks")
+        return running, running.ranks()
+
+    def test_nothing_is_left_however_it_ends(self):
+        devices = network_devices()
+        for what in ("SIGINT", "SIGTERM", "SIGKILL", "a rank"):
+            with self.subTest(what):
+                for file in self.folder.glob("started-*"):
+                    file.unlink()
+                running, ranks = self.started("true")
+                if what == "a rank":
+                    os.kill(ranks[1], signal.SIGKILL)
+                else:
+                    running.process.send_signal(getattr(signal, what))
+                result = running.result()
+                expected = {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -9, "a rank": 137}[what]
+                self.assertEqual(result.code, expected, result)
+                self.assert_all_gone(ranks.values(), devices)
+
+    def test_the_second_signal_ends_ranks_that_ignore_the_first(self):
+        running, ranks = self.started("trap '' INT")
+        running.process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        self.assertIsNone(running.process.poll())
+        running.process.send_signal(signal.SIGINT)
+        self.assertEqual(running.result().code, 130)
+        self.assert_all_gone(ranks.values(), network_devices())
+
+    def test_what_is_missing_is_said(self):
+        nobody = self.on_hosts(2, 1, "true")
+        self.assertEqual(nobody.result().code, 0)
+        without_tools = self.start([*HOSTS, "--", "true"], env={"PATH": "/nonexistent"}).result()
+        self.assertEqual(without_tools.code, CANNOT, without_tools)
+        self.assertIn("no ip and no tc", without_tools.err)
+        without_rights = self.start(["setpriv", "--bounding-set=-sys_admin", *HOSTS, "--", "true"]).result()
+        self.assertEqual(without_rights.code, CANNOT, without_rights)
+        self.assertIn("SYS_ADMIN", without_rights.err)
+        no_program = self.start([*HOSTS, "--", "no-such-program"]).result()
+        self.assertEqual((no_program.code, no_program.err), (1, "hosts: there is no program no-such-program\n"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
