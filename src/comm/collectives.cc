@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
+#include <optional>
 
 #include "base/errors.h"
 #include "comm/ordered_sum.h"
@@ -16,15 +16,16 @@ namespace {
 constexpr int64_t kSegmentBytes = 512 << 10;
 constexpr int kWindow = 2;  // segments that are received while the oldest is summed
 // Up to here an exchange of everything with the one other rank beats two rounds, though both sum it all.
-constexpr int64_t kWholeBytes = 64 << 10;
+constexpr int64_t kWholeBytes = 16 << 10;
 // Up to here one round of all beats n - 1 rounds round the ring.
 constexpr int64_t kDirectBytes = 256 << 10;
 
 struct Chunk {
   int64_t begin = 0, bytes = 0;
-  bool more = false;  // of a segment: it is not the last
+  bool more = false;    // of a segment: it is not the last
+  bool always = false;  // it is sent even if empty: so who has less than the others is found out
 
-  int64_t segments() const { return (bytes + kSegmentBytes - 1) / kSegmentBytes; }
+  int64_t segments() const { return std::max<int64_t>(always, (bytes + kSegmentBytes - 1) / kSegmentBytes); }
   template <typename Byte>
   std::span<Byte> of(std::span<Byte> memory) const {
     return memory.subspan(static_cast<size_t>(begin), static_cast<size_t>(bytes));
@@ -39,7 +40,7 @@ std::vector<Chunk> chunks_of(const std::vector<int64_t>& counts) {
   std::vector<Chunk> chunks;
   int64_t begin = 0;
   for (const int64_t bytes : counts) {
-    chunks.push_back({begin, bytes});
+    chunks.push_back({.begin = begin, .bytes = bytes, .always = chunks.empty()});
     begin += bytes;
   }
   return chunks;
@@ -91,9 +92,10 @@ class Summands {
   std::vector<std::vector<Posted>> arriving_;
 };
 
-// Chunks go to their owners, which sum them; with `all`, which is the same memory as `input`, the sums go back to all.
+// Chunks go to their owners, which sum them; where there is an `all`, the same memory as `input`, the sums go back to it.
 // Both directions cut each chunk into the same segments, and all ranks post in the same order.
-Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks, Bytes all) {
+Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks,
+                std::optional<Bytes> all) {
   const int n = peers.size();
   const Chunk& own = at(chunks, peers.position());
   const int64_t steps = std::max_element(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) {
@@ -109,18 +111,22 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
       const Chunk segment = own.segment(done);
       summands.sum(done, segment.of(input), Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum));
     }
-    if (done >= 0 && !all.empty()) {
-      for (int i = 1; i < n; ++i) {
-        const Chunk arriving = at(chunks, peers.at(-i)).segment(done), leaving = own.segment(done);
-        under_way.push_back(peers.receive(peers.at(-i), arriving.of(all), arriving.more));
-        under_way.push_back(peers.send(peers.at(i), leaving.of(all), leaving.more));
+    for (int i = 1; all && done >= 0 && i < n; ++i) {
+      if (const Chunk& chunk = at(chunks, peers.at(-i)); done < chunk.segments()) {
+        const Chunk arriving = chunk.segment(done);
+        under_way.push_back(peers.receive(peers.at(-i), arriving.of(*all), arriving.more));
+      }
+      if (done < own.segments()) {
+        const Chunk leaving = own.segment(done);
+        under_way.push_back(peers.send(peers.at(i), leaving.of(*all), leaving.more));
       }
     }
-    if (step >= steps) continue;
-    summands.receive(step, own.segment(step));
+    if (step < own.segments()) summands.receive(step, own.segment(step));
     for (int i = 1; i < n; ++i) {
-      const Chunk leaving = at(chunks, peers.at(i)).segment(step);
-      under_way.push_back(peers.send(peers.at(i), leaving.of(input), leaving.more));
+      if (const Chunk& chunk = at(chunks, peers.at(i)); step < chunk.segments()) {
+        const Chunk leaving = chunk.segment(step);
+        under_way.push_back(peers.send(peers.at(i), leaving.of(input), leaving.more));
+      }
     }
   }
   for (Posted& posted : under_way) co_await posted;
@@ -160,7 +166,6 @@ Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
 }  // namespace
 
 Task all_reduce(Peers peers, Bytes memory) {
-  if (memory.empty()) return Task();
   const auto bytes = static_cast<int64_t>(memory.size());
   if (peers.size() == 2 && bytes <= kWholeBytes) return sum_whole(peers, memory);
   std::vector<int64_t> counts;
@@ -172,12 +177,10 @@ Task all_reduce(Peers peers, Bytes memory) {
 }
 
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
-  if (input.empty()) return Task();
-  return sum_chunks(peers, input, output, chunks_of(counts), {});
+  return sum_chunks(peers, input, output, chunks_of(counts), std::nullopt);
 }
 
 Task all_gather(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts) {
-  if (output.empty()) return Task();
   const auto shards = chunks_of(counts);
   copy(at(shards, peers.position()).of(output), input);
   const bool equal = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
@@ -201,7 +204,7 @@ Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t
 
 Task broadcast(Peers peers, Bytes memory, int root) {
   const int n = peers.size(), place = (peers.position() - root + n) % n;
-  const Chunk whole{0, static_cast<int64_t>(memory.size())};
+  const Chunk whole{.bytes = static_cast<int64_t>(memory.size()), .always = true};
   std::vector<Posted> arriving, leaving;
   for (int64_t i = 0; place > 0 && i < whole.segments(); ++i) {
     arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory), whole.segment(i).more));
@@ -221,13 +224,13 @@ Task reduce(Peers peers, Bytes memory, int root) {
   std::vector<int64_t> counts(static_cast<size_t>(peers.size()), 0);
   counts[static_cast<size_t>(root)] = static_cast<int64_t>(memory.size());
   const auto chunks = chunks_of(counts);
-  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, {});
+  return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, std::nullopt);
 }
 
 Task barrier(Peers peers) {
   for (int distance = 1; distance < peers.size(); distance *= 2) {
-    Posted heard = peers.hear(peers.at(-distance));
-    Posted told = peers.signal(peers.at(distance));
+    Posted heard = peers.receive(peers.at(-distance), {});
+    Posted told = peers.send(peers.at(distance), {});
     co_await heard;
     co_await told;
   }

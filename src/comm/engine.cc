@@ -21,6 +21,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
+// Two ranks may be on one core though there are enough: a peer that answers has done so by then, or needs this core.
+constexpr double kAlone_s = 5e-6;
 constexpr double kSleepAtMost_s = 1;  // a lost wake-up would cost this much, not the run
 
 }  // namespace
@@ -54,9 +56,7 @@ void Posted::await_resume() const {
 // The rank's thread at the wheel: the engine's own thread, which looks at turns_ before each step, makes way.
 class Engine::Turn {
  public:
-  explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) {
-    if (engine.timer_set_) engine.set_timer(0);
-  }
+  explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) { engine.take_over(); }
   ~Turn() {
     --engine_.turns_;
     engine_.hand_over();
@@ -69,7 +69,7 @@ class Engine::Turn {
 };
 
 Engine::Engine(const MakeTransport& make, EngineOptions options)
-    : transport_(make(*this)), options_(options), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+    : transport_(make(*this)), options_(options), patience_s_(options.away_s), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
   thread_ = std::thread([this] { run(); });
@@ -137,8 +137,9 @@ void Engine::look(const Job* job, double seconds) {
       quiet_since = Clock::now();
       continue;
     }
-    if (seconds_since(quiet_since) >= seconds) return;
-    if (!options_.cores_to_spare) sched_yield();
+    const double quiet_s = seconds_since(quiet_since);
+    if (quiet_s >= seconds) return;
+    if (!options_.cores_to_spare || quiet_s > kAlone_s) sched_yield();
   }
 }
 
@@ -207,30 +208,50 @@ void Engine::set_timer(double seconds) {
   itimerspec when{};
   when.it_value.tv_nsec = static_cast<int64_t>(seconds * 1e9);
   timerfd_settime(timer_fd_, 0, &when, nullptr);
-  timer_set_ = seconds > 0;
+  timer_set_ = true;
 }
 
-// Called when the rank's thread leaves with work under way that shall go on behind its back.
+// The rank's thread is back: how long it was away is how long it may be next time.
+void Engine::take_over() {
+  if (in_background_ == 0 || on_duty_) return;
+  if (seconds_since(left_) < options_.away_s) {
+    patience_s_ = std::min(2 * patience_s_, options_.away_at_most_s);
+  } else if (patience_s_ > options_.away_s) {
+    patience_s_ = options_.away_s;
+    timer_set_ = false;  // it may run for long yet
+  }
+}
+
+// It leaves, with work under way that shall go on behind its back. A timer that runs already is left to run: to set or to
+// stop one costs microseconds.
 void Engine::hand_over() {
   if (in_background_ == 0 || turns_ > 0 || cancelled_) return;
-  if (!on_duty_) return set_timer(options_.away_s);
+  if (!on_duty_) {
+    left_ = Clock::now();
+    if (!timer_set_) set_timer(patience_s_);
+    return;
+  }
   while (in_background_ > 0 && !transport_->arm()) step();  // or its thread would not hear
 }
 
 void Engine::run() {
-  std::unique_lock lock(mutex_);
   while (!stop_) {
-    on_duty_ = in_background_ > 0 && turns_ == 0 && !timer_set_ && !cancelled_;
-    if (on_duty_) {
-      if (!step()) sleep(lock, kSleepAtMost_s);
-      continue;
-    }
     pollfd timer{timer_fd_, POLLIN, 0};
-    lock.unlock();
     poll(&timer, 1, -1);
-    lock.lock();
     uint64_t expirations = 0;
     if (read(timer_fd_, &expirations, sizeof expirations) > 0) timer_set_ = false;
+    if (turns_ > 0) continue;  // not even the lock: who is at the wheel shall not notice
+    std::unique_lock lock(mutex_);
+    if (in_background_ == 0 || turns_ > 0) continue;
+    if (const double left_s = patience_s_ - seconds_since(left_); left_s > 0) {
+      set_timer(std::max(left_s, 1e-6));
+      continue;
+    }
+    on_duty_ = true;
+    while (in_background_ > 0 && turns_ == 0 && !cancelled_ && !stop_) {
+      if (!step()) sleep(lock, kSleepAtMost_s);
+    }
+    on_duty_ = false;
   }
 }
 

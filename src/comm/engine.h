@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -56,8 +57,9 @@ struct EngineOptions {
   /// A waiting thread looks this long before it sleeps; where ranks share cores it lets others run meanwhile.
   double look_s = 50e-6;
   bool cores_to_spare = false;
-  /// The engine's thread takes over when the rank's has been away so long: most waits come before.
-  double away_s = 50e-6;
+  /// The engine's thread takes over when the rank's has been away so long; later, up to so much, where that keeps coming
+  /// back sooner, since a timer costs as much as an operation of 64 KiB.
+  double away_s = 200e-6, away_at_most_s = 10e-3;
 };
 
 class Engine final : private MessageSink {
@@ -100,6 +102,7 @@ class Engine final : private MessageSink {
   void look(const Job* job, double seconds);
   void sleep(std::unique_lock<std::mutex>& lock, double seconds);
   void set_timer(double seconds);
+  void take_over();
   void hand_over();
   void run();
 
@@ -114,9 +117,11 @@ class Engine final : private MessageSink {
 
   std::atomic<int> turns_ = 0;  // threads of the rank that drive or want to
   std::atomic<bool> cancelled_ = false;
-  bool stop_ = false;
-  bool on_duty_ = false;    // the engine's thread listens to the transport
-  bool timer_set_ = false;  // it will, when the timer has run out
+  std::atomic<bool> stop_ = false;
+  bool on_duty_ = false;  // the engine's thread listens to the transport
+  std::atomic<bool> timer_set_ = false;  // when it runs out, it will, if the rank's thread has been away since `left_`
+  double patience_s_;                    // what the timer is set to
+  std::chrono::steady_clock::time_point left_;
   int wake_fd_ = -1, timer_fd_ = -1;
   std::thread thread_;
 };

@@ -16,11 +16,14 @@ constexpr int64_t kBlock = 1024;  // elements whose sum stays in the first-level
 // The hot loops, for each kind of processor; everything else is rare. Plain additions: no instruction set changes a bit.
 #define FOR_EACH_PROCESSOR [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
 
-FOR_EACH_PROCESSOR void add(float* sum, const float* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+// `to` may be one of the two: each element is read before it is written.
+FOR_EACH_PROCESSOR void add(float* to, const float* x, const float* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
 }
-FOR_EACH_PROCESSOR void add(double* sum, const double* x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
+FOR_EACH_PROCESSOR void add(double* to, const double* x, const double* y, int64_t n) {
+#pragma GCC ivdep
+  for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
 }
 FOR_EACH_PROCESSOR void add_bf16(float* sum, const uint16_t* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += std::bit_cast<float>(static_cast<uint32_t>(x[i]) << 16);
@@ -28,9 +31,7 @@ FOR_EACH_PROCESSOR void add_bf16(float* sum, const uint16_t* x, int64_t n) {
 
 template <typename Sum, typename T>
 void add_any(Sum* sum, const T* x, int64_t n) {
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
-    add(sum, x, n);
-  } else if constexpr (std::is_same_v<T, at::BFloat16>) {
+  if constexpr (std::is_same_v<T, at::BFloat16>) {
     add_bf16(sum, reinterpret_cast<const uint16_t*>(x), n);
   } else if constexpr (std::is_same_v<T, bool>) {
     for (int64_t i = 0; i < n; ++i) sum[i] = sum[i] || x[i];
@@ -39,6 +40,7 @@ void add_any(Sum* sum, const T* x, int64_t n) {
   }
 }
 
+// Block by block, since the output may be any of the sources.
 template <typename T>
 void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64_t count) {
   using Sum = at::opmath_type<T>;
@@ -46,10 +48,19 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
   const auto at = [](const std::byte* memory, int64_t i) { return reinterpret_cast<const T*>(memory) + i; };
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     const int64_t n = std::min(kBlock, count - begin);
-    std::copy_n(at(sources[0], begin), n, sum.begin());
-    for (const std::byte* source : sources.subspan(1)) add_any(sum.data(), at(source, begin), n);
     T* const out = reinterpret_cast<T*>(output) + begin;
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sum[static_cast<size_t>(i)]);
+    if constexpr (std::is_same_v<T, float> || std::is_same_v<T, double>) {
+      const T* so_far = at(sources[0], begin);
+      for (size_t i = 1; i < sources.size(); ++i) {
+        T* const to = i + 1 == sources.size() ? out : sum.data();
+        add(to, so_far, at(sources[i], begin), n);
+        so_far = to;
+      }
+    } else {
+      std::copy_n(at(sources[0], begin), n, sum.begin());
+      for (const std::byte* source : sources.subspan(1)) add_any(sum.data(), at(source, begin), n);
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<T>(sum[static_cast<size_t>(i)]);
+    }
   }
 }
 

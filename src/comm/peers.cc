@@ -18,12 +18,10 @@ Posted Peers::post(int peer, std::span<std::byte> memory, bool send, bool more) 
 }
 
 Posted Peers::send(int to, std::span<const std::byte> memory, bool more) const {
-  if (memory.empty()) return {};
   return post(to, {const_cast<std::byte*>(memory.data()), memory.size()}, true, more);
 }
 
 Posted Peers::receive(int from, std::span<std::byte> memory, bool more) const {
-  if (memory.empty()) return {};
   return post(from, memory, false, more);
 }
 

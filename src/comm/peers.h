@@ -23,13 +23,10 @@ class Peers {
   at::ScalarType type() const { return label_.type; }
   int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(label_.type)); }
 
-  /// Nothing is sent of an empty message: both sides know that it is empty.
+  /// Empty messages are sent too: a side that expected more learns of it.
   /// `more`: this is a segment, and not the last. So two that cut differently long tensors learn of it.
   Posted send(int to, std::span<const std::byte> memory, bool more = false) const;
   Posted receive(int from, std::span<std::byte> memory, bool more = false) const;
-  /// A message of no bytes, which is sent all the same.
-  Posted signal(int to) const { return post(to, {}, true, false); }
-  Posted hear(int from) const { return post(from, {}, false, false); }
   /// Memory for what is summed, as long as the operation lives.
   std::byte* staging(int64_t bytes) const;
 

@@ -26,7 +26,9 @@ namespace {
 constexpr const char* kQuietly = "warn";
 constexpr std::pair<const char*, const char*> kDefaults[] = {
     {"UCX_HANDLE_ERRORS", "none"}, {"UCX_DEBUG_SIGNO", "0"}, {"UCX_LOG_LEVEL", kQuietly},
-    {"UCX_WARN_UNUSED_ENV_VARS", "n"}};
+    {"UCX_WARN_UNUSED_ENV_VARS", "n"},
+    // Another process' memory is read at one go up to so much; beyond, others want their turn.
+    {"UCX_CMA_SEG_SIZE", "4m"}};
 [[maybe_unused]] const bool kSet = [] {
   constexpr int kKeep = 0;
   for (const auto& [name, value] : kDefaults) setenv(name, value, kKeep);

@@ -142,6 +142,35 @@ TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
   }
 }
 
+// Who has nothing still says so: what the others send would otherwise wait for ever, unnoticed.
+TEST_P(Mismatch, OfNothingAndSomething) {
+  const auto with_some = [&](const std::string& kind, const std::function<Call(int64_t)>& call) {
+    for (const int64_t size : {6, 600000}) expect(call(0), call(size), {kind, kDuring, " where this rank expected ", kWhy});
+  };
+  with_some(" for an all_reduce", [](int64_t size) { return all_reduce(size); });
+  with_some(" for a broadcast", [](int64_t size) -> Call {
+    return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+  });
+  with_some(" for a reduce", [](int64_t size) -> Call {
+    return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, 0); };
+  });
+  with_some(" for an all_gather", [](int64_t size) -> Call {
+    return [=](Comm& comm) {
+      return comm.all_gather(at::empty({size * comm.group_size(kData)}), at::ones({size}), kData);
+    };
+  });
+  with_some(" for an all_to_all", [](int64_t size) -> Call {
+    return [=](Comm& comm) {
+      const int n = comm.group_size(kData);
+      return comm.all_to_all(at::empty({size * n}), at::ones({size * n}), kData);
+    };
+  });
+  const auto send = [](int64_t size) -> Call {
+    return [=](Comm& comm) { return comm.shift(at::empty({size}), at::ones({size}), kData); };
+  };
+  with_some(" for a send or exchange", send);
+}
+
 TEST_P(Mismatch, OfSendAndReceive) {
   for (const auto& [sent, expected] : {std::pair{10, 11}, {11, 10}, {100, 500000}, {500000, 100}, {400000, 500000}}) {
     const int64_t out = sent, in = expected;

@@ -85,6 +85,22 @@ class Training(HostsTest):
         self.assertGreater(self.counted("hosts"), 20e6)
         self.assertLess(self.reported()["hosts"][0]["sent_bytes"], 1e5)
 
+    def loopback_bytes(self, transport):
+        """Sent over the loopback of a host of two ranks, and what they counted."""
+        train = f"'{ORTHANT}' train run.toml job.dump_folder={transport} run.transport={transport} {' '.join(BIG)}"
+        command = f"{train} && if [ $RANK = 0 ]; then grep lo: /proc/net/dev > {transport}.loopback; fi"
+        result = self.on_hosts(1, 2, "sh", "-c", command).result()
+        self.assertEqual(result.code, 0, result)
+        numbers = (self.folder / f"{transport}.loopback").read_text().split(":")[1].split()
+        return int(numbers[8]), 2 * self.counted(transport)
+
+    def test_ranks_of_a_host_share_memory(self):
+        sent, counted = self.loopback_bytes("ucx")
+        self.assertGreater(counted, 40e6)
+        self.assertLess(sent, 1e6)
+        sent, counted = self.loopback_bytes("gloo")  # so would it look if they did not
+        self.assertGreater(sent, counted)
+
 
 class Failure(HostsTest):
     def kill_and_time(self, ranks_per_host, transport):
