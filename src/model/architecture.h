@@ -31,6 +31,8 @@ struct Architecture {
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = {};
   bool tie_word_embeddings = false;
+  bool causal = true;          // false: every token sees the whole sequence
+  int64_t sliding_window = 0;  // a token sees so many up to itself (to either side where not causal); 0: all
   double dropout = 0.0;
   double initializer_range = 0.02;
 };

@@ -15,7 +15,7 @@ using torch::autograd::variable_list;
 
 struct Drop : torch::autograd::Function<Drop> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
-    context->save_for_backward({batch.samples_B, batch.positions_BT});
+    context->save_for_backward({batch.samples_B, batch.places_T});
     context->saved_data["p"] = key.probability;
     context->saved_data["integers"] = std::vector<int64_t>{static_cast<int64_t>(key.seed), static_cast<int64_t>(key.site),
                                                            batch.step, batch.sequence_length};
@@ -28,7 +28,7 @@ struct Drop : torch::autograd::Function<Drop> {
                          static_cast<uint64_t>(integers[1])};
     Microbatch batch;
     batch.samples_B = saved[0];
-    batch.positions_BT = saved[1];
+    batch.places_T = saved[1];
     batch.step = integers[2];
     batch.sequence_length = integers[3];
     return {masked_by_key(gradients[0], batch, key), at::Tensor(), at::Tensor()};
@@ -42,15 +42,16 @@ at::Tensor masked_by_key(const at::Tensor& x_BTC, const Microbatch& batch, const
   const int64_t B = x.size(0), T = x.size(1), C = x.size(2);
   ORTHANT_CHECK(batch.sequence_length > 0);
   const int64_t* samples = batch.samples_B.const_data_ptr<int64_t>();
-  const int64_t* positions = batch.positions_BT.const_data_ptr<int64_t>();
+  const at::Tensor all = batch.places_T.defined() ? batch.places_T : at::arange(T);
+  ORTHANT_CHECK(all.numel() == T, all.numel(), T);
+  const int64_t* places = all.const_data_ptr<int64_t>();
   const uint64_t stream = static_cast<uint64_t>(batch.step) * 0x100000000u + key.site;
   for (int64_t b = 0; b < B; ++b) {
     // Tokens that follow one another in the sequence are one run of indices.
     for (int64_t t = 0, end = 0; t < T; t = end) {
-      const int64_t* p = positions + b * T;
-      for (end = t + 1; end < T && p[end] == p[end - 1] + 1;) ++end;
+      for (end = t + 1; end < T && places[end] == places[end - 1] + 1;) ++end;
       const int64_t offset = (b * T + t) * C;
-      const int64_t first = (samples[b] * batch.sequence_length + p[t]) * C;
+      const int64_t first = (samples[b] * batch.sequence_length + places[t]) * C;
       by_element(x, [&]<class E>(E) {
         dropout<E>({.x = in<E>(x) + offset, .y = out<E>(y) + offset, .count = (end - t) * C, .seed = key.seed,
                     .stream = stream, .first_index = static_cast<uint64_t>(first), .p = key.probability});

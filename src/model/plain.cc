@@ -6,7 +6,9 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace orthant {
 namespace {
@@ -50,19 +52,32 @@ at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at
   return at::cat({halves[0] * cos_BT1D - halves[1] * sin_BT1D, halves[1] * cos_BT1D + halves[0] * sin_BT1D}, -1);
 }
 
-at::Tensor attention(const at::Tensor& qkv, const at::Tensor& positions_BT, const AttentionShape& shape) {
+// True where a query does not see a key: [sequences or 1, 1, T, T].
+at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int64_t T) {
+  std::vector<int64_t> places(static_cast<size_t>(T));
+  std::iota(places.begin(), places.end(), 0);
+  const Visibility seen = visibility(batch, rule, places);
+  at::Tensor hidden = at::ones({seen.sequences, 1, T, T}, at::kBool);
+  bool* row = hidden.mutable_data_ptr<bool>();
+  for (size_t i = 0; i < seen.first.size(); ++i, row += T) std::fill(row + seen.first[i], row + seen.end[i], false);
+  return hidden;
+}
+
+at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape) {
   const int64_t B = qkv.size(0), T = qkv.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
   const auto dtype = wide(qkv.scalar_type());
   const auto parts = qkv.view({B, T, H + 2 * K, D}).to(dtype).split_with_sizes({H, K, K}, 2);
-  const at::Tensor cos = shape.cos_PD.index({positions_BT}).unsqueeze(2).to(dtype);
-  const at::Tensor sin = shape.sin_PD.index({positions_BT}).unsqueeze(2).to(dtype);
+  const at::Tensor cos = shape.cos_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
+  const at::Tensor sin = shape.sin_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
   const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
-  const at::Tensor hidden = at::ones({T, T}, at::kBool).triu(1);
-  const at::Tensor scores =
-      (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(D))).masked_fill(hidden, -INFINITY);
-  return at::matmul(scores.softmax(-1), v).transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
+  const at::Tensor hidden = hidden_pairs(batch, shape.rule, T);
+  const at::Tensor nothing = hidden.all(-1, true);  // who sees nothing gets nothing
+  const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(D)))
+                                .masked_fill(hidden & nothing.logical_not(), -INFINITY);
+  const at::Tensor seen = at::matmul(scores.softmax(-1).masked_fill(nothing, 0.0), v);
+  return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
@@ -83,6 +98,11 @@ at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const M
 }
 
 }  // namespace
+
+Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places) {
+  if (!batch.packing) return visibility_of(rule, places, batch.sequence_length);
+  return visibility_of(rule, places, batch.sequence_length, batch.packing->document_starts, batch.packing->lengths);
+}
 
 Primitives plain_primitives() {
   return {.embedding = embedding,

@@ -4,20 +4,32 @@
 // heads, D head size, I intermediate size, V vocabulary. Letters name logical dims, never shards.
 #pragma once
 
+#include "model/visibility.h"
 #include "model/weights.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace orthant {
+
+/// How each sequence of a microbatch is filled, where not with one text to its end; see visibility_of().
+struct Packing {
+  std::vector<std::vector<int64_t>> document_starts;
+  std::vector<int64_t> lengths;
+};
 
 /// One microbatch on one device. Labels of -100 carry no loss.
 struct Microbatch {
   at::Tensor tokens_BT;     // int64
   at::Tensor labels_BT;     // int64
-  at::Tensor positions_BT;  // int64: position of each token in its own sequence
+  at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary positions
+  at::Tensor places_T;      // int64: place of each token in its sequence; undefined where all are here, in order
+  std::shared_ptr<const Packing> packing;  // none: every sequence is one text
   at::Tensor samples_B;     // int64: global number of each sequence, the key of dropout
   int64_t sequence_length = 0;  // of a whole sequence, whatever part of it is here
   double loss_scale = 1.0;      // 1 / valid labels of the whole global batch
@@ -28,9 +40,13 @@ struct Microbatch {
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
+  VisibilityRule rule;
 };
 
-/// Which dropout mask: (seed, step, site) choose the stream, sample x sequence_length + position and the channel the
+/// What queries at these places of the microbatch's sequences see.
+Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places);
+
+/// Which dropout mask: (seed, step, site) choose the stream, sample x sequence_length + place and the channel the
 /// element, so that no cut of batch or sequence changes what is dropped.
 struct DropoutKey {
   double probability = 0;
@@ -47,9 +63,9 @@ struct Primitives {
       add_norm;
   /// x W^T: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
-  /// Rotary positions, then causal grouped-query attention; rows of the input are q heads, k heads, v heads.
-  /// [B,T,(H+2K)D] -> [B,T,HD].
-  std::function<at::Tensor(const at::Tensor& qkv, const at::Tensor& positions_BT, const AttentionShape& shape)> attention;
+  /// Rotary positions, then grouped-query attention to what the rule lets each token see; rows of the input are q heads,
+  /// k heads, v heads. [B,T,(H+2K)D] -> [B,T,HD].
+  std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
   /// silu(gate) * up; rows of the input are gate, up: [B,T,2I] -> [B,T,I].
   std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
   /// Zeroes elements by key and scales the rest by 1/(1-p).
@@ -63,5 +79,6 @@ struct Primitives {
 Primitives plain_primitives();
 /// One-pass kernels and products that add weight gradients straight into their buffers. CPU.
 Primitives fused_primitives();
+Primitives fused_primitives(std::shared_ptr<const struct AttentionCore> core);
 
 }  // namespace orthant

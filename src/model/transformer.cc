@@ -21,7 +21,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
     : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
   const auto& a = architecture_;
   auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.values().scalar_type()));
-  attention_ = {a.num_attention_heads, a.num_key_value_heads, a.head_dim, cos, sin};
+  attention_ = {a.num_attention_heads, a.num_key_value_heads, a.head_dim, cos, sin, {.causal = a.causal, .sliding_window = a.sliding_window}};
   for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
     auto weight = [&](const std::string& name) {
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
@@ -49,7 +49,7 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
   const double eps = architecture_.rms_norm_eps;
   const auto site = 1 + 2 * static_cast<uint64_t>(layer);
   const auto [normed_x, x] = primitives_.add_norm(x_BTC, {}, *w.input_norm, eps);
-  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch.positions_BT, attention_);
+  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch, attention_);
   const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), batch, site);
   const auto [normed_s, s] = primitives_.add_norm(after_attention, x, *w.post_norm, eps);
   const at::Tensor mixed = primitives_.swiglu(primitives_.linear(normed_s, *w.gate_up));

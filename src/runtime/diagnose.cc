@@ -34,8 +34,8 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   p.linear = [=, &inner](const at::Tensor& x, const Weight& weight) {
     return look(inner.linear(x, weight), "the output of " + name(weight));
   };
-  p.attention = [=, &inner](const at::Tensor& qkv, const at::Tensor& positions, const AttentionShape& shape) {
-    return look(inner.attention(qkv, positions, shape), "the output of attention");
+  p.attention = [=, &inner](const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape) {
+    return look(inner.attention(qkv, batch, shape), "the output of attention");
   };
   p.swiglu = [=, &inner](const at::Tensor& gate_up) { return look(inner.swiglu(gate_up), "the output of SwiGLU"); };
   p.dropout = [=, &inner](const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {

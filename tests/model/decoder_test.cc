@@ -35,6 +35,7 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   batch.tokens_BT = at::empty({1, T}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), batch.tokens_BT.mutable_data_ptr<int64_t>());
   batch.positions_BT = at::arange(T).unsqueeze(0);
+  batch.sequence_length = T;
   batch.samples_B = at::zeros({1}, at::kLong);
   at::Tensor x = model.transformer.embed(batch);
   const auto layers = static_cast<int>(model.architecture.num_hidden_layers);

@@ -132,18 +132,18 @@ TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
   EXPECT_GT(std::abs(run(a, p, later, at::kDouble, {.seed = 9}).loss - together), 1e-6);
 }
 
-TEST(Transformer, DropoutFollowsPositionsNotPlaces) {
-  // The same tokens in another order of places, positions with them: the mask moves along. With the positions of the
-  // places it would not.
+TEST(Transformer, DropoutFollowsPlacesInTheSequence) {
+  // The same tokens held in another order: the mask moves along with their places. Positions, which begin anew in each
+  // document, have no part in it.
   const at::Tensor x = at::ones({2, 12, 24}, at::kDouble);
   Microbatch batch = random_batch(tiny_architecture(), 2, 12, 1);
   const DropoutKey key{0.5, 9, 4};
   const at::Tensor straight = masked_by_key(x, batch, key);
-  const at::Tensor order = at::tensor({6, 7, 8, 0, 1, 2, 11, 9, 10, 5, 4, 3});
   Microbatch moved = batch;
-  moved.positions_BT = batch.positions_BT.index_select(1, order).contiguous();
-  EXPECT_TRUE(masked_by_key(x, moved, key).equal(straight.index_select(1, order)));
-  EXPECT_FALSE(masked_by_key(x, batch, key).equal(straight.index_select(1, order)));
+  moved.places_T = at::tensor({6, 7, 8, 0, 1, 2, 11, 9, 10, 5, 4, 3}, at::kLong);
+  moved.positions_BT = at::zeros_like(batch.positions_BT);
+  EXPECT_TRUE(masked_by_key(x, moved, key).equal(straight.index_select(1, moved.places_T)));
+  EXPECT_FALSE(masked_by_key(x, batch, key).equal(straight.index_select(1, moved.places_T)));
 }
 
 TEST(Transformer, NothingIsDroppedOutsideTraining) {

@@ -31,6 +31,7 @@ Microbatch read_batch(const std::string& path) {
   batch.labels_BT = integers(file, "labels");
   const int64_t B = batch.tokens_BT.size(0), T = batch.tokens_BT.size(1);
   batch.positions_BT = at::arange(T).unsqueeze(0).expand({B, T}).contiguous();
+  batch.sequence_length = T;
   batch.samples_B = at::arange(B);
   batch.loss_scale = 1.0 / batch.labels_BT.ne(kIgnoredLabel).sum().item<double>();
   return batch;

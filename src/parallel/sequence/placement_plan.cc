@@ -1,0 +1,40 @@
+#include "parallel/sequence/placement_plan.h"
+
+#include "base/errors.h"
+#include "mesh/layout.h"
+
+namespace orthant {
+
+SequencePlacement placement_of(std::string_view name) {
+  if (name == "contiguous") return SequencePlacement::contiguous;
+  if (name == "stripe") return SequencePlacement::stripe;
+  ORTHANT_CHECK(name == "zigzag", name);
+  return SequencePlacement::zigzag;
+}
+
+std::vector<int64_t> ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r) {
+  ORTHANT_CHECK(seq_len > 0 && r >= 0 && r < ring, seq_len, r, ring);
+  std::vector<int64_t> places;
+  const auto add = [&](const Range& part) {
+    for (int64_t place = part.begin; place < part.end; ++place) places.push_back(place);
+  };
+  switch (placement) {
+    case SequencePlacement::contiguous: add(shard(seq_len, ring, r)); break;
+    case SequencePlacement::zigzag:
+      add(shard(seq_len, 2 * ring, r));
+      add(shard(seq_len, 2 * ring, 2 * ring - 1 - r));
+      break;
+    case SequencePlacement::stripe:
+      for (int64_t place = r; place < seq_len; place += ring) places.push_back(place);
+      break;
+  }
+  return places;
+}
+
+std::vector<int64_t> held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r) {
+  const std::vector<int64_t> block = ring_places(placement, seq_len, ring, r);
+  const Range part = shard(static_cast<int64_t>(block.size()), ulysses, u);
+  return {block.begin() + part.begin, block.begin() + part.end};
+}
+
+}  // namespace orthant

@@ -1,0 +1,78 @@
+#include "parallel/sequence/ring.h"
+
+#include <ATen/ATen.h>
+
+#include <array>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+// Sums have a tag of their own: they are under way beside blocks, between the same ranks.
+constexpr int kSums = 1;
+
+Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& leaving, const at::Tensor& arriving,
+             int tag) {
+  const int next = ring.members[static_cast<size_t>(ring.source(-1))];
+  const int previous = ring.members[static_cast<size_t>(ring.source(1))];
+  return channel.comm.exchange(
+      std::array<Transfer, 2>{{{leaving, next, false, tag}, {arriving, previous, true, tag}}}, channel.axes);
+}
+
+}  // namespace
+
+DoubleRing double_ring(int size, int index, int window) {
+  ORTHANT_CHECK(window > 0 && size % window == 0, size, window);
+  DoubleRing rings{.inner = {.members = {}, .index = index % window},
+                   .outer = {.members = {}, .index = index / window},
+                   .window = window};
+  for (int i = 0; i < window; ++i) rings.inner.members.push_back(rings.member(index / window, i));
+  for (int w = 0; w < size / window; ++w) rings.outer.members.push_back(rings.member(w, index % window));
+  return rings;
+}
+
+void visit_blocks(const RingChannel& channel, const Ring& ring, const at::Tensor& own, const NewBlock& buffer,
+                  const std::function<void(int, const at::Tensor&)>& work) {
+  at::Tensor block = own;
+  for (int step = 0; step < ring.size(); ++step) {
+    at::Tensor arriving;
+    Work under_way;
+    if (step + 1 < ring.size()) {
+      arriving = buffer(ring.source(step + 1));
+      under_way = pass_on(channel, ring, block, arriving, channel.tag);
+    }
+    work(ring.source(step), block);
+    under_way.wait();
+    block = arriving;
+  }
+}
+
+at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, const at::Tensor& own, const NewBlock& buffer,
+                           const NewBlock& sum_buffer,
+                           const std::function<at::Tensor(int, const at::Tensor&)>& work) {
+  at::Tensor own_share, arriving;  // arriving: what the members before have summed for the block that is here now
+  Work under_way;
+  int step = 0;
+  visit_blocks(channel, ring, own, buffer, [&](int source, const at::Tensor& block) {
+    at::Tensor share = work(source, block);
+    if (step++ == 0) {
+      own_share = share;
+      return;
+    }
+    under_way.wait();
+    at::Tensor sum = arriving;
+    if (!sum.defined()) {
+      sum = share.defined() ? share : sum_buffer(source).zero_();
+    } else if (share.defined()) {
+      sum.add_(share);
+    }
+    arriving = sum_buffer(ring.source(step));  // after the last step, of this rank's own block
+    under_way = pass_on(channel, ring, sum, arriving, channel.tag + kSums);
+  });
+  under_way.wait();
+  if (!arriving.defined()) return own_share.defined() ? own_share : sum_buffer(ring.index).zero_();
+  return own_share.defined() ? arriving.add_(own_share) : arriving;
+}
+
+}  // namespace orthant

@@ -1,0 +1,140 @@
+#include "parallel/sequence/ring_attention/run.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "base/errors.h"
+#include "model/element.h"
+#include "parallel/sequence/ring.h"
+
+namespace orthant {
+namespace {
+
+// Tags of the rings that are under way at the same time.
+constexpr int kInnerTag = 0, kOuterTag = 2;
+
+class RingAttention {
+ public:
+  RingAttention(Comm& comm, Axes axes, RingAttentionOptions options)
+      : comm_(comm), axes_(std::move(axes)), options_(options), size_(comm.group_size(axes_)),
+        rings_(double_ring(size_, comm.position(axes_), options.window > 0 ? options.window : size_)) {}
+
+  std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const Microbatch& batch, const AttentionShape& shape) {
+    const Blocks blocks(*this, k, batch, shape);
+    const auto sums = wide(q.scalar_type());
+    Attended all;
+    visit(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) {
+      const auto& tiles = blocks.tiles(member);
+      if (all.out_BHTD.defined() && tiles.empty()) return;
+      Attended part = attend(options_.kernel, q, block[0], block[1], tiles, blocks.scale);
+      part.out_BHTD = part.out_BHTD.to(sums);
+      if (all.out_BHTD.defined()) {
+        merge_attended(all, part);
+      } else {
+        all = part;
+      }
+    });
+    return {all.out_BHTD.to(q.scalar_type()), q, k, v, all.lse_BHT};
+  }
+
+  AttentionGradients backward(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
+                              const AttentionShape& shape) {
+    const at::Tensor &out = kept[0], &q = kept[1], &k = kept[2], &v = kept[3], &lse = kept[4];
+    const Blocks blocks(*this, k, batch, shape);
+    const at::Tensor dq = at::zeros(q.sizes(), lse.options());
+    const at::Tensor dkv = sum(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) -> at::Tensor {
+      const auto& tiles = blocks.tiles(member);
+      if (tiles.empty()) return {};
+      const AttentionGradients share = attend_backward(options_.kernel, dout, q, block[0], block[1], out, lse, tiles,
+                                                       blocks.scale);
+      dq.add_(share.dq_BHTD);
+      return at::stack({share.dk_BKSD, share.dv_BKSD});
+    });
+    return {dq, dkv[0], dkv[1]};
+  }
+
+ private:
+  // The members' blocks of keys and values, [2, B, K, tokens, D].
+  struct Blocks {
+    Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
+        : scale(1 / std::sqrt(static_cast<double>(shape.head_dim))), options(k.options()), sums(options.dtype(wide(k.scalar_type()))),
+          sizes{2, k.size(0), k.size(1), 0, k.size(3)}, places(ring.size_) {
+      for (int member = 0; member < ring.size_; ++member) {
+        places[static_cast<size_t>(member)] = ring_places(ring.options_.placement, batch.sequence_length, ring.size_, member);
+      }
+      const auto& own = places[static_cast<size_t>(ring.own())];
+      ORTHANT_CHECK(k.size(2) == static_cast<int64_t>(own.size()), k.size(2), own.size());
+      all_tiles = &ring.cache_.of(batch, [&] {
+        const Visibility seen = visibility(batch, shape.rule, own);
+        TileCache::Tiles tiles;
+        for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));
+        return tiles;
+      });
+    }
+
+    const std::vector<AttentionTile>& tiles(int member) const { return (*all_tiles)[static_cast<size_t>(member)]; }
+    at::Tensor buffer(int member, const at::TensorOptions& type) const {
+      auto shape = sizes;
+      shape[3] = static_cast<int64_t>(places[static_cast<size_t>(member)].size());
+      return at::empty(shape, type);
+    }
+
+    double scale;
+    at::TensorOptions options, sums;
+    std::vector<int64_t> sizes;
+    std::vector<std::vector<int64_t>> places;
+    const TileCache::Tiles* all_tiles;
+  };
+
+  int own() const { return rings_.member(rings_.outer.index, rings_.inner.index); }
+  RingChannel channel(int tag) { return {comm_, axes_, tag}; }
+
+  // work(member, block) for all blocks, window after window.
+  void visit(const Blocks& blocks, const at::Tensor& own_block, const std::function<void(int, const at::Tensor&)>& work) {
+    const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
+    visit_blocks(channel(kOuterTag), rings_.outer, own_block,
+                 [&](int window) { return buffer(window, rings_.inner.index); },
+                 [&](int window, const at::Tensor& windows_block) {
+                   visit_blocks(channel(kInnerTag), rings_.inner, windows_block,
+                                [&](int index) { return buffer(window, index); },
+                                [&](int index, const at::Tensor& block) { work(rings_.member(window, index), block); });
+                 });
+  }
+
+  // The sum of what work(member, block) returns for this rank's block on all ranks: inside each window, then over them.
+  at::Tensor sum(const Blocks& blocks, const at::Tensor& own_block,
+                 const std::function<at::Tensor(int, const at::Tensor&)>& work) {
+    const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
+    const auto sums = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.sums); };
+    return sum_over_blocks(
+        channel(kOuterTag), rings_.outer, own_block, [&](int window) { return buffer(window, rings_.inner.index); },
+        [&](int window) { return sums(window, rings_.inner.index); },
+        [&](int window, const at::Tensor& windows_block) {
+          return sum_over_blocks(channel(kInnerTag), rings_.inner, windows_block,
+                                 [&](int index) { return buffer(window, index); },
+                                 [&](int index) { return sums(window, index); },
+                                 [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); });
+        });
+  }
+
+  Comm& comm_;
+  const Axes axes_;
+  const RingAttentionOptions options_;
+  const int size_;
+  const DoubleRing rings_;
+  TileCache cache_;
+};
+
+}  // namespace
+
+AttentionCore ring_attention(Comm& comm, Axes axes, RingAttentionOptions options) {
+  const auto ring = std::make_shared<RingAttention>(comm, std::move(axes), options);
+  return {.forward = [ring](const auto& q, const auto& k, const auto& v, const auto& batch,
+                            const auto& shape) { return ring->forward(q, k, v, batch, shape); },
+          .backward = [ring](const auto& dout, const auto& kept, const auto& batch,
+                             const auto& shape) { return ring->backward(dout, kept, batch, shape); }};
+}
+
+}  // namespace orthant

@@ -1,0 +1,208 @@
+#include "parallel/sequence/ulysses/run.h"
+
+#include <ATen/ATen.h>
+
+#include <numeric>
+
+#include "base/errors.h"
+#include "model/element.h"
+#include "parallel/sequence/ulysses/heads_plan.h"
+
+namespace orthant {
+namespace {
+
+int64_t sum_of(const std::vector<int64_t>& counts) { return std::reduce(counts.begin(), counts.end()); }
+
+// One side's pieces of an all-to-all, side by side in one buffer: a piece for each rank, of several tensors.
+struct Pieces {
+  std::vector<int64_t> counts;  // elements, by rank
+  std::vector<std::vector<std::vector<int64_t>>> shapes;  // [rank][tensor]
+
+  void add(std::vector<std::vector<int64_t>> tensors) {
+    int64_t count = 0;
+    for (const auto& shape : tensors) count += c10::multiply_integers(shape);
+    counts.push_back(count);
+    shapes.push_back(std::move(tensors));
+  }
+  /// The views of the buffer, [rank][tensor].
+  std::vector<std::vector<at::Tensor>> in(const at::Tensor& buffer) const {
+    std::vector<std::vector<at::Tensor>> views;
+    int64_t begin = 0;
+    for (const auto& tensors : shapes) {
+      auto& row = views.emplace_back();
+      for (const auto& shape : tensors) {
+        const int64_t count = c10::multiply_integers(shape);
+        row.push_back(buffer.narrow(0, begin, count).view(shape));
+        begin += count;
+      }
+    }
+    return views;
+  }
+};
+
+class Ulysses {
+ public:
+  Ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner)
+      : comm_(comm), axes_(std::move(axes)), place_(place), inner_(std::move(inner)), ranks_(comm.group_size(axes_)),
+        rank_(comm.position(axes_)) {}
+
+  std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const Microbatch& batch, const AttentionShape& shape) {
+    const Cut cut(*this, batch, shape);
+    std::vector<at::Tensor> mine = to_heads(cut, {q, k, v}, {Kind::query, Kind::key, Kind::key});
+    if (!cut.regular) {  // a key head of its own for every query head
+      for (size_t i : {1, 2}) mine[i] = mine[i].index_select(1, cut.key_of_query);
+    }
+    std::vector<at::Tensor> kept = inner_.forward(mine[0], mine[1], mine[2], batch, cut.shape);
+    const at::Tensor out = to_tokens(cut, {kept[0]}, {Kind::query})[0];
+    kept.insert(kept.begin(), out);
+    return kept;
+  }
+
+  AttentionGradients backward(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
+                              const AttentionShape& shape) {
+    const Cut cut(*this, batch, shape);
+    const at::Tensor dout_heads = to_heads(cut, {dout}, {Kind::query})[0];
+    AttentionGradients g = inner_.backward(dout_heads, {kept.begin() + 1, kept.end()}, batch, cut.shape);
+    for (at::Tensor* d : {&g.dk_BKSD, &g.dv_BKSD}) {
+      if (d->size(1) == cut.own.key.size()) continue;  // else a head for every query head
+      auto sizes = d->sizes().vec();
+      sizes[1] = cut.own.key.size();
+      *d = at::zeros(sizes, d->options().dtype(wide(d->scalar_type()))).index_add_(1, cut.key_of_query, d->to(wide(d->scalar_type())));
+    }
+    const auto type = dout.scalar_type();
+    auto back = to_tokens(cut, {g.dq_BHTD.to(type), g.dk_BKSD.to(type), g.dv_BKSD.to(type)},
+                          {Kind::query, Kind::key, Kind::key});
+    return {back[0], back[1], back[2]};
+  }
+
+ private:
+  enum class Kind { query, key };
+
+  // Who holds which tokens and heads.
+  struct Cut {
+    Cut(const Ulysses& of, const Microbatch& batch, const AttentionShape& all_heads)
+        : heads(all_heads.heads), key_heads(all_heads.kv_heads), shape(all_heads) {
+      for (int u = 0; u < of.ranks_; ++u) {
+        shares.push_back(head_share(heads, key_heads, of.ranks_, u));
+        tokens.push_back(static_cast<int64_t>(held_places(of.place_.placement, batch.sequence_length, of.ranks_, u,
+                                                          of.place_.ring, of.place_.r).size()));
+      }
+      own = shares[static_cast<size_t>(of.rank_)];
+      regular = own.regular(heads, key_heads);
+      shape.heads = own.query.size();
+      shape.kv_heads = regular ? own.key.size() : own.query.size();
+      key_of_query = at::empty({own.query.size()}, at::kLong);
+      for (int64_t i = 0; i < own.query.size(); ++i) key_of_query[i] = own.key_of(i, heads, key_heads);
+    }
+    Range heads_of(size_t rank, Kind kind) const { return kind == Kind::query ? shares[rank].query : shares[rank].key; }
+
+    int64_t heads, key_heads;
+    AttentionShape shape;  // as the inner core sees it
+    std::vector<HeadShare> shares;
+    std::vector<int64_t> tokens;
+    HeadShare own;
+    bool regular = true;
+    at::Tensor key_of_query;
+  };
+
+  // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D].
+  std::vector<at::Tensor> to_heads(const Cut& cut, const std::vector<at::Tensor>& tensors, const std::vector<Kind>& kinds) {
+    Pieces leaving, arriving;
+    const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
+    const auto own = static_cast<size_t>(rank_);
+    for (size_t u = 0; u < cut.tokens.size(); ++u) {
+      std::vector<std::vector<int64_t>> out, in;
+      for (const Kind kind : kinds) {
+        out.push_back({B, cut.heads_of(u, kind).size(), cut.tokens[own], D});
+        in.push_back({B, cut.heads_of(own, kind).size(), cut.tokens[u], D});
+      }
+      leaving.add(out);
+      arriving.add(in);
+    }
+    const at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
+    const auto parts = leaving.in(buffer);
+    for (size_t u = 0; u < parts.size(); ++u) {
+      for (size_t t = 0; t < tensors.size(); ++t) {
+        const Range heads = cut.heads_of(u, kinds[t]);
+        parts[u][t].copy_(tensors[t].narrow(1, heads.begin, heads.size()));
+      }
+    }
+    const at::Tensor received = exchange(buffer, leaving, arriving);
+    std::vector<at::Tensor> whole;
+    const auto pieces = arriving.in(received);
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      std::vector<at::Tensor> by_rank;
+      for (const auto& row : pieces) by_rank.push_back(row[t]);
+      whole.push_back(at::cat(by_rank, 2));
+    }
+    return whole;
+  }
+
+  // And back, where what several ranks give for a head is summed.
+  std::vector<at::Tensor> to_tokens(const Cut& cut, const std::vector<at::Tensor>& tensors, const std::vector<Kind>& kinds) {
+    Pieces leaving, arriving;
+    const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
+    const auto own = static_cast<size_t>(rank_);
+    for (size_t u = 0; u < cut.tokens.size(); ++u) {
+      std::vector<std::vector<int64_t>> out, in;
+      for (const Kind kind : kinds) {
+        out.push_back({B, cut.heads_of(own, kind).size(), cut.tokens[u], D});
+        in.push_back({B, cut.heads_of(u, kind).size(), cut.tokens[own], D});
+      }
+      leaving.add(out);
+      arriving.add(in);
+    }
+    const at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
+    const auto parts = leaving.in(buffer);
+    int64_t token = 0;
+    for (size_t u = 0; u < parts.size(); ++u) {
+      for (size_t t = 0; t < tensors.size(); ++t) parts[u][t].copy_(tensors[t].narrow(2, token, cut.tokens[u]));
+      token += cut.tokens[u];
+    }
+    const auto pieces = arriving.in(exchange(buffer, leaving, arriving));
+    std::vector<at::Tensor> whole;
+    for (size_t t = 0; t < tensors.size(); ++t) {
+      const bool shared = kinds[t] == Kind::key && cut.key_heads < ranks_;
+      const int64_t heads = kinds[t] == Kind::query ? cut.heads : cut.key_heads;
+      // In memory with a token's heads side by side, as what follows wants the output.
+      const auto options = shared ? tensors[t].options().dtype(wide(tensors[t].scalar_type())) : tensors[t].options();
+      at::Tensor all = at::zeros({B, cut.tokens[own], heads, D}, options).transpose(1, 2);
+      for (size_t u = 0; u < pieces.size(); ++u) {
+        const Range range = cut.heads_of(u, kinds[t]);
+        at::Tensor place = all.narrow(1, range.begin, range.size());
+        if (shared) {
+          place.add_(pieces[u][t]);
+        } else {
+          place.copy_(pieces[u][t]);
+        }
+      }
+      whole.push_back(all);
+    }
+    return whole;
+  }
+
+  at::Tensor exchange(const at::Tensor& buffer, const Pieces& leaving, const Pieces& arriving) {
+    const at::Tensor received = at::empty({sum_of(arriving.counts)}, buffer.options());
+    comm_.all_to_all(received, buffer, axes_, arriving.counts, leaving.counts).wait();
+    return received;
+  }
+
+  Comm& comm_;
+  const Axes axes_;
+  const UlyssesPlace place_;
+  const AttentionCore inner_;
+  const int ranks_, rank_;
+};
+
+}  // namespace
+
+AttentionCore ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner) {
+  const auto core = std::make_shared<Ulysses>(comm, std::move(axes), place, std::move(inner));
+  return {.forward = [core](const auto& q, const auto& k, const auto& v, const auto& batch,
+                            const auto& shape) { return core->forward(q, k, v, batch, shape); },
+          .backward = [core](const auto& dout, const auto& kept, const auto& batch,
+                             const auto& shape) { return core->backward(dout, kept, batch, shape); }};
+}
+
+}  // namespace orthant

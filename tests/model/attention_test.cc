@@ -1,0 +1,190 @@
+// Attention with log-sum-exp: both kernels against the definition, over every kind of visibility, whole and in blocks.
+#include "model/attention.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/reference_values.h"
+
+namespace orthant {
+namespace {
+
+std::vector<int64_t> range(int64_t begin, int64_t end) {
+  std::vector<int64_t> places(static_cast<size_t>(end - begin));
+  std::iota(places.begin(), places.end(), begin);
+  return places;
+}
+
+struct Inputs {
+  at::Tensor q, k, v, dout;
+  double scale = 0.5;
+};
+
+Inputs inputs(int64_t B, int64_t H, int64_t K, int64_t L, int64_t D, at::ScalarType type = at::kDouble) {
+  return {reference_values({B, H, L, D}, 1).to(type), reference_values({B, K, L, D}, 2).to(type),
+          reference_values({B, K, L, D}, 3).to(type), reference_values({B, H, L, D}, 4).to(type)};
+}
+
+// By autograd, in float64, with a mask of every pair: nothing in common with what is tested.
+std::array<at::Tensor, 5> by_definition(const Inputs& in, const Visibility& v) {
+  auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().clone().set_requires_grad(true); };
+  const at::Tensor q = leaf(in.q), k = leaf(in.k), value = leaf(in.v);
+  const int64_t B = q.size(0), H = q.size(1), L = q.size(2), S = k.size(2), repeats = H / k.size(1);
+  at::Tensor hidden = at::ones({B, 1, L, S}, at::kBool);
+  for (int64_t b = 0; b < B; ++b) {
+    for (int64_t t = 0; t < L; ++t) {
+      const auto i = static_cast<size_t>((v.sequences == 1 ? 0 : b) * L + t);
+      hidden[b][0][t].slice(0, v.first[i], v.end[i]).fill_(false);
+    }
+  }
+  const at::Tensor nothing = hidden.all(-1, true);
+  at::Tensor scores = at::matmul(q, k.repeat_interleave(repeats, 1).transpose(-1, -2)) * in.scale;
+  const at::Tensor lse = scores.masked_fill(hidden, -INFINITY).logsumexp(-1);
+  scores = scores.masked_fill(hidden & ~nothing, -INFINITY);
+  const at::Tensor p = scores.softmax(-1).masked_fill(nothing, 0.0);
+  const at::Tensor out = at::matmul(p, value.repeat_interleave(repeats, 1));
+  out.backward(in.dout.to(at::kDouble));
+  return {out.detach(), lse.detach(), q.grad(), k.grad(), value.grad()};
+}
+
+double error(const at::Tensor& have, const at::Tensor& want) {
+  const at::Tensor h = have.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9), w = want.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9);
+  return (h - w).norm().item<double>() / std::max(1e-300, w.norm().item<double>());
+}
+
+// In blocks of keys, merged as a ring does.
+std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const Inputs& in, const Visibility& v, int64_t blocks) {
+  const int64_t S = in.k.size(2);
+  const auto sum_type = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Attended sum;
+  auto block = [&](int64_t b) { return std::pair{S * b / blocks, S * (b + 1) / blocks}; };
+  for (int64_t b = blocks; b-- > 0;) {
+    const auto [begin, end] = block(b);
+    Attended part = attend(kernel, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end),
+                           attention_tiles(v, range(begin, end)), in.scale);
+    part.out_BHTD = part.out_BHTD.to(sum_type);
+    if (sum.out_BHTD.defined()) merge_attended(sum, part);
+    else sum = part;
+  }
+  const at::Tensor out = sum.out_BHTD.to(in.q.scalar_type());
+  std::array<at::Tensor, 5> all{out, sum.lse_BHT, at::zeros(in.q.sizes(), sum_type), at::zeros(in.k.sizes(), sum_type),
+                                at::zeros(in.v.sizes(), sum_type)};
+  for (int64_t b = 0; b < blocks; ++b) {
+    const auto [begin, end] = block(b);
+    const auto g = attend_backward(kernel, in.dout, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end), out,
+                                   sum.lse_BHT, attention_tiles(v, range(begin, end)), in.scale);
+    all[2].add_(g.dq_BHTD);
+    all[3].slice(2, begin, end).copy_(g.dk_BKSD);
+    all[4].slice(2, begin, end).copy_(g.dv_BKSD);
+  }
+  return all;
+}
+
+std::vector<std::pair<std::string, Visibility>> visibilities(int64_t L) {
+  const std::vector<int64_t> starts[] = {{0, L / 3, L - 2}, {0, 1}};
+  const int64_t lengths[] = {L - 3, 1}, none[] = {L, 0};
+  const auto places = range(0, L);
+  return {{"causal", visibility_of({}, places, L)},
+          {"bidirectional", visibility_of({.causal = false}, places, L)},
+          {"window", visibility_of({.sliding_window = 5}, places, L)},
+          {"bidirectional window", visibility_of({.causal = false, .sliding_window = 3}, places, L)},
+          {"documents", visibility_of({}, places, L, starts)},
+          {"padding", visibility_of({.causal = false}, places, L, {}, lengths)},
+          {"nothing to see", visibility_of({.causal = false}, places, L, {}, none)},
+          {"all of it", visibility_of({.sliding_window = 7}, places, L, starts, lengths)}};
+}
+
+TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
+  for (const int64_t L : {16, 100}) {
+    for (const auto& [H, K] : {std::pair{4, 4}, {6, 2}, {3, 1}}) {
+      const Inputs in = inputs(2, H, K, L, 8);
+      for (const auto& [name, v] : visibilities(L)) {
+        const auto want = by_definition(in, v);
+        for (const auto kernel : {AttentionKernel::flash, AttentionKernel::plain}) {
+          for (const int64_t blocks : {1, 2, 3, 5}) {
+            const auto have = in_blocks(kernel, in, v, blocks);
+            for (size_t i = 0; i < have.size(); ++i) {
+              EXPECT_LT(error(have[i], want[i]), 1e-13)
+                  << name << ", " << L << " tokens, " << H << "/" << K << " heads, " << blocks << " blocks, result " << i;
+              EXPECT_FALSE(have[i].isnan().any().item<bool>());
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, InLowerPrecisionStaysWithinItsRounding) {
+  for (const auto& [type, bound] : {std::pair{at::kFloat, 2e-6}, {at::kBFloat16, 1e-2}}) {
+    const Inputs in = inputs(2, 4, 2, 96, 16, type);
+    for (const auto& [name, v] : visibilities(96)) {
+      const auto want = by_definition(in, v);
+      for (const int64_t blocks : {1, 3}) {
+        const auto have = in_blocks(AttentionKernel::flash, in, v, blocks);
+        for (size_t i = 0; i < have.size(); ++i) EXPECT_LT(error(have[i], want[i]), bound) << name << i << " " << blocks;
+      }
+    }
+  }
+}
+
+// The golden table of the Ring Self-Attention reference, section 6.
+TEST(Attention, HasTheReferenceValues) {
+  const Inputs in = inputs(2, 3, 3, 16, 4);
+  const int64_t lengths[] = {13, 10};
+  // As in the table, padded queries look at what is not padded.
+  Visibility padded = visibility_of({.causal = false}, range(0, 16), 16, {}, lengths);
+  for (size_t i = 0; i < padded.end.size(); ++i) padded.end[i] = lengths[i / 16];
+  struct Row {
+    Visibility v;
+    std::array<std::array<double, 3>, 4> sums;  // of O, dQ, dK, dV: plain, weighted, of squares
+  };
+  const Row rows[] = {
+      {visibility_of({.causal = false}, range(0, 16), 16),
+       {{{-67.576201980042, 33.260890886626, 90.906775254073},
+         {10.303047610035, 7.2586203367317, 59.651875249419},
+         {0, -28.568786883408, 115.90969623585},
+         {12.329369997606, -14.284436005837, 68.527622795615}}}},
+      {padded,
+       {{{-74.222919467769, 30.862667363971, 119.83931011403},
+         {22.136625541016, 4.6992404734015, 74.069430936917},
+         {0, -32.484304293923, 136.80426730258},
+         {12.329369997606, -31.076762561100, 95.086488271569}}}},
+      {visibility_of({}, range(0, 16), 16),
+       {{{-63.433617292817, 48.244675801116, 180.85544788175},
+         {23.291666733199, -1.6977823650645, 72.841019076532},
+         {0, -27.762511307312, 137.79485931825},
+         {12.329369997606, -19.671913302284, 157.97584651352}}}}};
+  for (const Row& row : rows) {
+    const auto have = in_blocks(AttentionKernel::flash, in, row.v, 1);
+    for (size_t i = 0; i < 4; ++i) {
+      const auto sums = checksums(have[i == 0 ? 0 : i + 1]);
+      for (size_t s = 0; s < 3; ++s) EXPECT_NEAR(sums[s], row.sums[i][s], 2e-11) << i << " " << s;
+    }
+  }
+}
+
+// One key's logits are 1e4 above the others', in the first block or in the last.
+TEST(Attention, MergesBlocksOfVeryDifferentSize) {
+  for (const int64_t large : {0, 31}) {
+    Inputs in = inputs(1, 1, 1, 32, 8, at::kFloat);
+    in.q.slice(3, 0, 1).fill_(100);
+    in.k.slice(3, 0, 1).fill_(0);
+    in.k.slice(3, 0, 1).slice(2, large, large + 1).fill_(200);
+    const auto v = visibility_of({.causal = false}, range(0, 32), 32);
+    const auto want = by_definition(in, v);
+    const auto have = in_blocks(AttentionKernel::flash, in, v, 4);
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_TRUE(have[i].isfinite().all().item<bool>());
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_LT(error(have[i], want[i]), 1e-5) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,165 @@
+// Which keys queries see, and the tiles that kernels get for it: every seen pair once, no other, and few kernels.
+#include "model/visibility.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <random>
+#include <set>
+
+namespace orthant {
+namespace {
+
+std::vector<int64_t> range(int64_t begin, int64_t end, int64_t step = 1) {
+  std::vector<int64_t> places;
+  for (int64_t p = begin; p < end; p += step) places.push_back(p);
+  return places;
+}
+
+using Pairs = std::set<std::array<int64_t, 3>>;  // sequence, query, key
+
+Pairs pairs_of(const AttentionTile& tile, int64_t sequences) {
+  Pairs pairs;
+  for (int64_t s = tile.sequence < 0 ? 0 : tile.sequence; s < (tile.sequence < 0 ? sequences : tile.sequence + 1); ++s) {
+    for (int64_t q = 0; q < tile.queries(); ++q) {
+      int64_t first = 0, end = tile.keys();
+      if (tile.kind == AttentionTile::causal) end = q + 1;
+      if (tile.kind == AttentionTile::masked) {
+        first = tile.seen_first[static_cast<size_t>(q)];
+        end = tile.seen_end[static_cast<size_t>(q)];
+      }
+      EXPECT_LT(first, end) << "a query of a tile sees none of its keys";
+      for (int64_t k = first; k < end; ++k) pairs.insert({s, tile.query_begin + q, tile.key_begin + k});
+    }
+  }
+  return pairs;
+}
+
+// All that the tiles compute, each pair once; and every query in one tile at most.
+Pairs computed(const Visibility& v, const std::vector<int64_t>& keys, int64_t most_masked = 256) {
+  Pairs all;
+  std::set<std::pair<int64_t, int64_t>> rows;
+  for (const AttentionTile& tile : attention_tiles(v, keys, most_masked)) {
+    const Pairs pairs = pairs_of(tile, v.sequences);
+    for (const auto& pair : pairs) EXPECT_TRUE(all.insert(pair).second) << "twice";
+    EXPECT_EQ(tile.scores() * (tile.sequence < 0 ? v.sequences : 1), static_cast<int64_t>(pairs.size()));
+    EXPECT_TRUE(tile.kind != AttentionTile::masked || tile.queries() <= most_masked);
+    for (int64_t q = tile.query_begin; q < tile.query_end; ++q) EXPECT_TRUE(rows.insert({tile.sequence, q}).second);
+  }
+  return all;
+}
+
+Pairs expected(const Visibility& v, const std::vector<int64_t>& keys) {
+  Pairs all;
+  for (int64_t s = 0; s < v.sequences; ++s) {
+    for (int64_t q = 0; q < v.queries; ++q) {
+      const auto i = static_cast<size_t>(s * v.queries + q);
+      for (size_t k = 0; k < keys.size(); ++k) {
+        if (keys[k] >= v.first[i] && keys[k] < v.end[i]) all.insert({s, q, static_cast<int64_t>(k)});
+      }
+    }
+  }
+  return all;
+}
+
+TEST(Visibility, IsWhatTheRuleSays) {
+  const auto places = range(0, 6);
+  EXPECT_EQ(visibility_of({}, places, 6).end, range(1, 7));
+  EXPECT_EQ(visibility_of({.causal = false}, places, 6).end, std::vector<int64_t>(6, 6));
+  const auto windowed = visibility_of({.sliding_window = 2}, places, 6);
+  EXPECT_EQ(windowed.first, (std::vector<int64_t>{0, 0, 1, 2, 3, 4}));
+  EXPECT_EQ(windowed.end, range(1, 7));
+  const std::vector<int64_t> starts[] = {{0, 4}, {0, 1, 5}};
+  const auto packed = visibility_of({.causal = false}, places, 6, starts);
+  EXPECT_EQ(packed.first, (std::vector<int64_t>{0, 0, 0, 0, 4, 4, 0, 1, 1, 1, 1, 5}));
+  EXPECT_EQ(packed.end, (std::vector<int64_t>{4, 4, 4, 4, 6, 6, 1, 5, 5, 5, 5, 6}));
+  const int64_t lengths[] = {6, 3};
+  const auto padded = visibility_of({.causal = false}, places, 6, {}, lengths);
+  EXPECT_EQ(padded.end, (std::vector<int64_t>{6, 6, 6, 6, 6, 6, 3, 3, 3, 0, 0, 0}));
+}
+
+TEST(Visibility, OneTileWhereOneIsEnough) {
+  const auto kinds = [](const Visibility& v, const std::vector<int64_t>& keys) {
+    std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>> all;
+    for (const AttentionTile& t : attention_tiles(v, keys)) {
+      all.emplace_back(t.kind, t.query_begin, t.query_end, t.key_begin, t.key_end);
+    }
+    return all;
+  };
+  using T = AttentionTile;
+  using Kinds = std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>>;
+  // Zigzag: 512 tokens on 4 ranks, rank 1 holds the second and the last but one eighth.
+  const auto piece = [](int64_t first, int64_t last) {
+    auto places = range(64 * first, 64 * first + 64);
+    for (const int64_t p : range(64 * last, 64 * last + 64)) places.push_back(p);
+    return places;
+  };
+  const auto mine = visibility_of({}, piece(1, 6), 512);
+  EXPECT_EQ(kinds(mine, piece(1, 6)), (Kinds{{T::causal, 0, 128, 0, 128}}));
+  EXPECT_EQ(kinds(mine, piece(0, 7)), (Kinds{{T::full, 0, 128, 0, 64}}));
+  EXPECT_EQ(kinds(mine, piece(2, 5)), (Kinds{{T::full, 64, 128, 0, 128}}));
+  // Stripes: a triangle with or without its diagonal.
+  const auto stripe = visibility_of({}, range(1, 512, 4), 512);
+  EXPECT_EQ(kinds(stripe, range(0, 512, 4)), (Kinds{{T::causal, 0, 128, 0, 128}}));
+  EXPECT_EQ(kinds(stripe, range(2, 512, 4)), (Kinds{{T::causal, 1, 128, 0, 127}}));
+  // Contiguous: what comes later is not seen.
+  EXPECT_EQ(kinds(visibility_of({}, range(0, 128), 512), range(128, 256)), Kinds{});
+  // Documents begin triangles of their own.
+  const std::vector<int64_t> starts[] = {{0, 40, 200}};
+  EXPECT_EQ(kinds(visibility_of({}, range(0, 512), 512, starts), range(0, 512)),
+            (Kinds{{T::causal, 0, 40, 0, 40}, {T::causal, 40, 200, 40, 200}, {T::causal, 200, 512, 200, 512}}));
+}
+
+TEST(Visibility, TilesComputeEverySeenPairOnce) {
+  std::mt19937 random(7);
+  const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
+  for (int trial = 0; trial < 300; ++trial) {
+    const int64_t length = 1 + below(300), sequences = 1 + below(3);
+    const VisibilityRule rule{.causal = below(2) == 0, .sliding_window = below(2) == 0 ? 0 : 1 + below(length)};
+    std::vector<std::vector<int64_t>> starts;
+    std::vector<int64_t> lengths;
+    for (int64_t s = 0; s < sequences; ++s) {
+      std::set<int64_t> cuts{0};
+      for (int64_t i = below(6); i > 0; --i) cuts.insert(below(length));
+      starts.emplace_back(cuts.begin(), cuts.end());
+      lengths.push_back(below(length + 1));
+    }
+    if (below(2) == 0) starts.clear();
+    if (below(2) == 0) lengths.clear();
+    const int64_t ranks = 1 + below(4);
+    const auto held = [&](int64_t rank, bool strided) {
+      return strided ? range(std::min(rank, length), length, ranks)
+                     : range(rank * length / ranks, (rank + 1) * length / ranks);
+    };
+    const bool strided = below(2) == 0;
+    const auto v = visibility_of(rule, held(below(ranks), strided), length, starts, lengths);
+    const auto keys = held(below(ranks), strided);
+    ASSERT_EQ(computed(v, keys, 1 + below(100)), expected(v, keys)) << trial;
+  }
+}
+
+// Ring Self-Attention check 15, USP check 7: scores of a rank over all hops of a causal ring.
+TEST(Visibility, CountsTheScoresOfEachRank) {
+  const auto scores = [](const std::vector<int64_t>& queries, int64_t length) {
+    int64_t sum = 0;
+    for (const AttentionTile& tile : attention_tiles(visibility_of({}, queries, length), range(0, length))) sum += tile.scores();
+    return sum;
+  };
+  const auto zigzag = [](int64_t length, int64_t ranks, int64_t rank) {
+    const int64_t piece = length / (2 * ranks);
+    auto places = range(rank * piece, (rank + 1) * piece);
+    for (const int64_t p : range((2 * ranks - 1 - rank) * piece, (2 * ranks - rank) * piece)) places.push_back(p);
+    return places;
+  };
+  for (int64_t rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(scores(zigzag(64, 8, rank), 64), 260);
+    EXPECT_EQ(scores(range(rank, 64, 8), 64), 232 + 8 * rank);
+    EXPECT_EQ(scores(range(8 * rank, 8 * rank + 8), 64), 36 + 64 * rank);
+  }
+  for (const auto& [ranks, each] : {std::pair{2, 264}, {4, 132}, {8, 66}}) {
+    for (int64_t rank = 0; rank < ranks; ++rank) EXPECT_EQ(scores(zigzag(32, ranks, rank), 32), each);
+  }
+}
+
+}  // namespace
+}  // namespace orthant

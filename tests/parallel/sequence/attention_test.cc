@@ -1,0 +1,206 @@
+// Every core against attention on one device, in float64: outputs, gradients, bytes; and the mistakes that must show.
+#include "tests/parallel/sequence/sharded_attention.h"
+
+#include "parallel/sequence/ring_attention/run.h"
+#include "parallel/sequence/ring_self_attention/run.h"
+#include "parallel/sequence/ulysses/heads_plan.h"
+#include "parallel/sequence/ulysses/run.h"
+
+namespace orthant {
+namespace {
+
+AttentionCore usp(Comm& comm, const AttentionCase& c) {
+  const AttentionCore ring = ring_attention(comm, kRing, {.placement = c.placement});
+  if (c.ulysses == 1) return ring;
+  return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, c.ring == 1 ? local_attention() : ring);
+}
+
+AttentionCore two_rings(Comm& comm, const AttentionCase& c) {
+  return ring_self_attention(comm, kRing, {.placement = c.placement});
+}
+AttentionCore two_rings_as_published(Comm& comm, const AttentionCase& c) {
+  return ring_self_attention(comm, kRing, {.placement = c.placement, .all_reduce = true});
+}
+
+std::string name_of(const AttentionCase& c) {
+  return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}", c.ulysses,
+                     c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
+                     c.rule.sliding_window, c.packing != nullptr);
+}
+
+void expect_equal(const AttentionCase& c, const MakeCore& make, double bound = 1e-12) {
+  const AttentionResult want = on_one_device(c), have = on_ranks(c, make);
+  EXPECT_LT(relative_error(have.out, want.out), bound) << name_of(c);
+  EXPECT_LT(relative_error(have.dqkv, want.dqkv), bound) << name_of(c);
+}
+
+constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag, SequencePlacement::stripe};
+
+TEST(SequenceParallel, EveryUlyssesAndRingEqualsOneDevice) {
+  const std::pair<int, int> meshes[] = {{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {1, 4}, {2, 2}, {4, 1}, {5, 1},
+                                        {1, 5}, {6, 1}, {3, 2}, {2, 3}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
+  for (const auto& [u, r] : meshes) {
+    for (const SequencePlacement placement : kPlacements) {
+      for (const bool causal : {true, false}) {
+        AttentionCase c{.ulysses = u, .ring = r, .placement = placement, .heads = 8, .key_heads = 4};
+        c.rule.causal = causal;
+        expect_equal(c, usp);
+      }
+    }
+  }
+}
+
+TEST(SequenceParallel, AnyLengthAnyHeads) {
+  for (const int64_t length : {7, 13, 50}) {
+    for (const auto& [heads, key_heads] : {std::pair{8, 8}, {8, 2}, {8, 1}, {7, 7}, {12, 3}, {9, 3}}) {
+      for (const auto& [u, r] : {std::pair{3, 1}, {4, 1}, {3, 2}, {7, 1}, {1, 3}}) {
+        expect_equal({.ulysses = u, .ring = r, .length = length, .heads = heads, .key_heads = key_heads}, usp);
+      }
+    }
+  }
+}
+
+std::shared_ptr<const Packing> packing(std::vector<std::vector<int64_t>> starts, std::vector<int64_t> lengths = {}) {
+  return std::make_shared<Packing>(Packing{std::move(starts), std::move(lengths)});
+}
+
+TEST(SequenceParallel, DocumentsWindowsAndPadding) {
+  const auto documents = packing({{0, 7, 14, 40}, {0, 1, 33}});
+  const auto padded = packing({{0, 20}, {0}}, {64, 17});
+  const auto nothing = packing({}, {0, 64});
+  for (const SequencePlacement placement : kPlacements) {
+    for (const auto& [u, r] : {std::pair{1, 4}, {2, 2}, {4, 1}, {2, 3}}) {
+      for (const bool causal : {true, false}) {
+        for (const auto& pack : {documents, padded, nothing}) {
+          for (const int64_t window : {0, 9}) {
+            AttentionCase c{.ulysses = u, .ring = r, .placement = placement, .key_heads = 2, .packing = pack};
+            c.rule = {.causal = causal, .sliding_window = window};
+            expect_equal(c, usp);
+            if (u == 1) expect_equal(c, two_rings);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(SequenceParallel, RingSelfAttentionEqualsOneDevice) {
+  for (const int ring : {1, 2, 3, 4, 5, 8, 16}) {
+    for (const SequencePlacement placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
+      for (const bool causal : {true, false}) {
+        AttentionCase c{.ring = ring, .placement = placement, .length = 32, .heads = 6, .key_heads = 3};
+        c.rule.causal = causal;
+        expect_equal(c, two_rings);
+        expect_equal(c, two_rings_as_published);
+      }
+    }
+  }
+}
+
+TEST(SequenceParallel, DoubleRings) {
+  for (const auto& [ring, window] : {std::pair{8, 4}, {8, 2}, {4, 2}, {6, 3}, {6, 2}}) {
+    for (const SequencePlacement placement : kPlacements) {
+      const int inner = window;
+      expect_equal({.ring = ring, .placement = placement}, [=](Comm& comm, const AttentionCase& c) {
+        return ring_attention(comm, kRing, {.placement = c.placement, .window = inner});
+      });
+    }
+  }
+}
+
+// Elements sent, in bytes, by every rank: forward and backward together.
+void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis, int64_t expected) {
+  on_ranks(c, make, [&](Comm& comm, const AttentionResult&) {
+    int64_t bytes = 0;
+    for (const auto& [key, traffic] : comm.traffic()) {
+      if (key.first == axis) bytes += traffic.bytes;
+    }
+    EXPECT_EQ(bytes, expected) << name_of(c) << ", rank " << comm.rank();
+  });
+}
+
+// Ring Self-Attention, check 3: forward 576, backward 1,728 or 1,152 elements on four ranks.
+TEST(SequenceParallel, RingsSendWhatTheFormulasSay) {
+  AttentionCase c{.placement = SequencePlacement::contiguous, .sequences = 2, .length = 16, .heads = 3, .key_heads = 3, .head_dim = 4};
+  const MakeCore online = [](Comm& comm, const AttentionCase& of) {
+    return ring_attention(comm, kRing, {.placement = of.placement});
+  };
+  for (const auto& [ring, forward, paper, cheaper] :
+       {std::tuple{2, 384, 1152, 768}, {4, 576, 1728, 1152}, {8, 672, 2016, 1344}}) {
+    c.ring = ring;
+    expect_bytes(c, two_rings_as_published, "ring", 8 * (forward + paper));
+    expect_bytes(c, two_rings, "ring", 8 * (forward + cheaper));
+    expect_bytes(c, online, "ring", 8 * (forward + cheaper));
+  }
+  c.ring = 1;
+  expect_bytes(c, two_rings, "ring", 0);
+}
+
+// USP, section 4.3: q, k, v and the output forward, as much backward; and K and V round what is left of the ring.
+TEST(SequenceParallel, UspSendsWhatTheFormulasSay) {
+  for (const auto& [u, r] : {std::pair{8, 1}, {4, 2}, {2, 4}, {1, 8}}) {
+    AttentionCase c{.ulysses = u, .ring = r, .sequences = 1, .length = 64, .heads = 32, .key_heads = 8, .head_dim = 8};
+    const int64_t d = c.heads * c.head_dim, d_kv = c.key_heads * c.head_dim, N = u * r;
+    expect_bytes(c, usp, "ulysses", 8 * 4 * (u - 1) * c.length * (d + d_kv) / (u * N));
+    // In float64, sums of dK and dV are as wide as K and V: forward, backward, and the sums, n-1 messages each.
+    expect_bytes(c, usp, "ring", 8 * 3 * 2 * (r - 1) * c.length * d_kv / N);
+  }
+}
+
+TEST(SequenceParallel, HeadsOfEachRank) {
+  const auto sizes = [](int64_t heads, int64_t key_heads, int ranks) {
+    std::vector<std::pair<int64_t, int64_t>> all;
+    for (int u = 0; u < ranks; ++u) {
+      const HeadShare share = head_share(heads, key_heads, ranks, u);
+      all.emplace_back(share.query.size(), share.key.size());
+    }
+    return all;
+  };
+  using Sizes = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(sizes(32, 8, 8), Sizes(8, {4, 1}));
+  EXPECT_EQ(sizes(32, 8, 16), Sizes(16, {2, 1}));
+  EXPECT_EQ(sizes(28, 4, 4), Sizes(4, {7, 1}));
+  EXPECT_EQ(sizes(7, 7, 4), (Sizes{{2, 2}, {2, 2}, {2, 2}, {1, 1}}));
+  for (int u = 0; u < 16; ++u) EXPECT_EQ(head_share(32, 8, 16, u).key.begin, u / 2);
+}
+
+// The mistakes of the field: each must be far outside the bound.
+TEST(SequenceParallel, MistakesAreSeen) {
+  constexpr double kFar = 1e-3;
+  const AttentionCase c{.ulysses = 1, .ring = 4, .placement = SequencePlacement::contiguous};
+  const AttentionResult want = on_one_device(c);
+  // Contiguous tokens in a zigzag ring.
+  const auto zigzag = on_ranks(c, [](Comm& comm, const AttentionCase&) {
+    return ring_attention(comm, kRing, {.placement = SequencePlacement::zigzag});
+  });
+  EXPECT_GT(relative_error(zigzag.out, want.out), kFar);
+  // Rotary positions from 0 on every rank.
+  const auto local = on_ranks(c, usp, {}, [](const at::Tensor& places) { return at::arange(places.numel()); });
+  EXPECT_GT(relative_error(local.out, want.out), kFar);
+  // Backward with this rank's own keys instead of those that came round: the forward is right.
+  const MakeCore stale = [](Comm& comm, const AttentionCase& of) {
+    AttentionCore core = ring_attention(comm, kRing, {.placement = of.placement});
+    core.backward = [backward = core.backward](const at::Tensor& dout, std::vector<at::Tensor> kept, const auto& batch,
+                                               const auto& shape) {
+      kept[2] = kept[2].roll(1, 2);
+      return backward(dout, kept, batch, shape);
+    };
+    return core;
+  };
+  const auto stale_keys = on_ranks(c, stale);
+  EXPECT_LT(relative_error(stale_keys.out, want.out), 1e-12);
+  EXPECT_GT(relative_error(stale_keys.dqkv, want.dqkv), kFar);
+  // Gradients divided by the number of ranks.
+  const auto divided = on_ranks(c, [](Comm& comm, const AttentionCase& of) {
+    AttentionCore core = ring_attention(comm, kRing, {.placement = of.placement});
+    core.backward = [backward = core.backward](const auto& dout, const auto& kept, const auto& batch, const auto& shape) {
+      AttentionGradients g = backward(dout, kept, batch, shape);
+      return AttentionGradients{g.dq_BHTD / 4, g.dk_BKSD / 4, g.dv_BKSD};
+    };
+    return core;
+  });
+  EXPECT_GT(relative_error(divided.dqkv, want.dqkv), kFar);
+}
+
+}  // namespace
+}  // namespace orthant

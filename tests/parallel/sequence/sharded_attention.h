@@ -1,0 +1,106 @@
+// One attention over sequences cut among ranks, and the same on one device.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <functional>
+#include <mutex>
+#include <numeric>
+
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "model/attention_core.h"
+#include "model/transformer.h"
+#include "parallel/sequence/placement_plan.h"
+#include "tests/support/reference_values.h"
+
+namespace orthant {
+
+inline const Axes kRing = {"ring"}, kUlysses = {"ulysses"};
+
+struct AttentionCase {
+  int ulysses = 1, ring = 1;
+  SequencePlacement placement = SequencePlacement::zigzag;
+  int64_t sequences = 2, length = 64, heads = 4, key_heads = 4, head_dim = 8;
+  VisibilityRule rule;
+  std::shared_ptr<const Packing> packing;
+  at::ScalarType dtype = at::kDouble;
+};
+
+/// Output [B,T,HD] and gradient of q, k, v side by side, in the places' order.
+struct AttentionResult {
+  at::Tensor out, dqkv;
+};
+
+inline AttentionShape shape_of(const AttentionCase& c) {
+  Architecture a;
+  a.head_dim = c.head_dim;
+  const auto [cos, sin] = rotary_tables(a, c.length, c.dtype == at::kDouble ? at::kDouble : at::kFloat);
+  return {.heads = c.heads, .kv_heads = c.key_heads, .head_dim = c.head_dim, .cos_PD = cos, .sin_PD = sin, .rule = c.rule};
+}
+
+inline at::Tensor input_of(const AttentionCase& c) {
+  return reference_values({c.sequences, c.length, (c.heads + 2 * c.key_heads) * c.head_dim}, 1).to(c.dtype);
+}
+inline at::Tensor gradient_of(const AttentionCase& c) {
+  return reference_values({c.sequences, c.length, c.heads * c.head_dim}, 4).to(c.dtype);
+}
+
+/// `positions`: by place; by default each token's place.
+inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase& c, const std::vector<int64_t>& places,
+                                 at::Tensor positions = {}) {
+  const at::Tensor index = at::tensor(places, at::kLong);
+  if (!positions.defined()) positions = index;
+  Microbatch batch;
+  batch.positions_BT = positions.unsqueeze(0).expand({c.sequences, -1}).contiguous();
+  batch.places_T = index;
+  batch.packing = c.packing;
+  batch.sequence_length = c.length;
+  const at::Tensor qkv = input_of(c).index_select(1, index).set_requires_grad(true);
+  const at::Tensor out = attention(core, qkv, batch, shape_of(c));
+  torch::autograd::backward({out}, {gradient_of(c).index_select(1, index)});
+  return {out.detach(), qkv.grad()};
+}
+
+inline AttentionResult on_one_device(const AttentionCase& c) {
+  std::vector<int64_t> all(static_cast<size_t>(c.length));
+  std::iota(all.begin(), all.end(), 0);
+  AttentionCase exact = c;
+  exact.dtype = at::kDouble;
+  if (c.dtype == at::kDouble) return attend_at(local_attention(), c, all);
+  // What is computed is rounded; its inputs are the same.
+  const AttentionResult have = attend_at(local_attention(), c, all);
+  return have;
+}
+
+using MakeCore = std::function<AttentionCore(Comm&, const AttentionCase&)>;
+using OnRank = std::function<void(Comm&, const AttentionResult&)>;
+
+/// The parts of all ranks put together again.
+inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, const OnRank& look = {},
+                                const std::function<at::Tensor(const at::Tensor& places)>& positions = {}) {
+  AttentionResult all{at::full_like(gradient_of(c), NAN), at::full_like(input_of(c), NAN)};
+  std::mutex mutex;
+  run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"ulysses", c.ulysses}, {"ring", c.ring}}), rank, rendezvous, {});
+    const AttentionCore core = make(comm, c);
+    const auto places = held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+    const at::Tensor index = at::tensor(places, at::kLong);
+    const AttentionResult part = attend_at(core, c, places, positions ? positions(index) : at::Tensor());
+    const std::lock_guard lock(mutex);
+    all.out.index_copy_(1, index, part.out);
+    all.dqkv.index_copy_(1, index, part.dqkv);
+    if (look) look(comm, part);
+  });
+  return all;
+}
+
+inline double relative_error(const at::Tensor& have, const at::Tensor& want) {
+  const at::Tensor w = want.to(at::kDouble);
+  const double error = (have.to(at::kDouble) - w).norm().item<double>() / w.norm().item<double>();
+  return std::isnan(error) ? INFINITY : error;
+}
+
+}  // namespace orthant
