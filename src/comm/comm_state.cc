@@ -19,15 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
-// One name for one set of ranks: mesh order, axes of size 1 left out.
-std::string label_of(const Mesh& mesh, const Axes& axes) {
-  std::vector<std::string> names;
-  for (const Axis& axis : mesh.axes) {
-    if (axis.size > 1 && std::find(axes.begin(), axes.end(), axis.name) != axes.end()) names.push_back(axis.name);
-  }
-  return join(names, "+");
-}
-
 // "recv from rank 3 over ring (4.0 KiB)".
 std::string describe(const Operation& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
@@ -106,7 +97,7 @@ bool CommState::close_engine() {
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device) {
-  const std::string label = label_of(mesh, axes);
+  const std::string label = mesh.joined_name(axes);
   const std::string name = device.is_cpu() ? label : label + "@" + c10::DeviceTypeName(device.type(), true);
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;

@@ -58,9 +58,18 @@ void Loader::read_stream(int64_t position, int64_t count, int64_t* out) const {
   std::copy(tokens.begin(), tokens.end(), out);
 }
 
+std::vector<int64_t> Loader::document_starts(int64_t position, int64_t count) const {
+  std::vector<int64_t> found{0};
+  auto start = std::upper_bound(starts_.begin(), starts_.end() - 1, position);
+  for (; start != starts_.end() - 1 && *start < position + count; ++start) {
+    if (*start - position > found.back()) found.push_back(*start - position);  // empty documents share their start
+  }
+  return found;
+}
+
 Batch Loader::batch(int64_t first, int64_t count) const {
   ORTHANT_CHECK(first >= 0 && count >= 0, first, count);
-  Batch batch{.sequences = count, .seq_len = seq_len_, .tokens = {}, .labels = {}, .sample_ids = {}};
+  Batch batch{.sequences = count, .seq_len = seq_len_, .tokens = {}, .labels = {}, .sample_ids = {}, .document_starts = {}};
   batch.tokens.assign(static_cast<size_t>(count * seq_len_), 0);
   batch.labels.assign(static_cast<size_t>(count * seq_len_), kIgnoredLabel);
   std::vector<int64_t> sample(static_cast<size_t>(seq_len_ + 1));
@@ -68,6 +77,7 @@ Batch Loader::batch(int64_t first, int64_t count) const {
     batch.sample_ids.push_back(first + row);
     const int64_t index = sample_index(first + row);
     const int64_t labels = sample_labels(index);
+    batch.document_starts.push_back(labels == 0 ? std::vector<int64_t>{0} : document_starts(index * seq_len_, seq_len_));
     if (labels == 0) continue;
     read_stream(index * seq_len_, labels + 1, sample.data());
     std::copy_n(sample.begin(), labels, batch.tokens.begin() + row * seq_len_);

@@ -18,6 +18,7 @@ struct Batch {
   std::vector<int64_t> tokens;
   std::vector<int64_t> labels;      ///< the next token, or kIgnoredLabel
   std::vector<int64_t> sample_ids;  ///< [sequences]: number of the sample within the whole run
+  std::vector<std::vector<int64_t>> document_starts;  ///< [sequences]: where documents begin in each, the first one at 0
 };
 
 /// kShuffled repeats for ever, each epoch in its own order; kSequential goes through the documents once.
@@ -44,6 +45,7 @@ class Loader {
  private:
   int64_t sample_labels(int64_t index) const;
   void read_stream(int64_t position, int64_t count, int64_t* out) const;
+  std::vector<int64_t> document_starts(int64_t position, int64_t count) const;
 
   IndexedDataset dataset_;
   std::vector<int64_t> documents_;

@@ -139,6 +139,14 @@ int Mesh::group_size(std::span<const std::string> among) const {
   return ranks;
 }
 
+std::string Mesh::joined_name(std::span<const std::string> among) const {
+  check_axes(*this, among);
+  std::vector<std::string> names;
+  for (const Axis& axis : axes)
+    if (axis.size > 1 && contains(among, axis.name)) names.push_back(axis.name);
+  return join(names, "+");
+}
+
 std::string to_string(const Mesh& mesh) {
   std::vector<std::string> words;
   for (const Axis& axis : mesh.axes) words.push_back(fmt::format("{} {}", axis.name, axis.size));

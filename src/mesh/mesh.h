@@ -62,6 +62,8 @@ struct Mesh {
   /// The rank's index in group(rank, among), and the length of that group.
   int group_index(int rank, std::span<const std::string> among) const;
   int group_size(std::span<const std::string> among) const;
+  /// Those of the axes that have more than one position, in the mesh's order: "ulysses+data".
+  std::string joined_name(std::span<const std::string> among) const;
 
   bool operator==(const Mesh&) const = default;
 };

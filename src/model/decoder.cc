@@ -52,7 +52,12 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   };
   const at::Tensor keys = append(keys_[layer], k), values = append(values_[layer], parts[2]);
   at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
-  if (T > 1) scores = scores.masked_fill(at::ones({T, length_ + T}, at::kBool).triu(length_ + 1), -INFINITY);
+  const int64_t window = shape.rule.sliding_window;
+  if (T > 1 || (window > 0 && length_ + T > window)) {
+    at::Tensor hidden = at::ones({T, length_ + T}, at::kBool).triu(length_ + 1);
+    if (window > 0) hidden = hidden.logical_or(at::ones({T, length_ + T}, at::kBool).tril(length_ - window));
+    scores = scores.masked_fill(hidden, -INFINITY);
+  }
   return at::matmul(scores.softmax(-1), values).transpose(0, 1).reshape({1, T, H * D}).to(qkv_BTE.scalar_type());
 }
 

@@ -48,6 +48,7 @@ struct ModelConfig {
   double initializer_range = 0.02;
   double dropout = 0.0;
   std::string objective = "causal";
+  int64_t sliding_window = 0;
 };
 
 /// data.validation: a share of the documents, or a list of files. Files win when there are any (share is then 0).
@@ -61,6 +62,7 @@ struct DataConfig {
   std::vector<std::string> path = {"corpus.txt"};
   HeldOut validation;
   std::string tokenizer = "byte";
+  bool mask_documents = false;
 };
 
 struct TrainingConfig {
@@ -121,6 +123,8 @@ struct ParallelismConfig {
   int64_t context_parallel_ring = 1;
   std::string context_parallel_attention = "ring_attention";
   std::string context_parallel_placement = "zigzag";
+  int64_t context_parallel_window = 0;
+  std::string context_parallel_reduction = "reduce_scatter";
   int64_t pipeline_parallel_degree = 1;
   std::string pipeline_parallel_schedule = "1f1b";
   int64_t pipeline_parallel_stages_per_rank = 0;
@@ -181,6 +185,9 @@ void check_model_from(const Config& config);
 /// The checks that concern several keys and need no model, mesh or data; and the refusal, with the legal value, of what
 /// this version does not run yet. Throws ConfigError.
 void check_config(const Config& config, const Abilities& abilities = {});
+
+/// How sequences are cut over that many ranks, which may be the rest of the ranks. Throws ConfigError.
+void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
 
 /// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
 /// equal Config.

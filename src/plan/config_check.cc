@@ -22,6 +22,8 @@ constexpr DegreeSetting kDegreeSettings[] = {
     {"parallelism.tensor_parallel_sequence", "parallelism.tensor_parallel_degree"},
     {"parallelism.context_parallel_attention", "parallelism.context_parallel_ring"},
     {"parallelism.context_parallel_placement", "parallelism.context_parallel_ring"},
+    {"parallelism.context_parallel_window", "parallelism.context_parallel_ring"},
+    {"parallelism.context_parallel_reduction", "parallelism.context_parallel_ring"},
     {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree"},
     {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree"},
 };
@@ -160,9 +162,10 @@ void refuse_unbuilt(const Config& config) {
           "this version of Orthant trains causal language models only", "\"causal\"");
   require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
           "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
-  constexpr std::string_view kDataOnly = "this version of Orthant runs data parallelism only";
+  constexpr std::string_view kDataOnly = "this version of Orthant runs data and sequence parallelism only";
   for (const std::string_view key : kDegrees) {
-    if (key != "parallelism.data_parallel_degree") require(config, key, degree(config, key) == 1, kDataOnly, "1");
+    const bool built = key == "parallelism.data_parallel_degree" || key.find("context_parallel") != key.npos;
+    if (!built) require(config, key, degree(config, key) == 1, kDataOnly, "1");
   }
   require(config, "parallelism.tensor_parallel_kind", parallelism.tensor_parallel_kind == "1d", kDataOnly, "\"1d\"");
   require(config, "parallelism.tensor_parallel_mesh",
@@ -170,6 +173,21 @@ void refuse_unbuilt(const Config& config) {
   require(config, "parallelism.context_parallel_attention", parallelism.context_parallel_attention != "linformer",
           "this version of Orthant computes full attention only", "\"ring_attention\"");
   require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
+}
+
+// The divisors of `number` that are nearest to `asked`, below and above.
+std::string nearest_divisors(int64_t number, int64_t asked) {
+  std::vector<std::string> words;
+  int64_t below = 1;
+  for (int64_t i = 1; i <= number; ++i) {
+    if (number % i != 0) continue;
+    if (i < asked) below = i;
+    if (i > asked) {
+      words = {fmt::format("{}", below), fmt::format("{}", i)};
+      return join_or(words);
+    }
+  }
+  return fmt::format("{}", below);
 }
 
 }  // namespace
@@ -186,6 +204,32 @@ void check_model_from(const Config& config) {
   }
 }
 
+void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring) {
+  const auto& p = config.parallelism;
+  if (ulysses > config.model.num_attention_heads) {
+    refuse(config, "parallelism.context_parallel_ulysses",
+           fmt::format("leaves ranks without a head: {}; set it to {} or less, and raise parallelism.context_parallel_ring",
+                       config.locate("model.num_attention_heads"), config.model.num_attention_heads));
+  }
+  const int64_t pieces = ring * (p.context_parallel_placement == "zigzag" && ring > 1 ? 2 : 1) * ulysses;
+  if (pieces > config.training.seq_len) {
+    refuse(config, "training.seq_len",
+           fmt::format("is cut into {} pieces, for {} and {}; make it at least {}", pieces,
+                       config.locate("parallelism.context_parallel_ulysses"),
+                       config.locate("parallelism.context_parallel_ring"), pieces));
+  }
+  const bool self_attention = p.context_parallel_attention == "ring_self_attention";
+  if (p.context_parallel_window > 0 && ring % p.context_parallel_window != 0) {
+    refuse(config, "parallelism.context_parallel_window",
+           fmt::format("does not divide {}; try {}", config.locate("parallelism.context_parallel_ring"),
+                       nearest_divisors(ring, p.context_parallel_window)));
+  }
+  require(config, "parallelism.context_parallel_window", p.context_parallel_window == 0 || !self_attention,
+          "ring_self_attention has one ring", "0");
+  require(config, "parallelism.context_parallel_reduction", p.context_parallel_reduction == "reduce_scatter" || self_attention,
+          "it belongs to ring_self_attention", "\"reduce_scatter\"");
+}
+
 void check_config(const Config& config, const Abilities& abilities) {
   check_model_from(config);
   check_device(config, abilities);
@@ -195,6 +239,9 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_data(config);
   check_heads(config);
   check_batch(config);
+  if (config.parallelism.context_parallel_ulysses != -1 && config.parallelism.context_parallel_ring != -1) {
+    check_context_parallel(config, config.parallelism.context_parallel_ulysses, config.parallelism.context_parallel_ring);
+  }
 }
 
 }  // namespace orthant

@@ -1,5 +1,7 @@
 #include "base/text.h"
 #include "plan/plan.h"
+#include "plan/sequence_choices.h"
+#include "plan/text_table.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,25 +13,6 @@ namespace orthant {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Rows of cells with aligned columns; numbers to the right where a cell starts with a digit.
-std::string table(const std::vector<std::vector<std::string>>& rows) {
-  std::vector<size_t> widths;
-  for (const auto& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  std::string out;
-  for (const auto& row : rows) {
-    std::string line = " ";
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool right = i > 0 && !row[i].empty() && (std::isdigit(static_cast<unsigned char>(row[i][0])) != 0);
-      line += right ? fmt::format(" {:>{}} ", row[i], widths[i]) : fmt::format(" {:<{}} ", row[i], widths[i]);
-    }
-    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return out;
-}
 
 std::string explain_memory(const Plan& plan) {
   // Ranks that hold the same are one row.
@@ -47,7 +30,7 @@ std::string explain_memory(const Plan& plan) {
     for (const int64_t part : bytes) row.push_back(human_bytes(static_cast<double>(part)));
     rows.push_back(row);
   }
-  return table(rows);
+  return text_table(rows);
 }
 
 std::string explain_communication(const Plan& plan) {
@@ -57,7 +40,7 @@ std::string explain_communication(const Plan& plan) {
     const auto most = *std::max_element(entry.bytes_per_rank.begin(), entry.bytes_per_rank.end());
     rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", entry.calls), grouped(most)});
   }
-  return table(rows);
+  return text_table(rows);
 }
 
 // Each rank's Actions in order, long rows cut in the middle.
@@ -88,7 +71,7 @@ std::string explain_shares(const Plan& plan) {
       break;
     }
   }
-  return table(rows);
+  return text_table(rows);
 }
 
 }  // namespace
@@ -113,6 +96,9 @@ std::string explain(const Plan& plan) {
   out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
                      plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
   out += "\ncommunication, a step\n" + explain_communication(plan);
+  if (const std::string cuts = explain_sequences(plan); !cuts.empty()) {
+    out += "\nsequences over ranks: what one layer's attention sends and keeps, a rank and microbatch\n" + cuts;
+  }
   out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" + explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
@@ -122,7 +108,7 @@ std::string explain(const Plan& plan) {
     rows.push_back({other.change, human_bytes(static_cast<double>(other.memory_bytes)), grouped(other.communication_bytes),
                     other.remark});
   }
-  return out + table(rows);
+  return out + text_table(rows);
 }
 
 std::string plan_json(const Plan& plan) {
@@ -169,6 +155,18 @@ std::string plan_json(const Plan& plan) {
                      {"makespan", plan.timeline.makespan_s},
                      {"bubble", plan.timeline.bubble},
                      {"peak_live_microbatches", plan.timeline.peak_live}};
+  out["sequence_choices"] = Json::array();
+  const auto choices = sequence_choices(plan);
+  for (const auto& choice : choices) {
+    out["sequence_choices"].push_back({{"ulysses", choice.plan.ulysses},
+                                       {"ring", choice.plan.ring},
+                                       {"ring_self_attention", choice.plan.self_attention},
+                                       {"forward_bytes", choice.forward_bytes},
+                                       {"backward_bytes", choice.backward_bytes},
+                                       {"kept_bytes", choice.kept_bytes},
+                                       {"chosen", choice.chosen},
+                                       {"best", &choice == &best_of(choices)}});
+  }
   out["alternatives"] = Json::array();
   for (const auto& other : plan.alternatives) {
     out["alternatives"].push_back({{"change", other.change},

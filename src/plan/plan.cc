@@ -18,37 +18,62 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   for (const Range& microbatch : share.microbatches) largest = std::max(largest, microbatch.size());
   const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
   const bool recompute = config.activation_checkpoint.mode == "full";
-  const auto activations =
-      activation_bytes(plan.architecture, largest, config.training.seq_len, element, recompute);
+  const int64_t tokens = largest * static_cast<int64_t>(plan.places(rank).size());
+  const SequenceMemory attention =
+      sequence_memory(plan.sequence, attention_of(plan, largest), plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
+  const auto activations = activation_bytes(plan.architecture, tokens, element, recompute,
+                                            {attention.kept_bytes, attention.working_bytes});
   MemoryBytes memory;
   memory.parameters = flat.elements * (element == master ? master : master + element);
   memory.gradients = (flat.elements + plan.bundle_elements) * master;
   memory.optimizer = 2 * flat.elements * master;
   memory.activations = activations.kept;
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  const int64_t batch = 3 * largest * config.training.seq_len * 8;
+  const int64_t batch = 3 * tokens * 8;
   memory.working = activations.working_peak + tables + batch;
   return memory;
 }
 
-void add_communication(Plan& plan) {
-  const int ranks = plan.mesh.size();
-  for (size_t i = plan.buckets.size(); i-- > 0;) {
-    const auto& bucket = plan.buckets[i];
-    Layout before = partial_gradients(plan.gradient_axes);
-    const int64_t shape[] = {bucket.elements.size()};
-    for (const Collective& step : reduce_gradients(plan.mesh, plan.gradient_axes, bucket, master_bytes(plan.config))) {
-      CommunicationEntry entry{.what = fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()),
-                               .collective = std::string(name_of(step.kind)),
-                               .axis = step.axis,
-                               .calls = 1,
-                               .bytes_per_rank = {}};
-      for (int rank = 0; rank < ranks; ++rank) {
-        entry.bytes_per_rank.push_back(bytes_sent(plan.mesh, step, before, shape, master_bytes(plan.config), rank));
+// What attention sends in all layers and microbatches of a step.
+void add_attention(Plan& plan) {
+  std::vector<CommunicationEntry> entries;
+  const bool recompute = plan.config.activation_checkpoint.mode == "full";
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    size_t entry = 0;
+    const auto add = [&](const std::vector<SequenceMessages>& all, const char* when, int64_t times, bool first) {
+      for (const SequenceMessages& m : all) {
+        if (rank == 0 && first) entries.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(static_cast<size_t>(plan.mesh.size()))});
+        if (rank == 0) entries[entry].calls += m.calls * times;
+        entries[entry++].bytes_per_rank[static_cast<size_t>(rank)] += m.bytes * times;
       }
-      before = step.after;
-      plan.communication.push_back(std::move(entry));
+    };
+    bool first = true;
+    for (const Range& microbatch : plan.share(rank).microbatches) {
+      if (microbatch.size() == 0) continue;
+      const SequenceTraffic traffic = sequence_traffic(plan.sequence, attention_of(plan, microbatch.size()),
+                                                       plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
+      entry = 0;
+      add(traffic.forward, "forward", plan.architecture.num_hidden_layers * (recompute ? 2 : 1), first);
+      add(traffic.backward, "backward", plan.architecture.num_hidden_layers, first);
+      first = false;
     }
+  }
+  plan.communication.insert(plan.communication.end(), entries.begin(), entries.end());
+}
+
+void add_gradients(Plan& plan) {
+  if (plan.mesh.group_size(plan.gradient_axes) == 1) return;
+  for (size_t i = plan.buckets.size(); i-- > 0;) {
+    CommunicationEntry entry{.what = fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()),
+                             .collective = std::string(name_of(CollectiveKind::all_reduce)),
+                             .axis = plan.mesh.joined_name(plan.gradient_axes),
+                             .calls = 1,
+                             .bytes_per_rank = {}};
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      entry.bytes_per_rank.push_back(
+          reduction_bytes(plan.mesh, plan.gradient_axes, plan.buckets[i], master_bytes(plan.config), rank));
+    }
+    plan.communication.push_back(std::move(entry));
   }
 }
 
@@ -93,7 +118,19 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.mesh = mesh_of(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
   for (const auto& parameter : plan.parameters) plan.layouts.push_back(whole(static_cast<int>(parameter.shape.size())));
+  const auto& p = config.parallelism;
+  const int ulysses = plan.mesh.axis_size("ulysses"), ring = plan.mesh.axis_size("ring");
+  check_context_parallel(config, ulysses, ring);
+  plan.sequence = {.ulysses = ulysses,
+                   .ring = ring,
+                   .window = static_cast<int>(p.context_parallel_window),
+                   .placement = ring == 1 ? SequencePlacement::contiguous
+                                                             : sequence_placement_of(p.context_parallel_placement),
+                   .self_attention = p.context_parallel_attention == "ring_self_attention",
+                   .all_reduce = p.context_parallel_reduction == "all_reduce"};
   plan.gradient_axes = {"data"};
+  if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
+  if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
   const FlatLayout flat = flat_layout(plan.parameters);
   const int data_ranks = plan.mesh.axis_size("data");
   plan.bundle_elements = (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
@@ -113,7 +150,8 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   plan.timeline.unit = "F";
   for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
-  add_communication(plan);
+  add_attention(plan);
+  add_gradients(plan);
   return plan;
 }
 
@@ -146,11 +184,14 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     found.push_back(alternative(with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
                                 "training.dtype = \"bfloat16\"", "float32 masters and gradients stay"));
   }
+  const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
-    if (ranks == plan.facts.ranks) continue;
+    if (ranks == plan.facts.ranks || ranks % (sequence.ulysses * sequence.ring) != 0) continue;
     RunFacts facts = plan.facts;
     facts.ranks = ranks;
     Config other = config;
+    other.parallelism.context_parallel_ulysses = sequence.ulysses;
+    other.parallelism.context_parallel_ring = sequence.ring;
     other.parallelism.data_parallel_degree = -1;
     found.push_back(alternative(other, facts, fmt::format("run.ranks = {}", ranks), ""));
   }
@@ -164,6 +205,21 @@ int dtype_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : dty
 int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
 
 const DataShare& Plan::share(int rank) const { return shares[static_cast<size_t>(mesh.coord(rank, "data"))]; }
+
+SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
+  const Architecture& a = plan.architecture;
+  return {.sequences = sequences,
+          .seq_len = plan.config.training.seq_len,
+          .heads = a.num_attention_heads,
+          .key_heads = a.num_key_value_heads,
+          .head_dim = a.head_dim,
+          .element_bytes = dtype_bytes(plan.config.training.dtype)};
+}
+
+std::vector<int64_t> Plan::places(int rank) const {
+  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"), sequence.ring,
+                     mesh.coord(rank, "ring"));
+}
 
 const std::vector<Action>& Plan::row(int rank) const {
   return schedule.rows[static_cast<size_t>(mesh.coord(rank, "pipeline"))];
@@ -209,6 +265,8 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
                     m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
   a.tie_word_embeddings = m.tie_word_embeddings;
+  a.causal = m.objective == "causal";
+  a.sliding_window = m.sliding_window;
   a.dropout = m.dropout;
   a.initializer_range = m.initializer_range;
   if (a.vocab_size < vocab_size) {
@@ -225,20 +283,37 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
 
 Mesh mesh_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
-  const int64_t fixed = p.tensor_parallel_degree * p.context_parallel_ulysses * p.context_parallel_ring *
-                        p.pipeline_parallel_degree;
-  const int64_t asked = p.data_parallel_degree;
-  const int64_t rest = std::max<int64_t>(1, ranks / fixed);
-  if (ranks % fixed != 0 || (asked != -1 && asked * fixed != ranks)) {
-    throw ConfigError(fmt::format("{} does not fit {} ranks{}; try {} or -1",
-                                  config.locate("parallelism.data_parallel_degree"), ranks,
-                                  fixed > 1 ? fmt::format(" with {} taken by the other degrees", fixed) : "", rest));
+  struct Degree {
+    const char *axis, *key;
+    int64_t size;
+  };
+  // Inner to outer, most talkative first.
+  std::vector<Degree> degrees = {{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree},
+                                 {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
+                                 {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
+                                 {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
+                                 {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+  int64_t fixed = 1;
+  Degree* rest = nullptr;
+  for (Degree& degree : degrees) {
+    if (degree.size == -1) rest = &degree;
+    else fixed *= degree.size;
   }
-  return Mesh({{"tensor", static_cast<int>(p.tensor_parallel_degree)},
-               {"ulysses", static_cast<int>(p.context_parallel_ulysses)},
-               {"ring", static_cast<int>(p.context_parallel_ring)},
-               {"data", static_cast<int>(rest)},
-               {"pipeline", static_cast<int>(p.pipeline_parallel_degree)}});
+  if (rest != nullptr && ranks % fixed == 0) {
+    rest->size = ranks / fixed;
+  } else if (rest != nullptr || fixed != ranks) {
+    // Without a rest, the data axis is what others would have left.
+    const Degree& data = degrees[3];
+    const int64_t others = rest != nullptr ? fixed : fixed / data.size;
+    const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
+                                                  : fmt::format("make run.ranks a multiple of {}", others);
+    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(rest != nullptr ? rest->key : data.key),
+                                  counted(ranks, "rank"),
+                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
+  }
+  std::vector<Axis> axes;
+  for (const Degree& degree : degrees) axes.push_back({degree.axis, static_cast<int>(degree.size)});
+  return Mesh(axes);
 }
 
 Plan make_plan(const Config& config, const RunFacts& facts) {

@@ -6,6 +6,7 @@
 #include "mesh/mesh.h"
 #include "model/architecture.h"
 #include "parallel/data/plan.h"
+#include "parallel/sequence/plan.h"
 #include "plan/config.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
@@ -55,6 +56,7 @@ struct Plan {
   RunFacts facts;
   Architecture architecture;
   Mesh mesh;
+  SequencePlan sequence;                   // how sequences are cut
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;             // of the parameters
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
@@ -71,12 +73,17 @@ struct Plan {
   int64_t tokens_per_step() const;
   /// What a rank reads of each batch, and what it does.
   const DataShare& share(int rank) const;
+  /// Places of the tokens of each sequence that it holds, ascending.
+  std::vector<int64_t> places(int rank) const;
   const std::vector<Action>& row(int rank) const;
   /// The mesh for people: axes of size 1 left out.
   std::string mesh_text() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };
+
+/// One layer's attention on a microbatch of so many sequences.
+SequenceAttention attention_of(const Plan& plan, int64_t sequences);
 
 /// The decoder that the run file describes. vocab_size fills model.vocab_size = 0. ConfigError where sizes do not fit.
 Architecture architecture_of(const Config& config, int64_t vocab_size);

@@ -60,10 +60,12 @@ std::string Session::first_not_finite(int64_t step) const {
   at::NoGradGuard no_grad;
   std::string found = first_weight_not_finite();
   if (!found.empty()) return found;
-  const Primitives inner = fused_primitives();
+  const Primitives inner = fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan_, comm_)));
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  for (size_t i = 0; i < share_.microbatches.size() && found.empty(); ++i) {
+  // Ranks that attend together must all go on, whoever has found it.
+  const bool together = plan_.sequence.parallel();
+  for (size_t i = 0; i < share_.microbatches.size() && (together || found.empty()); ++i) {
     if (share_.microbatches[i].size() > 0) model.forward(load(step, static_cast<int>(i), labels_of(step)));
   }
   if (!found.empty()) return found;

@@ -2,12 +2,16 @@
 
 #include "base/errors.h"
 #include "model/lr_schedule.h"
+#include "parallel/sequence/ring_attention/run.h"
+#include "parallel/sequence/ring_self_attention/run.h"
+#include "parallel/sequence/ulysses/run.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <numeric>
 
 namespace orthant {
 namespace {
@@ -41,14 +45,46 @@ at::ScalarType scalar_type(const std::string& dtype) {
 }
 
 Microbatch to_microbatch(const Batch& batch) {
+  std::vector<int64_t> places(static_cast<size_t>(batch.seq_len));
+  std::iota(places.begin(), places.end(), 0);
+  return to_microbatch(batch, places, false);
+}
+
+Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents) {
   Microbatch microbatch;
   const int64_t B = batch.sequences, T = batch.seq_len;
-  microbatch.tokens_BT = tensor_of(batch.tokens, {B, T});
-  microbatch.labels_BT = tensor_of(batch.labels, {B, T});
+  const auto held = static_cast<int64_t>(places.size());
+  microbatch.places_T = tensor_of(places, {held});
+  const auto here = [&](const at::Tensor& all_BT) {
+    return held == T ? all_BT : all_BT.index_select(1, microbatch.places_T);
+  };
+  microbatch.tokens_BT = here(tensor_of(batch.tokens, {B, T}));
+  microbatch.labels_BT = here(tensor_of(batch.labels, {B, T}));
   microbatch.sequence_length = T;
   microbatch.samples_B = tensor_of(batch.sample_ids, {B});
-  microbatch.positions_BT = at::arange(T).unsqueeze(0).expand({B, T}).contiguous();
+  microbatch.positions_BT = microbatch.places_T.unsqueeze(0).expand({B, held}).contiguous();
+  if (!mask_documents) return microbatch;
+  microbatch.packing = std::make_shared<Packing>(Packing{.document_starts = batch.document_starts, .lengths = {}});
+  auto* position = microbatch.positions_BT.mutable_data_ptr<int64_t>();
+  for (const auto& starts : batch.document_starts) {
+    for (const int64_t place : places) *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
+  }
   return microbatch;
+}
+
+AttentionCore attention_core_of(const Plan& plan, Comm& comm) {
+  const SequencePlan& sequence = plan.sequence;
+  const Axes ring = {"ring"}, ulysses_axes = {"ulysses"};
+  AttentionCore core;
+  if (sequence.self_attention) {
+    core = ring_self_attention(comm, ring, {.placement = sequence.placement, .all_reduce = sequence.all_reduce});
+  } else if (sequence.ring > 1) {
+    core = ring_attention(comm, ring, {.placement = sequence.placement, .window = sequence.window});
+  } else {
+    core = local_attention();
+  }
+  if (sequence.ulysses == 1) return core;
+  return ulysses(comm, ulysses_axes, {sequence.placement, sequence.ring, comm.position(ring)}, std::move(core));
 }
 
 Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)
@@ -57,8 +93,9 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       comm_(comm),
       mutation_(mutation),
       share_(share_of(plan, comm, mutation)),
+      places_(plan.places(comm.rank())),
       weights_(plan.parameters, scalar_type(plan.config.training.dtype), plan.bundle_elements),
-      model_(plan.architecture, weights_, fused_primitives(), model_options(plan.config)),
+      model_(plan.architecture, weights_, fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan, comm))), model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
@@ -84,7 +121,8 @@ int64_t Session::labels_of(int64_t step) const {
 
 Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
   const Range range = share_.microbatches[static_cast<size_t>(microbatch)];
-  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()));
+  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()), places_,
+                                   plan_.config.data.mask_documents);
   if (mutation_ == Mutation::local_numbers) batch.samples_B.sub_(first_sample(step) + share_.sequences.begin);
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
@@ -120,7 +158,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                           },
                       .loss = [&](double sum) { put(Bundle::kLoss, sum); }});
 
-  if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.mesh().axis_size("data"));
+  if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
   const at::Tensor seen = bundle.to(at::kDouble);
   const double* slots = seen.const_data_ptr<double>();
   result.loss = slots[Bundle::kLoss];
@@ -152,8 +190,10 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     for (const Range& range : share.microbatches) {
       if (range.size() == 0) continue;
       const Batch batch = held_out.batch(first + range.begin, range.size());
-      sum[0] += model_.forward(to_microbatch(batch)).item<double>();
-      for (const int64_t label : batch.labels) {
+      const Microbatch microbatch = to_microbatch(batch, places_, plan_.config.data.mask_documents);
+      sum[0] += model_.forward(microbatch).item<double>();
+      const int64_t* labels = microbatch.labels_BT.const_data_ptr<int64_t>();
+      for (const int64_t label : std::span(labels, static_cast<size_t>(microbatch.labels_BT.numel()))) {
         if (label == kIgnoredLabel) continue;
         sum[1] += 1;
         sum[2] += bytes_of_token[static_cast<size_t>(label)];

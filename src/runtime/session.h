@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data/loader.h"
+#include "model/attention_core.h"
 #include "model/optimizer.h"
 #include "model/transformer.h"
 #include "parallel/data/run.h"
@@ -71,6 +72,7 @@ class Session {
   Comm& comm_;
   Mutation mutation_;
   DataShare share_;
+  std::vector<int64_t> places_;  // of the tokens of each sequence that are here
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;
@@ -84,7 +86,12 @@ double learning_rate_of(const Config& config, int64_t step);
 /// "float32" -> at::kFloat and so on.
 at::ScalarType scalar_type(const std::string& dtype);
 
-/// Tensors of some samples, positions from 0 in each sequence.
+/// Tensors of some samples: all of them, positions from 0 in each sequence.
 Microbatch to_microbatch(const Batch& batch);
+/// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
+Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
+
+/// The attention that the plan asks for on this rank.
+AttentionCore attention_core_of(const Plan& plan, Comm& comm);
 
 }  // namespace orthant

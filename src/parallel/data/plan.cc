@@ -38,14 +38,16 @@ std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, 
   return buckets;
 }
 
-Layout partial_gradients(const std::vector<std::string>& axes) {
-  return {.split = {{}}, .partial = axes, .replicated = {}};
-}
-
-std::vector<Collective> reduce_gradients(const Mesh& mesh, const std::vector<std::string>& axes,
-                                         const GradientBucket& bucket, int element_bytes) {
+int64_t reduction_bytes(const Mesh& mesh, const std::vector<std::string>& axes, const GradientBucket& bucket,
+                        int element_bytes, int rank) {
+  const Mesh joined({{"joined", mesh.group_size(axes)}});
+  const Layout partial{.split = {{}}, .partial = {"joined"}, .replicated = {}};
   const int64_t shape[] = {bucket.elements.size()};
-  return redistribute(mesh, partial_gradients(axes), whole(1), shape, element_bytes);
+  int64_t bytes = 0;
+  for (const Collective& step : redistribute(joined, partial, whole(1), shape, element_bytes)) {
+    bytes += bytes_sent(joined, step, partial, shape, element_bytes, mesh.group_index(rank, axes));
+  }
+  return bytes;
 }
 
 }  // namespace orthant

@@ -40,10 +40,8 @@ struct GradientBucket {
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              int64_t flat_elements, int64_t bucket_elements);
 
-/// The layout of a flat gradient buffer before it is reduced: P over the axes.
-Layout partial_gradients(const std::vector<std::string>& axes);
-/// What a step sends for a bucket: P -> I over the axes.
-std::vector<Collective> reduce_gradients(const Mesh& mesh, const std::vector<std::string>& axes,
-                                         const GradientBucket& bucket, int element_bytes);
+/// What a rank sends for a bucket: P -> I over the ranks that the axes join, by one all_reduce among all of them.
+int64_t reduction_bytes(const Mesh& mesh, const std::vector<std::string>& axes, const GradientBucket& bucket,
+                        int element_bytes, int rank);
 
 }  // namespace orthant

@@ -5,7 +5,7 @@
 
 namespace orthant {
 
-SequencePlacement placement_of(std::string_view name) {
+SequencePlacement sequence_placement_of(std::string_view name) {
   if (name == "contiguous") return SequencePlacement::contiguous;
   if (name == "stripe") return SequencePlacement::stripe;
   ORTHANT_CHECK(name == "zigzag", name);

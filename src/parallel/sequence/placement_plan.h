@@ -19,7 +19,7 @@ enum class SequencePlacement {
 };
 
 /// As the run file writes it. ConfigError-free: unknown names are a LogicError, the table of keys knows the legal ones.
-SequencePlacement placement_of(std::string_view name);
+SequencePlacement sequence_placement_of(std::string_view name);
 
 /// Places, ascending, of a sequence of any length that ring rank r of R attends from. Parts are balanced where they do
 /// not come out even.

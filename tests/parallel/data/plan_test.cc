@@ -158,23 +158,18 @@ TEST(GradientBuckets, OneBucketWhereTheBufferIsSmall) {
   EXPECT_EQ(buckets[0].weights.size(), 3);
 }
 
-TEST(ReduceGradients, IsOneAllReduceWhoseBytesAreTheRings) {
-  for (const int ranks : {1, 2, 3, 4, 8}) {
-    const Mesh mesh({{"data", ranks}});
-    for (const int64_t elements : {1, 7, 1000, 12345}) {
-      const GradientBucket bucket{{0, elements}, {0, 1}};
-      const auto steps = reduce_gradients(mesh, {"data"}, bucket, 4);
-      if (ranks == 1) {
-        for (const auto& step : steps) EXPECT_FALSE(communicates(step.kind));
-        continue;
+TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
+  const std::vector<std::string> axes = {"data", "ulysses"};
+  for (const int ulysses : {1, 2, 3}) {
+    for (const int data : {1, 2, 3, 4, 8}) {
+      const Mesh mesh({{"tensor", 2}, {"ulysses", ulysses}, {"data", data}});
+      const int ranks = ulysses * data;
+      for (const int64_t elements : {1, 7, 1000, 12345}) {
+        const GradientBucket bucket{{0, elements}, {0, 1}};
+        int64_t sum = 0;
+        for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, axes, bucket, 4, rank);
+        EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // 2 (n-1)/n of the bytes, n times
       }
-      ASSERT_EQ(steps.size(), 1u);
-      EXPECT_EQ(steps[0].kind, CollectiveKind::all_reduce);
-      const Layout partial{.split = {{}}, .partial = {"data"}, .replicated = {}};
-      const int64_t shape[] = {elements};
-      int64_t sum = 0;
-      for (int rank = 0; rank < ranks; ++rank) sum += bytes_sent(mesh, steps[0], partial, shape, 4, rank);
-      EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // 2 (n-1)/n of the bytes, n times
     }
   }
 }

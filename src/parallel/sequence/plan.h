@@ -1,0 +1,51 @@
+// Sequence parallelism, the plan: what a layer's attention sends and keeps on each rank, for each way of cutting sequences
+// over ulysses x ring ranks (Fang and Zhao 2024, "USP", arXiv 2405.07719). Everything else in a layer is token by token and
+// sends nothing. The formulas stand beside what they count: in the heads of ulysses/, ring_attention/ and
+// ring_self_attention/.
+#pragma once
+
+#include "parallel/sequence/placement_plan.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+struct SequencePlan {
+  int ulysses = 1, ring = 1;
+  int window = 0;  // of the double ring; 0: one ring
+  SequencePlacement placement = SequencePlacement::zigzag;
+  bool self_attention = false;  // ring self-attention: a row of scores is kept
+  bool all_reduce = false;      // the paper's form of its backward
+
+  bool parallel() const { return ulysses * ring > 1 || self_attention; }
+};
+
+/// One layer's attention on a microbatch.
+struct SequenceAttention {
+  int64_t sequences = 0, seq_len = 0;
+  int64_t heads = 0, key_heads = 0, head_dim = 0;
+  int element_bytes = 4;
+  /// Of sums over blocks: output, log-sum-exp and gradients while they are not complete.
+  int sum_bytes() const { return element_bytes == 8 ? 8 : 4; }
+};
+
+/// Messages of one kind that a rank sends: how many calls of the collective, and their bytes.
+struct SequenceMessages {
+  std::string what, collective, axis;
+  int64_t calls = 0, bytes = 0;
+};
+/// Of rank u of its Ulysses group and r of its ring, once through forward, and through backward.
+struct SequenceTraffic {
+  std::vector<SequenceMessages> forward, backward;
+};
+SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);
+
+/// What attention holds on that rank, of `tokens` of its own a sequence: for backward, and at most beside that.
+struct SequenceMemory {
+  int64_t kept_bytes = 0, working_bytes = 0;
+};
+SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);
+
+}  // namespace orthant

@@ -1,0 +1,12 @@
+// A table for a terminal: aligned columns, numbers to the right.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+/// Rows of cells, two columns of blanks in front; a cell that starts with a digit stands to the right, but for the first.
+std::string text_table(const std::vector<std::vector<std::string>>& rows);
+
+}  // namespace orthant
