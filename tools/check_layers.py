@@ -19,7 +19,7 @@ class Room(NamedTuple):
 
 # Above the torch line first, bottom to top; then below it. `X/plan` is the pure half of folder X (see PLAN_FILE).
 ROOMS = {
-    "base": Room("Errors, checks, text for people, strict JSON, hashes, mapped files.", False),
+    "base": Room("Errors, checks, text for people, strict JSON, hashes, random bits by number, mapped files.", False),
     "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
     "schedule": Room("Who does what when: actions, schedules, timelines, drawings.", False, "base"),
     "parallel/data/plan": Room("Data parallelism as values: buckets, shares of a batch.", False, "mesh schedule base"),

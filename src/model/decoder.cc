@@ -1,8 +1,8 @@
 #include "model/decoder.h"
 
 #include "base/errors.h"
+#include "base/philox.h"
 #include "model/element.h"
-#include "model/kernels/philox.h"
 
 #include <ATen/ATen.h>
 

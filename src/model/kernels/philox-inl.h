@@ -7,8 +7,8 @@
 #define ORTHANT_PHILOX_INL_H
 #endif
 
+#include "base/philox.h"
 #include "hwy/highway.h"
-#include "model/kernels/philox.h"
 #include "model/kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

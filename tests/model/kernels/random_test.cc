@@ -1,7 +1,7 @@
 #include "model/kernels/random.h"
 
 #include "base/errors.h"
-#include "model/kernels/philox.h"
+#include "base/philox.h"
 #include "tests/model/kernels/testing.h"
 
 namespace orthant {

@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator behind initial weights and dropout: any element's random bits can be
-// computed from its global index alone, so no layout of ranks changes them.
+// Philox4x32-10, the counter-based generator behind initial weights, dropout and masked tokens: any element's random
+// bits can be computed from its global index alone, so no layout of ranks changes them.
 //
 // Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 #pragma once
