@@ -9,22 +9,28 @@
 namespace orthant {
 
 Loader::Loader(IndexedDataset dataset, std::vector<int64_t> documents, int64_t seq_len, uint64_t seed,
-               SampleOrder order)
-    : dataset_(std::move(dataset)), documents_(std::move(documents)), seq_len_(seq_len), seed_(seed), order_(order) {
+               SampleOrder order, std::optional<Masking> masking)
+    : dataset_(std::move(dataset)),
+      documents_(std::move(documents)),
+      masking_(masking),
+      ahead_(masking ? 0 : 1),
+      seq_len_(seq_len),
+      seed_(seed),
+      order_(order) {
   ORTHANT_CHECK(seq_len >= 1, seq_len);
   starts_.reserve(documents_.size() + 1);
   starts_.push_back(0);
   for (int64_t document : documents_) starts_.push_back(starts_.back() + dataset_.document_length(document));
   const bool training = order == SampleOrder::kShuffled;
-  const int64_t needed = training ? seq_len + 1 : 2;
+  const int64_t needed = (training ? seq_len : 1) + ahead_;
   if (num_tokens() < needed)
     throw ConfigError(
         fmt::format("{}: {} in {}, but one sample takes {}{}; {}",
                     training ? "data.path (training)" : "data.validation", counted(num_tokens(), "token"),
                     counted(static_cast<int64_t>(documents_.size()), "document"),
-                    training ? "training.seq_len + 1 = " : "", grouped(needed),
+                    !training ? "" : masking_ ? "training.seq_len = " : "training.seq_len + 1 = ", grouped(needed),
                     training ? "give more text, or lower training.seq_len" : "give more text, or a larger share"));
-  num_samples_ = (num_tokens() - 1 + seq_len_ - 1) / seq_len_;
+  num_samples_ = (num_tokens() - ahead_ + seq_len_ - 1) / seq_len_;
 }
 
 int64_t Loader::sample_index(int64_t g) const {
@@ -33,14 +39,21 @@ int64_t Loader::sample_index(int64_t g) const {
   return Permutation(num_samples_, seed_, static_cast<uint64_t>(g / num_samples_))(g % num_samples_);
 }
 
-int64_t Loader::sample_labels(int64_t index) const {
+int64_t Loader::sample_tokens(int64_t index) const {
   if (index < 0) return 0;
-  return std::min(seq_len_, num_tokens() - 1 - index * seq_len_);
+  return std::min(seq_len_, num_tokens() - ahead_ - index * seq_len_);
+}
+
+int64_t Loader::present_tokens(int64_t first, int64_t count) const {
+  int64_t tokens = 0;
+  for (int64_t g = first; g < first + count; ++g) tokens += sample_tokens(sample_index(g));
+  return tokens;
 }
 
 int64_t Loader::valid_labels(int64_t first, int64_t count) const {
+  if (!masking_) return present_tokens(first, count);
   int64_t labels = 0;
-  for (int64_t g = first; g < first + count; ++g) labels += sample_labels(sample_index(g));
+  for (int64_t g = first; g < first + count; ++g) labels += chosen_places(*masking_, g, sample_tokens(sample_index(g)));
   return labels;
 }
 
@@ -69,20 +82,28 @@ std::vector<int64_t> Loader::document_starts(int64_t position, int64_t count) co
 
 Batch Loader::batch(int64_t first, int64_t count) const {
   ORTHANT_CHECK(first >= 0 && count >= 0, first, count);
-  Batch batch{.sequences = count, .seq_len = seq_len_, .tokens = {}, .labels = {}, .sample_ids = {}, .document_starts = {}};
+  Batch batch{.sequences = count, .seq_len = seq_len_, .tokens = {}, .labels = {}, .sample_ids = {},
+              .document_starts = {}, .lengths = {}};
   batch.tokens.assign(static_cast<size_t>(count * seq_len_), 0);
   batch.labels.assign(static_cast<size_t>(count * seq_len_), kIgnoredLabel);
   std::vector<int64_t> sample(static_cast<size_t>(seq_len_ + 1));
   for (int64_t row = 0; row < count; ++row) {
     batch.sample_ids.push_back(first + row);
     const int64_t index = sample_index(first + row);
-    const int64_t labels = sample_labels(index);
-    batch.document_starts.push_back(labels == 0 ? std::vector<int64_t>{0} : document_starts(index * seq_len_, seq_len_));
-    if (labels == 0) continue;
-    read_stream(index * seq_len_, labels + 1, sample.data());
-    std::copy_n(sample.begin(), labels, batch.tokens.begin() + row * seq_len_);
-    std::copy_n(sample.begin() + 1, labels, batch.labels.begin() + row * seq_len_);
+    const int64_t length = sample_tokens(index);
+    batch.lengths.push_back(length);
+    batch.document_starts.push_back(length == 0 ? std::vector<int64_t>{0} : document_starts(index * seq_len_, seq_len_));
+    if (length == 0) continue;
+    read_stream(index * seq_len_, length + ahead_, sample.data());
+    const auto offset = static_cast<size_t>(row * seq_len_), present = static_cast<size_t>(length);
+    const std::span tokens = std::span(batch.tokens).subspan(offset, present);
+    const std::span labels = std::span(batch.labels).subspan(offset, present);
+    std::copy_n(sample.begin(), length, tokens.begin());
+    if (masking_) mask_tokens(*masking_, first + row, tokens, labels);
+    else std::copy_n(sample.begin() + 1, length, labels.begin());
   }
+  const bool all_full = std::ranges::all_of(batch.lengths, [&](int64_t length) { return length == seq_len_; });
+  if (!masking_ || all_full) batch.lengths.clear();
   return batch;
 }
 

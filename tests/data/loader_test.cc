@@ -30,6 +30,9 @@ class LoaderTest : public testing::Test {
   TempFolder folder_;
 };
 
+const Masking kMasking{.share = 0.3, .mask_token = 43, .key = 8};
+const std::optional<Masking> kBothObjectives[] = {std::nullopt, kMasking};
+
 std::vector<int64_t> all(int64_t n) {
   std::vector<int64_t> documents(n);
   std::iota(documents.begin(), documents.end(), 0);
@@ -81,16 +84,43 @@ TEST_F(LoaderTest, AnEpochHasEveryLabelOnceInItsOwnOrder) {
 
 TEST_F(LoaderTest, ValidLabelsAgreesWithTheBatch) {
   const auto dataset = counting({31, 12});
-  for (SampleOrder order : {SampleOrder::kShuffled, SampleOrder::kSequential}) {
-    const Loader loader(dataset, all(2), 4, 5, order);
-    for (int64_t first = 0; first < 30; ++first)
-      for (int64_t count : {0, 1, 3, 11}) {
-        const Batch batch = loader.batch(first, count);
-        int64_t labels = 0;
-        for (int64_t label : batch.labels) labels += label != kIgnoredLabel;
-        EXPECT_EQ(loader.valid_labels(first, count), labels);
-      }
+  for (SampleOrder order : {SampleOrder::kShuffled, SampleOrder::kSequential})
+    for (const auto& masking : kBothObjectives) {
+      const Loader loader(dataset, all(2), 4, 5, order, masking);
+      for (int64_t first = 0; first < 30; ++first)
+        for (int64_t count : {0, 1, 3, 11}) {
+          const Batch batch = loader.batch(first, count);
+          int64_t labels = 0;
+          for (int64_t label : batch.labels) labels += label != kIgnoredLabel;
+          EXPECT_EQ(loader.valid_labels(first, count), labels);
+          EXPECT_TRUE(masking || loader.present_tokens(first, count) == labels);
+        }
+    }
+}
+
+TEST_F(LoaderTest, MaskedSamplesHoldEveryTokenOnce) {
+  const auto dataset = counting({31, 12});
+  const Loader loader(dataset, all(2), 4, 5, SampleOrder::kSequential, kMasking);
+  ASSERT_EQ(loader.num_samples(), 11);
+  const Batch batch = loader.batch(0, 12);
+  for (int64_t i = 0; i < 48; ++i) {
+    const int64_t token = batch.tokens[i], label = batch.labels[i];
+    EXPECT_EQ(label != kIgnoredLabel ? label : token, i < 43 ? i : 0);
   }
+  EXPECT_EQ(batch.lengths, (std::vector<int64_t>{4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 0}));
+  EXPECT_EQ(loader.present_tokens(0, 12), 43);
+  EXPECT_TRUE(loader.batch(0, 10).lengths.empty());
+  EXPECT_TRUE(Loader(dataset, all(2), 4, 5, SampleOrder::kSequential).batch(0, 12).lengths.empty());
+}
+
+TEST_F(LoaderTest, EveryEpochMasksAnew) {
+  const auto dataset = counting({40});
+  const Loader loader(dataset, {0}, 40, 5, SampleOrder::kShuffled, kMasking);
+  ASSERT_EQ(loader.num_samples(), 1);
+  const Batch batch = loader.batch(0, 3);
+  const auto row = [&](int64_t g) { return std::vector(batch.labels.begin() + g * 40, batch.labels.begin() + (g + 1) * 40); };
+  EXPECT_NE(row(0), row(1));
+  EXPECT_NE(row(1), row(2));
 }
 
 /// Samples of a run of `steps` steps from `first` on, in global order, as `ranks` ranks would fetch them: each its own
@@ -112,20 +142,22 @@ std::vector<int64_t> run(const Loader& loader, int64_t first, int steps, int glo
 
 TEST_F(LoaderTest, ResumingAtAnyNumberOfRanksContinuesTheSameOrder) {
   const auto dataset = counting({400, 123, 77});
-  const auto make = [&](uint64_t seed) { return Loader(dataset, all(3), 8, seed, SampleOrder::kShuffled); };
-  const int global_batch = 10;
-  const auto whole = run(make(3), 0, 20, global_batch, 1, 1);
-  for (int ranks : {1, 2, 3, 4, 8}) {
-    EXPECT_EQ(run(make(3), 0, 20, global_batch, ranks, 1), whole) << ranks;
-    for (int stop : {1, 7, 13}) {
-      auto stream = run(make(3), 0, stop, global_batch, ranks, 1);
-      const auto rest = run(make(3), stop * global_batch, 20 - stop, global_batch, 9 - ranks, 1);
-      stream.insert(stream.end(), rest.begin(), rest.end());
-      EXPECT_EQ(stream, whole) << ranks << " ranks until step " << stop;
+  for (const auto& masking : kBothObjectives) {
+    const auto make = [&](uint64_t seed) { return Loader(dataset, all(3), 8, seed, SampleOrder::kShuffled, masking); };
+    const int global_batch = 10;
+    const auto whole = run(make(3), 0, 20, global_batch, 1, 1);
+    for (int ranks : {1, 2, 3, 4, 8}) {
+      EXPECT_EQ(run(make(3), 0, 20, global_batch, ranks, 1), whole) << ranks;
+      for (int stop : {1, 7, 13}) {
+        auto stream = run(make(3), 0, stop, global_batch, ranks, 1);
+        const auto rest = run(make(3), stop * global_batch, 20 - stop, global_batch, 9 - ranks, 1);
+        stream.insert(stream.end(), rest.begin(), rest.end());
+        EXPECT_EQ(stream, whole) << ranks << " ranks until step " << stop;
+      }
     }
+    EXPECT_NE(run(make(4), 0, 20, global_batch, 1, 1), whole);
+    EXPECT_EQ(run(make(3), 0, 4, global_batch, 2, 5), run(make(3), 0, 4, global_batch, 1, 5));
   }
-  EXPECT_NE(run(make(4), 0, 20, global_batch, 1, 1), whole);
-  EXPECT_EQ(run(make(3), 0, 4, global_batch, 2, 5), run(make(3), 0, 4, global_batch, 1, 5));
 }
 
 TEST_F(LoaderTest, TooFewTokensSaysHowMany) {
@@ -136,6 +168,9 @@ TEST_F(LoaderTest, TooFewTokensSaysHowMany) {
   EXPECT_EQ(Loader(dataset, {0}, 7, 0, SampleOrder::kShuffled).num_samples(), 1);
   EXPECT_EQ(Loader(dataset, {0}, 100, 0, SampleOrder::kSequential).valid_labels(0, 1), 7);
   EXPECT_THROW(Loader(dataset, {}, 1, 0, SampleOrder::kSequential), ConfigError);
+  EXPECT_EQ(Loader(dataset, {0}, 8, 0, SampleOrder::kShuffled, kMasking).num_samples(), 1);
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { Loader(dataset, {0}, 9, 0, SampleOrder::kShuffled, kMasking); }),
+                   {"8 tokens", "one sample takes training.seq_len = 9"}));
 }
 
 TEST_F(LoaderTest, ABadTokenStopsTheBatchThatHoldsIt) {

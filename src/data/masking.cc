@@ -1,0 +1,51 @@
+#include "data/masking.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/errors.h"
+#include "base/labels.h"
+#include "base/philox.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kWords = 4294967296.0;  // of 32 bits
+constexpr uint64_t kReplacements = uint64_t{1} << 63;  // blocks from here on say what a chosen token becomes
+
+// Calls with each chosen place, ascending. Four places share a block.
+template <class Call>
+void for_chosen(const Masking& masking, int64_t sample, int64_t length, Call&& call) {
+  std::array<uint32_t, 4> words{};
+  for (int64_t place = 0; place < length; ++place) {
+    const auto number = static_cast<uint64_t>(place);
+    if (number % 4 == 0) words = philox_block(masking.key, static_cast<uint64_t>(sample), number / 4);
+    if (words[number % 4] < masking.share * kWords) call(place);
+  }
+}
+
+}  // namespace
+
+int64_t chosen_places(const Masking& masking, int64_t sample, int64_t length) {
+  int64_t chosen = 0;
+  for_chosen(masking, sample, length, [&](int64_t) { ++chosen; });
+  return chosen;
+}
+
+void mask_tokens(const Masking& masking, int64_t sample, std::span<int64_t> tokens, std::span<int64_t> labels) {
+  ORTHANT_CHECK(tokens.size() == labels.size(), tokens.size(), labels.size());
+  std::fill(labels.begin(), labels.end(), kIgnoredLabel);
+  for_chosen(masking, sample, static_cast<int64_t>(tokens.size()), [&](int64_t place) {
+    const auto i = static_cast<size_t>(place);
+    const auto words =
+        philox_block(masking.key, static_cast<uint64_t>(sample), kReplacements + static_cast<uint64_t>(place));
+    labels[i] = tokens[i];
+    if (words[0] < 0.8 * kWords) {
+      tokens[i] = masking.mask_token;
+    } else if (words[0] < 0.9 * kWords) {
+      tokens[i] = static_cast<int64_t>(words[1] * static_cast<uint64_t>(masking.mask_token) >> 32);
+    }
+  });
+}
+
+}  // namespace orthant
