@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def arguments():
+def parser():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name, default in (("hidden_size", 256), ("intermediate_size", 688), ("num_hidden_layers", 4),
                           ("num_attention_heads", 8), ("num_key_value_heads", 4), ("vocab_size", 512), ("seq_len", 256),
@@ -37,7 +37,7 @@ def arguments():
     p.add_argument("--attention", choices=("gqa", "repeat"), default="gqa",
                    help="enable_gqa, or key and value heads repeated")
     p.add_argument("--metrics", help="a file that gets one JSON line a step")
-    return p.parse_args()
+    return p
 
 
 class RMSNorm(nn.Module):
@@ -70,11 +70,13 @@ class Block(nn.Module):
         batch, time_, _ = x.shape
         qkv = self.qkv(x).view(batch, time_, -1, self.head_dim).transpose(1, 2)
         q, k, v = qkv.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
+        y = self.core(rotate(q, cos, sin), rotate(k, cos, sin), v)
+        return self.out(y.transpose(1, 2).reshape(batch, time_, -1))
+
+    def core(self, q, k, v):
         if self.attention == "repeat":
             k, v = (t.repeat_interleave(self.heads // self.kv_heads, dim=1) for t in (k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != k.shape[1])
-        return self.out(y.transpose(1, 2).reshape(batch, time_, -1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != k.shape[1])
 
     def forward(self, x, cos, sin):
         x = x + self.attend(self.norm_1(x), cos, sin)
@@ -185,7 +187,7 @@ def timed_steps(trainer, steps, communicate, out):
 
 
 def main():
-    a = arguments()
+    a = parser().parse_args()
     torch.set_num_threads(a.threads)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if ranks > 1:

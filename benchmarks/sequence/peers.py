@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""Sequences cut over two ranks beside PyTorch's building blocks on the CPU: same model, tokens, dtype and allocator.
+
+Whole training steps of the 4-layer model of benchmarks/data_parallel, one sequence a step, float32, one thread a rank.
+Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's experimental ring attention called directly
+(by all-gathers or by rotation), and Ulysses by all-to-alls, eager or under torch.compile, over Gloo. Its fastest variant
+counts, on one rank as well. "of ideal" is tokens/s over twice the program's own on one rank. Programs take turns; a run's
+figure is the median over its steps without the first five, the table's is the median over the runs. All variants of the
+peer must show the same losses, or there is no table.
+
+  python3 benchmarks/sequence/peers.py [--quick] [--seq-lens 256,2048,8192] [--cuts ring,ulysses]
+"""
+import argparse
+import glob
+import itertools
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+sys.path.append(os.path.join(ROOT, "benchmarks", "data_parallel"))
+from run import SIZES, WARMUP, run, write_corpus
+
+CUTS = {"none": ["none"], "ring": ["ring_allgather", "ring_alltoall"], "ulysses": ["ulysses"]}  # and the peer's ways
+RANKS = {"none": 1, "ring": 2, "ulysses": 2}
+LOSS_BOUND = 1e-5  # relative, of the peer's losses among themselves: float32, other orders of sums, a few steps
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    quick = "--quick" in sys.argv
+    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    p.add_argument("--python", help="a python3 that imports torch; default: that of .venv")
+    p.add_argument("--seq-lens", default="256" if quick else "256,2048,8192")
+    p.add_argument("--cuts", default="ring,ulysses")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each program a line")
+    p.add_argument("--tokens", type=int, default=2048 if quick else 16384,
+                   help="of a run, over all its steps that count; at least four steps do")
+    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
+    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
+    p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, one length")
+    a = p.parse_args()
+    a.no_compile |= a.quick
+    if a.python is None:
+        own = os.path.join(ROOT, ".venv", "bin", "python3")
+        a.python = own if os.path.exists(own) else "python3"
+    if a.allocator == "auto":
+        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
+        a.allocator = found[0] if found else "none"
+    return a
+
+
+def tokens_per_second(lines, length):
+    return length / statistics.median(line["step_seconds"] for line in lines[WARMUP:])
+
+
+def run_ours(a, cut, length, steps, corpus, folder):
+    dump = os.path.join(folder, "run")
+    shutil.rmtree(dump, ignore_errors=True)
+    keys = {**{f"model.{k}": v for k, v in SIZES["tiny"].items()}, "model.max_position_embeddings": length,
+            "job.dump_folder": dump, "run.ranks": RANKS[cut], "run.threads_per_rank": 1, "data.path": corpus,
+            "data.validation": 0, "training.steps": steps, "training.seq_len": length,
+            "training.global_batch_size": 1, "training.local_batch_size": 1, "optimizer.lr": 3e-4,
+            "lr_scheduler.warmup_steps": 0, "validation.freq": 0, "metrics.enable_tensorboard": "false",
+            "checkpoint.interval": 0}
+    if cut != "none":
+        keys[f"parallelism.context_parallel_{cut}"] = RANKS[cut]
+    with open(os.path.join(folder, "empty.toml"), "w"):
+        pass
+    command = [a.orthant, "train", os.path.join(folder, "empty.toml"), *(f"{k}={v}" for k, v in keys.items())]
+    lines, _, _, _ = run(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
+    return tokens_per_second(lines, length)
+
+
+def run_peer(a, cut, variant, length, steps, folder):
+    """Tokens/s, and the losses."""
+    metrics = os.path.join(folder, "peer.jsonl")
+    if os.path.exists(metrics):
+        os.remove(metrics)
+    way, compiled = variant
+    keys = {**SIZES["tiny"], "seq_len": length, "local_batch_size": 1, "global_batch_size": 1, "steps": steps,
+            "warmup_steps": WARMUP, "threads": 1, "metrics": metrics, "cut": way, "compile": compiled}
+    command = [a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS[cut]),
+               "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
+               os.path.join(ROOT, "benchmarks", "peers", "sequence.py")]
+    environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    if a.allocator != "none":
+        environment["LD_PRELOAD"] = a.allocator
+    lines, _, text, _ = run(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))], metrics,
+                            environment, folder)
+    summary = json.loads([line for line in text.splitlines() if line.startswith('{"cut"')][-1])
+    return tokens_per_second(lines, length), summary["losses"]
+
+
+def check_losses(losses, seen, what):
+    for mine, first in zip(losses, seen.setdefault("losses", losses)):
+        if not math.isclose(mine, first, rel_tol=LOSS_BOUND):
+            sys.exit(f"the peer's {what} computes something else: loss {mine} where another of its variants has {first}")
+
+
+def fastest_variant(a, cut, length, folder, seen):
+    compilers = ["none"] if a.no_compile else ["none", "model"]
+    tried = []
+    for variant in itertools.product(CUTS[cut], compilers):
+        speed, losses = run_peer(a, cut, variant, length, WARMUP + 3, folder)
+        check_losses(losses, seen, " ".join(variant))
+        tried.append((speed, variant))
+        print(f"  peer {' '.join(variant)}: {speed:,.0f} tokens/s", file=sys.stderr)
+    return max(tried)[1]
+
+
+def measure(a, cuts, length, corpus, folder):
+    """cut -> (ours, peer, the peer's variant), tokens/s."""
+    steps, seen = WARMUP + max(4, a.tokens // length), {}
+    variants = {cut: fastest_variant(a, cut, length, folder, seen) for cut in cuts}
+    ours, peer = {cut: [] for cut in cuts}, {cut: [] for cut in cuts}
+    for turn in range(a.repeats):
+        for cut in cuts:
+            ours[cut].append(run_ours(a, cut, length, steps, corpus, folder))
+            peer[cut].append(run_peer(a, cut, variants[cut], length, steps, folder)[0])
+            print(f"  {turn + 1}/{a.repeats} {cut}: ours {ours[cut][-1]:,.0f}, peer {peer[cut][-1]:,.0f} tokens/s",
+                  file=sys.stderr)
+    return {cut: (statistics.median(ours[cut]), statistics.median(peer[cut]), variants[cut]) for cut in cuts}
+
+
+def print_lines(length, found):
+    own_one, peer_one, _ = found["none"]
+    for cut, (ours, peer, (way, compiled)) in found.items():
+        how = ", ".join(part for part in (way.split("_")[1] if "_" in way else "",
+                                          "eager" if compiled == "none" else "compiled") if part)
+        of_ideal = [f"{speed / (RANKS[cut] * one):.2f}" if cut != "none" else "1"
+                    for speed, one in ((ours, own_one), (peer, peer_one))]
+        print(f"| {length:,} | {cut} | {RANKS[cut]} | {ours:,.0f} | {peer:,.0f} ({how}) | {ours / peer:.2f}x | "
+              f"{of_ideal[0]} | {of_ideal[1]} |", flush=True)
+
+
+def main():
+    a = arguments()
+    cuts = ["none", *a.cuts.split(",")]
+    if unknown := set(cuts) - set(CUTS):
+        sys.exit(f"--cuts {','.join(unknown)}: there are ring and ulysses")
+    with open("/proc/cpuinfo") as stream:
+        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
+    print(f"{cpu}, {len(os.sched_getaffinity(0))} cores; {a.repeats} runs each; one sequence a step, float32, one thread "
+          f"a rank; peer's allocator: {os.path.basename(a.allocator)}\n")
+    print("| tokens | cut | ranks | Orthant tokens/s | PyTorch tokens/s | ratio | Orthant of ideal | PyTorch of ideal |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = write_corpus(a, folder)
+        for length in map(int, a.seq_lens.split(",")):
+            print(f"{length} tokens", file=sys.stderr)
+            print_lines(length, measure(a, cuts, length, corpus, folder))
+
+
+if __name__ == "__main__":
+    main()
