@@ -8,10 +8,25 @@
 
 namespace orthant {
 
-int64_t ParameterInfo::size() const {
+namespace {
+
+int64_t product(const std::vector<int64_t>& shape) {
   int64_t n = 1;
   for (const int64_t extent : shape) n *= extent;
   return n;
+}
+
+}  // namespace
+
+int64_t ParameterInfo::size() const { return product(shape); }
+int64_t ParameterInfo::held_size() const { return product(held_shape()); }
+
+std::vector<int64_t> ParameterInfo::held_shape() const {
+  if (held.empty()) return shape;
+  ORTHANT_CHECK(held.size() == shape.size(), name, held.size(), shape.size());
+  std::vector<int64_t> extents;
+  for (const auto& [begin, end] : held) extents.push_back(end - begin);
+  return extents;
 }
 
 std::vector<ParameterInfo> parameter_table(const Architecture& a) {
@@ -30,13 +45,24 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
     const std::string qkv = block + "self_attn.qkv_proj";
     const std::string gate_up = block + "mlp.gate_up_proj";
     auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std, const std::string& fused = "") {
-      table.push_back({block + name + ".weight", std::move(shape), fused, init_std, layer});
+      table.push_back({.name = block + name + ".weight", .shape = std::move(shape), .fused = fused, .init_std = init_std, .layer = layer});
     };
     add("input_layernorm", {hidden}, 0);
     add("self_attn.q_proj", {q_rows, hidden}, std, qkv);
     add("self_attn.k_proj", {kv_rows, hidden}, std, qkv);
     add("self_attn.v_proj", {kv_rows, hidden}, std, qkv);
     add("self_attn.o_proj", {hidden, q_rows}, residual_std);
+    if (a.linformer_length > 0) {
+      // Entries of variance 1/K_p keep lengths (Wang et al. 2020, arXiv 2006.04768, theorem 1).
+      const double projection_std = 1 / std::sqrt(static_cast<double>(a.linformer_length));
+      for (const char* name : {"self_attn.linformer_k", "self_attn.linformer_v"}) {
+        table.push_back({.name = block + name,
+                         .shape = {a.linformer_tokens, a.linformer_length},
+                         .init_std = projection_std,
+                         .layer = layer,
+                         .per_token = true});
+      }
+    }
     add("post_attention_layernorm", {hidden}, 0);
     add("mlp.gate_proj", {a.intermediate_size, hidden}, std, gate_up);
     add("mlp.up_proj", {a.intermediate_size, hidden}, std, gate_up);
@@ -58,17 +84,30 @@ int64_t num_parameters(const Architecture& a) {
 
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   FlatLayout flat;
+  int groups = 1;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool continues = i > 0 && !parameters[i].fused.empty() && parameters[i].fused == parameters[i - 1].fused;
-    if (!continues) {
-      flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
-      flat.weights.emplace_back(flat.elements, 0);
-      flat.members.emplace_back(i, i);
-    }
-    flat.parameter_offsets.push_back(flat.elements);
-    flat.elements += parameters[i].size();
-    flat.weights.back().second += parameters[i].size();
+    if (!continues) flat.members.emplace_back(i, i);
     flat.members.back().second = i + 1;
+    groups = std::max(groups, parameters[i].group + 1);
+  }
+  flat.parameter_offsets.resize(parameters.size());
+  flat.weights.resize(flat.members.size());
+  for (int group = 0; group < groups; ++group) {
+    flat.groups.emplace_back(flat.elements, flat.elements);
+    for (size_t w = 0; w < flat.members.size(); ++w) {
+      const auto [first, end] = flat.members[w];
+      if (parameters[first].group != group) continue;
+      flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+      flat.weights[w].first = flat.elements;
+      for (size_t i = first; i < end; ++i) {
+        ORTHANT_CHECK(parameters[i].group == group, parameters[i].name, parameters[i].group, group);
+        flat.parameter_offsets[i] = flat.elements;
+        flat.elements += parameters[i].held_size();
+      }
+      flat.weights[w].second = flat.elements - flat.weights[w].first;
+    }
+    flat.groups.back().second = flat.elements;
   }
   return flat;
 }
@@ -102,8 +141,13 @@ double training_flops_per_token(const Architecture& a, int64_t seq_len) {
       weights += static_cast<double>(parameter.size());
     }
   }
-  const auto attention = static_cast<double>(a.num_hidden_layers * seq_len * a.num_attention_heads * a.head_dim);
-  return 6 * weights + 6 * attention;
+  const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
+  if (a.linformer_length > 0) {
+    // A token's keys and values go into all summary rows, its queries see them all: rows of E and F are no products.
+    weights -= static_cast<double>(a.num_hidden_layers * 2 * a.linformer_tokens * a.linformer_length);
+    return 6 * weights + static_cast<double>(12 * a.num_hidden_layers * a.linformer_length * (q + kv));
+  }
+  return 6 * weights + static_cast<double>((a.causal ? 6 : 12) * a.num_hidden_layers * seq_len * q);
 }
 
 int64_t loss_chunk_rows(int64_t vocab_size) {

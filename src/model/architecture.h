@@ -33,6 +33,8 @@ struct Architecture {
   bool tie_word_embeddings = false;
   bool causal = true;          // false: every token sees the whole sequence
   int64_t sliding_window = 0;  // a token sees so many up to itself (to either side where not causal); 0: all
+  int64_t linformer_length = 0;  // summary rows that attention sees instead of tokens (Linformer); 0: full attention
+  int64_t linformer_tokens = 0;  // of a sequence, which its projections are made for
   double dropout = 0.0;
   double initializer_range = 0.02;
 };
@@ -42,11 +44,17 @@ struct Architecture {
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
-  std::string fused;
-  double init_std = 0.0;  // 0: starts at one (a norm's gain)
-  int layer = -1;         // -1: before the first block; num_hidden_layers: after the last
+  std::string fused = {};
+  double init_std = 0.0;   // 0: starts at one (a norm's gain)
+  int layer = -1;          // -1: before the first block; num_hidden_layers: after the last
+  bool per_token = false;  // its rows stand for the tokens of a sequence, and are held where those are
+  int group = 0;           // parameters of one group stand side by side in a flat buffer
+  /// Of each dim the first index that is here, and one past the last; empty: all of it is.
+  std::vector<std::pair<int64_t, int64_t>> held = {};
 
-  int64_t size() const;
+  int64_t size() const;  // of the whole
+  std::vector<int64_t> held_shape() const;
+  int64_t held_size() const;
   bool decays() const { return shape.size() >= 2; }  // weight decay is for matrices only
 };
 
@@ -54,12 +62,13 @@ struct ParameterInfo {
 std::vector<ParameterInfo> parameter_table(const Architecture& a);
 int64_t num_parameters(const Architecture& a);
 
-/// Where everything stands in a flat buffer. A weight is a parameter, or adjacent ones with the same fused name; each
-/// starts at a multiple of kFlatAlignElements, gaps stay zero.
+/// Where what is held of everything stands in a flat buffer: group by group, in the model's order. A weight is a parameter,
+/// or adjacent ones with the same fused name; each starts at a multiple of kFlatAlignElements, gaps stay zero.
 struct FlatLayout {
   std::vector<int64_t> parameter_offsets;
   std::vector<std::pair<int64_t, int64_t>> weights;  // offset and size in elements
   std::vector<std::pair<size_t, size_t>> members;    // of each weight: first parameter, one past the last
+  std::vector<std::pair<int64_t, int64_t>> groups;   // first element, one past the last
   int64_t elements = 0;
 };
 inline constexpr int64_t kFlatAlignElements = 32;
@@ -70,7 +79,8 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 std::vector<double> inverse_frequencies(const Architecture& a);
 
 /// FLOPs of one trained token, forward and backward, Megatron's convention: 6 x weights of all matrix products, logits
-/// included, + 6 L T d for causal attention (half of the full square). Recomputation is not counted.
+/// included, + 12 L T d for attention, half of that where it is causal, or 12 L K_p (d + d_kv) with Linformer's summaries.
+/// Recomputation is not counted.
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
 /// Bytes that one microbatch of `tokens` tokens keeps from forward to backward on one device.

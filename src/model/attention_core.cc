@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "model/element.h"
 #include "model/kernels/rotary.h"
+#include "model/linformer.h"
 
 namespace orthant {
 namespace {
@@ -99,15 +100,18 @@ AttentionCore local_attention() {
     })[0];
   };
   return {.forward =
-              [tiles_of](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Microbatch& batch,
-                         const AttentionShape& shape) -> std::vector<at::Tensor> {
+              [tiles_of, summaries = linformer_attention()](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                                            const Microbatch& batch,
+                                                            const AttentionShape& shape) -> std::vector<at::Tensor> {
+                if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
                 ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
                 const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), scale_of(shape));
                 return {all.out_BHTD, q, k, v, all.lse_BHT};
               },
           .backward =
-              [tiles_of](const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
-                         const AttentionShape& shape) {
+              [tiles_of, summaries = linformer_attention()](const at::Tensor& dout, const std::vector<at::Tensor>& kept,
+                                                            const Microbatch& batch, const AttentionShape& shape) {
+                if (shape.linformer_k) return summaries.backward(dout, kept, batch, shape);
                 return attend_backward_alone(AttentionKernel::flash, dout, kept[1], kept[2], kept[3], kept[0], kept[4],
                                              tiles_of(batch, shape), scale_of(shape));
               }};

@@ -25,7 +25,7 @@ struct AttentionCore {
       backward;
 };
 
-/// All tokens of the sequences are here.
+/// All tokens of the sequences are here. With Linformer's summaries where the shape has projections.
 AttentionCore local_attention();
 
 /// The primitive: rotary positions, the core, heads side by side. The core must live until backward has run.

@@ -44,10 +44,17 @@ void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   }
 }
 
-double gradient_norm(const Weights& weights) {
+double gradient_squares(const Weights& weights, size_t group) {
   const at::Tensor& g = weights.gradients();
-  return std::sqrt(g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
-                                                  : sum_of_squares(g.const_data_ptr<float>(), g.numel()));
+  const auto [begin, end] = weights.flat().groups[group];
+  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>() + begin, end - begin)
+                                        : sum_of_squares(g.const_data_ptr<float>() + begin, end - begin);
+}
+
+double gradient_norm(const Weights& weights) {
+  double squares = 0;
+  for (size_t group = 0; group < weights.flat().groups.size(); ++group) squares += gradient_squares(weights, group);
+  return std::sqrt(squares);
 }
 
 double clip_factor(double norm, double max_norm) { return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0; }

@@ -70,6 +70,19 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const at::Tensor cos = shape.cos_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor sin = shape.sin_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
+  if (shape.linformer_k) {
+    at::Tensor present = at::ones({1, T, 1, 1}, dtype);  // padding goes into no summary
+    if (batch.packing && !batch.packing->lengths.empty()) {
+      present = at::arange(T).view({1, T, 1, 1}).lt(at::tensor(batch.packing->lengths, at::kLong).view({B, 1, 1, 1})).to(dtype);
+    }
+    const auto summary = [&](const at::Tensor& x_BTKD, const Weight& projection) {
+      return at::einsum("btkd,tp->bkpd", {x_BTKD * present, use(projection).to(dtype)}).repeat_interleave(H / K, 1);
+    };
+    const at::Tensor keys = summary(rotate(parts[1], cos, sin), *shape.linformer_k);
+    const at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
+    const at::Tensor seen = at::matmul(scores.softmax(-1), summary(parts[2], *shape.linformer_v));
+    return seen.transpose(1, 2).reshape({B, T, H * D}).to(qkv.scalar_type());
+  }
   const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor hidden = hidden_pairs(batch, shape.rule, T);

@@ -41,6 +41,8 @@ struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
   VisibilityRule rule;
+  /// A layer's Linformer projections, the rows of the tokens that are here, [T, K_p]; none: full attention.
+  const Weight *linformer_k = nullptr, *linformer_v = nullptr;
 };
 
 /// What queries at these places of the microbatch's sequences see.

@@ -26,9 +26,14 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
     auto weight = [&](const std::string& name) {
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
     };
+    AttentionShape attention = attention_;
+    if (a.linformer_length > 0) {
+      attention.linformer_k = weight("self_attn.linformer_k");
+      attention.linformer_v = weight("self_attn.linformer_v");
+    }
     blocks_.push_back({weight("input_layernorm.weight"), weight("self_attn.qkv_proj"), weight("self_attn.o_proj.weight"),
                        weight("post_attention_layernorm.weight"), weight("mlp.gate_up_proj"),
-                       weight("mlp.down_proj.weight")});
+                       weight("mlp.down_proj.weight"), attention});
   }
   embedding_ = &weights["model.embed_tokens.weight"];
   final_norm_ = &weights["model.norm.weight"];
@@ -49,7 +54,7 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
   const double eps = architecture_.rms_norm_eps;
   const auto site = 1 + 2 * static_cast<uint64_t>(layer);
   const auto [normed_x, x] = primitives_.add_norm(x_BTC, {}, *w.input_norm, eps);
-  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch, attention_);
+  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch, w.attention);
   const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), batch, site);
   const auto [normed_s, s] = primitives_.add_norm(after_attention, x, *w.post_norm, eps);
   const at::Tensor mixed = primitives_.swiglu(primitives_.linear(normed_s, *w.gate_up));

@@ -45,6 +45,7 @@ class Transformer {
   friend class Decoder;
   struct Block {
     const Weight *input_norm, *qkv, *o, *post_norm, *gate_up, *down;
+    AttentionShape attention;
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
   at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;

@@ -8,14 +8,28 @@
 namespace orthant {
 namespace {
 
+// What is held, in runs of whole rows or of parts of one: an element's draw depends on its global index alone.
 template <class T>
-void fill(T* out, int64_t count, uint64_t seed, const ParameterInfo& parameter) {
-  fill_normal<T>({.out = out,
-                  .count = count,
-                  .seed = seed,
-                  .stream = stream_of(parameter.name),
-                  .first_index = 0,
-                  .std = parameter.init_std});
+void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
+  const auto& shape = parameter.shape;
+  const auto& held = parameter.held;
+  const bool rows_whole = held.empty() || shape.size() == 1 || (held[1].first == 0 && held[1].second == shape[1]);
+  ORTHANT_CHECK(held.empty() || shape.size() <= 2, parameter.name, shape.size());
+  const auto run = [&](int64_t first, int64_t count) {
+    fill_normal<T>({.out = out,
+                    .count = count,
+                    .seed = seed,
+                    .stream = stream_of(parameter.name),
+                    .first_index = static_cast<uint64_t>(first),
+                    .std = parameter.init_std});
+    out += count;
+  };
+  if (held.empty()) return run(0, parameter.size());
+  const int64_t columns = shape.size() == 1 ? 1 : shape[1];
+  if (rows_whole) return run(held[0].first * columns, parameter.held_size());
+  for (int64_t row = held[0].first; row < held[0].second; ++row) {
+    run(row * columns + held[1].first, held[1].second - held[1].first);
+  }
 }
 
 }  // namespace
@@ -24,6 +38,15 @@ uint64_t stream_of(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   return hash;
+}
+
+at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole) {
+  ORTHANT_CHECK(whole.sizes() == at::IntArrayRef(parameter.shape), parameter.name, whole.dim());
+  for (size_t dim = 0; dim < parameter.held.size(); ++dim) {
+    const auto [begin, end] = parameter.held[dim];
+    whole = whole.narrow(static_cast<int64_t>(dim), begin, end - begin);
+  }
+  return whole;
 }
 
 Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, int64_t bundle)
@@ -37,8 +60,8 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, 
   for (size_t w = 0; w < flat_.weights.size(); ++w) {
     const auto [first, end] = flat_.members[w];
     const auto [offset, size] = flat_.weights[w];
-    std::vector<int64_t> shape = parameters_[first].shape;
-    for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].shape[0];
+    std::vector<int64_t> shape = parameters_[first].held_shape();
+    for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].held_shape()[0];
 
     Weight weight;
     weight.value = values_.narrow(0, offset, size).view(shape).detach();
@@ -59,7 +82,7 @@ const Weight& Weights::operator[](const std::string& name) const {
 
 at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
   const auto& info = parameters_[parameter];
-  return flat.narrow(0, flat_.parameter_offsets[parameter], info.size()).view(info.shape);
+  return flat.narrow(0, flat_.parameter_offsets[parameter], info.held_size()).view(info.held_shape());
 }
 
 void Weights::initialize(uint64_t seed) {
@@ -68,9 +91,9 @@ void Weights::initialize(uint64_t seed) {
     if (parameters_[i].init_std == 0) {
       target.fill_(1.0);
     } else if (target.scalar_type() == at::kDouble) {
-      fill(target.mutable_data_ptr<double>(), target.numel(), seed, parameters_[i]);
+      fill(target.mutable_data_ptr<double>(), seed, parameters_[i]);
     } else {
-      fill(target.mutable_data_ptr<float>(), target.numel(), seed, parameters_[i]);
+      fill(target.mutable_data_ptr<float>(), seed, parameters_[i]);
     }
   }
   publish();

@@ -1,4 +1,4 @@
-// The parameters of one device: flat buffers of master weights, gradients and working copies, and named views into them.
+// The parameters of one device, or what it holds of them: flat buffers of master weights, gradients and working copies, and named views into them.
 #pragma once
 
 #include "model/architecture.h"
@@ -44,7 +44,7 @@ class Weights {
   const std::vector<Weight>& all() const { return weights_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
 
-  /// Views of single parameters, by position in parameters().
+  /// Views of what is held of single parameters, by position in parameters().
   at::Tensor master(size_t parameter) const { return view(masters_, parameter); }
   at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
   at::Tensor view(const at::Tensor& flat, size_t parameter) const;
@@ -75,6 +75,9 @@ class Weights {
   std::map<std::string, int> by_name_;
   at::Tensor masters_, bundled_, gradients_, values_;
 };
+
+/// The part of a whole tensor that is held of the parameter.
+at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole);
 
 /// The stream of random numbers that belongs to a name (FNV-1a, 64 bits).
 uint64_t stream_of(std::string_view name);

@@ -1,0 +1,81 @@
+// A model with Linformer's attention: the fused core against plain ATen and autograd.
+#include "model/linformer.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "model/transformer.h"
+#include "tests/support/tiny_model.h"
+
+namespace orthant {
+namespace {
+
+Architecture with_summaries(int64_t kv_heads, int64_t tokens) {
+  Architecture a = tiny_architecture({.kv_heads = kv_heads});
+  a.causal = false;
+  a.linformer_length = 5;
+  a.linformer_tokens = tokens;
+  return a;
+}
+
+at::Tensor gradients(const Architecture& a, const Primitives& primitives, at::ScalarType dtype, bool recompute, int times) {
+  Weights weights(parameter_table(a), dtype);
+  weights.initialize(7);
+  const Transformer model(a, weights, primitives, {.recompute = recompute, .seed = 5});
+  for (int i = 0; i < times; ++i) {
+    torch::autograd::backward({model.forward(random_batch(a, 3, a.linformer_tokens, 1 + static_cast<uint64_t>(i)))}, {});
+  }
+  return weights.gradients().clone();
+}
+
+Primitives fused() { return fused_primitives(); }
+
+TEST(LinformerModel, FusedEqualsPlain) {
+  for (const int64_t kv_heads : {1, 2, 4}) {
+    const Architecture a = with_summaries(kv_heads, 17);
+    const at::Tensor plain = gradients(a, plain_primitives(), at::kDouble, false, 2);
+    EXPECT_LT(((gradients(a, fused(), at::kDouble, false, 2) - plain).norm() / plain.norm()).item<double>(), 1e-12);
+    // Without the projections it is another model.
+    Architecture full = a;
+    full.linformer_length = 0;
+    EXPECT_NE(gradients(full, plain_primitives(), at::kDouble, false, 2).numel(), plain.numel());
+  }
+}
+
+TEST(LinformerModel, PaddingGoesIntoNoSummary) {
+  const Architecture a = with_summaries(2, 16);
+  const auto loss_of = [&](const Primitives& primitives, bool padded, int64_t token_behind) {
+    Weights weights(parameter_table(a), at::kDouble);
+    weights.initialize(7);
+    Microbatch batch = random_batch(a, 2, 16, 1);
+    batch.labels_BT.narrow(1, 10, 6).fill_(-100);
+    batch.tokens_BT.narrow(1, 10, 6).fill_(token_behind);
+    if (padded) batch.packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = {10, 10}});
+    return Transformer(a, weights, primitives, {}).forward(batch).item<double>();
+  };
+  EXPECT_EQ(loss_of(fused(), true, 1), loss_of(fused(), true, 2));
+  EXPECT_NEAR(loss_of(fused(), true, 1), loss_of(plain_primitives(), true, 2), 1e-12);
+  EXPECT_GT(std::abs(loss_of(fused(), false, 1) - loss_of(fused(), false, 2)), 1e-6) << "the control";
+}
+
+TEST(LinformerModel, RecomputationChangesNoBit) {
+  const Architecture a = with_summaries(2, 16);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    EXPECT_TRUE(gradients(a, fused(), dtype, true, 2).equal(gradients(a, fused(), dtype, false, 2)));
+  }
+}
+
+TEST(LinformerModel, ProjectionsStartFromTheirGlobalIndices) {
+  const Architecture a = with_summaries(2, 400);
+  Weights weights(parameter_table(a), at::kDouble);
+  weights.initialize(7);
+  const at::Tensor e = weights["model.layers.0.self_attn.linformer_k"].value.detach();
+  EXPECT_EQ(e.sizes(), at::IntArrayRef({400, 5}));
+  EXPECT_NEAR(e.square().mean().item<double>(), 1.0 / 5, 0.02);  // 2000 draws: 0.0063 is one deviation
+  EXPECT_FALSE(e.equal(weights["model.layers.0.self_attn.linformer_v"].value.detach()));
+  EXPECT_FALSE(e.equal(weights["model.layers.1.self_attn.linformer_k"].value.detach()));
+}
+
+}  // namespace
+}  // namespace orthant

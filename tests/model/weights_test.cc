@@ -1,0 +1,97 @@
+// Weights of which only a part is held: the same values as in the whole, wherever they are cut, in groups side by side.
+#include "model/weights.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "model/optimizer.h"
+#include "tests/support/tiny_model.h"
+
+namespace orthant {
+namespace {
+
+using Held = std::vector<std::pair<int64_t, int64_t>>;
+
+// The tiny model's table with parts of some matrices; those are group 1.
+std::vector<ParameterInfo> parts(const std::function<Held(const ParameterInfo&)>& held) {
+  auto table = parameter_table(tiny_architecture());
+  for (ParameterInfo& parameter : table) {
+    parameter.held = held(parameter);
+    parameter.group = parameter.held.empty() ? 0 : 1;
+  }
+  return table;
+}
+
+// Rows of what is as wide as the model, columns of what comes back to it, odd ones; gains whole.
+Held some(const ParameterInfo& parameter) {
+  if (parameter.shape.size() < 2) return {};
+  const int64_t rows = parameter.shape[0], columns = parameter.shape[1];
+  if (parameter.name.find("o_proj") != std::string::npos) return {{0, rows}, {3, columns - 4}};
+  if (parameter.name.find("down_proj") != std::string::npos) return {{1, rows - 2}, {5, columns}};
+  return {{1, rows - 1}, {0, columns}};
+}
+
+TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
+  for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    Weights whole(parameter_table(tiny_architecture()), dtype), part(parts(some), dtype);
+    whole.initialize(7);
+    part.initialize(7);
+    for (size_t p = 0; p < part.parameters().size(); ++p) {
+      const ParameterInfo& info = part.parameters()[p];
+      EXPECT_TRUE(part.master(p).equal(held_part(info, whole.master(p)))) << info.name;
+      if (!info.held.empty()) {
+        EXPECT_LT(part.master(p).numel(), whole.master(p).numel());
+        EXPECT_FALSE(part.master(p).equal(whole.master(p).slice(0, 0, part.master(p).size(0)).slice(1, 0, part.master(p).size(1))));
+      }
+    }
+  }
+}
+
+TEST(PartsOfWeights, AreUsedTogetherWhereTheyAreFused) {
+  Weights part(parts(some), at::kDouble);
+  part.initialize(7);
+  const at::Tensor qkv = part["model.layers.0.self_attn.qkv_proj"].value.detach();
+  const int64_t q = part.master(2).size(0), k = part.master(3).size(0), v = part.master(4).size(0);
+  EXPECT_EQ(part.parameters()[2].name, "model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(qkv.size(0), q + k + v);
+  EXPECT_TRUE(qkv.narrow(0, q, k).equal(part.master(3)));
+}
+
+TEST(PartsOfWeights, OfOneGroupStandSideBySide) {
+  const auto table = parts(some);
+  const FlatLayout flat = flat_layout(table);
+  ASSERT_EQ(flat.groups.size(), 2u);
+  EXPECT_EQ(flat.groups[0].first, 0);
+  EXPECT_EQ(flat.groups[1].second, flat.elements);
+  EXPECT_LE(flat.groups[0].second, flat.groups[1].first);
+  std::vector<int> used(static_cast<size_t>(flat.elements));
+  for (size_t w = 0; w < flat.weights.size(); ++w) {
+    const auto [offset, size] = flat.weights[w];
+    const auto& [begin, end] = flat.groups[static_cast<size_t>(table[flat.members[w].first].group)];
+    EXPECT_TRUE(begin <= offset && offset + size <= end);
+    EXPECT_EQ(offset % kFlatAlignElements, 0);
+    for (int64_t i = offset; i < offset + size; ++i) ++used[static_cast<size_t>(i)];
+  }
+  EXPECT_EQ(*std::max_element(used.begin(), used.end()), 1) << "two weights in one place";
+}
+
+TEST(PartsOfWeights, SquaresOfTheGroupsAddUpToTheNorm) {
+  Weights part(parts(some), at::kDouble);
+  part.gradients().copy_(at::arange(part.flat().elements, at::kDouble).sin());
+  for (size_t group : {0, 1}) {
+    const auto [begin, end] = part.flat().groups[group];
+    const double want = part.gradients().slice(0, begin, end).square().sum().item<double>();
+    EXPECT_NEAR(gradient_squares(part, group), want, 1e-12 * want);
+  }
+  EXPECT_DOUBLE_EQ(gradient_norm(part), std::sqrt(gradient_squares(part, 0) + gradient_squares(part, 1)));
+}
+
+TEST(PartsOfWeights, AFusedWeightInTwoGroupsIsOurOwnMistake) {
+  auto table = parameter_table(tiny_architecture());
+  table[3].group = 1;
+  EXPECT_THROW(flat_layout(table), LogicError);
+}
+
+}  // namespace
+}  // namespace orthant
