@@ -18,16 +18,7 @@ namespace {
 
 const Axes kRing = {"ring"};
 
-/// Seconds of one step on the slowest rank, counted from a barrier.
-double time_step(Comm& comm, const std::function<void()>& step) {
-  comm.barrier(kRing).wait();
-  const double start = now_s();
-  step();
-  const auto all = gather(comm, now_s() - start);
-  return *std::max_element(all.begin(), all.end());
-}
-
-/// The median of some such steps, after some that warm up.
+/// The median of some steps, after some that warm up.
 double typical_s(Comm& comm, const std::function<void()>& step) {
   constexpr int kWarm = 5, kCounted = 11;
   for (int i = 0; i < kWarm; ++i) step();

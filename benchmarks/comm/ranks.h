@@ -62,32 +62,50 @@ inline double quantile(std::vector<double>& values, double share) {
   return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
+inline Axes all_axes(const Comm& comm) {
+  Axes names;
+  for (const Axis& axis : comm.mesh().axes) names.push_back(axis.name);
+  return names;
+}
+
 /// The number that rank 0 says, on all ranks.
 inline int64_t agree(Comm& comm, int64_t number) {
   const at::Tensor said = at::tensor({number}, at::kLong);
-  comm.broadcast(said, {"ring"}).wait();
+  comm.broadcast(said, all_axes(comm)).wait();
   return said.item<int64_t>();
 }
 
 /// The numbers of all ranks, by rank.
 inline std::vector<double> gather(Comm& comm, double number) {
   const at::Tensor own = at::tensor({number}, at::kDouble);
-  const at::Tensor all = own.repeat({comm.group_size({"ring"})});
-  comm.all_gather(all, own, {"ring"}).wait();
+  const at::Tensor all = own.repeat({comm.mesh().size()});
+  comm.all_gather(all, own, all_axes(comm)).wait();
   return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
 }
 
-/// Starts this program again as `ranks` processes of one thread, which call `measure` with a mesh of the one axis "ring";
-/// under another launcher, its ranks do. Returns the exit code.
+/// Seconds of one step on the slowest rank, counted from a barrier.
+inline double time_step(Comm& comm, const std::function<void()>& step) {
+  comm.barrier(all_axes(comm)).wait();
+  const double start = now_s();
+  step();
+  const auto all = gather(comm, now_s() - start);
+  return *std::max_element(all.begin(), all.end());
+}
+
+inline Mesh one_ring(const Launch& launch) { return Mesh({{"ring", launch.world_size}}); }
+
+/// Starts this program again as `ranks` processes of one thread, which call `measure` with that mesh of them; under
+/// another launcher, its ranks do. Returns the exit code.
 inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string& transport,
-                            const std::function<void(Comm&)>& measure) try {
+                            const std::function<void(Comm&)>& measure,
+                            const std::function<Mesh(const Launch&)>& mesh = one_ring) try {
   die_with_parent();
   const auto launch = detect_launch(process_environment, parent_key());
   if (!launch) {
     return run_local_ranks({argv, argv + argc}, ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});
   }
   const Rendezvous rendezvous = connect(*launch);
-  Comm comm(Mesh({{"ring", launch->world_size}}), launch->rank, rendezvous, {.transport = transport});
+  Comm comm(mesh(*launch), launch->rank, rendezvous, {.transport = transport});
   measure(comm);
   return 0;
 } catch (const std::exception& error) {

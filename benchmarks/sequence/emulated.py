@@ -1,0 +1,70 @@
+"""What overlap.py and choices.py share: sequence_attention on emulated hosts, in turns, and medians of what it says."""
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+HOSTS = os.path.join(ROOT, "benchmarks", "hosts", "hosts.py")
+UNITS = {"k": 1e-6, "m": 1e-3, "g": 1}
+
+
+def gbit(rate):
+    return float(rate[:-4]) * UNITS[rate[-4]]
+
+
+def machine():
+    with open("/proc/cpuinfo") as stream:
+        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
+    return f"{cpu}, {len(os.sched_getaffinity(0))} cores"
+
+
+def add_arguments(parser):
+    parser.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
+    parser.add_argument("--json", help="a file for all results")
+    parser.add_argument("--quick", action="store_true", help="does it work? few and small cases")
+
+
+def shape_flags(a):
+    return ["--heads", str(a.heads), "--key-heads", str(a.key_heads), "--head-dim", str(a.head_dim)]
+
+
+def measure(a, hosts, ranks_per_host, rate, flags):
+    """The lines of JSON that sequence_attention prints on such hosts; ends the program where there can be none."""
+    program = os.path.join(a.build, "benchmarks", "sequence_attention")
+    if not os.path.exists(program):
+        sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder with --build")
+    command = [sys.executable, HOSTS, "--hosts", str(hosts), "--ranks-per-host", str(ranks_per_host), "--rate", rate, "--",
+               program, *flags]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        sys.stderr.write(f"{' '.join(command)}\n{done.stderr[-3000:]}")
+        sys.exit(done.returncode)  # 77: no emulated hosts here, and it has said why
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def take_turns(a, cases, repeats):
+    """cases: name -> arguments of measure(). All of them in their turn, so often; (name, tokens, cut) -> median line."""
+    found = {}
+    for turn in range(repeats):
+        for name, case in cases.items():
+            print(f"  turn {turn + 1} of {repeats}: {name}", file=sys.stderr)
+            for line in measure(a, *case):
+                found.setdefault((name, line["tokens"], line["cut"]), []).append(line)
+    if a.json:
+        with open(a.json, "w") as stream:
+            json.dump({"machine": machine(), "results": [{"case": str(key[0]), **line} for key, lines in found.items()
+                                                         for line in lines]}, stream, indent=1)
+    return {key: {field: statistics.median(line[field] for line in lines) if isinstance(value, (int, float)) else value
+                  for field, value in lines[0].items()} for key, lines in found.items()}
+
+
+def print_row(cells):
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def print_head(cells):
+    print_row(cells)
+    print("|" + "---|" * len(cells), flush=True)

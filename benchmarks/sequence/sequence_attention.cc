@@ -1,0 +1,246 @@
+// The attention of one layer over sequences that ranks share, forward and backward: what it takes as it is, and, for a ring,
+// what its blocks take without messages and its messages without blocks. Prints a line of JSON for each number of tokens
+// and cut; benchmarks/sequence/overlap.py and choices.py run it on emulated hosts and make tables of it.
+//
+//   sequence_attention --ranks 2 --cuts 1x2,2x1 --tokens 512,2048 --heads 8 --key-heads 2 --head-dim 64 --turns 5
+//
+// A cut is ulysses x ring. Ulysses is innermost, so its groups are the ranks of a host where there are as many, and rings
+// go through all hosts (zigzag). tokens: of a rank, one sequence, float32. What is measured takes turns, each from a
+// barrier to the end of the slowest rank; a figure is the median. Link rates are those of 4 MiB that each rank sends to
+// the next one on its host, and on the next host, all ranks at once.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include <optional>
+
+#include "benchmarks/comm/ranks.h"
+#include "parallel/sequence/ring.h"
+#include "parallel/sequence/ring_attention/run.h"
+#include "parallel/sequence/ulysses/run.h"
+
+namespace orthant {
+namespace {
+
+const Axes kInner = {"inner"}, kOuter = {"outer"}, kBoth = {"inner", "outer"};
+
+struct Case {
+  int ulysses = 1, ring = 1;
+  int64_t tokens = 0;  // of a rank
+  AttentionShape shape;
+
+  int64_t length() const { return tokens * ulysses * ring; }
+  SequencePlacement placement() const { return ring > 1 ? SequencePlacement::zigzag : SequencePlacement::contiguous; }
+};
+
+at::Tensor values(at::IntArrayRef sizes, int64_t seed) {
+  at::Tensor made = at::empty(sizes, at::kFloat);
+  auto* out = made.mutable_data_ptr<float>();
+  auto state = static_cast<uint64_t>(seed);
+  for (int64_t i = 0; i < made.numel(); ++i) {
+    state = state * 6364136223846793005U + 1442695040888963407U;
+    out[i] = static_cast<float>(state >> 40U) * 0x1p-23F - 1;
+  }
+  return made;
+}
+
+/// What a rank holds of q, k, v, and of the output's gradient, as the model's layers leave it: a token's heads in a row.
+struct Inputs {
+  Inputs(const Case& c, int rank)
+      : q(of(c, c.shape.heads, 4 * rank)), k(of(c, c.shape.kv_heads, 4 * rank + 1)),
+        v(of(c, c.shape.kv_heads, 4 * rank + 2)), dout(of(c, c.shape.heads, 4 * rank + 3)) {}
+  static at::Tensor of(const Case& c, int64_t heads, int64_t seed) {
+    return values({1, c.tokens, heads, c.shape.head_dim}, seed).transpose(1, 2);
+  }
+  at::Tensor q, k, v, dout;
+};
+
+/// Ulysses over the ranks of a host or all, a ring over the rest, as the mesh has them.
+std::pair<Axes, Axes> axes_of(const Case& c, const Comm& comm) {
+  const Axes none;
+  for (const auto& [ulysses, ring] : {std::pair{none, kBoth}, {kInner, kOuter}, {kBoth, none}}) {
+    if (comm.mesh().group_size(ulysses) == c.ulysses && comm.mesh().group_size(ring) == c.ring) return {ulysses, ring};
+  }
+  throw ConfigError(fmt::format("{}x{}: ulysses takes no rank, the {} of a host, or all {}", c.ulysses, c.ring,
+                                comm.group_size(kInner), comm.mesh().size()));
+}
+
+AttentionCore core_of(const Case& c, Comm& comm) {
+  const auto [ulysses_axes, ring] = axes_of(c, comm);
+  AttentionCore core = c.ring > 1 ? ring_attention(comm, ring, {.placement = c.placement()}) : local_attention();
+  if (c.ulysses == 1) return core;
+  return ulysses(comm, ulysses_axes, {c.placement(), c.ring, c.ring > 1 ? comm.position(ring) : 0}, std::move(core));
+}
+
+/// The blocks of ring attention, all of them here; and its messages, with nothing to do between them.
+class Alone {
+ public:
+  Alone(const Case& c, Comm& comm, const Microbatch& batch, const Inputs& own)
+      : own_(own), comm_(comm), ring_(double_ring(c.ring, comm.position(kBoth), c.ring).inner),
+        scale_(1 / std::sqrt(static_cast<double>(c.shape.head_dim))) {
+    const Visibility seen = visibility(batch, c.shape.rule, ring_places(c.placement(), c.length(), c.ring, ring_.index));
+    for (int member = 0; member < c.ring; ++member) {
+      const Inputs theirs(c, member);
+      blocks_.push_back(at::stack({theirs.k, theirs.v}));
+      tiles_.push_back(attention_tiles(seen, ring_places(c.placement(), c.length(), c.ring, member)));
+    }
+    share_ = at::zeros(blocks_[0].sizes(), at::kFloat);
+  }
+
+  Attended forward() const {
+    Attended all;
+    for (int step = 0; step < ring_.size(); ++step) {
+      const auto member = static_cast<size_t>(ring_.source(step));
+      const Attended part = attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1], tiles_[member], scale_);
+      if (step == 0) all = part;
+      else merge_attended(all, part);
+    }
+    return all;
+  }
+  at::Tensor backward(const at::Tensor& out, const at::Tensor& lse) const {
+    const at::Tensor dq = at::zeros(own_.q.sizes(), at::kFloat);
+    at::Tensor sum;
+    for (int step = 0; step < ring_.size(); ++step) {
+      const auto member = static_cast<size_t>(ring_.source(step));
+      const AttentionGradients part = attend_backward(AttentionKernel::flash, own_.dout, own_.q, blocks_[member][0],
+                                                      blocks_[member][1], out, lse, tiles_[member], scale_);
+      dq.add_(part.dq_BHTD);
+      const at::Tensor share = at::stack({part.dk_BKSD, part.dv_BKSD});
+      if (step == 0) sum = share;
+      else sum.add_(share);
+    }
+    return dq;
+  }
+  void forward_messages() const {
+    visit_blocks({comm_, kBoth, 0}, ring_, blocks_[0], [&](int) { return at::empty_like(blocks_[0]); },
+                 [](int, const at::Tensor&) {});
+  }
+  void backward_messages() const {
+    int step = 0;
+    const auto buffer = [&](int) { return at::empty(blocks_[0].sizes(), at::kFloat); };
+    sum_over_blocks({comm_, kBoth, 0}, ring_, blocks_[0], buffer, buffer,
+                    [&](int, const at::Tensor&) { return step++ == 1 ? share_ : at::Tensor(); });
+  }
+  /// Of the scores that this rank computes, forward: two products. Backward has five.
+  double forward_flops(const AttentionShape& shape) const {
+    double scores = 0;
+    for (const auto& tiles : tiles_) {
+      for (const AttentionTile& tile : tiles) scores += static_cast<double>(tile.scores());
+    }
+    return 4 * scores * static_cast<double>(shape.heads * shape.head_dim);
+  }
+
+ private:
+  const Inputs& own_;
+  Comm& comm_;
+  const Ring ring_;
+  const double scale_;
+  std::vector<at::Tensor> blocks_;
+  std::vector<std::vector<AttentionTile>> tiles_;
+  at::Tensor share_;
+};
+
+/// Bits a second that every rank sends along the axis while all do; 0 where there is nobody.
+double link_rate(Comm& comm, const Axes& axis) {
+  if (comm.group_size(axis) == 1) return 0;
+  constexpr int64_t kBytes = 4 << 20;
+  const at::Tensor out = at::zeros({kBytes / 4}, at::kFloat), in = at::zeros({kBytes / 4}, at::kFloat);
+  std::vector<double> times_s;
+  for (int i = 0; i < 4; ++i) times_s.push_back(time_step(comm, [&] { comm.shift(out, in, axis).wait(); }));
+  times_s.erase(times_s.begin());
+  return 8 * kBytes / quantile(times_s, 0.5);
+}
+
+struct Measure {
+  std::string name;
+  std::function<void()> step;
+  std::vector<double> times_s = {};
+};
+
+/// Each in its turn; the first turn warms up.
+void take_turns(Comm& comm, std::vector<Measure>& measures, int turns) {
+  for (int turn = -1; turn < turns; ++turn) {
+    for (Measure& m : measures) {
+      const double seconds = time_step(comm, m.step);
+      if (turn >= 0) m.times_s.push_back(seconds);
+    }
+  }
+}
+
+void measure_case(const Case& c, Comm& comm, int turns, const std::string& links) {
+  const Inputs own(c, comm.rank());
+  Microbatch batch;
+  batch.sequence_length = c.length();
+  const AttentionCore core = core_of(c, comm);
+  std::vector<at::Tensor> kept;
+  AttentionGradients gradients;
+  std::vector<Measure> measures = {
+      {"forward", [&] { kept = core.forward(own.q, own.k, own.v, batch, c.shape); }},
+      {"backward", [&] { gradients = core.backward(own.dout, kept, batch, c.shape); }}};
+  std::string flops;
+  std::optional<Alone> alone;
+  Attended attended;
+  at::Tensor dq;
+  if (c.ulysses == 1 && c.ring > 1) {
+    alone.emplace(c, comm, batch, own);
+    measures.push_back({"forward_compute", [&] { attended = alone->forward(); }});
+    measures.push_back({"backward_compute", [&] { dq = alone->backward(kept[0], kept[4]); }});
+    measures.push_back({"forward_transfer", [&] { alone->forward_messages(); }});
+    measures.push_back({"backward_transfer", [&] { alone->backward_messages(); }});
+    flops = fmt::format(R"(, "forward_flops": {:.6g})", alone->forward_flops(c.shape));
+  }
+  const int64_t before = comm.total_traffic().bytes;
+  measures[0].step(), measures[1].step();
+  const int64_t sent = comm.total_traffic().bytes - before;
+  take_turns(comm, measures, turns);
+  if (alone) {  // the same work: to the last bit
+    ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && at::equal(dq, gradients.dq_BHTD), c.ring, c.tokens);
+    const int64_t start = comm.total_traffic().bytes;
+    alone->forward_messages(), alone->backward_messages();
+    ORTHANT_CHECK(comm.total_traffic().bytes - start == sent, sent);
+  }
+  if (comm.rank() != 0) return;
+  std::string times;
+  for (Measure& m : measures) times += fmt::format(R"(, "{}_ms": {:.4f})", m.name, 1e3 * quantile(m.times_s, 0.5));
+  fmt::print(R"({{"cut": "{}x{}", "tokens": {}, "sent_bytes": {}{}{}{}}})"
+             "\n",
+             c.ulysses, c.ring, c.tokens, sent, links, flops, times);
+  std::fflush(stdout);
+}
+
+void measure(const Settings& settings, Comm& comm) {
+  const double inner = link_rate(comm, kInner), outer = link_rate(comm, kOuter);
+  const std::string links = fmt::format(R"(, "inner_gbit": {:.4g}, "outer_gbit": {:.4g})", 1e-9 * inner, 1e-9 * outer);
+  for (const int64_t tokens : settings.integers("tokens")) {
+    for (const auto& cut : split(settings.text("cuts"), ',')) {
+      Case c{.tokens = tokens, .shape = {.heads = settings.integers("heads")[0], .kv_heads = settings.integers("key-heads")[0],
+                                         .head_dim = settings.integers("head-dim")[0]}};
+      const auto parts = split(cut, 'x');
+      if (parts.size() != 2) throw ConfigError("--cuts " + cut + ": ulysses x ring, like 2x1");
+      c.ulysses = std::stoi(parts[0]);
+      c.ring = std::stoi(parts[1]);
+      measure_case(c, comm, static_cast<int>(settings.number("turns")), links);
+    }
+  }
+}
+
+int run(int argc, char** argv) try {
+  const Settings settings(argc, argv, {{"ranks", "2"}, {"transport", "auto"}, {"cuts", "1x2"}, {"tokens", "512"},
+                                       {"heads", "8"}, {"key-heads", "2"}, {"head-dim", "64"}, {"turns", "5"}});
+  return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
+                          [&](Comm& comm) { measure(settings, comm); },
+                          [](const Launch& launch) {
+                            const int hosts = launch.world_size / launch.local_size;
+                            return Mesh({{"inner", launch.local_size}, {"outer", hosts}});
+                          });
+} catch (const std::exception& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  return 2;
+}
+
+}  // namespace
+}  // namespace orthant
+
+int main(int argc, char** argv) { return orthant::run(argc, argv); }
