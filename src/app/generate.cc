@@ -36,6 +36,11 @@ at::ScalarType working_dtype(Dtype stored) {
 int generate(const GenerateArguments& arguments) {
   const std::string directory = model_directory(arguments.directory);
   const HfConfig config = read_hf_config(directory);
+  if (!config.is_causal) {
+    throw ConfigError(fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked tokens "
+                                  "from both sides and cannot go on with a text; name a model trained with \"causal\"",
+                                  directory));
+  }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.vocab_size) {
     throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),

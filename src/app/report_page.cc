@@ -54,7 +54,9 @@ std::string tiles(const ReportData& data) {
               fmt::format("{} at step {}", show(steps.front().loss, 3), steps.front().step));
   if (const auto* best = best_validation(data.metrics)) {
     out += tile("Best validation", show(best->validation_loss, 3),
-                fmt::format("{} bits/byte, step {}", show(best->bits_per_byte, 3), best->step));
+                std::isnan(best->bits_per_byte)
+                    ? fmt::format("step {}", best->step)
+                    : fmt::format("{} bits/byte, step {}", show(best->bits_per_byte, 3), best->step));
   }
   out +=
       tile("Speed", std::isfinite(tokens_per_second) ? human_count(tokens_per_second) + " <small>tok/s</small>" : "-",
@@ -150,7 +152,7 @@ std::string validation_section(const Metrics& metrics) {
 
 std::string sample_section(const std::string& text) {
   return card(
-      "sample", "Sample", "A line of held-out text, and how the trained model went on.",
+      "sample", "Sample", "Held-out text, and what the trained model made of it.",
       text.empty() ? missing("The folder has no sample.txt.") : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
 }
 

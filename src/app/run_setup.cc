@@ -49,6 +49,8 @@ void take_sizes_from(Config& config, const std::string& directory) {
   take("num_key_value_heads", m.num_key_value_heads, from.num_key_value_heads);
   take("head_dim", m.head_dim, from.head_dim, m.head_dim == 0);
   take("vocab_size", m.vocab_size, from.vocab_size, m.vocab_size == 0);
+  // What was trained to fill in goes on so; a causal model may become either.
+  if (!from.is_causal) take("objective", m.objective, std::string("masked"));
   take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
   take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);
   take("rope_theta", m.rope_theta, from.rope_theta);

@@ -219,6 +219,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.rms_norm_eps = fields.positive("rms_norm_eps", config.rms_norm_eps);
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
+  config.is_causal = fields.boolean("is_causal", true);
   read_all_rope(fields, config, source);
   read_token_ids(fields, config);
   config.torch_dtype = read_dtype(fields);

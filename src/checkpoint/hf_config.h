@@ -33,6 +33,7 @@ struct HfConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
+  bool is_causal = true;  // false: attention to both sides, trained on masked tokens (transformers 5 reads it so too)
   Dtype torch_dtype = Dtype::f32;  // of the weights as stored: f32, f16, bf16 or f64
   std::string other_keys = "{}";   // a JSON object of keys we do not interpret, kept for the way back
   bool operator==(const HfConfig&) const = default;

@@ -50,7 +50,8 @@ std::string config_json(const HfConfig& config) {
   ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
   const bool scaled = type != "none";
   Json object = {
-      {"architectures", {"LlamaForCausalLM"}},
+      // No loader has the second name, and so none takes a model of masked tokens for one that goes on with a text.
+      {"architectures", {config.is_causal ? "LlamaForCausalLM" : "LlamaForMaskedLM"}},
       {"model_type", "llama"},
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},
@@ -71,6 +72,7 @@ std::string config_json(const HfConfig& config) {
       {"rope_scaling", scaled ? rope_scaling(config) : Json(nullptr)},
       {"torch_dtype", torch_dtype_name(config.torch_dtype)},
   };
+  if (!config.is_causal) object["is_causal"] = false;
   // transformers 5 keeps theta and scaling in one dictionary; equal ones satisfy both readers.
   object["rope_parameters"] = scaled ? rope_scaling(config) : Json{{"rope_type", "default"}};
   object["rope_parameters"]["rope_theta"] = config.rope_theta;

@@ -48,6 +48,7 @@ struct ModelConfig {
   double initializer_range = 0.02;
   double dropout = 0.0;
   std::string objective = "causal";
+  double masked_share = 0.15;
   int64_t sliding_window = 0;
 };
 

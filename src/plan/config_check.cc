@@ -144,8 +144,12 @@ void check_degrees(const Config& config) {
 }
 
 // A setting that would change nothing is a mistake about what runs.
-void check_degree_settings(const Config& config) {
+void check_idle_settings(const Config& config) {
   const Config defaults;
+  require(config, "model.masked_share",
+          config.model.objective == "masked" || config.model.masked_share == defaults.model.masked_share,
+          fmt::format("it changes nothing with {}", config.locate("model.objective")),
+          value_text(*find_key("model.masked_share"), defaults));
   for (const auto& [key, degree_key] : kDegreeSettings) {
     if (degree(config, degree_key) != 1) continue;
     const std::string legal = value_text(*find_key(key), defaults);
@@ -158,8 +162,6 @@ void refuse_unbuilt(const Config& config) {
   const auto& parallelism = config.parallelism;
   require(config, "model.architecture", config.model.architecture == "llama",
           "this version of Orthant trains LLaMA models only", "\"llama\"");
-  require(config, "model.objective", config.model.objective == "causal",
-          "this version of Orthant trains causal language models only", "\"causal\"");
   require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
           "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
   constexpr std::string_view kDataOnly = "this version of Orthant runs data and sequence parallelism only";
@@ -235,7 +237,7 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_device(config, abilities);
   check_degrees(config);
   refuse_unbuilt(config);
-  check_degree_settings(config);
+  check_idle_settings(config);
   check_data(config);
   check_heads(config);
   check_batch(config);

@@ -12,6 +12,7 @@ Legal any() { return {}; }
 Legal at_least(double least) { return {.least = least}; }
 Legal above(double least) { return {.least = least, .above_least = true}; }
 Legal between(double least, double most) { return {.least = least, .most = most}; }
+Legal above_to(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
 Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
 Legal degree() { return {.least = 1, .or_minus_one = true}; }
 Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
@@ -72,6 +73,8 @@ const Key kTable[] = {
   KEY(model, initializer_range, above(0), "", "standard deviation of the first weights"),
   KEY(model, dropout, from_to_below(0, 1), "", "share of activations zeroed in training"),
   KEY(model, objective, one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
+  KEY(model, masked_share, above_to(0, 1), "",
+      "share of the tokens that objective = \"masked\" hides or changes, and asks for"),
   KEY(model, sliding_window, at_least(0), "tokens", "a token sees so many up to its own; 0 = all"),
 
   KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory"),

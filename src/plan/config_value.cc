@@ -92,7 +92,7 @@ std::string range_text(const Legal& legal) {
   } else if (legal.below_most) {
     text = "at least " + number_text(legal.least) + " and below " + number_text(legal.most);
   } else {
-    text = number_text(legal.least) + " to " + number_text(legal.most);
+    text = (legal.above_least ? "above " : "") + number_text(legal.least) + " to " + number_text(legal.most);
   }
   return legal.or_minus_one ? text + ", or -1" : text;
 }

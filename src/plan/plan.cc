@@ -258,20 +258,22 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   a.num_attention_heads = m.num_attention_heads;
   a.num_key_value_heads = m.num_key_value_heads;
   a.head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_attention_heads;
-  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : vocab_size;
+  a.causal = m.objective == "causal";
+  const int64_t least_vocab_size = a.causal ? vocab_size : mask_token(vocab_size) + 1;
+  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : least_vocab_size;
   a.max_position_embeddings = m.max_position_embeddings;
   a.rms_norm_eps = m.rms_norm_eps;
   a.rope_theta = m.rope_theta;
   a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
                     m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
   a.tie_word_embeddings = m.tie_word_embeddings;
-  a.causal = m.objective == "causal";
   a.sliding_window = m.sliding_window;
   a.dropout = m.dropout;
   a.initializer_range = m.initializer_range;
-  if (a.vocab_size < vocab_size) {
-    throw ConfigError(fmt::format("{} is smaller than the tokenizer's vocabulary of {}; set it to 0 or to at least {}",
-                                  config.locate("model.vocab_size"), vocab_size, vocab_size));
+  if (a.vocab_size < least_vocab_size) {
+    throw ConfigError(fmt::format("{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
+                                  config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token",
+                                  least_vocab_size));
   }
   if (config.training.seq_len > a.max_position_embeddings) {
     throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",

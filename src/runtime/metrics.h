@@ -31,7 +31,7 @@ struct StepMetrics {
 struct ValidationMetrics {
   int64_t step = 0;
   double validation_loss = 0;  // nats a token
-  double bits_per_byte = 0;    // validation_loss in bits, over the bytes of the text
+  double bits_per_byte = 0;    // validation_loss in bits, over the bytes of the text; not known where tokens are masked
 };
 
 /// All of a metrics.jsonl, in order.

@@ -162,8 +162,10 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
 }
 
 std::string validation_line(const ValidationMetrics& m, int64_t total_steps, const TerminalStyle& style) {
-  return step_of("valid", m.step, total_steps) + field("loss ", fit(m.validation_loss, 6, 4), 6, kGreen, style) +
-         field("bits/byte ", fit(m.bits_per_byte, 5, 3), 5, kGreen, style);
+  const std::string loss =
+      step_of("valid", m.step, total_steps) + field("loss ", fit(m.validation_loss, 6, 4), 6, kGreen, style);
+  if (std::isnan(m.bits_per_byte)) return loss;
+  return loss + field("bits/byte ", fit(m.bits_per_byte, 5, 3), 5, kGreen, style);
 }
 
 }  // namespace orthant

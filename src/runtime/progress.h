@@ -40,7 +40,8 @@ double median(std::span<const double> values);
 /// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);
 
-/// "valid  120/1000  loss 2.5511  bits/byte 1.842", its columns under those of step_line.
+/// "valid  120/1000  loss 2.5511  bits/byte 1.842", its columns under those of step_line; bits/byte only
+/// where they are known.
 std::string validation_line(const ValidationMetrics& metrics, int64_t total_steps, const TerminalStyle& style);
 
 /// What a run is about to do. Empty strings and zeros are left out of the box.

@@ -154,7 +154,7 @@ std::string summary(const Summary& s, const TerminalStyle& style) {
     if (!command->empty()) out += fmt::format("\n{}\n  {}\n", dim(label, style), bold(*command, style));
   }
   if (const std::string sample = visible_text(s.sample_text); !trim(sample).empty()) {
-    out += fmt::format("\n{}\n", dim("A sample: a line of held-out text, and how the model went on", style));
+    out += fmt::format("\n{}\n", dim("A sample: held-out text, and what the model made of it", style));
     for (const auto& line : split(trim(sample), '\n')) out += line.empty() ? "\n" : "  " + line + "\n";
   }
   return out;

@@ -1,8 +1,55 @@
 #include "runtime/sample.h"
 
+#include "base/labels.h"
+#include "base/text.h"
+#include "runtime/session.h"
+
+#include <ATen/ATen.h>
+
 #include <algorithm>
 
 namespace orthant {
+namespace {
+
+// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The first data rank's ranks work
+// it out, each where its tokens are, and all are told.
+std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const Batch& batch, int64_t ids, Comm& comm) {
+  at::NoGradGuard no_grad;
+  const std::vector<int64_t> places = plan.places(comm.rank());
+  at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
+  if (comm.mesh().coord(comm.rank(), "data") == 0) {
+    const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
+    at::Tensor x_BTC = model.embed(microbatch);
+    for (int layer = 0; layer < plan.architecture.num_hidden_layers; ++layer) x_BTC = model.block(layer, x_BTC, microbatch);
+    for (size_t i = 0; i < places.size(); ++i) {
+      if (batch.labels[static_cast<size_t>(places[i])] == kIgnoredLabel) continue;
+      const at::Tensor logits_V = model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
+      found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
+    }
+  }
+  comm.all_reduce(found, plan.gradient_axes).wait();
+  const double* tokens = found.const_data_ptr<double>();
+  return {tokens, tokens + batch.seq_len};
+}
+
+// What a token adds to the text of those before it, on one line.
+std::string word_after(const std::vector<int32_t>& before, int64_t token, const Tokenizer& tokenizer) {
+  std::vector<int32_t> tokens = before;
+  tokens.push_back(static_cast<int32_t>(token));
+  std::string word = tokenizer.decode(tokens).substr(tokenizer.decode(before).size());
+  std::ranges::replace(word, '\n', ' ');
+  return word;
+}
+
+// "[word]", its spaces outside.
+std::string in_brackets(const std::string& word) {
+  const auto inner = trim(word);
+  if (inner.empty()) return "[" + word + "]";
+  const auto at = word.find(inner);
+  return fmt::format("{}[{}]{}", word.substr(0, at), inner, word.substr(at + inner.size()));
+}
+
+}  // namespace
 
 GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
                             int64_t max_new_tokens, const Sampling& sampling) {
@@ -26,6 +73,32 @@ std::string sample_text(const Transformer& model, const Plan& plan, const Traini
                                  {.temperature = 0.7, .top_p = 0.9,
                                   .seed = static_cast<uint64_t>(plan.config.training.seed)})
                        .text;
+}
+
+std::string filled_text(const Transformer& model, const Plan& plan, const TrainingData& data, Comm& comm) {
+  constexpr size_t kShownBytes = 80;  // about a line
+  const Tokenizer& tokenizer = *data.tokenizer;
+  Batch batch = (data.held_out ? *data.held_out : data.train).batch(0, 1);
+  std::vector<int64_t> text = batch.tokens;
+  text.resize(static_cast<size_t>(batch.lengths.empty() ? batch.seq_len : batch.lengths.front()));
+  const auto is_hidden = [&](size_t place) { return batch.labels[place] != kIgnoredLabel; };
+  for (size_t place = 0; place < text.size(); ++place) {
+    if (!is_hidden(place)) continue;
+    text[place] = batch.labels[place];
+    batch.tokens[place] = mask_token(tokenizer.vocab_size());
+  }
+  const std::vector<int64_t> guesses = likeliest(model, plan, batch, tokenizer.vocab_size(), comm);
+
+  std::string masked, filled, whole;
+  std::vector<int32_t> before;
+  for (size_t place = 0; place < text.size() && whole.size() < kShownBytes; ++place) {
+    const std::string word = word_after(before, text[place], tokenizer);
+    masked += is_hidden(place) ? word.substr(0, word.starts_with(' ')) + "[MASK]" : word;
+    filled += is_hidden(place) ? in_brackets(word_after(before, guesses[place], tokenizer)) : word;
+    whole += word;
+    before.push_back(static_cast<int32_t>(text[place]));
+  }
+  return fmt::format("masked: {}\nmodel:  {}\ntext:   {}", masked, filled, whole);
 }
 
 }  // namespace orthant

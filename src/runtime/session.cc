@@ -63,8 +63,11 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   microbatch.sequence_length = T;
   microbatch.samples_B = tensor_of(batch.sample_ids, {B});
   microbatch.positions_BT = microbatch.places_T.unsqueeze(0).expand({B, held}).contiguous();
+  if (!mask_documents && batch.lengths.empty()) return microbatch;
+  auto packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = batch.lengths});
+  if (mask_documents) packing->document_starts = batch.document_starts;
+  microbatch.packing = std::move(packing);
   if (!mask_documents) return microbatch;
-  microbatch.packing = std::make_shared<Packing>(Packing{.document_starts = batch.document_starts, .lengths = {}});
   auto* position = microbatch.positions_BT.mutable_data_ptr<int64_t>();
   for (const auto& starts : batch.document_starts) {
     for (const int64_t place : places) *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
@@ -132,6 +135,7 @@ Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
 StepResult Session::gradients(int64_t step, const Signals& signals) {
   StepResult result;
   result.valid_labels = labels_of(step);
+  result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
   at::Tensor bundle = weights_.bundle();
   auto put = [&](int64_t slot, double value) { bundle[slot] = value; };
   bundle.zero_();

@@ -19,6 +19,7 @@ struct StepResult {
   double loss = 0;       // of the whole global batch, nats a token
   double norm = 0;       // of all gradients, before clipping
   int64_t valid_labels = 0;
+  int64_t tokens = 0;    // as many as labels, unless masked ones are guessed
   bool terminate = false, interrupt = false;  // some rank was asked to
   bool stopped() const { return terminate || interrupt; }
   double peak_memory_bytes = 0;               // of the largest rank, before this step

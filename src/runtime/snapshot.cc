@@ -79,6 +79,8 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
     throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
                                   "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
   };
+  const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
+  same("objective", objective(have), objective(want));  // it brings a token of its own
   same("vocab_size", have.vocab_size, want.vocab_size);
   same("hidden_size", have.hidden_size, want.hidden_size);
   same("intermediate_size", have.intermediate_size, want.intermediate_size);
@@ -110,8 +112,11 @@ class State {
   template <class T>
   T get(const char* field) const {
     const auto found = json_.find(field);
-    constexpr bool kText = std::is_same_v<T, std::string>;
-    if (found != json_.end() && (kText ? found->is_string() : found->is_number_integer())) return found->get<T>();
+    const auto fits = [](const Json& value) {
+      if (std::is_same_v<T, std::string>) return value.is_string();
+      return std::is_same_v<T, double> ? value.is_number() : value.is_number_integer();
+    };
+    if (found != json_.end() && fits(*found)) return found->get<T>();
     throw DataError(fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
                                 "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
                                 source_, field, directory_));
@@ -124,7 +129,7 @@ class State {
 
 void refuse_other_run(const State& state, const std::string& directory, const Config& c) {
   auto same = [&](const char* key, const auto& now, const char* why) {
-    const auto then = state.get<std::decay_t<decltype(now)>>(key + std::strlen("training."));
+    const auto then = state.get<std::decay_t<decltype(now)>>(std::strchr(key, '.') + 1);
     if (then == now) return;
     throw ConfigError(fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
                                   "job.dump_folder", c.locate(key), directory, then, why));
@@ -132,6 +137,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.seed", c.training.seed, "it orders the samples and holds documents out");
   same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
   same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
+  if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
@@ -170,6 +176,7 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   c.rope_scaling_high_freq_factor = a.rope_scaling.high_freq_factor;
   c.rope_scaling_original_max_position_embeddings = a.rope_scaling.original_max_position_embeddings;
   if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
+  c.is_causal = a.causal;
   c.torch_dtype = dtype;
   return c;
 }
@@ -187,6 +194,7 @@ Architecture architecture_of(const HfConfig& c) {
   a.rms_norm_eps = c.rms_norm_eps;
   a.initializer_range = c.initializer_range;
   a.tie_word_embeddings = c.tie_word_embeddings;
+  a.causal = c.is_causal;
   a.rope_theta = c.rope_theta;
   a.rope_scaling = {c.rope_scaling_type, c.rope_scaling_factor, c.rope_scaling_low_freq_factor,
                     c.rope_scaling_high_freq_factor, c.rope_scaling_original_max_position_embeddings};
@@ -197,6 +205,9 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   const Weights& weights = session.weights();
   CheckpointContent content;
   content.model = hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
+  if (!content.model.is_causal) {
+    content.model.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
+  }
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     content.weights.push_back(bytes_of(weights.parameters()[i].name, weights.view(weights.values(), i)));
   }
@@ -212,6 +223,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                             {"seed", config.training.seed},
                             {"global_batch_size", config.training.global_batch_size},
                             {"seq_len", config.training.seq_len},
+                            {"masked_share", config.model.masked_share},
                             {"dtype", config.training.dtype},
                             {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},
                             {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},

@@ -97,7 +97,7 @@ int Trainer::run() {
     if (stop) break;
   }
   comm_.set_activity("done");
-  if (output_) finish();
+  finish();
   return last_.interrupt ? kInterrupted : kDone;
 }
 
@@ -113,7 +113,7 @@ void Trainer::step(int64_t step) {
   if (!std::isfinite(last_.loss) || !std::isfinite(last_.norm)) stop_on_not_finite(step, last_);
   session_.update(step, last_);
   state_.step = step;
-  state_.tokens += last_.valid_labels;
+  state_.tokens += last_.tokens;
   if (!output_) return;
 
   const Traffic after = comm_.total_traffic();
@@ -124,7 +124,7 @@ void Trainer::step(int64_t step) {
   m.lr = learning_rate_of(config, step);
   m.tokens = state_.tokens;
   m.step_seconds = now_s() - start;
-  m.tokens_per_second = static_cast<double>(last_.valid_labels) / m.step_seconds;
+  m.tokens_per_second = static_cast<double>(last_.tokens) / m.step_seconds;
   m.mfu = training_flops_per_token(plan_.architecture, config.training.seq_len) * m.tokens_per_second / peak_flops_;
   m.peak_memory_bytes = std::max(peak_allocated_bytes(), static_cast<int64_t>(last_.peak_memory_bytes));
   m.communication_seconds = comm_.exposed_wait_s() - waited;
@@ -148,8 +148,9 @@ void Trainer::validate(int64_t step) {
   const auto sums = session_.validate(*data_.held_out, plan_.config.validation.steps, data_.bytes_of_token);
   if (!output_ || sums.labels == 0) return;
   ValidationMetrics m{.step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
-  m.bits_per_byte = sums.bytes > 0 ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
-                                   : std::numeric_limits<double>::quiet_NaN();
+  // What it takes to guess some of the tokens says nothing about the bytes of the text.
+  m.bits_per_byte = sums.bytes > 0 && plan_.architecture.causal ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
+                                                                : std::numeric_limits<double>::quiet_NaN();
   output_->validations.push_back(m);
   output_->write(m);
   say(validation_line(m, plan_.config.training.steps, output_->style) + "\n");
@@ -196,7 +197,9 @@ void Trainer::print_banner() const {
 
 void Trainer::finish() {
   const Config& config = plan_.config;
-  const bool complete = state_.step == config.training.steps;
+  const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal;
+  const std::string filled = complete && masked ? filled_text(session_.model(), plan_, data_, comm_) : "";
+  if (!output_) return;
   Summary s = summary_of(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
   s.checkpoint = checkpoint_;
@@ -206,8 +209,8 @@ void Trainer::finish() {
     s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
   }
   if (complete) {
-    s.sample_text = sample_text(session_.model(), plan_, data_);
-    s.sample_command = options_.sample_command;
+    s.sample_text = masked ? filled : sample_text(session_.model(), plan_, data_);
+    if (!masked) s.sample_command = options_.sample_command;
     std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
   } else {
     s.resume_command = options_.resume_command;

@@ -9,6 +9,15 @@
 namespace orthant {
 namespace {
 
+// Training and validation mask the samples of the same number differently.
+std::optional<Masking> masking_of(const Config& config, const Tokenizer& tokenizer, SampleOrder order) {
+  if (config.model.objective == "causal") return std::nullopt;
+  const std::string_view occasion = order == SampleOrder::kShuffled ? "masks of training" : "masks of validation";
+  return Masking{.share = config.model.masked_share,
+                 .mask_token = mask_token(tokenizer.vocab_size()),
+                 .key = mix64(static_cast<uint64_t>(config.training.seed) ^ xxh3(occasion))};
+}
+
 // About a line of text, cut behind a word.
 std::string opening_of(const IndexedDataset& dataset, int64_t document, const Tokenizer& tokenizer) {
   std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(80, dataset.document_length(document))));
@@ -51,15 +60,17 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
                                      .seed = seed,
                                      .work_dir = work_dir},
                                     *tokenizer, progress);
-  const int64_t seq_len = config.training.seq_len;
+  const auto loader = [&](const IndexedDataset& dataset, const std::vector<int64_t>& documents, SampleOrder order) {
+    return Loader(dataset, documents, config.training.seq_len, seed, order, masking_of(config, *tokenizer, order));
+  };
   TrainingData data{.tokenizer = tokenizer,
-                    .train = Loader(corpus.train, corpus.train_documents, seq_len, seed, SampleOrder::kShuffled),
+                    .train = loader(corpus.train, corpus.train_documents, SampleOrder::kShuffled),
                     .held_out = {},
                     .fingerprint = fingerprint_of(corpus),
                     .bytes_of_token = {},
                     .opening = {}};
   if (!corpus.validation_documents.empty()) {
-    data.held_out.emplace(corpus.validation, corpus.validation_documents, seq_len, seed, SampleOrder::kSequential);
+    data.held_out = loader(corpus.validation, corpus.validation_documents, SampleOrder::kSequential);
     data.opening = opening_of(corpus.validation, corpus.validation_documents.front(), *tokenizer);
   } else {
     data.opening = opening_of(corpus.train, corpus.train_documents.front(), *tokenizer);

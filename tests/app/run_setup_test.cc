@@ -58,6 +58,14 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
                    {"model.num_hidden_layers = 3 (command line), but model.num_hidden_layers = 2 " + source}));
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.tie_word_embeddings=true"}); }),
                    {"model.tie_word_embeddings = true (command line), but model.tie_word_embeddings = false"}));
+  // What fills in masked tokens stays what it is; a causal model may learn to.
+  EXPECT_EQ(taken.model.objective, "causal");
+  EXPECT_EQ(load("", {"model.objective=masked"}).model.objective, "masked");
+  theirs.is_causal = false;
+  write("hf/config.json", config_json(theirs));
+  EXPECT_EQ(load("", {}).model.objective, "masked");
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.objective=causal"}); }),
+                   {"model.objective = \"causal\" (command line), but model.objective = \"masked\" " + source}));
 }
 
 TEST_F(RunSetup, ValidationThatFindsNothingHeldOutIsRefused) {

@@ -78,6 +78,18 @@ TEST(HfConfig, WritesBothSpellings) {
   EXPECT_EQ(parse_json(generation_config_json(config), "")["eos_token_id"], 2);
 }
 
+TEST(HfConfig, AModelOfMaskedTokensIsNotCalledACausalOne) {
+  HfConfig config{.is_causal = false};
+  config.other_keys = R"({"mask_token_id":257})";
+  const Json object = parse_json(config_json(config), "config.json");
+  EXPECT_EQ(object["architectures"], Json::array({"LlamaForMaskedLM"}));
+  EXPECT_EQ(object["is_causal"], false);
+  EXPECT_EQ(object["mask_token_id"], 257);
+  EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+  EXPECT_FALSE(parse_json(config_json(HfConfig()), "config.json").contains("is_causal"));
+  EXPECT_TRUE(parse_hf_config(config_json(HfConfig()), "config.json").is_causal);
+}
+
 TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
   Json object = small();
   object["num_key_value_heads"] = nullptr;

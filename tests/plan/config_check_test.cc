@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "plan/config.h"
+#include "tests/support/says.h"
 
 namespace orthant {
 namespace {
@@ -82,9 +83,9 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"model.architecture=gpt2",
        "model.architecture = \"gpt2\" (command line): this version of Orthant trains LLaMA "
        "models only; set it to \"llama\""},
-      {"model.objective=masked",
-       "model.objective = \"masked\" (command line): this version of Orthant trains causal "
-       "language models only; set it to \"causal\""},
+      {"model.masked_share=0.2",
+       "model.masked_share = 0.2 (command line): it changes nothing with model.objective = \"causal\" (default); set it "
+       "to 0.15"},
       {"parallelism.zero_stage=1",
        "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
        "and optimizer state whole on every rank; set it to 0"},
@@ -116,6 +117,15 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   EXPECT_EQ(
       check_error_of("", {"run.transport=nccl"}, all),
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
+}
+
+TEST(ConfigCheck, AMaskedShareBelongsToTheMaskedObjective) {
+  EXPECT_EQ(check_error_of("", {"model.objective=masked", "model.masked_share=0.2"}), "no error");
+  EXPECT_EQ(check_error_of("", {"model.objective=causal", "model.masked_share=0.15"}), "no error");
+  for (const char* share : {"0", "-0.1", "1.01"}) {
+    const Words words = {"model.objective=masked", fmt::format("model.masked_share={}", share)};
+    EXPECT_TRUE(says(message_of<ConfigError>([&] { check_error_of("", words); }), {"model.masked_share", "above 0 to 1"}));
+  }
 }
 
 TEST(ConfigCheck, SettingsOfADegreeOfOneAreRefused) {

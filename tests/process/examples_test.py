@@ -1,4 +1,5 @@
 """Every run file of examples/ runs, with fewer steps."""
+import json
 import sys
 import unittest
 
@@ -19,6 +20,20 @@ class Examples(ProcessTest):
                 self.assertEqual([step for step, _ in self.losses(dump)], [1, 2])
                 self.assertTrue((dump / "report.html").exists())
                 self.assertGreater(len((dump / "sample.txt").read_text()), 20)
+                if "objective = \"masked\"" in example.read_text():
+                    self.check_masked(dump, result)
+
+    def check_masked(self, dump, result):
+        """It says what the model fills in, claims no bits a byte, and is no model to go on with a text."""
+        self.assertEqual([line.split(":")[0] for line in (dump / "sample.txt").read_text().splitlines()],
+                         ["masked", "model", "text"])
+        validations = [record for record in self.records(dump) if "validation_loss" in record]
+        self.assertEqual([record["bits_per_byte"] for record in validations], [None])
+        self.assertNotIn("bits/byte", result.out + (dump / "report.html").read_text())
+        self.assertNotIn("orthant generate", result.out)
+        config = json.loads((self.latest(dump) / "config.json").read_text())
+        self.assertEqual((config["is_causal"], config["mask_token_id"]), (False, config["vocab_size"] - 1))
+        self.assert_says(self.orthant("generate", dump, "--prompt", "The"), 1, str(dump), "model.objective = \"masked\"")
 
 
 if __name__ == "__main__":

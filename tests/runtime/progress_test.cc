@@ -55,6 +55,7 @@ TEST(Progress, StepLine) {
   EXPECT_EQ(step_line(first, 1000, kUnknown, kPlain),
             "step     1/1000  loss 10.951  gnorm 12.3  lr      0  123k tok/s   1.3s  comm  0%  mem 3.0G  eta    -");
   EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain), "valid  120/1000  loss 2.5511  bits/byte 1.842");
+  EXPECT_EQ(validation_line({120, 2.5511, std::nan("")}, 1000, kPlain), "valid  120/1000  loss 2.5511");
 }
 
 TEST(Progress, StepLineFitsTheTerminal) {
@@ -260,7 +261,7 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
             "+-------------------------------------------------------------------------------+\n"
             "\nTo go on:\n  orthant train a.toml --resume\n"
             "\nTo sample:\n  orthant generate runs/a\n"
-            "\nA sample: a line of held-out text, and how the model went on\n  one\n  [31mtwo\n");
+            "\nA sample: held-out text, and what the model made of it\n  one\n  [31mtwo\n");
   EXPECT_EQ(summary({.steps = 0}, kPlain).find("+- no step was left to do"), 0u);
 }
 

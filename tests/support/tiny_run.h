@@ -142,7 +142,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
       const Traffic after = comm.total_traffic();
       StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
       session.update(state.step, result);
-      state.tokens += result.valid_labels;
+      state.tokens += result.tokens;
       step.weights = session.weights().masters().clone();
       step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
       trace.steps.push_back(step);

@@ -1,0 +1,229 @@
+// Whole runs that guess masked tokens: every number is that of one rank, however batch and sequences are cut.
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "runtime/sample.h"
+#include "runtime/verify.h"
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+struct Layout {
+  int ranks;
+  Words keys;
+};
+
+const Words kRingOf2 = {"parallelism.context_parallel_ring=2"};
+const Words kRingSelfAttention = {"parallelism.context_parallel_ring=2",
+                                  "parallelism.context_parallel_attention=ring_self_attention"};
+const Words kContiguousRing = {"parallelism.context_parallel_ring=2", "parallelism.context_parallel_placement=contiguous"};
+
+std::vector<Layout> layouts() {
+  return {{2, {}},
+          {3, {"training.local_batch_size=1"}},
+          {2, kRingOf2},
+          {2, kRingSelfAttention},
+          {4, {"parallelism.context_parallel_ulysses=2", "parallelism.context_parallel_ring=2"}},
+          {4, kRingSelfAttention}};
+}
+
+// Steps without a label have no gradient to compare.
+void expect_one_ranks_numbers(const TinyRun& run, const Layout& layout, int64_t steps = 3) {
+  const std::string name = fmt::format("{} ranks {}", layout.ranks, fmt::join(layout.keys, " "));
+  const Plan plan = run.plan(layout.ranks, layout.keys);
+  const auto want = train_ranks(run.plan(1), run.data(), {.steps = steps})[0];
+  for (const RankTrace& have : train_ranks(plan, run.data(), {.steps = steps})) {
+    for (size_t step = 0; step < want.steps.size(); ++step) {
+      EXPECT_TRUE(std::isfinite(have.steps[step].loss)) << name;
+      EXPECT_LE(std::abs(have.steps[step].loss - want.steps[step].loss), 1e-10 * want.steps[step].loss) << name;
+      EXPECT_LT(worst_parameter(plan, have.steps[step].weights, want.steps[step].weights).error, 1e-10) << name;
+      if (want.steps[step].norm == 0) continue;
+      EXPECT_LT(worst_parameter(plan, have.steps[step].gradients, want.steps[step].gradients).error, 1e-10) << name;
+    }
+  }
+}
+
+TEST(MaskedRuns, HaveOneRanksNumbers) {
+  for (const Words& keys : {Words{"model.objective=masked"}, Words{"model.objective=masked", "data.mask_documents=true"}}) {
+    const TinyRun run(keys);
+    for (const Layout& layout : layouts()) expect_one_ranks_numbers(run, layout);
+  }
+}
+
+TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
+  // The whole epoch is one batch.
+  const TinyRun run({"model.objective=masked", "training.global_batch_size=376", "training.local_batch_size=100"});
+  ASSERT_EQ(run.data().train.num_samples(), 376);
+  ASSERT_FALSE(run.data().train.batch(0, 376).lengths.empty());
+  for (const Layout& layout : {Layout{2, {}}, Layout{2, kRingOf2}, Layout{2, kRingSelfAttention}}) {
+    expect_one_ranks_numbers(run, layout, 1);
+  }
+}
+
+// How many labels stand in either half of the sample.
+std::pair<int, int> halves(const Batch& batch) {
+  std::pair<int, int> found;
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    if (batch.labels[i] != kIgnoredLabel) ++(i < batch.labels.size() / 2 ? found.first : found.second);
+  }
+  return found;
+}
+
+TEST(MaskedRuns, MayHaveAllMaskedTokensOnOneRankOrNone) {
+  const TinyRun run({"model.objective=masked", "model.masked_share=0.1", "training.global_batch_size=1",
+                     "training.local_batch_size=1"});
+  constexpr int64_t kSteps = 12;
+  int first_only = 0, second_only = 0, none = 0;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const auto [first, second] = halves(run.data().train.batch(step, 1));
+    first_only += first > 0 && second == 0;
+    second_only += first == 0 && second > 0;
+    none += first == 0 && second == 0;
+  }
+  ASSERT_TRUE(first_only > 0 && second_only > 0 && none > 0) << first_only << ", " << second_only << ", " << none;
+  expect_one_ranks_numbers(run, {2, kContiguousRing}, kSteps);
+  expect_one_ranks_numbers(run, {2, {kContiguousRing[0], kContiguousRing[1], kRingSelfAttention[1]}}, kSteps);
+  expect_one_ranks_numbers(run, {2, {}}, kSteps);  // a rank without any sequence
+}
+
+TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
+  const TinyRun run({"model.objective=masked"});
+  for (const Layout& layout : {Layout{2, {}}, Layout{2, kRingSelfAttention}}) {
+    const Plan plan = run.plan(layout.ranks, layout.keys);
+    EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok);
+    EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok);
+  }
+}
+
+// The loss of samples on one device with the first weights.
+double loss_of(const TinyRun& run, const Batch& batch) {
+  const Plan plan = run.plan(1);
+  Weights weights(plan.parameters, at::kDouble);
+  weights.initialize(1);
+  return Transformer(plan.architecture, weights, fused_primitives(), {}).forward(to_microbatch(batch)).item<double>();
+}
+
+TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
+  const TinyRun run({"model.objective=masked", "training.seq_len=32"});
+  const Loader& held_out = *run.data().held_out;
+  ASSERT_EQ(held_out.num_tokens() % 32, 25);
+  Batch batch = held_out.batch(held_out.num_samples() - 2, 2), other = batch;
+  ASSERT_EQ(batch.lengths, (std::vector<int64_t>{32, 25}));
+  std::fill(other.tokens.end() - 7, other.tokens.end(), 65);
+  EXPECT_EQ(loss_of(run, batch), loss_of(run, other));
+  batch.lengths = other.lengths = {};  // the control: then the fill is seen
+  EXPECT_NE(loss_of(run, batch), loss_of(run, other));
+}
+
+TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
+  const TinyRun run({"model.objective=masked"});
+  const auto sums_over = [&](const Layout& layout, int64_t after_steps) {
+    const Plan plan = run.plan(layout.ranks, layout.keys);
+    Session::Validation sums;
+    run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting);
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(3);
+      for (int64_t step = 1; step <= after_steps; ++step) session.gradients(step, {});  // moves no weight
+      const auto mine = session.validate(*run.data().held_out, 50, run.data().bytes_of_token);
+      if (rank == 0) sums = mine;
+    });
+    return sums;
+  };
+  const Session::Validation one = sums_over({1, {}}, 0);
+  EXPECT_EQ(one.labels, run.data().held_out->valid_labels(0, run.data().held_out->num_samples()));
+  EXPECT_EQ(sums_over({1, {}}, 2).nats, one.nats);
+  for (const Layout& layout : {Layout{3, {}}, Layout{2, kRingSelfAttention}}) {
+    const Session::Validation many = sums_over(layout, 0);
+    EXPECT_EQ(many.labels, one.labels);
+    EXPECT_LT(relative_error(many.nats, one.nats), 1e-12);
+  }
+  // Training hides other places of the sample of the same number.
+  const auto places = [](const Loader& loader) {
+    std::vector<bool> chosen;
+    for (const int64_t label : loader.batch(0, 4).labels) chosen.push_back(label != kIgnoredLabel);
+    return chosen;
+  };
+  EXPECT_NE(places(run.data().train), places(*run.data().held_out));
+}
+
+TEST(MaskedRuns, CountTokensNotLabelsAndTheWholeSquareOfAttention) {
+  const TinyRun run({"model.objective=masked"});
+  const Plan plan = run.plan(1);
+  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting);
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(1);
+    const StepResult result = session.gradients(1, {});
+    EXPECT_EQ(result.tokens, 7 * 16);
+    EXPECT_EQ(result.valid_labels, run.data().train.valid_labels(0, 7));
+    EXPECT_LT(result.valid_labels, 7 * 16 / 2);
+  });
+  Architecture causal = plan.architecture;
+  causal.causal = true;
+  EXPECT_EQ(training_flops_per_token(plan.architecture, 16) - training_flops_per_token(causal, 16), 6 * 2 * 16 * 24);
+}
+
+TEST(MaskedRuns, HaveATokenMoreThanTheTokenizer) {
+  const TinyRun run({"model.objective=masked"});
+  EXPECT_EQ(run.plan(1).architecture.vocab_size, 258);
+  EXPECT_FALSE(run.plan(1).architecture.causal);
+  EXPECT_EQ(run.plan(1, {"model.vocab_size=258"}).architecture.vocab_size, 258);
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { run.plan(1, {"model.vocab_size=257"}); }),
+                   {"model.vocab_size = 257", "vocabulary of 257 and the mask token", "at least 258"}));
+  const std::vector<int64_t> seen = run.data().train.batch(0, 50).tokens;
+  EXPECT_EQ(*std::ranges::max_element(seen), mask_token(257));
+}
+
+TEST(MaskedRuns, GoOnAsTheyWereAndRefuseAnotherObjectiveOrShare) {
+  const TinyRun run({"model.objective=masked"}), causal, share({"model.objective=masked", "model.masked_share=0.3"});
+  const auto whole = train_ranks(run.plan(1), run.data(), {.steps = 4})[0];
+  train_ranks(run.plan(2, kRingSelfAttention), run.data(), {.steps = 2, .save = true});
+  const std::string checkpoint = run.folder() + "/out/checkpoints/step-000002";
+  const auto resumed = train_ranks(run.plan(2), run.data(), {.steps = 4, .resume_from = checkpoint});
+  EXPECT_LT(worst_parameter(run.plan(1), resumed[0].last().weights, whole.last().weights).error, 1e-10);
+
+  const auto refusal = [&](const TinyRun& other, const std::string& from) {
+    return message_of<ConfigError>([&] { train_ranks(other.plan(1), other.data(), {.steps = 3, .resume_from = from}); });
+  };
+  EXPECT_TRUE(says(refusal(causal, checkpoint), {"model.objective = \"causal\" (default)", "which has \"masked\""}));
+  EXPECT_TRUE(says(refusal(share, checkpoint), {"model.masked_share = 0.3", "where it was 0.15"}));
+  train_ranks(causal.plan(1), causal.data(), {.steps = 2, .save = true});
+  EXPECT_TRUE(says(refusal(run, causal.folder() + "/out/checkpoints/step-000002"),
+                   {"model.objective = \"masked\"", "which has \"causal\""}));
+}
+
+TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
+  const TinyRun run({"model.objective=masked", "data.mask_documents=true"});
+  const auto shown_by = [&](const Layout& layout) {
+    const Plan plan = run.plan(layout.ranks, layout.keys);
+    std::vector<std::string> shown(static_cast<size_t>(layout.ranks));
+    run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting);
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(1);
+      shown[static_cast<size_t>(rank)] = filled_text(session.model(), plan, run.data(), comm);
+    });
+    return shown;
+  };
+  const std::string shown = shown_by({1, {}})[0];
+  EXPECT_TRUE(says(shown, {"masked: ", "[MASK]", "\nmodel:  ", "\ntext:   "}));
+  for (const Layout& layout : layouts()) {
+    for (const std::string& other : shown_by(layout)) EXPECT_EQ(other, shown);
+  }
+  // The text as it is: what the sample holds, on one line.
+  const Batch batch = run.data().held_out->batch(0, 1);
+  std::string text;
+  for (size_t i = 0; i < 16; ++i) {
+    const int64_t token = batch.labels[i] == kIgnoredLabel ? batch.tokens[i] : batch.labels[i];
+    text += token == '\n' ? ' ' : static_cast<char>(token);
+  }
+  EXPECT_TRUE(says(shown, {"\ntext:   " + text}));
+}
+
+}  // namespace
+}  // namespace orthant
