@@ -1,6 +1,6 @@
 #include "base/text.h"
 #include "plan/plan.h"
-#include "plan/sequence_choices.h"
+#include "plan/layer_choices.h"
 #include "plan/text_table.h"
 
 #include <fmt/format.h>
@@ -96,8 +96,8 @@ std::string explain(const Plan& plan) {
   out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
                      plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
   out += "\ncommunication, a step\n" + explain_communication(plan);
-  if (const std::string cuts = explain_sequences(plan); !cuts.empty()) {
-    out += "\nsequences over ranks: what one layer's attention sends and keeps, a rank and microbatch\n" + cuts;
+  if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
+    out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" + choices;
   }
   out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" + explain_memory(plan);
   out += "\nalternatives\n";
@@ -155,17 +155,21 @@ std::string plan_json(const Plan& plan) {
                      {"makespan", plan.timeline.makespan_s},
                      {"bubble", plan.timeline.bubble},
                      {"peak_live_microbatches", plan.timeline.peak_live}};
-  out["sequence_choices"] = Json::array();
-  const auto choices = sequence_choices(plan);
+  out["layer_choices"] = Json::array();
+  const auto choices = layer_choices(plan);
   for (const auto& choice : choices) {
-    out["sequence_choices"].push_back({{"ulysses", choice.plan.ulysses},
-                                       {"ring", choice.plan.ring},
-                                       {"ring_self_attention", choice.plan.self_attention},
-                                       {"forward_bytes", choice.forward_bytes},
-                                       {"backward_bytes", choice.backward_bytes},
-                                       {"kept_bytes", choice.kept_bytes},
-                                       {"chosen", choice.chosen},
-                                       {"best", &choice == &best_of(choices)}});
+    out["layer_choices"].push_back({{"layout", choice.name},
+                                    {"data", choice.data},
+                                    {"ulysses", choice.sequence.ulysses},
+                                    {"ring", choice.sequence.ring},
+                                    {"parameter_bytes", choice.parameter_bytes},
+                                    {"activation_bytes", choice.activation_bytes},
+                                    {"state_bytes", choice.state_bytes},
+                                    {"kept_bytes", choice.kept_bytes},
+                                    {"refusal", choice.refusal},
+                                    {"chosen", choice.chosen},
+                                    {"sends_least", &choice == &sends_least(choices)},
+                                    {"holds_least", &choice == &keeps_least(choices)}});
   }
   out["alternatives"] = Json::array();
   for (const auto& other : plan.alternatives) {

@@ -41,7 +41,7 @@ class RunFile(ProcessTest):
                 ("training.local_batch_size=9", "training.local_batch_size = 9", "training.global_batch_size = 5"),
                 ("model.num_key_value_heads=3", "model.num_key_value_heads = 3", "num_attention_heads = 4", "1, 2 or 4"),
                 ("training.seq_len=500", "training.seq_len = 500", "max_position_embeddings = 128"),
-                ("parallelism.data_parallel_degree=3", "parallelism.data_parallel_degree = 3", "2 ranks", "try 2"),
+                ("parallelism.data_parallel_degree=3", "parallelism.data_parallel_degree = 3", "2 ranks", "set it to 2"),
                 ("parallelism.zero_stage=2", "parallelism.zero_stage = 2", "set it to 0"),
                 ("model.vocab_size=100", "model.vocab_size = 100", "257"),
                 ("training.seed_weights=false", "training.seed_weights", "model.from")):

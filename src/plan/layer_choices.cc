@@ -1,0 +1,209 @@
+#include "plan/layer_choices.h"
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "plan/text_table.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace orthant {
+namespace {
+
+constexpr const char* kNotBuilt = "not in this version";
+
+// One layer of the plan's model on all its ranks.
+struct Layer {
+  explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
+    element = dtype_bytes(plan.config.training.dtype);
+    master = element == 8 ? 8 : 4;
+    for (const auto& parameter : plan.parameters) {
+      if (parameter.name.find(".layers.0.") == std::string::npos) continue;
+      int64_t elements = 1;
+      for (const int64_t extent : parameter.shape) elements *= extent;
+      parameters += elements;
+    }
+    const auto& t = plan.config.training;
+    step_row = t.global_batch_size * t.seq_len * a.hidden_size * element;
+  }
+
+  // (n-1)/n of the bytes: an all-gather or a reduce-scatter.
+  int64_t once(int64_t bytes) const { return bytes / ranks * (ranks - 1); }
+  int64_t gradients() const { return parameters * master; }
+  int64_t working_copy() const { return element == master ? 0 : parameters * element; }
+  int64_t optimizer() const { return parameters * 3 * master; }  // masters and two moments
+  int64_t state() const { return optimizer() + working_copy() + gradients(); }
+  // Kept by a rank that holds `tokens` tokens whole.
+  int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
+    const auto bytes = activation_bytes(a, tokens, element, false, {attention.kept_bytes, attention.working_bytes});
+    return bytes.per_block + bytes.boundary;
+  }
+  int64_t largest_microbatch(int data) const {
+    const auto& t = plan.config.training;
+    int64_t largest = 0;
+    for (const Range& m : data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches) largest = std::max(largest, m.size());
+    return largest;
+  }
+
+  const Plan& plan;
+  const Architecture& a;
+  int ranks, element = 4, master = 4;
+  int64_t parameters = 0;  // elements
+  int64_t step_row = 0;    // bytes of one residual stream of the whole batch
+};
+
+std::string cut_name(const SequencePlan& cut, int data) {
+  std::string text = data > 1 ? fmt::format("data {}", data) : "";
+  if (cut.ulysses * cut.ring == 1) return text;
+  if (!text.empty()) text += ", ";
+  if (cut.ring == 1) return text + fmt::format("ulysses {}", cut.ulysses);
+  if (cut.ulysses > 1) text += fmt::format("ulysses {} x ", cut.ulysses);
+  return text + fmt::format("ring {}{}{}", cut.ring, cut.self_attention ? ", self-attention" : "",
+                            cut.window > 0 ? fmt::format(" in windows of {}", cut.window) : "");
+}
+
+LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
+  LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
+  const auto& t = layer.plan.config.training;
+  choice.parameter_bytes = 2 * layer.once(layer.gradients());
+  choice.state_bytes = layer.state();
+  const auto microbatches = data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches;
+  const int64_t largest = layer.largest_microbatch(data);
+  for (int u = 0; u < cut.ulysses; ++u) {
+    for (int r = 0; r < cut.ring; ++r) {
+      int64_t sent = 0;
+      for (const Range& microbatch : microbatches) {
+        const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, microbatch.size()), u, r);
+        for (const auto& messages : traffic.forward) sent += messages.bytes;
+        for (const auto& messages : traffic.backward) sent += messages.bytes;
+      }
+      choice.activation_bytes = std::max(choice.activation_bytes, sent);
+      const auto held = static_cast<int64_t>(held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r).size());
+      choice.kept_bytes = std::max(choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
+    }
+  }
+  if (t.global_batch_size < data) choice.refusal = fmt::format("needs {} sequences a step", data);
+  return choice;
+}
+
+// Every ulysses x ring of `ranks`.
+std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
+  std::vector<SequencePlan> cuts;
+  const SequencePlan& own = plan.sequence;
+  const auto& a = plan.architecture;
+  for (int ulysses = ranks; ulysses >= 1; --ulysses) {
+    if (ranks % ulysses != 0 || ulysses > a.num_attention_heads) continue;
+    SequencePlan cut{.ulysses = ulysses, .ring = ranks / ulysses};
+    cut.placement = cut.ring == 1 ? SequencePlacement::contiguous
+                    : own.ring > 1 ? own.placement
+                    : a.causal     ? SequencePlacement::zigzag
+                                   : SequencePlacement::contiguous;
+    if (cut.ring > 1 && 2 * ranks > plan.config.training.seq_len) continue;
+    cuts.push_back(cut);
+    if (cut.ring == 1) continue;
+    cut.self_attention = true;
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+// ZeRO's stages 1 and 2, and 3, on top of data parallelism over all ranks. Rajbhandari et al. 2020 (arXiv 1910.02054),
+// section 7.
+void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
+  const int n = layer.ranks;
+  LayerChoice two = data;
+  two.name = fmt::format("data {}, ZeRO 2", n);
+  two.parameter_bytes = layer.once(layer.gradients()) + layer.once(layer.parameters * layer.element);
+  two.state_bytes = (layer.optimizer() + layer.gradients()) / n + layer.parameters * layer.element;
+  two.refusal = kNotBuilt, two.chosen = false;
+  LayerChoice three = two;
+  three.name = fmt::format("data {}, ZeRO 3", n);
+  three.parameter_bytes += layer.once(layer.parameters * layer.element);
+  three.state_bytes = layer.state() / n;
+  choices.push_back(two);
+  choices.push_back(three);
+}
+
+// Megatron's cut of heads and of the MLP: four all-reduces of the residual stream, forward and backward; or as many
+// reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv 2205.05198,
+// section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and keeps as many
+// microbatches as there are ranks (1F1B).
+void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choices) {
+  const int n = layer.ranks;
+  const int64_t tokens = layer.largest_microbatch(1) * layer.plan.config.training.seq_len;
+  const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
+  const int64_t kept = layer.kept(tokens, attention);
+  const int64_t streams = 4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
+  LayerChoice tensor{.name = fmt::format("tensor {}", n), .activation_bytes = 8 * layer.once(layer.step_row),
+                     .state_bytes = layer.state() / n, .kept_bytes = streams + (kept - streams) / n};
+  tensor.refusal = kNotBuilt;
+  LayerChoice sequence = tensor;
+  sequence.name = fmt::format("tensor {} + sequence", n);
+  sequence.activation_bytes = 10 * layer.once(layer.step_row);
+  sequence.kept_bytes = kept / n;
+  LayerChoice pipeline{.name = fmt::format("pipeline {}", n), .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
+                       .state_bytes = layer.state() / n, .kept_bytes = kept};
+  pipeline.refusal = kNotBuilt;
+  choices.insert(choices.end(), {tensor, sequence, pipeline});
+}
+
+template <class Key>
+const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
+  return *std::min_element(choices.begin(), choices.end(), [&](const LayerChoice& a, const LayerChoice& b) {
+    return std::tuple(!a.refusal.empty(), key(a)) < std::tuple(!b.refusal.empty(), key(b));
+  });
+}
+
+}  // namespace
+
+std::vector<LayerChoice> layer_choices(const Plan& plan) {
+  std::vector<LayerChoice> choices;
+  const Layer layer(plan);
+  if (layer.ranks == 1) return choices;
+  const SequencePlan& own = plan.sequence;
+  const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size("data");
+  choices.push_back(cut_choice(layer, {.placement = SequencePlacement::contiguous}, layer.ranks));
+  choices.back().chosen = cut_ranks == 1;
+  const LayerChoice whole = choices.back();
+  for (const SequencePlan& cut : cuts_of(plan, cut_ranks > 1 ? cut_ranks : layer.ranks)) {
+    const bool same = cut_ranks > 1 && cut.ulysses == own.ulysses && cut.self_attention == own.self_attention;
+    choices.push_back(cut_choice(layer, same ? own : cut, cut_ranks > 1 ? data : 1));
+    choices.back().chosen = same;
+  }
+  add_zero(layer, whole, choices);
+  add_tensor_and_pipeline(layer, choices);
+  return choices;
+}
+
+const LayerChoice& sends_least(const std::vector<LayerChoice>& choices) {
+  return least(choices, [](const LayerChoice& c) { return std::tuple(c.sent_bytes(), c.kept_bytes); });
+}
+const LayerChoice& keeps_least(const std::vector<LayerChoice>& choices) {
+  return least(choices, [](const LayerChoice& c) { return std::tuple(c.kept_bytes + c.state_bytes, c.sent_bytes()); });
+}
+
+std::string explain_layer_choices(const Plan& plan) {
+  const auto choices = layer_choices(plan);
+  if (choices.empty()) return "";
+  const LayerChoice &light = sends_least(choices), &small = keeps_least(choices);
+  const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
+  std::vector<std::vector<std::string>> rows = {{"layout", "parameters sent", "activations sent", "state held", "activations kept", ""}};
+  for (const LayerChoice& choice : choices) {
+    std::vector<std::string> remarks;
+    if (choice.chosen) remarks.push_back("as planned");
+    if (&choice == &light) remarks.push_back("sends least");
+    if (&choice == &small) remarks.push_back("holds least");
+    if (!choice.refusal.empty()) remarks.push_back(choice.refusal);
+    rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes), bytes(choice.state_bytes),
+                    bytes(choice.kept_bytes), join(remarks, ", ")});
+  }
+  std::string text = text_table(rows);
+  const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.kept_bytes));
+  if (&light == &small) return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
+  return text + fmt::format("  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"
+                            "  where they do not: {}, which {}\n",
+                            light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.kept_bytes), small.name, held);
+}
+
+}  // namespace orthant

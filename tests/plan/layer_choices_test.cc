@@ -1,0 +1,88 @@
+// The table of ways to spread a layer: the published shapes, and the run's own bytes.
+#include "plan/layer_choices.h"
+
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
+  Config config = parse_config("", "run.toml", overrides);
+  check_config(config);
+  return make_plan(config, {.ranks = ranks, .vocab_size = 257});
+}
+
+// LLaMA3-8B's shapes, one sequence of 65,536 tokens.
+std::vector<std::string> large(const std::vector<std::string>& more) {
+  std::vector<std::string> keys = {"model.hidden_size=4096", "model.intermediate_size=14336", "model.num_hidden_layers=32",
+                                   "model.num_attention_heads=32", "model.num_key_value_heads=8",
+                                   "model.max_position_embeddings=65536", "training.seq_len=65536",
+                                   "training.global_batch_size=1", "training.local_batch_size=1", "training.dtype=bfloat16"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+const LayerChoice& named(const std::vector<LayerChoice>& choices, const std::string& name) {
+  for (const auto& choice : choices) {
+    if (choice.name == name) return choice;
+  }
+  throw LogicError("no such layout: " + name);
+}
+
+TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
+  const auto choices = layer_choices(plan_of(8, large({"parallelism.context_parallel_ulysses=8"})));
+  // all-to-all; keys and values twice; their float32 gradients, which take one step less round the ring than published.
+  EXPECT_EQ(named(choices, "ulysses 8").activation_bytes, 293'601'280);
+  EXPECT_EQ(named(choices, "ulysses 4 x ring 2").activation_bytes, 2 * 125'829'120 + 2 * 33'554'432 + 134'217'728 / 2);
+  EXPECT_EQ(named(choices, "ulysses 2 x ring 4").activation_bytes, 2 * 83'886'080 + 2 * 100'663'296 + 268'435'456 / 4 * 3);
+  EXPECT_EQ(named(choices, "ring 8").activation_bytes, 2 * 234'881'024 + 536'870'912 / 8 * 7);
+  EXPECT_EQ(named(choices, "tensor 8").activation_bytes, 3'758'096'384);
+  EXPECT_EQ(named(choices, "tensor 8 + sequence").activation_bytes, 4'697'620'480);
+  // 13 d^2 weights but for the norms, 4 bytes of gradient, twice 7/8 of them.
+  const int64_t weights = 13ll * 4096 * 4096 + 2 * 4096;
+  EXPECT_EQ(named(choices, "ring 8").parameter_bytes, 2 * (weights * 4 / 8 * 7));
+  EXPECT_EQ(named(choices, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 12) / 8);
+  EXPECT_EQ(sends_least(choices).name, "ulysses 8");
+  EXPECT_EQ(named(choices, "data 8").refusal, "needs 8 sequences a step");
+  // More ranks than heads: no such row.
+  EXPECT_THROW(named(layer_choices(plan_of(64, large({"parallelism.context_parallel_ring=64"}))), "ulysses 64"), LogicError);
+}
+
+TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
+  const std::vector<std::vector<std::string>> cuts = {
+      {"parallelism.context_parallel_ulysses=2"},
+      {"parallelism.context_parallel_ring=2", "parallelism.context_parallel_placement=stripe"},
+      {"parallelism.context_parallel_ulysses=2", "parallelism.context_parallel_ring=2"},
+      {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=2"},
+      {"parallelism.context_parallel_ring=2", "parallelism.context_parallel_attention=ring_self_attention"}};
+  for (auto keys : cuts) {
+    keys.insert(keys.end(), {"training.global_batch_size=6", "training.local_batch_size=2"});
+    const Plan plan = plan_of(8, keys);
+    std::vector<int64_t> sent(8);
+    for (const auto& entry : plan.communication) {
+      if (!entry.what.starts_with("attention")) continue;
+      for (size_t rank = 0; rank < 8; ++rank) sent[rank] += entry.bytes_per_rank[rank];
+    }
+    int chosen = 0;
+    for (const auto& choice : layer_choices(plan)) {
+      if (!choice.chosen) continue;
+      ++chosen;
+      EXPECT_EQ(choice.activation_bytes * plan.architecture.num_hidden_layers, *std::max_element(sent.begin(), sent.end()))
+          << choice.name;
+    }
+    EXPECT_EQ(chosen, 1) << explain_layer_choices(plan);
+  }
+}
+
+TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
+  const auto choices = layer_choices(plan_of(4, {"training.global_batch_size=4", "training.local_batch_size=1"}));
+  EXPECT_EQ(sends_least(choices).name, "data 4");
+  EXPECT_TRUE(sends_least(choices).chosen);
+  EXPECT_LT(keeps_least(choices).kept_bytes, sends_least(choices).kept_bytes);
+  EXPECT_TRUE(layer_choices(plan_of(1, {})).empty());
+}
+
+}  // namespace
+}  // namespace orthant
