@@ -46,10 +46,10 @@ class HostsTest(ProcessTest):
 
 
 class Training(HostsTest):
-    def check_equal_to_one_host(self, ranks_per_host, transport):
-        options = [f"run.transport={transport}"]
-        self.train_well(f"run.ranks={2 * ranks_per_host}", *options)
-        self.train_on_hosts(2, ranks_per_host, *options)
+    def check_equal_to_one_host(self, ranks_per_host, transport, *more, hosts=2):
+        options = [f"run.transport={transport}", *more]
+        self.train_well(f"run.ranks={hosts * ranks_per_host}", *options)
+        self.train_on_hosts(hosts, ranks_per_host, *options)
         self.assertEqual(self.losses(self.folder / "hosts"), self.losses())
         self.assertEqual(len(self.losses()), 10)
         self.assertEqual(self.weights(self.folder / "hosts"), self.weights())
@@ -61,6 +61,9 @@ class Training(HostsTest):
 
     def test_two_ranks_each(self):
         self.check_equal_to_one_host(2, "ucx")
+
+    def test_a_ring_through_four_hosts(self):
+        self.check_equal_to_one_host(1, "ucx", "parallelism.context_parallel_ring=4", hosts=4)
 
     def counted(self, dump):
         return sum(record["communication_bytes"] for record in self.steps(self.folder / dump))
@@ -163,6 +166,30 @@ class TheHostsThemselves(HostsTest):
             self.assertEqual(got, 8_000_000)
         self.assertTrue(0.55 < seconds["100mbit"] < 1.5, seconds)
         self.assertTrue(0.05 < seconds["1gbit"] < 0.5, seconds)
+
+    def test_a_link_is_shared_by_all_who_send_to_its_host(self):
+        """Three hosts send 2 MB each to a fourth: through its link of 100 Mbit/s, 0.48 s; through theirs, a third."""
+        program = ("import os, socket, threading, time\n"
+                   "if os.environ['RANK'] == '0':\n"
+                   "    server = socket.create_server(('', 4000))\n"
+                   "    peers = [server.accept()[0] for _ in range(3)]\n"
+                   "    def read(peer):\n"
+                   "        while data := peer.recv(1 << 20): got.append(len(data))\n"
+                   "    got, start = [], time.monotonic()\n"
+                   "    for peer in peers: peer.sendall(b'g')\n"
+                   "    threads = [threading.Thread(target=read, args=(peer,)) for peer in peers]\n"
+                   "    for thread in threads: thread.start()\n"
+                   "    for thread in threads: thread.join()\n"
+                   "    print(sum(got), time.monotonic() - start)\n"
+                   "else:\n"
+                   "    time.sleep(0.5)\n"
+                   "    peer = socket.create_connection(('host0', 4000))\n"
+                   "    peer.recv(1)\n"
+                   "    peer.sendall(bytes(2_000_000))\n")
+        result = self.on_hosts(4, 1, sys.executable, "-c", program, rate="100mbit").result()
+        got, seconds = map(float, result.out.split())
+        self.assertEqual(got, 6_000_000)
+        self.assertTrue(0.42 < seconds < 2, seconds)
 
     def assert_all_gone(self, pids, devices):
         deadline = time.monotonic() + 10
