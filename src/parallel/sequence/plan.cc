@@ -93,7 +93,7 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   if (plan.all_reduce) {
     const int64_t whole = token * a.seq_len;
     traffic.backward.push_back({"attention, their gradients", "all_reduce", "ring", 2,
-                                2 * (whole + (plan.ring - 2) * shard(whole, plan.ring, r).size()) * e});
+                                2 * (whole + (plan.ring - 2) * shard(whole, plan.ring, r).size()) * a.sum_bytes()});
   } else {
     traffic.backward.push_back({"attention, their gradients", "exchange", "ring", 2 * passed.messages,
                                 2 * passed.sums * token * a.sum_bytes()});

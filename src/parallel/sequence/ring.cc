@@ -32,9 +32,9 @@ DoubleRing double_ring(int size, int index, int window) {
   return rings;
 }
 
-void visit_blocks(const RingChannel& channel, const Ring& ring, const at::Tensor& own, const NewBlock& buffer,
+void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                   const std::function<void(int, const at::Tensor&)>& work) {
-  at::Tensor block = own;
+  at::Tensor block = std::move(own);  // freed once it has left, where the caller has no use for it
   for (int step = 0; step < ring.size(); ++step) {
     at::Tensor arriving;
     Work under_way;
@@ -48,13 +48,13 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, const at::Tensor
   }
 }
 
-at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, const at::Tensor& own, const NewBlock& buffer,
+at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                            const NewBlock& sum_buffer,
                            const std::function<at::Tensor(int, const at::Tensor&)>& work) {
   at::Tensor own_share, arriving;  // arriving: what the members before have summed for the block that is here now
   Work under_way;
   int step = 0;
-  visit_blocks(channel, ring, own, buffer, [&](int source, const at::Tensor& block) {
+  visit_blocks(channel, ring, std::move(own), buffer, [&](int source, const at::Tensor& block) {
     at::Tensor share = work(source, block);
     if (step++ == 0) {
       own_share = share;

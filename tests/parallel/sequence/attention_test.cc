@@ -1,40 +1,16 @@
 // Every core against attention on one device, in float64: outputs, gradients, bytes; and the mistakes that must show.
 #include "tests/parallel/sequence/sharded_attention.h"
 
-#include "parallel/sequence/ring_attention/run.h"
-#include "parallel/sequence/ring_self_attention/run.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
-#include "parallel/sequence/ulysses/run.h"
 
 namespace orthant {
 namespace {
-
-AttentionCore usp(Comm& comm, const AttentionCase& c) {
-  const AttentionCore ring = ring_attention(comm, kRing, {.placement = c.placement});
-  if (c.ulysses == 1) return ring;
-  return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, c.ring == 1 ? local_attention() : ring);
-}
-
-AttentionCore two_rings(Comm& comm, const AttentionCase& c) {
-  return ring_self_attention(comm, kRing, {.placement = c.placement});
-}
-AttentionCore two_rings_as_published(Comm& comm, const AttentionCase& c) {
-  return ring_self_attention(comm, kRing, {.placement = c.placement, .all_reduce = true});
-}
-
-std::string name_of(const AttentionCase& c) {
-  return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}", c.ulysses,
-                     c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
-                     c.rule.sliding_window, c.packing != nullptr);
-}
 
 void expect_equal(const AttentionCase& c, const MakeCore& make, double bound = 1e-12) {
   const AttentionResult want = on_one_device(c), have = on_ranks(c, make);
   EXPECT_LT(relative_error(have.out, want.out), bound) << name_of(c);
   EXPECT_LT(relative_error(have.dqkv, want.dqkv), bound) << name_of(c);
 }
-
-constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag, SequencePlacement::stripe};
 
 TEST(SequenceParallel, EveryUlyssesAndRingEqualsOneDevice) {
   const std::pair<int, int> meshes[] = {{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {1, 4}, {2, 2}, {4, 1}, {5, 1},
@@ -58,10 +34,6 @@ TEST(SequenceParallel, AnyLengthAnyHeads) {
       }
     }
   }
-}
-
-std::shared_ptr<const Packing> packing(std::vector<std::vector<int64_t>> starts, std::vector<int64_t> lengths = {}) {
-  return std::make_shared<Packing>(Packing{std::move(starts), std::move(lengths)});
 }
 
 TEST(SequenceParallel, DocumentsWindowsAndPadding) {

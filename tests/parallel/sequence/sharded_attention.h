@@ -14,6 +14,9 @@
 #include "model/attention_core.h"
 #include "model/transformer.h"
 #include "parallel/sequence/placement_plan.h"
+#include "parallel/sequence/ring_attention/run.h"
+#include "parallel/sequence/ring_self_attention/run.h"
+#include "parallel/sequence/ulysses/run.h"
 #include "tests/support/reference_values.h"
 
 namespace orthant {
@@ -27,6 +30,12 @@ struct AttentionCase {
   VisibilityRule rule;
   std::shared_ptr<const Packing> packing;
   at::ScalarType dtype = at::kDouble;
+  bool ring_inside = false;  // the ring's neighbours are neighbours in rank, not the Ulysses group's
+
+  Mesh mesh() const {
+    const Axis u{"ulysses", ulysses}, r{"ring", ring};
+    return ring_inside ? Mesh({r, u}) : Mesh({u, r});
+  }
 };
 
 /// Output [B,T,HD] and gradient of q, k, v side by side, in the places' order.
@@ -67,12 +76,7 @@ inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase&
 inline AttentionResult on_one_device(const AttentionCase& c) {
   std::vector<int64_t> all(static_cast<size_t>(c.length));
   std::iota(all.begin(), all.end(), 0);
-  AttentionCase exact = c;
-  exact.dtype = at::kDouble;
-  if (c.dtype == at::kDouble) return attend_at(local_attention(), c, all);
-  // What is computed is rounded; its inputs are the same.
-  const AttentionResult have = attend_at(local_attention(), c, all);
-  return have;
+  return attend_at(local_attention(), c, all);
 }
 
 using MakeCore = std::function<AttentionCore(Comm&, const AttentionCase&)>;
@@ -84,7 +88,7 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
   AttentionResult all{at::full_like(gradient_of(c), NAN), at::full_like(input_of(c), NAN)};
   std::mutex mutex;
   run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(Mesh({{"ulysses", c.ulysses}, {"ring", c.ring}}), rank, rendezvous, {});
+    Comm comm(c.mesh(), rank, rendezvous, {});
     const AttentionCore core = make(comm, c);
     const auto places = held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
     const at::Tensor index = at::tensor(places, at::kLong);
@@ -95,6 +99,32 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
     if (look) look(comm, part);
   });
   return all;
+}
+
+/// The usual cores: Ulysses around ring attention, and ring self-attention in its two forms.
+inline AttentionCore usp(Comm& comm, const AttentionCase& c) {
+  const AttentionCore ring = ring_attention(comm, kRing, {.placement = c.placement});
+  if (c.ulysses == 1) return ring;
+  return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, c.ring == 1 ? local_attention() : ring);
+}
+inline AttentionCore two_rings(Comm& comm, const AttentionCase& c) {
+  return ring_self_attention(comm, kRing, {.placement = c.placement});
+}
+inline AttentionCore two_rings_as_published(Comm& comm, const AttentionCase& c) {
+  return ring_self_attention(comm, kRing, {.placement = c.placement, .all_reduce = true});
+}
+
+inline constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag,
+                                                    SequencePlacement::stripe};
+
+inline std::shared_ptr<const Packing> packing(std::vector<std::vector<int64_t>> starts, std::vector<int64_t> lengths = {}) {
+  return std::make_shared<Packing>(Packing{std::move(starts), std::move(lengths)});
+}
+
+inline std::string name_of(const AttentionCase& c) {
+  return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}", c.ulysses,
+                     c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
+                     c.rule.sliding_window, c.packing != nullptr);
 }
 
 inline double relative_error(const at::Tensor& have, const at::Tensor& want) {

@@ -23,13 +23,15 @@ class RingAttention {
   std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const Microbatch& batch, const AttentionShape& shape) {
     const Blocks blocks(*this, k, batch, shape);
+    // In the precision of the sums: a kernel that rounds each block's output to bfloat16 has lost what the sums would keep.
     const auto sums = wide(q.scalar_type());
+    const at::Tensor exact_q = q.to(sums);
     Attended all;
     visit(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) {
       const auto& tiles = blocks.tiles(member);
       if (all.out_BHTD.defined() && tiles.empty()) return;
-      Attended part = attend(options_.kernel, q, block[0], block[1], tiles, blocks.scale);
-      part.out_BHTD = part.out_BHTD.to(sums);
+      const at::Tensor exact = block.to(sums);
+      const Attended part = attend(options_.kernel, exact_q, exact[0], exact[1], tiles, blocks.scale);
       if (all.out_BHTD.defined()) {
         merge_attended(all, part);
       } else {
@@ -41,13 +43,16 @@ class RingAttention {
 
   AttentionGradients backward(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                               const AttentionShape& shape) {
-    const at::Tensor &out = kept[0], &q = kept[1], &k = kept[2], &v = kept[3], &lse = kept[4];
+    const at::Tensor &k = kept[2], &v = kept[3], &lse = kept[4];
     const Blocks blocks(*this, k, batch, shape);
+    const auto sums = wide(k.scalar_type());
+    const at::Tensor out = kept[0].to(sums), q = kept[1].to(sums), exact_dout = dout.to(sums);
     const at::Tensor dq = at::zeros(q.sizes(), lse.options());
     const at::Tensor dkv = sum(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) -> at::Tensor {
       const auto& tiles = blocks.tiles(member);
       if (tiles.empty()) return {};
-      const AttentionGradients share = attend_backward(options_.kernel, dout, q, block[0], block[1], out, lse, tiles,
+      const at::Tensor exact = block.to(sums);
+      const AttentionGradients share = attend_backward(options_.kernel, exact_dout, q, exact[0], exact[1], out, lse, tiles,
                                                        blocks.scale);
       dq.add_(share.dq_BHTD);
       return at::stack({share.dk_BKSD, share.dv_BKSD});
@@ -92,9 +97,9 @@ class RingAttention {
   RingChannel channel(int tag) { return {comm_, axes_, tag}; }
 
   // work(member, block) for all blocks, window after window.
-  void visit(const Blocks& blocks, const at::Tensor& own_block, const std::function<void(int, const at::Tensor&)>& work) {
+  void visit(const Blocks& blocks, at::Tensor own_block, const std::function<void(int, const at::Tensor&)>& work) {
     const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
-    visit_blocks(channel(kOuterTag), rings_.outer, own_block,
+    visit_blocks(channel(kOuterTag), rings_.outer, std::move(own_block),
                  [&](int window) { return buffer(window, rings_.inner.index); },
                  [&](int window, const at::Tensor& windows_block) {
                    visit_blocks(channel(kInnerTag), rings_.inner, windows_block,
@@ -104,12 +109,12 @@ class RingAttention {
   }
 
   // The sum of what work(member, block) returns for this rank's block on all ranks: inside each window, then over them.
-  at::Tensor sum(const Blocks& blocks, const at::Tensor& own_block,
+  at::Tensor sum(const Blocks& blocks, at::Tensor own_block,
                  const std::function<at::Tensor(int, const at::Tensor&)>& work) {
     const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
     const auto sums = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.sums); };
     return sum_over_blocks(
-        channel(kOuterTag), rings_.outer, own_block, [&](int window) { return buffer(window, rings_.inner.index); },
+        channel(kOuterTag), rings_.outer, std::move(own_block), [&](int window) { return buffer(window, rings_.inner.index); },
         [&](int window) { return sums(window, rings_.inner.index); },
         [&](int window, const at::Tensor& windows_block) {
           return sum_over_blocks(channel(kInnerTag), rings_.inner, windows_block,

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/errors.h"
@@ -13,7 +14,45 @@ namespace orthant {
 namespace {
 
 constexpr int kKeysTag = 0, kValuesTag = 2;
+constexpr double kNone = -std::numeric_limits<double>::infinity();
 
+// Query heads that share a key head, as more rows of it: [B,K,G,T,x] -> [B,K,GT,x].
+at::Tensor as_rows(const at::Tensor& t) { return t.reshape({t.size(0), t.size(1), t.size(2) * t.size(3), t.size(4)}); }
+// [B,K,G,T,x] [B,K,x,y] -> [B,K,G,T,y].
+at::Tensor times(const at::Tensor& t, const at::Tensor& matrix) {
+  return at::matmul(as_rows(t), matrix).view({t.size(0), t.size(1), t.size(2), t.size(3), matrix.size(-1)});
+}
+// Over all queries of a key head: [B,K,G,T,x] [B,K,G,T,y] -> [B,K,x,y].
+at::Tensor sum_of_products(const at::Tensor& a, const at::Tensor& b) {
+  return at::matmul(as_rows(a).transpose(-1, -2), as_rows(b));
+}
+
+// What a tile of a member's keys cuts out. In a row of scores, the members' keys stand one after the other.
+struct Cut {
+  const AttentionTile& tile;
+  int64_t first_column;
+
+  at::Tensor sequence(const at::Tensor& t) const { return tile.sequence < 0 ? t : t.narrow(0, tile.sequence, 1); }
+  at::Tensor queries(const at::Tensor& t_BKGTX) const {
+    return sequence(t_BKGTX).narrow(3, tile.query_begin, tile.queries());
+  }
+  at::Tensor keys(const at::Tensor& block_BKSD) const { return sequence(block_BKSD).narrow(2, tile.key_begin, tile.keys()); }
+  at::Tensor scores(const at::Tensor& row_BKGTL) const {
+    return queries(row_BKGTL).narrow(4, first_column + tile.key_begin, tile.keys());
+  }
+  void hide(at::Tensor& scores_BKGTS) const {
+    if (tile.kind == AttentionTile::full) return;
+    at::Tensor hidden = at::ones({tile.queries(), tile.keys()}, at::kBool);
+    if (tile.kind == AttentionTile::causal) hidden = hidden.triu_(1);
+    auto* row = hidden.mutable_data_ptr<bool>();
+    for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
+      std::fill(row + tile.seen_first[q], row + tile.seen_end[q], false);
+    }
+    scores_BKGTS.masked_fill_(hidden, kNone);
+  }
+};
+
+// Scores, softmax and all sums are in float32 or better; probabilities are kept, and blocks travel, in the type of q.
 class RingSelfAttention {
  public:
   RingSelfAttention(Comm& comm, Axes axes, RingSelfAttentionOptions options)
@@ -24,129 +63,138 @@ class RingSelfAttention {
 
   std::vector<at::Tensor> forward(const at::Tensor& q_in, const at::Tensor& k, const at::Tensor& v,
                                   const Microbatch& batch, const AttentionShape& shape) {
-    const Blocks blocks(*this, k, batch);
-    const at::Tensor q = by_key_head(q_in, k.size(1));
-    at::Tensor scores = at::empty({q.size(0), q.size(1), q.size(2), blocks.length()}, q.options());
+    const Blocks blocks(*this, k, batch, shape);
+    const at::Tensor q = blocks.by_key_head(q_in);
+    const at::Tensor scores = at::full({q.size(0), q.size(1), q.size(2), q.size(3), blocks.length()}, kNone, blocks.sums);
     visit_blocks(channel(kKeysTag), ring_, k, blocks.keys(), [&](int source, const at::Tensor& keys) {
-      blocks.columns(scores, source).copy_(at::matmul(q, keys.transpose(-1, -2)));
+      blocks.for_tiles(source, keys, [&](const Cut& cut, const at::Tensor& block) {
+        at::Tensor part = times(cut.queries(q), block.transpose(-1, -2)).mul_(blocks.scale);
+        cut.hide(part);
+        cut.scores(scores).copy_(part);
+      });
     });
-    const at::Tensor p = softmax(scores, batch, shape, blocks);
-    at::Tensor out = at::zeros(q.sizes(), q.options());
+    const at::Tensor p = softmax(scores).to(k.scalar_type());
+    const at::Tensor out = at::zeros(q.sizes(), blocks.sums);
     visit_blocks(channel(kValuesTag), ring_, v, blocks.keys(), [&](int source, const at::Tensor& values) {
-      out.add_(at::matmul(blocks.columns(p, source), values));
+      blocks.for_tiles(source, values, [&](const Cut& cut, const at::Tensor& block) {
+        cut.queries(out).add_(times(cut.scores(p).to(block.scalar_type()), block));
+      });
     });
-    return {by_query_head(out, q_in), q_in, k, v, p};
+    return {out.to(k.scalar_type()).view(q_in.sizes()), q_in, k, v, p};
   }
 
   AttentionGradients backward(const at::Tensor& dout_in, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                               const AttentionShape& shape) {
-    const at::Tensor &q_in = kept[1], &k = kept[2], &v = kept[3], &p = kept[4];
-    const Blocks blocks(*this, k, batch);
-    const at::Tensor q = by_key_head(q_in, k.size(1)), dout = by_key_head(dout_in, k.size(1));
-    at::Tensor ds = at::empty_like(p);  // dP first
-    const at::Tensor dv = ring_gradient(kValuesTag, v, blocks, p, dout, [&](int source, const at::Tensor& values) {
-      blocks.columns(ds, source).copy_(at::matmul(dout, values.transpose(-1, -2)));
+    const at::Tensor &k = kept[2], &v = kept[3], &p = kept[4];
+    const Blocks blocks(*this, k, batch, shape);
+    const at::Tensor q = blocks.by_key_head(kept[1]), dout = blocks.by_key_head(dout_in);
+    const at::Tensor delta = (dout * blocks.by_key_head(kept[0])).sum(-1, true);
+    const at::Tensor ds = at::zeros(p.sizes(), blocks.sums);  // dP first
+    const at::Tensor dv = gradient(kValuesTag, v, blocks, p, dout, [&](const Cut& cut, const at::Tensor& values) {
+      cut.scores(ds).copy_(times(cut.queries(dout), values.transpose(-1, -2)));
     });
-    softmax_backward(ds, p, scale_of(shape));
-    at::Tensor dq = at::zeros(q.sizes(), blocks.sums);
-    const at::Tensor dk = ring_gradient(kKeysTag, k, blocks, ds, q, [&](int source, const at::Tensor& keys) {
-      dq.add_(at::matmul(blocks.columns(ds, source), keys));
+    ds.sub_(delta).mul_(p).mul_(blocks.scale);
+    const at::Tensor dq = at::zeros(q.sizes(), blocks.sums);
+    const at::Tensor dk = gradient(kKeysTag, k, blocks, ds, q, [&](const Cut& cut, const at::Tensor& keys) {
+      cut.queries(dq).add_(times(cut.scores(ds), keys));
     });
-    return {by_query_head(dq, q_in), dk, dv};
+    return {dq.view(kept[1].sizes()), dk, dv};
   }
 
  private:
+  using TileWork = std::function<void(const Cut&, const at::Tensor& block)>;
+
   struct Blocks {
-    Blocks(const RingSelfAttention& of, const at::Tensor& k, const Microbatch& batch)
-        : options(k.options()), sums(options.dtype(wide(k.scalar_type()))), shape(k.sizes().vec()) {
+    Blocks(RingSelfAttention& of, const at::Tensor& k, const Microbatch& batch, const AttentionShape& attention)
+        : scale(1 / std::sqrt(static_cast<double>(attention.head_dim))), options(k.options()),
+          sums(options.dtype(wide(k.scalar_type()))), shape(k.sizes().vec()) {
       const int n = of.ring_.size();
       for (int member = 0; member < n; ++member) {
         places.push_back(ring_places(of.options_.placement, batch.sequence_length, n, member));
         ends.push_back((ends.empty() ? 0 : ends.back()) + static_cast<int64_t>(places.back().size()));
       }
       ORTHANT_CHECK(k.size(2) == size(of.ring_.index), k.size(2), size(of.ring_.index));
+      all_tiles = &of.cache_.of(batch, [&] {
+        const Visibility seen = visibility(batch, attention.rule, places[static_cast<size_t>(of.ring_.index)]);
+        TileCache::Tiles tiles;
+        for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));
+        return tiles;
+      });
     }
     int64_t size(int member) const { return static_cast<int64_t>(places[static_cast<size_t>(member)].size()); }
+    int64_t begin(int member) const { return ends[static_cast<size_t>(member)] - size(member); }
     int64_t length() const { return ends.back(); }
-    /// A member's columns of scores, which stand in the order of the members.
-    at::Tensor columns(const at::Tensor& t, int member) const {
-      return t.narrow(3, ends[static_cast<size_t>(member)] - size(member), size(member));
+    bool seen(int member) const { return !(*all_tiles)[static_cast<size_t>(member)].empty(); }
+    /// work(cut, the tile's keys) for all that this rank's queries see of a member's block.
+    void for_tiles(int member, const at::Tensor& block, const TileWork& work) const {
+      if (!seen(member)) return;
+      const at::Tensor exact = block.to(sums.dtype().toScalarType());
+      for (const AttentionTile& tile : (*all_tiles)[static_cast<size_t>(member)]) {
+        const Cut cut{tile, begin(member)};
+        work(cut, cut.keys(exact));
+      }
     }
-    at::Tensor rows(const at::Tensor& t, int member) const {
-      return t.narrow(2, ends[static_cast<size_t>(member)] - size(member), size(member));
+    at::Tensor by_key_head(const at::Tensor& t_BHTD) const {
+      return t_BHTD.to(sums.dtype().toScalarType())
+          .reshape({shape[0], shape[1], t_BHTD.size(1) / shape[1], t_BHTD.size(2), shape[3]});
     }
-    at::Tensor buffer(int member, const at::TensorOptions& type) const {
-      auto block = shape;
-      block[2] = size(member);
-      return at::empty(block, type);
+    at::Tensor buffer(int64_t tokens, const at::TensorOptions& type) const {
+      return at::empty({shape[0], shape[1], tokens, shape[3]}, type);
     }
     NewBlock keys() const {
-      return [this](int member) { return buffer(member, options); };
+      return [this](int member) { return buffer(size(member), options); };
     }
 
+    double scale;
     at::TensorOptions options, sums;
     std::vector<int64_t> shape;  // [B, K, tokens, D]
     std::vector<std::vector<int64_t>> places;
     std::vector<int64_t> ends;
+    const TileCache::Tiles* all_tiles;
   };
 
-  // Query heads that share a key head as more rows of it: [B, H, T, D] -> [B, K, H/K T, D].
-  static at::Tensor by_key_head(const at::Tensor& t, int64_t key_heads) {
-    return t.reshape({t.size(0), key_heads, t.size(1) / key_heads * t.size(2), t.size(3)});
-  }
-  static at::Tensor by_query_head(const at::Tensor& t, const at::Tensor& like) { return t.view(like.sizes()); }
-  static double scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
   RingChannel channel(int tag) { return {comm_, axes_, tag}; }
 
-  // Of whole rows, in place where the type allows; a query that sees nothing gets zeros.
-  at::Tensor softmax(at::Tensor scores, const Microbatch& batch, const AttentionShape& shape, const Blocks& blocks) const {
-    const int64_t rows = blocks.size(ring_.index);
-    scores.mul_(scale_of(shape));
-    const Visibility seen = visibility(batch, shape.rule, blocks.places[static_cast<size_t>(ring_.index)]);
-    at::Tensor hidden = at::empty({seen.sequences, 1, 1, rows, blocks.length()}, at::kBool);
-    bool* at_pair = hidden.mutable_data_ptr<bool>();
-    for (size_t i = 0; i < seen.first.size(); ++i) {
-      for (const auto& member : blocks.places) {
-        for (const int64_t place : member) *at_pair++ = place < seen.first[i] || place >= seen.end[i];
-      }
-    }
-    const at::Tensor by_token = scores.view({scores.size(0), scores.size(1), -1, rows, blocks.length()});
-    const at::Tensor nothing = hidden.all(-1, true);
-    by_token.masked_fill_(hidden & nothing.logical_not(), -INFINITY);
-    at::Tensor p = at::softmax(scores, -1);
-    p.view(by_token.sizes()).masked_fill_(nothing, 0.0);
-    return p;
-  }
-
-  // dS = P (dP - rowsum(dP P)) scale, over dP.
-  static void softmax_backward(at::Tensor& dp, const at::Tensor& p, double scale) {
-    const at::Tensor delta = at::sum(dp * p, {-1}, true, wide(dp.scalar_type())).to(dp.scalar_type());
-    dp.sub_(delta).mul_(p).mul_(scale);
+  // In place, of whole rows; a query that sees nothing gets zeros.
+  static at::Tensor softmax(at::Tensor scores) {
+    const at::Tensor nothing = scores.amax(-1, true).eq_(kNone).to(at::kBool);
+    at::_softmax_out(scores, scores, -1, false);
+    if (nothing.any().item<bool>()) scores.masked_fill_(nothing, 0.0);
+    return scores;
   }
 
   // The gradient of this rank's block: the sum over ranks of (columns of weights)^T x. `work` sees each block on the way.
-  at::Tensor ring_gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights,
-                           const at::Tensor& x, const std::function<void(int, const at::Tensor&)>& work) {
-    if (!options_.all_reduce) {
-      return sum_over_blocks(channel(tag), ring_, own, blocks.keys(),
-                             [&](int member) { return blocks.buffer(member, blocks.sums); },
-                             [&](int source, const at::Tensor& block) {
-                               work(source, block);
-                               return at::matmul(blocks.columns(weights, source).transpose(-1, -2), x)
-                                   .to(blocks.sums.dtype().toScalarType())
-                                   .contiguous();
-                             });
+  at::Tensor gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights, const at::Tensor& x,
+                      const TileWork& work) {
+    const auto add_share = [&](int source, const at::Tensor& block, const at::Tensor& share) {
+      blocks.for_tiles(source, block, [&](const Cut& cut, const at::Tensor& keys) {
+        work(cut, keys);
+        cut.keys(share).add_(sum_of_products(cut.scores(weights).to(x.scalar_type()), cut.queries(x)));
+      });
+    };
+    if (options_.all_reduce) {
+      const at::Tensor all = blocks.buffer(blocks.length(), blocks.sums).zero_();
+      const auto rows = [&](int member) { return all.narrow(2, blocks.begin(member), blocks.size(member)); };
+      visit_blocks(channel(tag), ring_, own, blocks.keys(),
+                   [&](int source, const at::Tensor& block) { add_share(source, block, rows(source)); });
+      comm_.all_reduce(all, axes_).wait();
+      return rows(ring_.index);
     }
-    visit_blocks(channel(tag), ring_, own, blocks.keys(), work);
-    const at::Tensor all = at::matmul(weights.transpose(-1, -2), x).contiguous();
-    comm_.all_reduce(all, axes_).wait();
-    return blocks.rows(all, ring_.index);
+    return sum_over_blocks(channel(tag), ring_, own, blocks.keys(),
+                           [&](int member) { return blocks.buffer(blocks.size(member), blocks.sums); },
+                           [&](int source, const at::Tensor& block) -> at::Tensor {
+                             if (!blocks.seen(source)) return {};
+                             const at::Tensor share = blocks.buffer(blocks.size(source), blocks.sums).zero_();
+                             add_share(source, block, share);
+                             return share;
+                           });
   }
 
   Comm& comm_;
   const Axes axes_;
   const RingSelfAttentionOptions options_;
   Ring ring_;
+  TileCache cache_;
 };
 
 }  // namespace

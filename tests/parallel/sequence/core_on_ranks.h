@@ -1,0 +1,75 @@
+// A core alone, without rotary positions around it: what each rank gets, and the whole put together again.
+#pragma once
+
+#include "tests/parallel/sequence/sharded_attention.h"
+#include "tests/support/dense_attention.h"
+
+namespace orthant {
+
+inline AttentionInputs inputs_of(const AttentionCase& c) {
+  AttentionInputs in = attention_inputs(c.sequences, c.heads, c.key_heads, c.length, c.head_dim, c.dtype);
+  in.scale = 1 / std::sqrt(static_cast<double>(c.head_dim));
+  return in;
+}
+
+inline Microbatch batch_of(const AttentionCase& c, const at::Tensor& places) {
+  Microbatch batch;
+  batch.places_T = places;
+  batch.packing = c.packing;
+  batch.sequence_length = c.length;
+  return batch;
+}
+
+inline Visibility visibility_of_all(const AttentionCase& c) {
+  std::vector<int64_t> all(static_cast<size_t>(c.length));
+  std::iota(all.begin(), all.end(), 0);
+  Microbatch batch = batch_of(c, {});
+  return visibility(batch, c.rule, all);
+}
+
+/// Output, log-sum-exp (where the last that forward keeps is one of this rank's heads: not with Ulysses), dQ, dK, dV.
+using CoreResult = std::array<at::Tensor, 5>;
+inline const char* const kCoreResults[] = {"output", "log-sum-exp", "dQ", "dK", "dV"};
+
+/// What forward kept and backward returned on a rank; `places` are those of its tokens.
+using LookAtCore = std::function<void(Comm&, const at::Tensor& places, const std::vector<at::Tensor>& kept,
+                                      const AttentionGradients&)>;
+
+/// Forward and backward of one core on this rank's part; the gradients rounded to the inputs' type, as a model sees
+/// them.
+inline void run_core(const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in, Comm& comm,
+                     CoreResult& all, std::mutex& mutex, const LookAtCore& look) {
+  const auto places =
+      held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+  const at::Tensor index = at::tensor(places, at::kLong);
+  const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
+  const Microbatch batch = batch_of(c, index);
+  const AttentionShape shape = shape_of(c);
+  const auto kept = core.forward(part(in.q), part(in.k), part(in.v), batch, shape);
+  const AttentionGradients g = core.backward(part(in.dout), kept, batch, shape);
+  const std::lock_guard lock(mutex);
+  all[0].index_copy_(2, index, kept[0].to(c.dtype));
+  if (kept.back().dim() == 3 && c.ulysses == 1) all[1].index_copy_(2, index, kept.back().to(at::kDouble));
+  const at::Tensor* gradients[] = {&g.dq_BHTD, &g.dk_BKSD, &g.dv_BKSD};
+  for (size_t i = 0; i < 3; ++i) all[i + 2].index_copy_(2, index, gradients[i]->to(c.dtype));
+  if (look) look(comm, index, kept, g);
+}
+
+inline CoreResult core_on_ranks(const AttentionCase& c, const AttentionInputs& in, const MakeCore& make,
+                                const LookAtCore& look = {}) {
+  const auto unknown = [](const at::Tensor& like) { return at::full_like(like, NAN); };
+  CoreResult all{unknown(in.q), at::full({c.sequences, c.heads, c.length}, NAN, at::kDouble), unknown(in.q),
+                 unknown(in.k), unknown(in.v)};
+  std::mutex mutex;
+  run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
+    Comm comm(c.mesh(), rank, rendezvous, {});
+    run_core(make(comm, c), c, in, comm, all, mutex, look);
+  });
+  return all;
+}
+
+inline CoreResult dense(const AttentionCase& c, const AttentionInputs& in) {
+  return dense_attention(in, visibility_of_all(c));
+}
+
+}  // namespace orthant
