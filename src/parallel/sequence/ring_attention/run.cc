@@ -17,13 +17,17 @@ constexpr int kInnerTag = 0, kOuterTag = 2;
 class RingAttention {
  public:
   RingAttention(Comm& comm, Axes axes, RingAttentionOptions options)
-      : comm_(comm), axes_(std::move(axes)), options_(options), size_(comm.group_size(axes_)),
+      : comm_(comm),
+        axes_(std::move(axes)),
+        options_(options),
+        size_(comm.group_size(axes_)),
         rings_(double_ring(size_, comm.position(axes_), options.window > 0 ? options.window : size_)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const Microbatch& batch, const AttentionShape& shape) {
     const Blocks blocks(*this, k, batch, shape);
-    // In the precision of the sums: a kernel that rounds each block's output to bfloat16 has lost what the sums would keep.
+    // In the precision of the sums: a kernel that rounds each block's output to bfloat16 has lost what the sums would
+    // keep.
     const auto sums = wide(q.scalar_type());
     const at::Tensor exact_q = q.to(sums);
     Attended all;
@@ -52,8 +56,8 @@ class RingAttention {
       const auto& tiles = blocks.tiles(member);
       if (tiles.empty()) return {};
       const at::Tensor exact = block.to(sums);
-      const AttentionGradients share = attend_backward(options_.kernel, exact_dout, q, exact[0], exact[1], out, lse, tiles,
-                                                       blocks.scale);
+      const AttentionGradients share =
+          attend_backward(options_.kernel, exact_dout, q, exact[0], exact[1], out, lse, tiles, blocks.scale);
       dq.add_(share.dq_BHTD);
       return at::stack({share.dk_BKSD, share.dv_BKSD});
     });
@@ -64,10 +68,14 @@ class RingAttention {
   // The members' blocks of keys and values, [2, B, K, tokens, D].
   struct Blocks {
     Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
-        : scale(1 / std::sqrt(static_cast<double>(shape.head_dim))), options(k.options()), sums(options.dtype(wide(k.scalar_type()))),
-          sizes{2, k.size(0), k.size(1), 0, k.size(3)}, places(ring.size_) {
+        : scale(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+          options(k.options()),
+          sums(options.dtype(wide(k.scalar_type()))),
+          sizes{2, k.size(0), k.size(1), 0, k.size(3)},
+          places(ring.size_) {
       for (int member = 0; member < ring.size_; ++member) {
-        places[static_cast<size_t>(member)] = ring_places(ring.options_.placement, batch.sequence_length, ring.size_, member);
+        places[static_cast<size_t>(member)] =
+            ring_places(ring.options_.placement, batch.sequence_length, ring.size_, member);
       }
       const auto& own = places[static_cast<size_t>(ring.own())];
       ORTHANT_CHECK(k.size(2) == static_cast<int64_t>(own.size()), k.size(2), own.size());
@@ -98,29 +106,35 @@ class RingAttention {
 
   // work(member, block) for all blocks, window after window.
   void visit(const Blocks& blocks, at::Tensor own_block, const std::function<void(int, const at::Tensor&)>& work) {
-    const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
-    visit_blocks(channel(kOuterTag), rings_.outer, std::move(own_block),
-                 [&](int window) { return buffer(window, rings_.inner.index); },
-                 [&](int window, const at::Tensor& windows_block) {
-                   visit_blocks(channel(kInnerTag), rings_.inner, windows_block,
-                                [&](int index) { return buffer(window, index); },
-                                [&](int index, const at::Tensor& block) { work(rings_.member(window, index), block); });
-                 });
+    const auto buffer = [&](int window, int index) {
+      return blocks.buffer(rings_.member(window, index), blocks.options);
+    };
+    visit_blocks(
+        channel(kOuterTag), rings_.outer, std::move(own_block),
+        [&](int window) { return buffer(window, rings_.inner.index); },
+        [&](int window, const at::Tensor& windows_block) {
+          visit_blocks(
+              channel(kInnerTag), rings_.inner, windows_block, [&](int index) { return buffer(window, index); },
+              [&](int index, const at::Tensor& block) { work(rings_.member(window, index), block); });
+        });
   }
 
   // The sum of what work(member, block) returns for this rank's block on all ranks: inside each window, then over them.
   at::Tensor sum(const Blocks& blocks, at::Tensor own_block,
                  const std::function<at::Tensor(int, const at::Tensor&)>& work) {
-    const auto buffer = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.options); };
+    const auto buffer = [&](int window, int index) {
+      return blocks.buffer(rings_.member(window, index), blocks.options);
+    };
     const auto sums = [&](int window, int index) { return blocks.buffer(rings_.member(window, index), blocks.sums); };
     return sum_over_blocks(
-        channel(kOuterTag), rings_.outer, std::move(own_block), [&](int window) { return buffer(window, rings_.inner.index); },
+        channel(kOuterTag), rings_.outer, std::move(own_block),
+        [&](int window) { return buffer(window, rings_.inner.index); },
         [&](int window) { return sums(window, rings_.inner.index); },
         [&](int window, const at::Tensor& windows_block) {
-          return sum_over_blocks(channel(kInnerTag), rings_.inner, windows_block,
-                                 [&](int index) { return buffer(window, index); },
-                                 [&](int index) { return sums(window, index); },
-                                 [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); });
+          return sum_over_blocks(
+              channel(kInnerTag), rings_.inner, windows_block, [&](int index) { return buffer(window, index); },
+              [&](int index) { return sums(window, index); },
+              [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); });
         });
   }
 

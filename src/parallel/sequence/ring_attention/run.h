@@ -1,10 +1,10 @@
-// Ring attention: keys and values go round a ring in blocks; each rank attends from its queries to the block that is here
-// while the next is on its way, and merges by log-sum-exp. No rank ever holds a row of scores.
+// Ring attention: keys and values go round a ring in blocks; each rank attends from its queries to the block that is
+// here while the next is on its way, and merges by log-sum-exp. No rank ever holds a row of scores.
 //
-// Liu, Zaharia, Abbeel 2023, "Ring Attention with Blockwise Transformers" (arXiv 2310.01889); balanced under a causal mask by
-// zigzag or stripes (see placement_plan.h). Backward: sums of dK and dV follow their block, one step behind.
-// Bytes a rank and layer, n ranks, X elements of K in a block: forward 2(n-1)X e; backward 2(n-1)X (e + e_sum), where sums
-// are float32 (float64 for float64).
+// Liu, Zaharia, Abbeel 2023, "Ring Attention with Blockwise Transformers" (arXiv 2310.01889); balanced under a causal
+// mask by zigzag or stripes (see placement_plan.h). Backward: sums of dK and dV follow their block, one step behind.
+// Bytes a rank and layer, n ranks, X elements of K in a block: forward 2(n-1)X e; backward 2(n-1)X (e + e_sum), where
+// sums are float32 (float64 for float64).
 #pragma once
 
 #include "comm/comm.h"

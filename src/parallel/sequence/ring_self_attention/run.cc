@@ -36,7 +36,9 @@ struct Cut {
   at::Tensor queries(const at::Tensor& t_BKGTX) const {
     return sequence(t_BKGTX).narrow(3, tile.query_begin, tile.queries());
   }
-  at::Tensor keys(const at::Tensor& block_BKSD) const { return sequence(block_BKSD).narrow(2, tile.key_begin, tile.keys()); }
+  at::Tensor keys(const at::Tensor& block_BKSD) const {
+    return sequence(block_BKSD).narrow(2, tile.key_begin, tile.keys());
+  }
   at::Tensor scores(const at::Tensor& row_BKGTL) const {
     return queries(row_BKGTL).narrow(4, first_column + tile.key_begin, tile.keys());
   }
@@ -65,7 +67,8 @@ class RingSelfAttention {
                                   const Microbatch& batch, const AttentionShape& shape) {
     const Blocks blocks(*this, k, batch, shape);
     const at::Tensor q = blocks.by_key_head(q_in);
-    const at::Tensor scores = at::full({q.size(0), q.size(1), q.size(2), q.size(3), blocks.length()}, kNone, blocks.sums);
+    const at::Tensor scores =
+        at::full({q.size(0), q.size(1), q.size(2), q.size(3), blocks.length()}, kNone, blocks.sums);
     visit_blocks(channel(kKeysTag), ring_, k, blocks.keys(), [&](int source, const at::Tensor& keys) {
       blocks.for_tiles(source, keys, [&](const Cut& cut, const at::Tensor& block) {
         at::Tensor part = times(cut.queries(q), block.transpose(-1, -2)).mul_(blocks.scale);
@@ -106,8 +109,10 @@ class RingSelfAttention {
 
   struct Blocks {
     Blocks(RingSelfAttention& of, const at::Tensor& k, const Microbatch& batch, const AttentionShape& attention)
-        : scale(1 / std::sqrt(static_cast<double>(attention.head_dim))), options(k.options()),
-          sums(options.dtype(wide(k.scalar_type()))), shape(k.sizes().vec()) {
+        : scale(1 / std::sqrt(static_cast<double>(attention.head_dim))),
+          options(k.options()),
+          sums(options.dtype(wide(k.scalar_type()))),
+          shape(k.sizes().vec()) {
       const int n = of.ring_.size();
       for (int member = 0; member < n; ++member) {
         places.push_back(ring_places(of.options_.placement, batch.sequence_length, n, member));
@@ -163,9 +168,10 @@ class RingSelfAttention {
     return scores;
   }
 
-  // The gradient of this rank's block: the sum over ranks of (columns of weights)^T x. `work` sees each block on the way.
-  at::Tensor gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights, const at::Tensor& x,
-                      const TileWork& work) {
+  // The gradient of this rank's block: the sum over ranks of (columns of weights)^T x. `work` sees each block on the
+  // way.
+  at::Tensor gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights,
+                      const at::Tensor& x, const TileWork& work) {
     const auto add_share = [&](int source, const at::Tensor& block, const at::Tensor& share) {
       blocks.for_tiles(source, block, [&](const Cut& cut, const at::Tensor& keys) {
         work(cut, keys);
@@ -180,14 +186,15 @@ class RingSelfAttention {
       comm_.all_reduce(all, axes_).wait();
       return rows(ring_.index);
     }
-    return sum_over_blocks(channel(tag), ring_, own, blocks.keys(),
-                           [&](int member) { return blocks.buffer(blocks.size(member), blocks.sums); },
-                           [&](int source, const at::Tensor& block) -> at::Tensor {
-                             if (!blocks.seen(source)) return {};
-                             const at::Tensor share = blocks.buffer(blocks.size(source), blocks.sums).zero_();
-                             add_share(source, block, share);
-                             return share;
-                           });
+    return sum_over_blocks(
+        channel(tag), ring_, own, blocks.keys(),
+        [&](int member) { return blocks.buffer(blocks.size(member), blocks.sums); },
+        [&](int source, const at::Tensor& block) -> at::Tensor {
+          if (!blocks.seen(source)) return {};
+          const at::Tensor share = blocks.buffer(blocks.size(source), blocks.sums).zero_();
+          add_share(source, block, share);
+          return share;
+        });
   }
 
   Comm& comm_;

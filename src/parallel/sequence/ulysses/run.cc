@@ -15,7 +15,7 @@ int64_t sum_of(const std::vector<int64_t>& counts) { return std::reduce(counts.b
 
 // One side's pieces of an all-to-all, side by side in one buffer: a piece for each rank, of several tensors.
 struct Pieces {
-  std::vector<int64_t> counts;  // elements, by rank
+  std::vector<int64_t> counts;                            // elements, by rank
   std::vector<std::vector<std::vector<int64_t>>> shapes;  // [rank][tensor]
 
   void add(std::vector<std::vector<int64_t>> tensors) {
@@ -43,7 +43,11 @@ struct Pieces {
 class Ulysses {
  public:
   Ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner)
-      : comm_(comm), axes_(std::move(axes)), place_(place), inner_(std::move(inner)), ranks_(comm.group_size(axes_)),
+      : comm_(comm),
+        axes_(std::move(axes)),
+        place_(place),
+        inner_(std::move(inner)),
+        ranks_(comm.group_size(axes_)),
         rank_(comm.position(axes_)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -68,7 +72,8 @@ class Ulysses {
       if (d->size(1) == cut.own.key.size()) continue;  // else a head for every query head
       auto sizes = d->sizes().vec();
       sizes[1] = cut.own.key.size();
-      *d = at::zeros(sizes, d->options().dtype(wide(d->scalar_type()))).index_add_(1, cut.key_of_query, d->to(wide(d->scalar_type())));
+      *d = at::zeros(sizes, d->options().dtype(wide(d->scalar_type())))
+               .index_add_(1, cut.key_of_query, d->to(wide(d->scalar_type())));
     }
     const auto type = dout.scalar_type();
     auto back = to_tokens(cut, {g.dq_BHTD.to(type), g.dk_BKSD.to(type), g.dv_BKSD.to(type)},
@@ -85,8 +90,8 @@ class Ulysses {
         : heads(all_heads.heads), key_heads(all_heads.kv_heads), shape(all_heads) {
       for (int u = 0; u < of.ranks_; ++u) {
         shares.push_back(head_share(heads, key_heads, of.ranks_, u));
-        tokens.push_back(static_cast<int64_t>(held_places(of.place_.placement, batch.sequence_length, of.ranks_, u,
-                                                          of.place_.ring, of.place_.r).size()));
+        tokens.push_back(static_cast<int64_t>(
+            held_places(of.place_.placement, batch.sequence_length, of.ranks_, u, of.place_.ring, of.place_.r).size()));
       }
       own = shares[static_cast<size_t>(of.rank_)];
       regular = own.regular(heads, key_heads);
@@ -107,7 +112,8 @@ class Ulysses {
   };
 
   // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D].
-  std::vector<at::Tensor> to_heads(const Cut& cut, const std::vector<at::Tensor>& tensors, const std::vector<Kind>& kinds) {
+  std::vector<at::Tensor> to_heads(const Cut& cut, const std::vector<at::Tensor>& tensors,
+                                   const std::vector<Kind>& kinds) {
     Pieces leaving, arriving;
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
     const auto own = static_cast<size_t>(rank_);
@@ -140,7 +146,8 @@ class Ulysses {
   }
 
   // And back, where what several ranks give for a head is summed.
-  std::vector<at::Tensor> to_tokens(const Cut& cut, const std::vector<at::Tensor>& tensors, const std::vector<Kind>& kinds) {
+  std::vector<at::Tensor> to_tokens(const Cut& cut, const std::vector<at::Tensor>& tensors,
+                                    const std::vector<Kind>& kinds) {
     Pieces leaving, arriving;
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
     const auto own = static_cast<size_t>(rank_);

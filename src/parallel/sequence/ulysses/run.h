@@ -1,9 +1,9 @@
 // Ulysses: an all-to-all turns shards of tokens into shards of heads, so that each rank attends with some heads to all
 // tokens of its group; another turns the output back.
 //
-// Jacobs et al. 2023, "DeepSpeed Ulysses" (arXiv 2309.14509), section 3. Bytes a rank and layer, U ranks, N with the ring,
-// e bytes an element: forward (U-1)/U B (L/N) e (2d + 2d_kv), with q, k and v in one all-to-all; backward the same; more
-// where key heads are fewer than ranks and go to several.
+// Jacobs et al. 2023, "DeepSpeed Ulysses" (arXiv 2309.14509), section 3. Bytes a rank and layer, U ranks, N with the
+// ring, e bytes an element: forward (U-1)/U B (L/N) e (2d + 2d_kv), with q, k and v in one all-to-all; backward the
+// same; more where key heads are fewer than ranks and go to several.
 #pragma once
 
 #include "comm/comm.h"

@@ -1,0 +1,140 @@
+// Who holds which tokens, in which groups, with how much work: all of it before any process exists.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/errors.h"
+#include "mesh/mesh.h"
+#include "model/visibility.h"
+#include "parallel/sequence/placement_plan.h"
+
+namespace orthant {
+namespace {
+
+using Places = std::vector<int64_t>;
+constexpr auto kContiguous = SequencePlacement::contiguous, kZigzag = SequencePlacement::zigzag,
+               kStripe = SequencePlacement::stripe;
+
+Places range(int64_t begin, int64_t end) {
+  Places places(static_cast<size_t>(end - begin));
+  std::iota(places.begin(), places.end(), begin);
+  return places;
+}
+
+// By rank, Ulysses inside the ring.
+std::vector<Places> all_places(SequencePlacement placement, int64_t length, int ulysses, int ring) {
+  std::vector<Places> all;
+  for (int r = 0; r < ring; ++r) {
+    for (int u = 0; u < ulysses; ++u) all.push_back(held_places(placement, length, ulysses, u, ring, r));
+  }
+  return all;
+}
+
+// Unified Sequence Parallelism, check 1: sixteen tokens, the tables of its sections 2.5 and 3.3.
+TEST(Placement, OfSixteenTokensIsTheReferences) {
+  using All = std::vector<Places>;
+  EXPECT_EQ(all_places(kZigzag, 16, 2, 2), (All{{0, 1, 2, 3}, {12, 13, 14, 15}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
+  EXPECT_EQ(all_places(kZigzag, 16, 4, 2), (All{{0, 1}, {2, 3}, {12, 13}, {14, 15}, {4, 5}, {6, 7}, {8, 9}, {10, 11}}));
+  EXPECT_EQ(all_places(kZigzag, 16, 2, 4), (All{{0, 1}, {14, 15}, {2, 3}, {12, 13}, {4, 5}, {10, 11}, {6, 7}, {8, 9}}));
+  EXPECT_EQ(all_places(kZigzag, 16, 1, 4), (All{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}}));
+  EXPECT_EQ(all_places(kStripe, 16, 1, 4)[1], (Places{1, 5, 9, 13}));
+}
+
+// Check 1, its second half; Ring Self-Attention, check 16: any length is legal, and no token is lost or held twice.
+TEST(Placement, HoldsEveryTokenOnceWhateverTheLength) {
+  for (const auto placement : {kContiguous, kZigzag, kStripe}) {
+    for (const auto& [u, r] :
+         {std::pair{1, 1}, {1, 2}, {2, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}, {2, 4}, {1, 5}, {3, 2}}) {
+      for (int64_t length = 1; length <= 45; ++length) {
+        Places joined;
+        size_t least = SIZE_MAX, most = 0;
+        for (const Places& places : all_places(placement, length, u, r)) {
+          EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
+          joined.insert(joined.end(), places.begin(), places.end());
+          least = std::min(least, places.size()), most = std::max(most, places.size());
+        }
+        EXPECT_LE(most - least, size_t{3}) << "shares of " << length << " tokens";
+        std::sort(joined.begin(), joined.end());
+        ASSERT_EQ(joined, range(0, length)) << length << " tokens, ulysses " << u << ", ring " << r;
+      }
+    }
+  }
+  // The control: floor division loses the tail, and the comparison sees it.
+  Places floored;
+  for (int r = 0; r < 4; ++r) {
+    for (int64_t i = 0; i < 13 / 4; ++i) floored.push_back(r * (13 / 4) + i);
+  }
+  EXPECT_NE(floored, range(0, 13));
+}
+
+// Scores of each rank's queries at each hop, hop s bringing the block of rank r - s.
+std::vector<std::vector<int64_t>> scores_by_hop(SequencePlacement placement, int64_t length, int ring) {
+  std::vector<std::vector<int64_t>> all(static_cast<size_t>(ring));
+  for (int r = 0; r < ring; ++r) {
+    const Visibility seen = visibility_of({}, ring_places(placement, length, ring, r), length);
+    for (int s = 0; s < ring; ++s) {
+      int64_t sum = 0;
+      for (const auto& tile : attention_tiles(seen, ring_places(placement, length, ring, (r - s + ring) % ring)))
+        sum += tile.scores();
+      all[static_cast<size_t>(r)].push_back(sum);
+    }
+  }
+  return all;
+}
+
+// What takes longest at every hop, for nobody passes on a block before the next one has come.
+int64_t critical_path(const std::vector<std::vector<int64_t>>& by_hop) {
+  int64_t sum = 0;
+  for (size_t s = 0; s < by_hop.size(); ++s) {
+    int64_t longest = 0;
+    for (const auto& rank : by_hop) longest = std::max(longest, rank[s]);
+    sum += longest;
+  }
+  return sum;
+}
+
+// Ring Self-Attention, check 15; Unified Sequence Parallelism, check 7 and the table of its section 2.5.
+TEST(Placement, BalancesACausalRing) {
+  for (const auto& [ring, zigzag, contiguous] : {std::tuple{2, 264, 392}, {4, 132, 228}, {8, 66, 122}}) {
+    const auto by_hop = scores_by_hop(kZigzag, 32, ring);
+    for (const auto& rank : by_hop) EXPECT_EQ(std::reduce(rank.begin(), rank.end()), zigzag);
+    EXPECT_EQ(critical_path(by_hop), zigzag);
+    EXPECT_EQ(critical_path(scores_by_hop(kContiguous, 32, ring)), contiguous);
+    const int64_t piece = 32 / (2 * ring);
+    for (const auto& rank : by_hop) {
+      for (size_t s = 0; s < rank.size(); ++s) EXPECT_EQ(rank[s], s == 0 ? piece * (2 * piece + 1) : 2 * piece * piece);
+    }
+  }
+  const auto stripes = scores_by_hop(kStripe, 64, 8);
+  for (size_t r = 0; r < 8; ++r) {
+    for (size_t s = 0; s < 8; ++s) EXPECT_EQ(stripes[r][s], s <= r ? 36 : 28) << r << " " << s;
+  }
+}
+
+// Unified Sequence Parallelism, check 13 and its section 3.6: tensor, Ulysses, ring and data of 2 each.
+TEST(Placement, GroupsAreInTheReferencesOrder) {
+  const Mesh mesh({{"tensor", 2}, {"ulysses", 2}, {"ring", 2}, {"data", 2}});
+  const auto groups = [&](std::initializer_list<std::string> axes) {
+    std::vector<std::vector<int>> all;
+    for (int rank = 0; rank < mesh.size(); ++rank) {
+      const auto group = mesh.group(rank, axes);
+      if (group[0] == rank) all.push_back(group);
+    }
+    return all;
+  };
+  EXPECT_EQ(groups({"tensor"})[1], (std::vector<int>{2, 3}));
+  EXPECT_EQ(groups({"ulysses"}),
+            (std::vector<std::vector<int>>{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
+  EXPECT_EQ(groups({"ring"}),
+            (std::vector<std::vector<int>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}, {8, 12}, {9, 13}, {10, 14}, {11, 15}}));
+  EXPECT_EQ(groups({"data", "ulysses", "ring"}),
+            (std::vector<std::vector<int>>{{0, 2, 4, 6, 8, 10, 12, 14}, {1, 3, 5, 7, 9, 11, 13, 15}}));
+  // Ring Self-Attention, check 5: gradients are summed over ranks of one stage, and not over runs of neighbours.
+  const Mesh staged({{"ring", 2}, {"pipeline", 2}, {"data", 2}});
+  EXPECT_EQ(staged.group(0, {"ring", "data"}), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_EQ(staged.group(2, {"ring", "data"}), (std::vector<int>{2, 3, 6, 7}));
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,130 @@
+// Bytes: the plan's formulas against the reference's table for a real model, and against the counters of ranks that
+// run.
+#include "parallel/sequence/plan.h"
+#include "parallel/sequence/ring.h"
+#include "tests/parallel/sequence/core_on_ranks.h"
+
+namespace orthant {
+namespace {
+
+int64_t bytes_of(const std::vector<SequenceMessages>& all, const std::string& axis, const std::string& what = "") {
+  int64_t sum = 0;
+  for (const auto& m : all) {
+    if (m.axis == axis && m.what.find(what) != std::string::npos) sum += m.bytes;
+  }
+  return sum;
+}
+
+// Unified Sequence Parallelism, check 9: the table of its section 4.3, LLaMA3-8B's heads, 65,536 tokens, bfloat16,
+// eight ranks. Our sums of dK and dV come home in R-1 messages and not R: the last column times (R-1)/R.
+TEST(SequenceTraffic, OfLlama3IsTheReferenceTable) {
+  struct Row {
+    int ulysses, ring;
+    int64_t all_to_all, blocks, sums_float32;  // bytes each way; of K and V; of dK and dV in R messages
+  };
+  const Row rows[] = {{8, 1, 146'800'640, 0, 0},
+                      {4, 2, 125'829'120, 33'554'432, 134'217'728},
+                      {2, 4, 83'886'080, 100'663'296, 268'435'456},
+                      {1, 8, 0, 234'881'024, 536'870'912}};
+  const SequenceAttention llama{
+      .sequences = 1, .seq_len = 65536, .heads = 32, .key_heads = 8, .head_dim = 128, .element_bytes = 2};
+  for (const Row& row : rows) {
+    const SequencePlan plan{.ulysses = row.ulysses, .ring = row.ring};
+    for (int r = 0; r < row.ring; ++r) {
+      for (int u = 0; u < row.ulysses; ++u) {
+        const auto t = sequence_traffic(plan, llama, u, r);
+        EXPECT_EQ(bytes_of(t.forward, "ulysses"), row.all_to_all);
+        EXPECT_EQ(bytes_of(t.backward, "ulysses"), row.all_to_all);
+        EXPECT_EQ(bytes_of(t.forward, "ring"), row.blocks);
+        EXPECT_EQ(bytes_of(t.backward, "ring", "values"), row.blocks);
+        EXPECT_EQ(bytes_of(t.backward, "ring", "gradients"), row.sums_float32 * (row.ring - 1) / row.ring);
+      }
+    }
+  }
+}
+
+struct Form {
+  SequencePlan plan;
+  MakeCore make;
+};
+
+// The same formulas against what ranks count, for shares that do not come out even.
+TEST(SequenceTraffic, IsWhatRanksCount) {
+  const MakeCore windows = [](Comm& comm, const AttentionCase& c) {
+    return ring_attention(comm, kRing, {.placement = c.placement, .window = 2});
+  };
+  const MakeCore both = [](Comm& comm, const AttentionCase& c) {
+    return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, two_rings(comm, c));
+  };
+  const Form forms[] = {{{.ulysses = 4, .ring = 2}, usp},
+                        {{.ulysses = 2, .ring = 4}, usp},
+                        {{.ulysses = 1, .ring = 8}, usp},
+                        {{.ulysses = 8, .ring = 1}, usp},
+                        {{.ulysses = 3, .ring = 2}, usp},
+                        {{.ring = 6, .window = 2}, windows},
+                        {{.ring = 4, .self_attention = true}, two_rings},
+                        {{.ulysses = 2, .ring = 3, .self_attention = true}, both},
+                        {{.ring = 4, .self_attention = true, .all_reduce = true}, two_rings_as_published}};
+  for (Form form : forms) {
+    for (const auto placement : kPlacements) {
+      for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
+        form.plan.placement = placement;
+        AttentionCase c{.ulysses = form.plan.ulysses,
+                        .ring = form.plan.ring,
+                        .placement = placement,
+                        .sequences = 3,
+                        .length = 67,
+                        .heads = 16,
+                        .key_heads = 4,
+                        .head_dim = 8,
+                        .dtype = type};
+        const SequenceAttention attention{.sequences = 3,
+                                          .seq_len = 67,
+                                          .heads = 16,
+                                          .key_heads = 4,
+                                          .head_dim = 8,
+                                          .element_bytes = static_cast<int>(c10::elementSize(type))};
+        core_on_ranks(c, inputs_of(c), form.make, [&](Comm& comm, const auto&, const auto&, const auto&) {
+          const auto t = sequence_traffic(form.plan, attention, comm.position(kUlysses), comm.position(kRing));
+          TrafficTable planned;
+          for (const auto* pass : {&t.forward, &t.backward}) {
+            for (const auto& m : *pass) {
+              auto& entry = planned[{m.axis, m.collective}];
+              entry.calls += m.calls, entry.bytes += m.bytes;
+            }
+          }
+          const TrafficTable counted = comm.traffic();
+          EXPECT_EQ(counted.size(), planned.size());
+          for (const auto& [key, traffic] : planned) {
+            const auto it = counted.find(key);
+            const Traffic have = it == counted.end() ? Traffic{} : it->second;
+            EXPECT_EQ(have.bytes, traffic.bytes) << key.second << ", " << name_of(c) << ", rank " << comm.rank();
+            EXPECT_EQ(have.calls, traffic.calls) << key.second << ", " << name_of(c) << ", rank " << comm.rank();
+          }
+        });
+      }
+    }
+  }
+}
+
+// Check 9, its end: of a double ring, W-1 blocks leave a window, however many ranks it has.
+TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
+  for (const auto& [ring, window] : {std::pair{8, 4}, {8, 2}, {12, 3}}) {
+    const int windows = ring / window;
+    run_ranks(ring, [&, size = ring, inside = window](Rendezvous rendezvous, int rank) {
+      Comm comm(Mesh({{"ring", size}}), rank, rendezvous, {});
+      const DoubleRing rings = double_ring(size, rank, inside);
+      for (const int member : rings.inner.members) EXPECT_EQ(member / inside, rank / inside);
+      for (const int member : rings.outer.members) EXPECT_EQ(member % inside, rank % inside);
+      const NewBlock buffer = [](int) { return at::empty({5}, at::kDouble); };
+      visit_blocks({comm, kRing, 2}, rings.outer, at::full({5}, rank, at::kDouble), buffer,
+                   [&](int source, const at::Tensor& block) {
+                     EXPECT_EQ(block[0].item<double>(), source * inside + rank % inside);
+                   });
+      EXPECT_EQ(comm.total_traffic().bytes, (windows - 1) * 5 * 8);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace orthant
