@@ -29,6 +29,7 @@ class Examples(ProcessTest):
                          ["masked", "model", "text"])
         validations = [record for record in self.records(dump) if "validation_loss" in record]
         self.assertEqual([record["bits_per_byte"] for record in validations], [None])
+        self.assertEqual(self.steps(dump)[-1]["tokens"], 2 * 16 * 128)  # seen, not asked for
         self.assertNotIn("bits/byte", result.out + (dump / "report.html").read_text())
         self.assertNotIn("orthant generate", result.out)
         config = json.loads((self.latest(dump) / "config.json").read_text())
