@@ -113,6 +113,22 @@ TEST_F(LoaderTest, MaskedSamplesHoldEveryTokenOnce) {
   EXPECT_TRUE(Loader(dataset, all(2), 4, 5, SampleOrder::kSequential).batch(0, 12).lengths.empty());
 }
 
+TEST_F(LoaderTest, MasksStayHoweverTheBatchIsCut) {
+  const auto dataset = counting({31, 12});
+  const Loader loader(dataset, all(2), 4, 5, SampleOrder::kShuffled, kMasking);
+  const Batch whole = loader.batch(3, 30);
+  for (int64_t count : {1, 2, 5}) {
+    std::vector<int64_t> tokens, labels;
+    for (int64_t first = 0; first < 30; first += count) {
+      const Batch part = loader.batch(3 + first, count);
+      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      labels.insert(labels.end(), part.labels.begin(), part.labels.end());
+    }
+    EXPECT_EQ(tokens, whole.tokens);
+    EXPECT_EQ(labels, whole.labels);
+  }
+}
+
 TEST_F(LoaderTest, EveryEpochMasksAnew) {
   const auto dataset = counting({40});
   const Loader loader(dataset, {0}, 40, 5, SampleOrder::kShuffled, kMasking);
