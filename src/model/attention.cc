@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/errors.h"
+#include "model/attention_cuda.h"
 #include "model/element.h"
 
 namespace orthant {
@@ -24,14 +25,14 @@ struct Cut {
   at::Tensor keys(const at::Tensor& t) const { return sequence(t).narrow(2, tile.key_begin, tile.keys()); }
 
   // 0 where a query sees a key, -inf where not: [1, 1, queries, keys]; nothing for a tile without a mask of its own.
-  std::optional<at::Tensor> bias(at::ScalarType dtype) const {
+  std::optional<at::Tensor> bias(const at::TensorOptions& options) const {
     if (tile.kind != AttentionTile::masked) return std::nullopt;
     const at::Tensor mask = at::full({tile.queries(), tile.keys()}, kNone, at::kFloat);
     auto* row = mask.mutable_data_ptr<float>();
     for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.seen_first[q], row + tile.seen_end[q], 0.0F);
     }
-    return mask.to(dtype).unsqueeze(0).unsqueeze(0);
+    return mask.to(options.device(), options.dtype().toScalarType()).unsqueeze(0).unsqueeze(0);
   }
 };
 
@@ -46,8 +47,8 @@ at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
 at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
   if (cut.tile.kind == AttentionTile::causal) {
-    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, at::kBool).triu(1), kNone);
-  } else if (const auto bias = cut.bias(at::kDouble)) {
+    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1), kNone);
+  } else if (const auto bias = cut.bias(q.options())) {
     scores = scores + *bias;
   }
   return scores;
@@ -94,9 +95,11 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
   const auto run = [&](const AttentionTile& tile) -> Attended {
     const Cut cut{tile};
     if (kernel == AttentionKernel::plain) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(
-        cut.queries(q), cut.keys(keys), cut.keys(values), 0.0, tile.kind == AttentionTile::causal,
-        cut.bias(q.scalar_type()), scale);
+    const bool causal = tile.kind == AttentionTile::causal;
+    const auto bias = cut.bias(q.options());
+    if (q.is_cuda()) return detail::attend_cuda(cut.queries(q), cut.keys(keys), cut.keys(values), causal, bias, scale);
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(cut.queries(q), cut.keys(keys), cut.keys(values), 0.0,
+                                                                      causal, bias, scale);
     return {out, lse};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == T) {
@@ -128,9 +131,15 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
       return plain_backward(cut, cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out),
                             cut.queries(lse), scale);
     }
+    const bool causal = tile.kind == AttentionTile::causal;
+    const auto bias = cut.bias(q.options());
+    if (q.is_cuda()) {
+      return detail::attend_cuda_backward(cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values),
+                                          cut.queries(out), cut.queries(lse), causal, bias, scale);
+    }
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out), cut.queries(lse), 0.0,
-        tile.kind == AttentionTile::causal, cut.bias(q.scalar_type()), scale);
+        cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out), cut.queries(lse), 0.0, causal,
+        bias, scale);
     return {dq, dk, dv};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == q.size(2) && tiles[0].keys() == k.size(2)) {
