@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""A real run at 32,768 tokens of context over four ranks (U = 2, R = 2), and the same steps on one rank: equal losses?
+
+Both train examples/long_context.toml, made longer: one sequence of the Jargon File a step, half the layers, attention to
+all of it. In float32 the step's loss may differ by 1e-6 of itself before the first update, and its gradient's norm by
+1e-5 (the bounds of USP, check 10). From then on weights drift as docs/numerics.md says under "whole runs", with B = 1e-5
+for gradients: by (sum of 2 lr sqrt(P) B |g| over the steps before) / loss more. Exits with 1 where a bound is passed.
+
+  python3 benchmarks/sequence/long_run.py [--quick] [--seq-len 32768] [--steps 3] [--layout-only model.sliding_window=16384]
+
+--layout-only KEY=VALUE: a setting for the four ranks alone; what changes the numbers must make this fail.
+"""
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+from emulated import ROOT, machine, print_head, print_row
+
+LOSS_BOUND, GRADIENT_BOUND = 1e-6, 1e-5
+MAX_NORM = 1.0  # gradients are clipped to it before they move a weight
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    quick = "--quick" in sys.argv
+    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    p.add_argument("--seq-len", type=int, default=2048 if quick else 32768)
+    p.add_argument("--steps", type=int, default=3)
+    p.add_argument("--layers", type=int, default=2)
+    p.add_argument("--layout-only", action="append", default=[], metavar="KEY=VALUE")
+    p.add_argument("--quick", action="store_true", help="does it work? 2,048 tokens")
+    return p.parse_args()
+
+
+def train(a, name, folder, *settings):
+    """The run's steps, and its number of parameters."""
+    dump = os.path.join(folder, name)
+    keys = {"job.dump_folder": dump, "model.num_hidden_layers": a.layers, "model.max_position_embeddings": a.seq_len,
+            "data.mask_documents": "false", "training.seq_len": a.seq_len, "training.steps": a.steps,
+            "training.global_batch_size": 1, "training.local_batch_size": 1, "training.max_norm": MAX_NORM,
+            "lr_scheduler.warmup_steps": 0, "lr_scheduler.decay_type": "constant", "validation.freq": 0,
+            "metrics.enable_tensorboard": "false"}
+    arguments = [os.path.join(ROOT, "examples", "long_context.toml"), *(f"{k}={v}" for k, v in keys.items()), *settings]
+    planned = json.loads(run([a.orthant, "plan", *arguments, "--json"]))
+    print(f"  {name}: {planned['ranks']} ranks, {max(r['memory_bytes']['total'] for r in planned['per_rank']) / 2**20:,.0f} "
+          "MiB of tensors each, by plan", file=sys.stderr)
+    run([a.orthant, "train", *arguments])
+    with open(os.path.join(dump, "metrics.jsonl")) as stream:
+        steps = [line for line in map(json.loads, stream) if "step_seconds" in line]
+    if len(steps) != a.steps:
+        sys.exit(f"{name}: {len(steps)} steps instead of {a.steps}")
+    return steps, planned["parameters"]["count"]
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def relative(have, want):
+    error = abs(have - want) / abs(want)
+    return math.inf if math.isnan(error) else error
+
+
+def compare(one, four, parameters):
+    """Prints the rows; returns what is off."""
+    drift, wrong = 0.0, []
+    for oracle, layout in zip(one, four):
+        bound = LOSS_BOUND + drift / oracle["loss"]
+        loss, norm = (relative(layout[key], oracle[key]) for key in ("loss", "grad_norm"))
+        print_row([str(oracle["step"]), f"{oracle['loss']:.8f}", f"{layout['loss']:.8f}", f"{loss:.1e}", f"{bound:.1e}",
+                   f"{norm:.1e}", f"{oracle['step_seconds']:.1f}", f"{layout['step_seconds']:.1f}",
+                   f"{oracle['peak_memory_bytes'] / 2**20:,.0f}", f"{layout['peak_memory_bytes'] / 2**20:,.0f}"])
+        if loss > bound:
+            wrong.append(f"the loss of step {oracle['step']} is off by {loss:.1e}, more than {bound:.1e}")
+        if oracle["step"] == 1 and norm > GRADIENT_BOUND:
+            wrong.append(f"the gradient's norm of step 1 is off by {norm:.1e}, more than {GRADIENT_BOUND:.1e}")
+        drift += 2 * oracle["lr"] * math.sqrt(parameters) * GRADIENT_BOUND * min(MAX_NORM, oracle["grad_norm"])
+    return wrong
+
+
+def main():
+    a = arguments()
+    print(f"{machine()}; {a.seq_len:,} tokens, {a.layers} layers, float32\n")
+    with tempfile.TemporaryDirectory() as folder:
+        one, parameters = train(a, "one-rank", folder, "run.ranks=1", "parallelism.context_parallel_ulysses=1",
+                                "parallelism.context_parallel_ring=1")
+        four, _ = train(a, "four-ranks", folder, "run.ranks=4", "parallelism.context_parallel_ulysses=2",
+                        "parallelism.context_parallel_ring=2", *a.layout_only)
+    print_head(["step", "loss, 1 rank", "loss, U=2 R=2", "relative difference", "bound", "of the gradient's norm",
+                "s, 1 rank", "s, U=2 R=2", "peak MiB, 1 rank", "peak MiB a rank, U=2 R=2"])
+    if wrong := compare(one, four, parameters):
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
