@@ -220,6 +220,8 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
   config.is_causal = fields.boolean("is_causal", true);
+  config.linformer_length = fields.integer("linformer_length", 0, 0);
+  config.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
   read_all_rope(fields, config, source);
   read_token_ids(fields, config);
   config.torch_dtype = read_dtype(fields);

@@ -34,6 +34,8 @@ struct HfConfig {
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
   bool is_causal = true;  // false: attention to both sides, trained on masked tokens (transformers 5 reads it so too)
+  int64_t linformer_length = 0;  // ours: summaries that attention sees, and tokens that they are made of; 0: it sees tokens
+  int64_t linformer_tokens = 0;
   Dtype torch_dtype = Dtype::f32;  // of the weights as stored: f32, f16, bf16 or f64
   std::string other_keys = "{}";   // a JSON object of keys we do not interpret, kept for the way back
   bool operator==(const HfConfig&) const = default;

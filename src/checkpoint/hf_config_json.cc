@@ -73,6 +73,10 @@ std::string config_json(const HfConfig& config) {
       {"torch_dtype", torch_dtype_name(config.torch_dtype)},
   };
   if (!config.is_causal) object["is_causal"] = false;
+  if (config.linformer_length > 0) {
+    object["linformer_length"] = config.linformer_length;
+    object["linformer_tokens"] = config.linformer_tokens;
+  }
   // transformers 5 keeps theta and scaling in one dictionary; equal ones satisfy both readers.
   object["rope_parameters"] = scaled ? rope_scaling(config) : Json{{"rope_type", "default"}};
   object["rope_parameters"]["rope_theta"] = config.rope_theta;

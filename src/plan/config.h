@@ -50,6 +50,7 @@ struct ModelConfig {
   std::string objective = "causal";
   double masked_share = 0.15;
   int64_t sliding_window = 0;
+  int64_t linformer_length = 0;
 };
 
 /// data.validation: a share of the documents, or a list of files. Files win when there are any (share is then 0).

@@ -158,6 +158,25 @@ void check_idle_settings(const Config& config) {
   }
 }
 
+void check_linformer(const Config& config) {
+  const auto& model = config.model;
+  if (model.linformer_length == 0) return;
+  const char* mixed = "Linformer's projections mix all tokens of a sequence";
+  if (model.objective != "masked") {
+    refuse(config, "model.linformer_length",
+           fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; set "
+                       "model.objective to \"masked\", or model.linformer_length to 0",
+                       config.locate("model.objective")));
+  }
+  if (model.linformer_length > config.training.seq_len) {
+    refuse(config, "model.linformer_length",
+           fmt::format("is more than {}: summaries would outnumber the tokens; set it to {} or less",
+                       config.locate("training.seq_len"), config.training.seq_len));
+  }
+  require(config, "model.sliding_window", model.sliding_window == 0, mixed, "0");
+  require(config, "data.mask_documents", !config.data.mask_documents, mixed, "false");
+}
+
 void refuse_unbuilt(const Config& config) {
   const auto& parallelism = config.parallelism;
   require(config, "model.architecture", config.model.architecture == "llama",
@@ -172,8 +191,6 @@ void refuse_unbuilt(const Config& config) {
   require(config, "parallelism.tensor_parallel_kind", parallelism.tensor_parallel_kind == "1d", kDataOnly, "\"1d\"");
   require(config, "parallelism.tensor_parallel_mesh",
           parallelism.tensor_parallel_mesh == std::array<int64_t, 3>{1, 1, 1}, kDataOnly, "[1, 1, 1]");
-  require(config, "parallelism.context_parallel_attention", parallelism.context_parallel_attention != "linformer",
-          "this version of Orthant computes full attention only", "\"ring_attention\"");
   require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
 }
 
@@ -213,6 +230,16 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
            fmt::format("leaves ranks without a head: {}; set it to {} or less, and raise parallelism.context_parallel_ring",
                        config.locate("model.num_attention_heads"), config.model.num_attention_heads));
   }
+  const bool linformer = p.context_parallel_attention == "linformer";
+  if (linformer && config.model.linformer_length == 0) {
+    refuse(config, "parallelism.context_parallel_attention",
+           fmt::format("adds up summaries, and {}; set that to their number, or choose \"ring_attention\"",
+                       config.locate("model.linformer_length")));
+  }
+  require(config, "parallelism.context_parallel_attention", linformer || config.model.linformer_length == 0 || ring == 1,
+          fmt::format("with {}, the ring adds up summaries", config.locate("model.linformer_length")), "\"linformer\"");
+  require(config, "parallelism.context_parallel_placement", !linformer || p.context_parallel_placement == "contiguous" || ring == 1,
+          "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections", "\"contiguous\"");
   const int64_t pieces = ring * (p.context_parallel_placement == "zigzag" && ring > 1 ? 2 : 1) * ulysses;
   if (pieces > config.training.seq_len) {
     refuse(config, "training.seq_len",
@@ -226,8 +253,8 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
            fmt::format("does not divide {}; try {}", config.locate("parallelism.context_parallel_ring"),
                        nearest_divisors(ring, p.context_parallel_window)));
   }
-  require(config, "parallelism.context_parallel_window", p.context_parallel_window == 0 || !self_attention,
-          "ring_self_attention has one ring", "0");
+  require(config, "parallelism.context_parallel_window", p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",
+          fmt::format("{} has one ring", p.context_parallel_attention), "0");
   require(config, "parallelism.context_parallel_reduction", p.context_parallel_reduction == "reduce_scatter" || self_attention,
           "it belongs to ring_self_attention", "\"reduce_scatter\"");
 }
@@ -240,6 +267,7 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_idle_settings(config);
   check_data(config);
   check_heads(config);
+  check_linformer(config);
   check_batch(config);
   if (config.parallelism.context_parallel_ulysses != -1 && config.parallelism.context_parallel_ring != -1) {
     check_context_parallel(config, config.parallelism.context_parallel_ulysses, config.parallelism.context_parallel_ring);

@@ -76,6 +76,8 @@ const Key kTable[] = {
   KEY(model, masked_share, above_to(0, 1), "",
       "share of the tokens that objective = \"masked\" hides or changes, and asks for"),
   KEY(model, sliding_window, at_least(0), "tokens", "a token sees so many up to its own; 0 = all"),
+  KEY(model, linformer_length, between(0, 1048576), "tokens",
+      "Linformer: attention to so many learned summaries of the sequence's keys and values; 0 = to all tokens"),
 
   KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory"),
   KEY(data, validation, from_to_below(0, 1), "",

@@ -43,6 +43,20 @@ std::string explain_communication(const Plan& plan) {
   return text_table(rows);
 }
 
+// The layouts of parameters that no rank holds whole, a line each.
+std::string explain_split(const Plan& plan) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const Layout& layout = plan.layouts[i];
+    if (!(layout == whole(static_cast<int>(layout.split.size())))) names[to_string(layout)].push_back(plan.parameters[i].name);
+  }
+  std::string text;
+  for (const auto& [layout, members] : names) {
+    text += fmt::format("split    {}: {}, the first {}\n", layout, counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
+  }
+  return text;
+}
+
 // Each rank's Actions in order, long rows cut in the middle.
 std::string explain_rows(const Schedule& schedule) {
   constexpr size_t kShown = 12;
@@ -85,11 +99,9 @@ std::string explain(const Plan& plan) {
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
   out += fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
                      counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
-  const bool all_whole = std::all_of(plan.layouts.begin(), plan.layouts.end(), [](const Layout& layout) {
-    return layout == whole(static_cast<int>(layout.split.size()));
-  });
-  out += fmt::format("mesh     {}: {}{}\n", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
-                     all_whole ? "; every rank holds every parameter whole" : "");
+  const std::string split = explain_split(plan);
+  out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
+                     split.empty() ? "; every rank holds every parameter whole" : "", split);
   out += "\nwho reads what, a step\n" + explain_shares(plan);
   out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";
   out += explain_rows(plan.schedule);

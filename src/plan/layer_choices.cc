@@ -160,7 +160,7 @@ const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
 std::vector<LayerChoice> layer_choices(const Plan& plan) {
   std::vector<LayerChoice> choices;
   const Layer layer(plan);
-  if (layer.ranks == 1) return choices;
+  if (layer.ranks == 1 || plan.sequence.linformer > 0) return choices;
   const SequencePlan& own = plan.sequence;
   const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size("data");
   choices.push_back(cut_choice(layer, {.placement = SequencePlacement::contiguous}, layer.ranks));

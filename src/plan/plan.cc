@@ -2,14 +2,14 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/plan_parameters.h"
 #include "schedule/validate.h"
 
 #include <algorithm>
+#include <map>
 
 namespace orthant {
 namespace {
-
-int master_bytes(const Config& config) { return config.training.dtype == "float64" ? 8 : 4; }
 
 MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   const Config& config = plan.config;
@@ -61,22 +61,6 @@ void add_attention(Plan& plan) {
   plan.communication.insert(plan.communication.end(), entries.begin(), entries.end());
 }
 
-void add_gradients(Plan& plan) {
-  if (plan.mesh.group_size(plan.gradient_axes) == 1) return;
-  for (size_t i = plan.buckets.size(); i-- > 0;) {
-    CommunicationEntry entry{.what = fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()),
-                             .collective = std::string(name_of(CollectiveKind::all_reduce)),
-                             .axis = plan.mesh.joined_name(plan.gradient_axes),
-                             .calls = 1,
-                             .bytes_per_rank = {}};
-    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      entry.bytes_per_rank.push_back(
-          reduction_bytes(plan.mesh, plan.gradient_axes, plan.buckets[i], master_bytes(plan.config), rank));
-    }
-    plan.communication.push_back(std::move(entry));
-  }
-}
-
 // Each size has its own limit; together they can be beyond what 64 bits count. Estimated from above, in floating point,
 // with room for the alternatives.
 void require_countable(const Config& config, const Architecture& a, int ranks) {
@@ -84,7 +68,8 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto& t = config.training;
   const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
   const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
-  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h) + 2 * h * of(a.vocab_size);
+  const double projections = 2 * of(a.linformer_length) * of(a.linformer_tokens);
+  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h + projections) + 2 * h * of(a.vocab_size);
   const double tokens = of(t.local_batch_size) * of(t.seq_len);
   const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
@@ -117,7 +102,6 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.architecture = architecture_of(config, facts.vocab_size);
   plan.mesh = mesh_of(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
-  for (const auto& parameter : plan.parameters) plan.layouts.push_back(whole(static_cast<int>(parameter.shape.size())));
   const auto& p = config.parallelism;
   const int ulysses = plan.mesh.axis_size("ulysses"), ring = plan.mesh.axis_size("ring");
   check_context_parallel(config, ulysses, ring);
@@ -127,18 +111,14 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
                    .placement = ring == 1 ? SequencePlacement::contiguous
                                                              : sequence_placement_of(p.context_parallel_placement),
                    .self_attention = p.context_parallel_attention == "ring_self_attention",
-                   .all_reduce = p.context_parallel_reduction == "all_reduce"};
+                   .all_reduce = p.context_parallel_reduction == "all_reduce",
+                   .linformer = config.model.linformer_length};
   plan.gradient_axes = {"data"};
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
-  const FlatLayout flat = flat_layout(plan.parameters);
   const int data_ranks = plan.mesh.axis_size("data");
   plan.bundle_elements = (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
-
-  auto bundled = flat.weights;
-  for (auto& extent : bundled) extent.first += plan.bundle_elements;
-  const auto bucket_elements = static_cast<int64_t>(std::min(config.parallelism.bucket_mib, 1e9) * (1 << 20) / master_bytes(config));
-  plan.buckets = gradient_buckets(bundled, plan.bundle_elements + flat.elements, std::max<int64_t>(1, bucket_elements));
+  lay_out_parameters(plan);
 
   const auto& training = config.training;
   for (int coord = 0; coord < data_ranks; ++coord) {
@@ -149,7 +129,11 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   validate(plan.schedule, microbatches, {static_cast<int>(plan.buckets.size())});
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   plan.timeline.unit = "F";
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) plan.memory.push_back(memory_of_rank(plan, flat, rank));
+  std::map<int, FlatLayout> flats;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    if (plan.first_like(rank) == rank) flats.emplace(rank, flat_layout(plan.parameters_of(rank)));
+    plan.memory.push_back(memory_of_rank(plan, flats.at(plan.first_like(rank)), rank));
+  }
   add_attention(plan);
   add_gradients(plan);
   return plan;
@@ -201,6 +185,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
 }  // namespace
 
 int dtype_bytes(const std::string& dtype) { return dtype == "bfloat16" ? 2 : dtype == "float64" ? 8 : 4; }
+
+int master_bytes(const Config& config) { return config.training.dtype == "float64" ? 8 : 4; }
 
 int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
 
@@ -268,6 +254,8 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
                     m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
   a.tie_word_embeddings = m.tie_word_embeddings;
   a.sliding_window = m.sliding_window;
+  a.linformer_length = m.linformer_length;
+  a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;
   a.dropout = m.dropout;
   a.initializer_range = m.initializer_range;
   if (a.vocab_size < least_vocab_size) {

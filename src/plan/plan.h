@@ -51,6 +51,12 @@ struct Alternative {
   std::string remark;
 };
 
+/// Parameters whose gradients are complete after the same reductions, and that are split over the same axes.
+struct ParameterGroup {
+  std::vector<std::string> reduced, split;
+  bool operator==(const ParameterGroup&) const = default;
+};
+
 struct Plan {
   Config config;
   RunFacts facts;
@@ -59,9 +65,10 @@ struct Plan {
   SequencePlan sequence;                   // how sequences are cut
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;             // of the parameters
+  std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
   int64_t bundle_elements = 0;
-  std::vector<GradientBucket> buckets;  // of the flat gradient buffer, bundle in front
+  std::vector<GradientBucket> buckets;  // of rank 0's flat gradient buffer, bundle in front
   std::vector<DataShare> shares;        // by coordinate on the data axis
   Schedule schedule;
   Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
@@ -71,6 +78,11 @@ struct Plan {
 
   int64_t num_parameters() const;
   int64_t tokens_per_step() const;
+  /// The parameters, with what a rank holds of them, and the buckets of their gradients.
+  std::vector<ParameterInfo> parameters_of(int rank) const;
+  std::vector<GradientBucket> buckets_of(int rank) const;
+  /// The first of the ranks that hold the same of the parameters as this one.
+  int first_like(int rank) const;
   /// What a rank reads of each batch, and what it does.
   const DataShare& share(int rank) const;
   /// Places of the tokens of each sequence that it holds, ascending.
@@ -112,5 +124,7 @@ std::string plan_json(const Plan& plan);
 
 /// Bytes of an element: "float32" 4, "bfloat16" 2, "float64" 8.
 int dtype_bytes(const std::string& dtype);
+/// Of a master weight, a gradient or a moment: 8 for float64, else 4.
+int master_bytes(const Config& config);
 
 }  // namespace orthant

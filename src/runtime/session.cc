@@ -1,7 +1,9 @@
 #include "runtime/session.h"
 
 #include "base/errors.h"
+#include "comm/redistribute.h"
 #include "model/lr_schedule.h"
+#include "parallel/sequence/linformer/run.h"
 #include "parallel/sequence/ring_attention/run.h"
 #include "parallel/sequence/ring_self_attention/run.h"
 #include "parallel/sequence/ulysses/run.h"
@@ -79,7 +81,9 @@ AttentionCore attention_core_of(const Plan& plan, Comm& comm) {
   const SequencePlan& sequence = plan.sequence;
   const Axes ring = {"ring"}, ulysses_axes = {"ulysses"};
   AttentionCore core;
-  if (sequence.self_attention) {
+  if (sequence.linformer > 0 && sequence.ring > 1) {
+    core = linformer(comm, ring);
+  } else if (sequence.self_attention) {
     core = ring_self_attention(comm, ring, {.placement = sequence.placement, .all_reduce = sequence.all_reduce});
   } else if (sequence.ring > 1) {
     core = ring_attention(comm, ring, {.placement = sequence.placement, .window = sequence.window});
@@ -97,13 +101,13 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       mutation_(mutation),
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
-      weights_(plan.parameters, scalar_type(plan.config.training.dtype), plan.bundle_elements),
+      weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype), plan.bundle_elements),
       model_(plan.architecture, weights_, fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan, comm))), model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
-      reducer_(comm, plan.gradient_axes, weights_.bundled_gradients(), plan.buckets, uses_of(model_, weights_)),
+      reducer_(comm, weights_.bundled_gradients(), plan.buckets_of(comm.rank()), uses_of(model_, weights_)),
       executor_(model_, weights_, reducer_) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
@@ -171,8 +175,24 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
     result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::kFirstPeakMib + rank] * (1 << 20));
   }
-  result.norm = gradient_norm(weights_);
+  result.norm = gradient_norm();
   return result;
+}
+
+double Session::gradient_norm() {
+  double squares = 0;
+  for (size_t group = 0; group < plan_.groups.size(); ++group) {
+    const at::Tensor sum = at::full({1}, gradient_squares(weights_, group), at::kDouble);
+    if (!plan_.groups[group].split.empty()) comm_.all_reduce(sum, plan_.groups[group].split).wait();
+    squares += sum.item<double>();
+  }
+  return std::sqrt(squares);
+}
+
+at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
+  const at::NoGradGuard no_grad;
+  const auto& shape = plan_.parameters[parameter].shape;
+  return redistribute(comm_, part, plan_.layouts[parameter], whole(static_cast<int>(shape.size())), shape);
 }
 
 void Session::update(int64_t step, const StepResult& result) {

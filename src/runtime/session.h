@@ -58,12 +58,17 @@ class Session {
   /// "the weight NAME" of the first one that is not finite, or nothing.
   std::string first_weight_not_finite() const;
 
+  /// The whole of a parameter, or of what belongs to it, from all ranks' parts; all of them call it together.
+  at::Tensor gather(const at::Tensor& part, size_t parameter) const;
+  bool speaks() const { return comm_.rank() == 0; }
+
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
 
  private:
   int64_t labels_of(int64_t step) const;
+  double gradient_norm();  // of all ranks' parts
   /// labels: valid ones of the step's whole batch.
   Microbatch load(int64_t step, int microbatch, int64_t labels) const;
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
+#include "checkpoint/retention.h"
 
 #include <ATen/ATen.h>
 #include <nlohmann/json.hpp>
@@ -88,6 +89,7 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
   same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
   same("head_dim", have.head_dim, want.head_dim);
+  same("linformer_length", have.linformer_length, want.linformer_length);
   same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
   same("rope_theta", have.rope_theta, want.rope_theta);
   same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
@@ -175,8 +177,10 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   c.rope_scaling_low_freq_factor = a.rope_scaling.low_freq_factor;
   c.rope_scaling_high_freq_factor = a.rope_scaling.high_freq_factor;
   c.rope_scaling_original_max_position_embeddings = a.rope_scaling.original_max_position_embeddings;
-  if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
   c.is_causal = a.causal;
+  c.linformer_length = a.linformer_length;
+  c.linformer_tokens = a.linformer_tokens;
+  if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
   c.torch_dtype = dtype;
   return c;
 }
@@ -195,6 +199,8 @@ Architecture architecture_of(const HfConfig& c) {
   a.initializer_range = c.initializer_range;
   a.tie_word_embeddings = c.tie_word_embeddings;
   a.causal = c.is_causal;
+  a.linformer_length = c.linformer_length;
+  a.linformer_tokens = c.linformer_tokens;
   a.rope_theta = c.rope_theta;
   a.rope_scaling = {c.rope_scaling_type, c.rope_scaling_factor, c.rope_scaling_low_freq_factor,
                     c.rope_scaling_high_freq_factor, c.rope_scaling_original_max_position_embeddings};
@@ -203,18 +209,23 @@ Architecture architecture_of(const HfConfig& c) {
 
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state) {
   const Weights& weights = session.weights();
+  const std::string checkpoints = plan.config.job.dump_folder + "/checkpoints";
+  std::vector<at::Tensor> gathered;  // lives as long as what views it
+  const auto add = [&](std::vector<TensorBytes>& tensors, const std::string& prefix, const at::Tensor& flat) {
+    for (size_t i = 0; i < weights.parameters().size(); ++i) {
+      const at::Tensor whole = session.gather(weights.view(flat, i), i);
+      if (!session.speaks()) continue;
+      gathered.push_back(whole);
+      tensors.push_back(bytes_of(prefix + weights.parameters()[i].name, whole));
+    }
+  };
   CheckpointContent content;
+  add(content.weights, "", weights.values());
+  for (const auto& [prefix, flat] : optimizer_buffers(session)) add(content.optimizer, prefix, flat);
+  if (!session.speaks()) return checkpoints + "/" + step_name(state.step);
   content.model = hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
   if (!content.model.is_causal) {
     content.model.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
-  }
-  for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    content.weights.push_back(bytes_of(weights.parameters()[i].name, weights.view(weights.values(), i)));
-  }
-  for (const auto& [prefix, flat] : optimizer_buffers(session)) {
-    for (size_t i = 0; i < weights.parameters().size(); ++i) {
-      content.optimizer.push_back(bytes_of(prefix + weights.parameters()[i].name, weights.view(flat, i)));
-    }
   }
   const auto& config = plan.config;
   content.state_json = Json{{"step", state.step},
@@ -232,7 +243,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                        "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
-  return save_checkpoint(config.job.dump_folder + "/checkpoints", state.step, content,
+  return save_checkpoint(checkpoints, state.step, content,
                          static_cast<int>(config.checkpoint.keep_latest_k));
 }
 
@@ -248,7 +259,8 @@ void load_weights(const std::string& directory, const Architecture& architecture
   }
   std::vector<Copy> copies;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    copies.push_back({weights.master(i), stored(set, weights.parameters()[i].name, directory)});
+    const ParameterInfo& parameter = weights.parameters()[i];
+    copies.push_back({weights.master(i), held_part(parameter, stored(set, parameter.name, directory))});
   }
   carry_out(copies);
   weights.publish();
@@ -274,11 +286,12 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
 
   std::vector<Copy> copies;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    const std::string& name = weights.parameters()[i].name;
-    for (const auto& [prefix, flat] : optimizer_buffers(session)) {
-      copies.push_back({weights.view(flat, i), stored(checkpoint.optimizer, prefix + name, directory)});
-    }
-    if (!keeps_masters(weights)) copies.push_back({weights.master(i), stored(checkpoint.weights, name, directory)});
+    const ParameterInfo& parameter = weights.parameters()[i];
+    const auto copy = [&](const at::Tensor& to, const TensorSet& set, const std::string& prefix) {
+      copies.push_back({to, held_part(parameter, stored(set, prefix + parameter.name, directory))});
+    };
+    for (const auto& [prefix, flat] : optimizer_buffers(session)) copy(weights.view(flat, i), checkpoint.optimizer, prefix);
+    if (!keeps_masters(weights)) copy(weights.master(i), checkpoint.weights, "");
   }
   carry_out(copies);
   weights.publish();

@@ -3,7 +3,6 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/spawn.h"
-#include "checkpoint/retention.h"
 #include "runtime/memory.h"
 #include "runtime/run_boxes.h"
 #include "runtime/stop.h"
@@ -158,15 +157,11 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save() {
   comm_.set_activity(fmt::format("saving step {}", state_.step));
-  if (comm_.rank() == 0) {
-    // What cannot be gone on from must not take the place of a checkpoint that can.
-    if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
-      throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", state_.step, weight, way_out()));
-    }
-    checkpoint_ = save_snapshot(plan_, data_, session_, state_);
-  } else {
-    checkpoint_ = plan_.config.job.dump_folder + "/checkpoints/" + step_name(state_.step);
+  // What cannot be gone on from must not take the place of a checkpoint that can.
+  if (const std::string weight = session_.speaks() ? session_.first_weight_not_finite() : ""; !weight.empty()) {
+    throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", state_.step, weight, way_out()));
   }
+  checkpoint_ = save_snapshot(plan_, data_, session_, state_);
 }
 
 std::string Trainer::way_out() const {

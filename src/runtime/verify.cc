@@ -15,6 +15,14 @@ namespace {
 
 // What the oracle has in each step; buffers are flat.
 struct Trace {
+  explicit Trace(const Plan& oracle) : parameters(oracle.parameters), flat(flat_layout(parameters)) {}
+  // A rank's part of a parameter.
+  at::Tensor part(const at::Tensor& buffer, size_t index, const ParameterInfo& held) const {
+    const auto& whole = parameters[index];
+    return held_part(held, buffer.narrow(0, flat.parameter_offsets[index], whole.size()).view(whole.shape));
+  }
+  std::vector<ParameterInfo> parameters;
+  FlatLayout flat;
   std::vector<double> losses, norms;
   std::vector<at::Tensor> gradients;
   std::vector<at::Tensor> weights, first_moments, second_moments;  // after the update
@@ -38,7 +46,7 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
 }
 
 Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
-  Trace trace;
+  Trace trace(plan);
   run_ranks(1, [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm);
@@ -64,9 +72,15 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, cons
 
 // Puts a session where the oracle was after some step (from 0).
 void stand_where(const Trace& oracle, size_t step, Session& session) {
-  session.weights().masters().copy_(oracle.weights[step]);
-  session.optimizer().first_moments().copy_(oracle.first_moments[step]);
-  session.optimizer().second_moments().copy_(oracle.second_moments[step]);
+  const Weights& weights = session.weights();
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    const auto stand = [&](const at::Tensor& buffer, const at::Tensor& whole) {
+      weights.view(buffer, p).copy_(oracle.part(whole, p, weights.parameters()[p]));
+    };
+    stand(weights.masters(), oracle.weights[step]);
+    stand(session.optimizer().first_moments(), oracle.first_moments[step]);
+    stand(session.optimizer().second_moments(), oracle.second_moments[step]);
+  }
   session.weights().publish();
 }
 
@@ -187,12 +201,12 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
       findings.loss(step, rank, oracle.losses[i], result.loss, relative(result.norm, oracle.norms[i]));
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         findings.tensor(&VerifyReport::gradients, step, rank, p, weights.parameters()[p],
-                        relative(weights.gradient(p), weights.view(oracle.gradients[i], p)));
+                        relative(weights.gradient(p), oracle.part(oracle.gradients[i], p, weights.parameters()[p])));
       }
       session.update(step, result);
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         findings.tensor(&VerifyReport::weights, step, rank, p, weights.parameters()[p],
-                        relative(weights.master(p), weights.view(oracle.weights[i], p)));
+                        relative(weights.master(p), oracle.part(oracle.weights[i], p, weights.parameters()[p])));
       }
       if (progress && rank == 0) progress(steps + step, 2 * steps);
     }

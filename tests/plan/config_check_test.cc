@@ -101,9 +101,6 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        fmt::format("parallelism.tensor_parallel_mesh = [2, 2, 1] (command line){}[1, 1, 1]", kDataOnly)},
       {"parallelism.vocabulary_parallel=naive",
        fmt::format("parallelism.vocabulary_parallel = \"naive\" (command line){}\"none\"", kDataOnly)},
-      {"parallelism.context_parallel_attention=linformer",
-       "parallelism.context_parallel_attention = \"linformer\" (command line): this version of Orthant computes full "
-       "attention only; set it to \"ring_attention\""},
   };
   for (const auto& [override, message] : table) EXPECT_EQ(check_error_of("", {override}), message);
   const Abilities all = {.cuda = true, .nccl = true, .no_ucx = ""};

@@ -18,11 +18,15 @@ const Axes kData = {"data"};
 struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
       : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
-        reducer(comm, {"data"}, weights.bundled_gradients(), {{{0, weights.flat().elements}, {0, weight_count()}}}, uses()),
+        reducer(comm, weights.bundled_gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
         executor(model, weights, reducer) {
     weights.initialize(7);
   }
-  int64_t weight_count() const { return static_cast<int64_t>(weights.all().size()); }
+  std::vector<int> every_weight() const {
+    std::vector<int> all;
+    for (const Weight& weight : weights.all()) all.push_back(weight.index);
+    return all;
+  }
   std::vector<int> uses() const {
     std::vector<int> all;
     for (const Weight& weight : weights.all()) all.push_back(model.uses(weight));
@@ -132,13 +136,13 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
 // Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.
 struct Reduction {
   static constexpr int64_t kWeights = 6, kSize = 10;
-  std::vector<GradientBucket> buckets = {{{0, 20}, {0, 2}}, {{20, 40}, {2, 4}}, {{40, 60}, {4, 6}}};
+  std::vector<GradientBucket> buckets = {{{0, 20}, {0, 1}, kData}, {{20, 40}, {2, 3}, kData}, {{40, 60}, {4, 5}, kData}};
   at::Tensor flat;
   GradientReducer reducer;
 
   Reduction(Comm& comm, int rank)
       : flat(at::arange(kWeights * kSize, at::kDouble) + 1000.0 * rank),
-        reducer(comm, {"data"}, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
+        reducer(comm, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
 };
 
 at::Tensor expected_sum(int ranks) {

@@ -92,7 +92,7 @@ TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
   const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
   EXPECT_FALSE(report.ok);
   const FlatLayout flat = flat_layout(plan.parameters);
-  const auto first_weight = static_cast<size_t>(plan.buckets.back().weights.begin);
+  const auto first_weight = static_cast<size_t>(plan.buckets.back().weights.front());
   const ParameterInfo& expected = plan.parameters[flat.members[first_weight].first];
   EXPECT_TRUE(says(report.first_difference, {"the gradient of " + expected.name}));
 }

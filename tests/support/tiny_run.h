@@ -150,7 +150,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     trace.first_moments = session.optimizer().first_moments().clone();
     trace.second_moments = session.optimizer().second_moments().clone();
     trace.values = session.weights().values().clone();
-    if (course.save && rank == 0) save_snapshot(plan, data, session, state);
+    if (course.save) save_snapshot(plan, data, session, state);
   });
   return ranks;
 }
@@ -167,13 +167,16 @@ struct NamedError {
   double error = 0;
   std::string name;
 };
-inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want) {
-  const FlatLayout flat = flat_layout(plan.parameters);
+/// Of a rank's buffer against one that holds all.
+inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want, int rank = 0) {
+  const auto held = plan.parameters_of(rank), whole = parameter_table(plan.architecture);
+  const FlatLayout flat = flat_layout(held), all = flat_layout(whole);
   NamedError worst;
-  for (size_t p = 0; p < plan.parameters.size(); ++p) {
-    const int64_t begin = flat.parameter_offsets[p], size = plan.parameters[p].size();
-    const double error = relative_error(have.narrow(0, begin, size), want.narrow(0, begin, size));
-    if (!(error <= worst.error)) worst = {error, plan.parameters[p].name};
+  for (size_t p = 0; p < held.size(); ++p) {
+    const at::Tensor part = have.narrow(0, flat.parameter_offsets[p], held[p].held_size()).view(held[p].held_shape());
+    const at::Tensor of = want.narrow(0, all.parameter_offsets[p], whole[p].size()).view(whole[p].shape);
+    const double error = relative_error(part, held_part(held[p], of));
+    if (!(error <= worst.error)) worst = {error, held[p].name};
   }
   return worst;
 }

@@ -3,8 +3,20 @@
 #include "base/errors.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace orthant {
+namespace {
+
+int region_at(std::span<const GradientRegion> regions, int64_t offset) {
+  for (size_t r = 0; r < regions.size(); ++r) {
+    const Range& elements = regions[r].elements;
+    if (elements.begin <= offset && offset < elements.end) return static_cast<int>(r);
+  }
+  throw LogicError(fmt::format("no region of the gradients holds element {}", offset));
+}
+
+}  // namespace
 
 int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ranks) {
   ORTHANT_CHECK(global_batch_size > 0 && local_batch_size > 0 && ranks > 0, global_batch_size, local_batch_size, ranks);
@@ -23,29 +35,48 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
 }
 
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
-                                             int64_t flat_elements, int64_t bucket_elements) {
-  std::vector<GradientBucket> buckets;
-  int64_t end = flat_elements;
-  auto last = static_cast<int64_t>(weight_extents.size());
-  for (int64_t w = last - 1; w >= 0; --w) {
-    const int64_t begin = w == 0 ? 0 : weight_extents[static_cast<size_t>(w)].first;
-    if (end - begin < bucket_elements && w > 0) continue;
-    buckets.push_back({{begin, end}, {w, last}});
-    end = begin;
-    last = w;
+                                             std::span<const GradientRegion> regions, int64_t bucket_elements) {
+  std::vector<int> region_of, left(regions.size());
+  for (const auto& [offset, size] : weight_extents) {
+    region_of.push_back(region_at(regions, offset));
+    ++left[static_cast<size_t>(region_of.back())];
+  }
+  std::vector<GradientBucket> buckets, open(regions.size());
+  for (size_t r = 0; r < regions.size(); ++r) open[r] = {.elements = {}, .weights = {}, .axes = regions[r].axes};
+  std::vector<int64_t> end;
+  for (const GradientRegion& region : regions) end.push_back(region.elements.end);
+  for (size_t w = weight_extents.size(); w-- > 0;) {
+    const auto r = static_cast<size_t>(region_of[w]);
+    open[r].weights.insert(open[r].weights.begin(), static_cast<int>(w));
+    if (--left[r] > 0 && end[r] - weight_extents[w].first < bucket_elements) continue;
+    end[r] = weight_extents[w].first;
+    buckets.push_back(std::exchange(open[r], {.elements = {}, .weights = {}, .axes = regions[r].axes}));
   }
   std::reverse(buckets.begin(), buckets.end());
+  return placed(std::move(buckets), weight_extents, regions);
+}
+
+std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
+                                   std::span<const std::pair<int64_t, int64_t>> weight_extents,
+                                   std::span<const GradientRegion> regions) {
+  std::vector<GradientBucket*> previous(regions.size());
+  for (GradientBucket& bucket : buckets) {
+    const int64_t first = weight_extents[static_cast<size_t>(bucket.weights.front())].first;
+    const auto r = static_cast<size_t>(region_at(regions, first));
+    bucket.elements = {previous[r] ? first : regions[r].elements.begin, regions[r].elements.end};
+    if (previous[r]) previous[r]->elements.end = first;
+    previous[r] = &bucket;
+  }
   return buckets;
 }
 
-int64_t reduction_bytes(const Mesh& mesh, const std::vector<std::string>& axes, const GradientBucket& bucket,
-                        int element_bytes, int rank) {
-  const Mesh joined({{"joined", mesh.group_size(axes)}});
+int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
+  const Mesh joined({{"joined", mesh.group_size(bucket.axes)}});
   const Layout partial{.split = {{}}, .partial = {"joined"}, .replicated = {}};
   const int64_t shape[] = {bucket.elements.size()};
   int64_t bytes = 0;
   for (const Collective& step : redistribute(joined, partial, whole(1), shape, element_bytes)) {
-    bytes += bytes_sent(joined, step, partial, shape, element_bytes, mesh.group_index(rank, axes));
+    bytes += bytes_sent(joined, step, partial, shape, element_bytes, mesh.group_index(rank, bucket.axes));
   }
   return bytes;
 }

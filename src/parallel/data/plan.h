@@ -28,20 +28,34 @@ struct DataShare {
 int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ranks);
 DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
 
-/// A contiguous part of the flat gradient buffer that is reduced by one message, and the weights that lie in it.
+/// Where the weights stand in the flat gradient buffer that are partial sums over the same axes. A weight that is split over
+/// an axis is complete along it; those of one region come side by side.
+struct GradientRegion {
+  Range elements;
+  std::vector<std::string> axes;
+};
+
+/// A contiguous part of the flat gradient buffer that is reduced over the axes by one message, and the weights in it.
 struct GradientBucket {
   Range elements;
-  Range weights;
+  std::vector<int> weights;
+  std::vector<std::string> axes;
 };
 
 /// Cuts weights (given by [offset, size) in the flat buffer, in the model's order) into buckets of at least bucket_elements,
-/// from the last weight on, since backward completes that first; the remainder is the first bucket. Bucket 0 starts at
-/// element 0, so that whatever is bundled in front of the gradients travels with it.
+/// from the last weight on, since backward completes that first; a bucket lies in one region, whose remainder is its
+/// first bucket. In the order in which they are complete, the last first. A region's first bucket starts where it does, so
+/// that whatever is bundled in front of the gradients travels with them.
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
-                                             int64_t flat_elements, int64_t bucket_elements);
+                                             std::span<const GradientRegion> regions, int64_t bucket_elements);
 
-/// What a rank sends for a bucket: P -> I over the ranks that the axes join, by one all_reduce among all of them.
-int64_t reduction_bytes(const Mesh& mesh, const std::vector<std::string>& axes, const GradientBucket& bucket,
-                        int element_bytes, int rank);
+/// The same buckets on a rank where weights have other sizes, of split ones: which weights go together is for all ranks
+/// to agree on.
+std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
+                                   std::span<const std::pair<int64_t, int64_t>> weight_extents,
+                                   std::span<const GradientRegion> regions);
+
+/// What a rank sends for a bucket: P -> I over the ranks that its axes join, by one all_reduce among all of them.
+int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 
 }  // namespace orthant

@@ -6,14 +6,11 @@
 
 namespace orthant {
 
-GradientReducer::GradientReducer(Comm& comm, Axes axes, at::Tensor flat, std::vector<GradientBucket> buckets,
-                                 std::vector<int> uses)
-    : comm_(comm), axes_(std::move(axes)), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
+GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses)
+    : comm_(comm), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
       outstanding_(buckets_.size()), work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
-    for (int64_t w = buckets_[b].weights.begin; w < buckets_[b].weights.end; ++w) {
-      bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
-    }
+    for (const int w : buckets_[b].weights) bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
   }
 }
 
@@ -35,9 +32,8 @@ void GradientReducer::start_ready() {
 
 void GradientReducer::start(int bucket) {
   if (bucket == dropped_) return;
-  const Range& elements = buckets_[static_cast<size_t>(bucket)].elements;
-  work_[static_cast<size_t>(bucket)] =
-      comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes_);
+  const auto& [elements, weights, axes] = buckets_[static_cast<size_t>(bucket)];
+  work_[static_cast<size_t>(bucket)] = comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes);
 }
 
 void GradientReducer::finish(int bucket) {

@@ -11,13 +11,13 @@
 
 namespace orthant {
 
-/// Sums the flat gradient buffer over the given axes, bucket by bucket, in place. A bucket's all-reduce starts when its
+/// Sums the flat gradient buffer bucket by bucket, each over its axes, in place. A bucket's all-reduce starts when its
 /// last gradient of the step has been written and every later bucket's has started: the same order on every rank.
-/// Sends, a step and rank, 2 (n-1)/n of the buffer's bytes.
+/// Sends, a step and rank, 2 (n-1)/n of a bucket's bytes.
 class GradientReducer {
  public:
   /// uses[w]: how often one microbatch adds to weight w's gradient. The Comm must outlive it.
-  GradientReducer(Comm& comm, Axes axes, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses);
+  GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses);
 
   /// A step begins in which this rank runs so many microbatches.
   void begin(int64_t microbatches);
@@ -33,7 +33,6 @@ class GradientReducer {
   void start(int bucket);
 
   Comm& comm_;
-  Axes axes_;
   at::Tensor flat_;
   std::vector<GradientBucket> buckets_;
   std::vector<int> uses_;

@@ -77,6 +77,14 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
     traffic.backward.push_back({"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
   }
   if (plan.ring == 1) return traffic;
+  if (plan.linformer > 0) {
+    const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.linformer;
+    const SequenceMessages summaries{"attention, summaries", "all_reduce", "ring", 1,
+                                     (sums + (plan.ring - 2) * shard(sums, plan.ring, r).size()) * a.sum_bytes()};
+    traffic.forward.push_back(summaries);
+    traffic.backward.push_back(summaries);
+    return traffic;
+  }
   const Passed passed = passed_on(cut);
   const int64_t token = cut.ring_key_heads * cut.row;
   if (!plan.self_attention) {
@@ -120,7 +128,13 @@ SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention
     return memory;
   }
   memory.kept_bytes += statistic * sums;
-  if (plan.ring > 1) {
+  if (plan.linformer > 0) {
+    const int64_t summaries = 2 * cut.ring_key_heads * cut.row * plan.linformer;
+    memory.kept_bytes += summaries * (plan.ring > 1 ? sums : e);
+    // In backward: gradients of the summaries, by query head and summed; of q, k and v; keys with their channels as rows.
+    memory.working_bytes = summaries * (cut.own.query.size() / cut.ring_key_heads + 2) * sums + (q + 3 * kv) * sums;
+    if (plan.ring > 1 && e != sums) memory.working_bytes += 3 * q * sums;  // q, the output and its gradient
+  } else if (plan.ring > 1) {
     // In backward: two blocks and two sums under way, a share, and dQ with the share of it.
     memory.working_bytes = 2 * block * e + 4 * block * sums + 2 * q * sums;
   }

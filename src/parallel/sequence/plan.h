@@ -1,7 +1,7 @@
 // Sequence parallelism, the plan: what a layer's attention sends and keeps on each rank, for each way of cutting sequences
 // over ulysses x ring ranks (Fang and Zhao 2024, "USP", arXiv 2405.07719). Everything else in a layer is token by token and
-// sends nothing. The formulas stand beside what they count: in the heads of ulysses/, ring_attention/ and
-// ring_self_attention/.
+// sends nothing. The formulas stand beside what they count: in the heads of ulysses/, ring_attention/,
+// ring_self_attention/ and linformer/.
 #pragma once
 
 #include "parallel/sequence/placement_plan.h"
@@ -18,6 +18,7 @@ struct SequencePlan {
   SequencePlacement placement = SequencePlacement::zigzag;
   bool self_attention = false;  // ring self-attention: a row of scores is kept
   bool all_reduce = false;      // the paper's form of its backward
+  int64_t linformer = 0;        // summary rows of a sequence, in place of its tokens; 0: full attention
 
   bool parallel() const { return ulysses * ring > 1 || self_attention; }
 };

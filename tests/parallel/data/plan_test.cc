@@ -86,21 +86,31 @@ TEST(DataShare, SizesBelowOneAreOurOwnMistake) {
   EXPECT_THROW(num_microbatches(1, 1, 0), LogicError);
 }
 
-// Weights of random sizes behind a bundle, with gaps as alignment leaves them.
+// Weights of random sizes behind a bundle, with gaps as alignment leaves them, each of some region.
 struct Flat {
   std::vector<std::pair<int64_t, int64_t>> weights;
+  std::vector<int> region_of;
+  std::vector<GradientRegion> regions;
   int64_t elements = 0;
 };
 
 Flat random_flat(std::mt19937_64& random) {
   Flat flat;
-  flat.elements = static_cast<int64_t>(random() % 64);
   const auto count = random() % 40 + 1;
-  for (uint64_t i = 0; i < count; ++i) {
-    flat.elements = (flat.elements + 31) / 32 * 32;
-    const auto size = static_cast<int64_t>(random() % 5 == 0 ? random() % 20000 : random() % 200) + 1;
-    flat.weights.emplace_back(flat.elements, size);
-    flat.elements += size;
+  const int most_regions = static_cast<int>(random() % 3) + 1;
+  flat.weights.resize(count);
+  for (uint64_t i = 0; i < count; ++i) flat.region_of.push_back(static_cast<int>(random() % static_cast<uint64_t>(most_regions)));
+  int64_t begin = 0;
+  flat.elements = static_cast<int64_t>(random() % 64);
+  for (int r = 0; r < most_regions; ++r) {
+    for (uint64_t i = 0; i < count; ++i) {
+      if (flat.region_of[i] != r) continue;
+      flat.elements = (flat.elements + 31) / 32 * 32;
+      flat.weights[i] = {flat.elements, static_cast<int64_t>(random() % 5 == 0 ? random() % 20000 : random() % 200) + 1};
+      flat.elements += flat.weights[i].second;
+    }
+    flat.regions.push_back({{begin, flat.elements}, {fmt::format("axis_{}", r)}});
+    begin = flat.elements;
   }
   return flat;
 }
@@ -110,40 +120,52 @@ TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
   for (int i = 0; i < 5000; ++i) {
     const Flat flat = random_flat(random);
     const auto least = static_cast<int64_t>(random() % 30000 + 1);
-    const auto buckets = gradient_buckets(flat.weights, flat.elements, least);
-    int64_t element = 0, weight = 0;
-    for (size_t b = 0; b < buckets.size(); ++b) {
-      const auto& bucket = buckets[b];
-      ASSERT_EQ(bucket.elements.begin, element);
-      ASSERT_EQ(bucket.weights.begin, weight);
-      ASSERT_GT(bucket.weights.size(), 0);
-      for (int64_t w = bucket.weights.begin; w < bucket.weights.end; ++w) {
+    const auto buckets = gradient_buckets(flat.weights, flat.regions, least);
+    std::vector<int> seen(flat.weights.size());
+    std::vector<Range> tiles;
+    int last = -1;
+    for (const auto& bucket : buckets) {
+      ASSERT_FALSE(bucket.weights.empty());
+      ASSERT_GT(bucket.weights.front(), last) << "backward completes a bucket with its first weight, the last one first";
+      last = bucket.weights.front();
+      for (const int w : bucket.weights) {
         const auto& [offset, size] = flat.weights[static_cast<size_t>(w)];
         ASSERT_GE(offset, bucket.elements.begin);
         ASSERT_LE(offset + size, bucket.elements.end) << "weight " << w << " is cut by a bucket's border";
+        ASSERT_EQ(bucket.axes, flat.regions[static_cast<size_t>(flat.region_of[static_cast<size_t>(w)])].axes);
+        ++seen[static_cast<size_t>(w)];
       }
-      element = bucket.elements.end;
-      weight = bucket.weights.end;
+      tiles.push_back(bucket.elements);
     }
-    ASSERT_EQ(element, flat.elements);
-    ASSERT_EQ(weight, static_cast<int64_t>(flat.weights.size()));
+    ASSERT_EQ(seen, std::vector<int>(seen.size(), 1));
+    std::sort(tiles.begin(), tiles.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+    // Side by side, but for regions in which no weight stands: those are in no bucket.
+    int64_t covered = 0, regions = 0;
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      ASSERT_GE(tiles[t].begin, t > 0 ? tiles[t - 1].end : 0);
+      covered += tiles[t].size();
+    }
+    for (size_t r = 0; r < flat.regions.size(); ++r) {
+      const bool used = std::count(flat.region_of.begin(), flat.region_of.end(), static_cast<int>(r)) > 0;
+      if (used) regions += flat.regions[r].elements.size();
+    }
+    ASSERT_EQ(covered, regions);
   }
 }
 
-TEST(GradientBuckets, AllButTheFirstAreLargeEnoughAndNoneLargerThanItMust) {
+TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) {
   std::mt19937_64 random(12);
   for (int i = 0; i < 5000; ++i) {
     const Flat flat = random_flat(random);
     const auto least = static_cast<int64_t>(random() % 30000 + 1);
-    const auto buckets = gradient_buckets(flat.weights, flat.elements, least);
-    for (size_t b = 1; b < buckets.size(); ++b) {
-      const auto& bucket = buckets[b];
+    for (const auto& bucket : gradient_buckets(flat.weights, flat.regions, least)) {
+      const auto& region = flat.regions[static_cast<size_t>(flat.region_of[static_cast<size_t>(bucket.weights.front())])];
+      if (bucket.elements.begin == region.elements.begin) continue;  // what remains of it
       ASSERT_GE(bucket.elements.size(), least);
       // Without its first weight it would have been too small.
-      const int64_t second = bucket.weights.begin + 1;
-      const int64_t without = second == bucket.weights.end
+      const int64_t without = bucket.weights.size() == 1
                                   ? 0
-                                  : bucket.elements.end - flat.weights[static_cast<size_t>(second)].first;
+                                  : bucket.elements.end - flat.weights[static_cast<size_t>(bucket.weights[1])].first;
       ASSERT_LT(without, least);
     }
   }
@@ -151,11 +173,29 @@ TEST(GradientBuckets, AllButTheFirstAreLargeEnoughAndNoneLargerThanItMust) {
 
 TEST(GradientBuckets, OneBucketWhereTheBufferIsSmall) {
   const std::vector<std::pair<int64_t, int64_t>> weights = {{32, 10}, {64, 100}, {192, 5}};
-  const auto buckets = gradient_buckets(weights, 197, 1000);
+  const GradientRegion all[] = {{{0, 197}, {"data"}}};
+  const auto buckets = gradient_buckets(weights, all, 1000);
   ASSERT_EQ(buckets.size(), 1u);
   EXPECT_EQ(buckets[0].elements.begin, 0);  // the bundle in front of the first weight travels along
   EXPECT_EQ(buckets[0].elements.end, 197);
-  EXPECT_EQ(buckets[0].weights.size(), 3);
+  EXPECT_EQ(buckets[0].weights.size(), 3u);
+}
+
+TEST(GradientBuckets, HoldTheSameWeightsOnEveryRank) {
+  // Weights 1 and 3 are split over "ring"; another rank holds less of them.
+  const std::vector<std::pair<int64_t, int64_t>> here = {{32, 10}, {192, 64}, {64, 100}, {256, 40}};
+  const std::vector<std::pair<int64_t, int64_t>> there = {{32, 10}, {192, 32}, {64, 100}, {224, 20}};
+  const GradientRegion regions[] = {{{0, 164}, {"data", "ring"}}, {{164, 296}, {"data"}}};
+  const GradientRegion smaller[] = {{{0, 164}, {"data", "ring"}}, {{164, 244}, {"data"}}};
+  const auto buckets = gradient_buckets(here, regions, 40);
+  ASSERT_EQ(buckets.size(), 4u);
+  const auto on_the_other = placed(buckets, there, smaller);
+  for (size_t b = 0; b < buckets.size(); ++b) EXPECT_EQ(on_the_other[b].weights, buckets[b].weights);
+  EXPECT_EQ(on_the_other[0].elements, (Range{0, 64}));
+  EXPECT_EQ(on_the_other[1].elements, (Range{164, 224}));
+  EXPECT_EQ(on_the_other[2].elements, (Range{64, 164}));
+  EXPECT_EQ(on_the_other[3].elements, (Range{224, 244}));
+  EXPECT_EQ(gradient_buckets(there, smaller, 40).size(), 3u) << "cut by its own sizes, it would not agree";
 }
 
 TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
@@ -165,9 +205,9 @@ TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
       const Mesh mesh({{"tensor", 2}, {"ulysses", ulysses}, {"data", data}});
       const int ranks = ulysses * data;
       for (const int64_t elements : {1, 7, 1000, 12345}) {
-        const GradientBucket bucket{{0, elements}, {0, 1}};
+        const GradientBucket bucket{{0, elements}, {0}, axes};
         int64_t sum = 0;
-        for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, axes, bucket, 4, rank);
+        for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, bucket, 4, rank);
         EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // 2 (n-1)/n of the bytes, n times
       }
     }

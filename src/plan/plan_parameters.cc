@@ -1,0 +1,113 @@
+#include "plan/plan_parameters.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+namespace orthant {
+namespace {
+
+// How a parameter is cut: rows that stand for tokens are held where those are.
+Layout layout_of(const ParameterInfo& parameter, const SequencePlan& sequence) {
+  Layout layout = whole(static_cast<int>(parameter.shape.size()));
+  if (parameter.per_token && sequence.ring > 1) layout.split[0] = {"ring"};
+  return layout;
+}
+
+// Where a rank's weights stand in its gradient buffer, behind the bundle, which is in the first region.
+struct GradientPlaces {
+  std::vector<std::pair<int64_t, int64_t>> weights;
+  std::vector<GradientRegion> regions;
+};
+GradientPlaces gradient_places(const Plan& plan, int rank) {
+  const FlatLayout flat = flat_layout(plan.parameters_of(rank));
+  GradientPlaces places{.weights = flat.weights, .regions = {}};
+  for (auto& extent : places.weights) extent.first += plan.bundle_elements;
+  for (size_t g = 0; g < flat.groups.size(); ++g) {
+    const auto [begin, end] = flat.groups[g];
+    places.regions.push_back({{g == 0 ? 0 : plan.bundle_elements + begin, plan.bundle_elements + end}, plan.groups[g].reduced});
+  }
+  return places;
+}
+
+CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const std::vector<std::string>& axes) {
+  return {.what = std::move(what),
+          .collective = std::string(name_of(CollectiveKind::all_reduce)),
+          .axis = plan.mesh.joined_name(axes),
+          .calls = 1,
+          .bytes_per_rank = {}};
+}
+
+}  // namespace
+
+void lay_out_parameters(Plan& plan) {
+  plan.groups = {{plan.gradient_axes, {}}};
+  for (ParameterInfo& parameter : plan.parameters) {
+    const Layout& layout = plan.layouts.emplace_back(layout_of(parameter, plan.sequence));
+    ParameterGroup group{plan.gradient_axes, {}};
+    for (const auto& axes : layout.split) {
+      for (const std::string& axis : axes) {
+        std::erase(group.reduced, axis);
+        group.split.push_back(axis);
+      }
+    }
+    const auto known = std::find(plan.groups.begin(), plan.groups.end(), group);
+    parameter.group = static_cast<int>(known - plan.groups.begin());
+    if (known == plan.groups.end()) plan.groups.push_back(std::move(group));
+  }
+  const auto elements = static_cast<int64_t>(std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20) / master_bytes(plan.config));
+  const GradientPlaces places = gradient_places(plan, 0);
+  plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
+}
+
+void add_gradients(Plan& plan) {
+  std::map<int, std::vector<GradientBucket>> held;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    if (plan.first_like(rank) == rank) held.emplace(rank, plan.buckets_of(rank));
+  }
+  for (size_t i = plan.buckets.size(); i-- > 0;) {
+    const auto& axes = plan.buckets[i].axes;
+    if (plan.mesh.group_size(axes) == 1) continue;
+    auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, held.at(plan.first_like(rank))[i], master_bytes(plan.config), rank));
+    }
+    plan.communication.push_back(std::move(entry));
+  }
+  for (const ParameterGroup& group : plan.groups) {
+    if (group.split.empty()) continue;
+    auto entry = all_reduce_entry(plan, "gradient norm, of what is split", group.split);
+    const GradientBucket one_sum{{0, 1}, {}, group.split};
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, one_sum, sizeof(double), rank));
+    }
+    plan.communication.push_back(std::move(entry));
+  }
+}
+
+std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
+  std::vector<ParameterInfo> all = parameters;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (groups[static_cast<size_t>(all[i].group)].split.empty()) continue;
+    for (const Range& range : local_ranges(mesh, layouts[i], all[i].shape, rank)) all[i].held.emplace_back(range.begin, range.end);
+  }
+  return all;
+}
+
+std::vector<GradientBucket> Plan::buckets_of(int rank) const {
+  const GradientPlaces places = gradient_places(*this, rank);
+  return placed(buckets, places.weights, places.regions);
+}
+
+int Plan::first_like(int rank) const {
+  for (const Axis& axis : mesh.axes) {
+    const bool splits = std::any_of(groups.begin(), groups.end(), [&](const ParameterGroup& group) {
+      return std::find(group.split.begin(), group.split.end(), axis.name) != group.split.end();
+    });
+    if (!splits) rank = mesh.rank_at(rank, axis.name, 0);
+  }
+  return rank;
+}
+
+}  // namespace orthant

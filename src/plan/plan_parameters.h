@@ -1,0 +1,14 @@
+// Who holds what of the parameters, and how their gradients come together: a part of making a Plan.
+#pragma once
+
+#include "plan/plan.h"
+
+namespace orthant {
+
+/// Layouts, groups and buckets, from the parameters, the sequences' cut and the gradients' axes.
+void lay_out_parameters(Plan& plan);
+
+/// What a step sends for gradients and their norm.
+void add_gradients(Plan& plan);
+
+}  // namespace orthant
