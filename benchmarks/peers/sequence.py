@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The peer of benchmarks/sequence/peers.py: the model and the step of ddp.py, each sequence cut over the ranks.
 
-PyTorch's own building blocks on the CPU. ring: its experimental ring attention, called directly with ATen's flash kernel
-for CPUs (the public context_parallel has none), zigzag, by all-gathers or by rotation. ulysses: one all-to-all for q, k
-and v, scaled_dot_product_attention, one all-to-all back. Gradients are summed by DistributedDataParallel while backward
-runs; all of it over Gloo. Writes one JSON line a step to --metrics, prints one at the end.
+PyTorch's own building blocks on the CPU. ring: its experimental ring attention, called directly with ATen's flash
+kernel for CPUs (the public context_parallel has none), zigzag, by all-gathers or by rotation. ulysses: one all-to-all
+for q, k and v, scaled_dot_product_attention, one all-to-all back. Gradients are summed by DistributedDataParallel
+while backward runs; all of it over Gloo. Writes one JSON line a step to --metrics, prints one at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/sequence.py --cut ring_allgather --steps 20
 """
@@ -58,7 +58,8 @@ class RingAttention(torch.autograd.Function):
     def backward(ctx, grad):
         q, k, v, out, lse = ctx.saved_tensors
         return _attention._templated_ring_attention_backward(
-            dist.group.WORLD, TOKENS, flash_backward, grad, "grad_out", q, k, v, out, lse, is_causal=True, dropout_p=0.0)
+            dist.group.WORLD, TOKENS, flash_backward, grad, "grad_out", q, k, v, out, lse, is_causal=True,
+            dropout_p=0.0)
 
 
 def exchange(sent):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The longest sequence and the largest batch that a given memory per rank can train, by the counting allocator.
 
-For no sequence parallelism (each rank has sequences of its own: data parallelism), ring attention and ring self-attention
-on 1 to 8 ranks: `orthant train` does a whole step of the 4-layer model of benchmarks/data_parallel, and its largest rank's
-peak of bytes in tensors (peak_memory_bytes of metrics.jsonl: weights, gradients and optimizer included) must stay within
-the limit. Found by bisection over such runs, from where `orthant plan` says that the limit is; to 1 in 64, or to the
-smallest step that the cut allows. The batch: of sequences of --batch-seq-len tokens, in one microbatch, over all ranks.
+For no sequence parallelism (each rank has sequences of its own: data parallelism), ring attention and ring self-
+attention on 1 to 8 ranks: `orthant train` does a whole step of the 4-layer model of benchmarks/data_parallel, and its
+largest rank's peak of bytes in tensors (peak_memory_bytes of metrics.jsonl: weights, gradients and optimizer included)
+must stay within the limit. Found by bisection over such runs, from where `orthant plan` says that the limit is; to 1
+in 64, or to the smallest step that the cut allows. The batch: of sequences of --batch-seq-len tokens, in one
+microbatch, over all ranks.
 
   python3 benchmarks/sequence/capacity.py [--quick] [--memory-mib 512] [--ranks 1,2,4,8] [--batch-seq-len 1024]
 
@@ -98,7 +99,7 @@ def bisect(low, high, fits, near=lambda low: 1):
 
 
 def largest(fits, planned_fits):
-    """The largest n >= 1 that fits, 0 if none: from the plan's answer outwards until the limit lies between, then in."""
+    """The largest n >= 1 that fits, 0 if none: from the plan's answer outwards until the limit is passed, then in."""
     high = 2
     while planned_fits(high):
         high *= 2

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Which ulysses x ring is fastest for each ratio of inner to outer link rate, and does `orthant plan` name it?
 
-One layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for all three cuts over
-four ranks: Ulysses over all, Ulysses within a host and the ring between hosts, and the ring over all. One sequence,
-float32. The ratio is measured: what a rank sends a second to its neighbour on the host, over what it sends to the other
-host, all ranks at once. The best by plan is what `orthant plan` marks for the same layer; it knows bytes, and no rates.
+One layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for all three cuts
+over four ranks: Ulysses over all, Ulysses within a host and the ring between hosts, and the ring over all. One
+sequence, float32. The ratio is measured: what a rank sends a second to its neighbour on the host, over what it sends
+to the other host, all ranks at once. The best by plan is what `orthant plan` marks for the same layer; it knows bytes,
+and no rates.
 
-  python3 benchmarks/sequence/choices.py [--quick] [--rates 100mbit,1gbit] [--tokens 1024] [--figure docs/images/usp.svg]
+  python3 benchmarks/sequence/choices.py [--quick] [--rates 100mbit,none] [--tokens 512] [--figure docs/images/usp.svg]
 
 Needs root, like benchmarks/hosts. The median of the runs; all rates take turns.
 """

@@ -1,4 +1,4 @@
-"""The figure of choices.py: time of a layer's attention over the ratio of link rates, one panel for each length, as SVG."""
+"""The figure of choices.py: a layer's time over the ratio of link rates, a panel for each length, as SVG."""
 import math
 import os
 import sys

@@ -34,9 +34,10 @@ def measure(a, hosts, ranks_per_host, rate, flags):
     """The lines of JSON that sequence_attention prints on such hosts; ends the program where there can be none."""
     program = os.path.join(a.build, "benchmarks", "sequence_attention")
     if not os.path.exists(program):
-        sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder with --build")
-    command = [sys.executable, HOSTS, "--hosts", str(hosts), "--ranks-per-host", str(ranks_per_host), "--rate", rate, "--",
-               program, *flags]
+        sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder "
+                 "with --build")
+    command = [sys.executable, HOSTS, "--hosts", str(hosts), "--ranks-per-host", str(ranks_per_host), "--rate", rate,
+               "--", program, *flags]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
@@ -46,7 +47,7 @@ def measure(a, hosts, ranks_per_host, rate, flags):
 
 
 def take_turns(a, cases, repeats):
-    """cases: name -> arguments of measure(). All of them in their turn, so often; (name, tokens, cut) -> median line."""
+    """cases: name -> arguments of measure(). All in their turn, so often; (name, tokens, cut) -> median line."""
     found = {}
     for turn in range(repeats):
         for name, case in cases.items():

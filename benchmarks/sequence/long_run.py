@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """A real run at 32,768 tokens of context over four ranks (U = 2, R = 2), and the same steps on one rank: equal losses?
 
-Both train examples/long_context.toml, made longer: one sequence of the Jargon File a step, half the layers, attention to
-all of it. In float32 the step's loss may differ by 1e-6 of itself before the first update, and its gradient's norm by
-1e-5 (the bounds of USP, check 10). From then on weights drift as docs/numerics.md says under "whole runs", with B = 1e-5
-for gradients: by (sum of 2 lr sqrt(P) B |g| over the steps before) / loss more. Exits with 1 where a bound is passed.
+Both train examples/long_context.toml, made longer: one sequence of the Jargon File a step, half the layers, attention
+to all of it. In float32 the step's loss may differ by 1e-6 of itself before the first update, and its gradient's norm
+by 1e-5 (the bounds of USP, check 10). From then on weights drift as docs/numerics.md says under "whole runs", with B =
+1e-5 for gradients: by (sum of 2 lr sqrt(P) B |g| over the steps before) / loss more. Exits with 1 where a bound is
+passed.
 
-  python3 benchmarks/sequence/long_run.py [--quick] [--seq-len 32768] [--steps 3] [--layout-only model.sliding_window=16384]
+  python3 benchmarks/sequence/long_run.py [--quick] [--steps 3] [--layout-only model.sliding_window=16384]
 
 --layout-only KEY=VALUE: a setting for the four ranks alone; what changes the numbers must make this fail.
 """
@@ -46,8 +47,8 @@ def train(a, name, folder, *settings):
             "metrics.enable_tensorboard": "false"}
     arguments = [os.path.join(ROOT, "examples", "long_context.toml"), *(f"{k}={v}" for k, v in keys.items()), *settings]
     planned = json.loads(run([a.orthant, "plan", *arguments, "--json"]))
-    print(f"  {name}: {planned['ranks']} ranks, {max(r['memory_bytes']['total'] for r in planned['per_rank']) / 2**20:,.0f} "
-          "MiB of tensors each, by plan", file=sys.stderr)
+    most = max(rank["memory_bytes"]["total"] for rank in planned["per_rank"])
+    print(f"  {name}: {planned['ranks']} ranks, {most / 2**20:,.0f} MiB of tensors each, by plan", file=sys.stderr)
     run([a.orthant, "train", *arguments])
     with open(os.path.join(dump, "metrics.jsonl")) as stream:
         steps = [line for line in map(json.loads, stream) if "step_seconds" in line]

@@ -2,11 +2,11 @@
 """Sequences cut over two ranks beside PyTorch's building blocks on the CPU: same model, tokens, dtype and allocator.
 
 Whole training steps of the 4-layer model of benchmarks/data_parallel, one sequence a step, float32, one thread a rank.
-Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's experimental ring attention called directly
-(by all-gathers or by rotation), and Ulysses by all-to-alls, eager or under torch.compile, over Gloo. Its fastest variant
-counts, on one rank as well. "of ideal" is tokens/s over twice the program's own on one rank. Programs take turns; a run's
-figure is the median over its steps without the first five, the table's is the median over the runs. All variants of the
-peer must show the same losses, or there is no table.
+Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's experimental ring attention called
+directly (by all-gathers or by rotation), and Ulysses by all-to-alls, eager or under torch.compile, over Gloo. Its
+fastest variant counts, on one rank as well. "of ideal" is tokens/s over twice the program's own on one rank. Programs
+take turns; a run's figure is the median over its steps without the first five, the table's is the median over the
+runs. All variants of the peer must show the same losses, or there is no table.
 
   python3 benchmarks/sequence/peers.py [--quick] [--seq-lens 256,2048,8192] [--cuts ring,ulysses]
 """
@@ -99,7 +99,7 @@ def run_peer(a, cut, variant, length, steps, folder):
 def check_losses(losses, seen, what):
     for mine, first in zip(losses, seen.setdefault("losses", losses)):
         if not math.isclose(mine, first, rel_tol=LOSS_BOUND):
-            sys.exit(f"the peer's {what} computes something else: loss {mine} where another of its variants has {first}")
+            sys.exit(f"the peer's {what} computes something else: loss {mine} where another variant has {first}")
 
 
 def fastest_variant(a, cut, length, folder, seen):
@@ -145,9 +145,9 @@ def main():
         sys.exit(f"--cuts {','.join(unknown)}: there are ring and ulysses")
     with open("/proc/cpuinfo") as stream:
         cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
-    print(f"{cpu}, {len(os.sched_getaffinity(0))} cores; {a.repeats} runs each; one sequence a step, float32, one thread "
-          f"a rank; peer's allocator: {os.path.basename(a.allocator)}\n")
-    print("| tokens | cut | ranks | Orthant tokens/s | PyTorch tokens/s | ratio | Orthant of ideal | PyTorch of ideal |")
+    print(f"{cpu}, {len(os.sched_getaffinity(0))} cores; {a.repeats} runs each; one sequence a step, float32, one "
+          f"thread a rank; peer's allocator: {os.path.basename(a.allocator)}\n")
+    print("| tokens | cut | ranks | Orthant tokens/s | PyTorch tokens/s | ratio | Orthant of ideal | PyTorch's |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(a, folder)

@@ -1,13 +1,13 @@
-// The attention of one layer over sequences that ranks share, forward and backward: what it takes as it is, and, for a ring,
-// what its blocks take without messages and its messages without blocks. Prints a line of JSON for each number of tokens
-// and cut; benchmarks/sequence/overlap.py and choices.py run it on emulated hosts and make tables of it.
+// The attention of one layer over sequences that ranks share, forward and backward: what it takes as it is, and, for a
+// ring, what its blocks take without messages and its messages without blocks. Prints a line of JSON for each number
+// of tokens and cut; benchmarks/sequence/overlap.py and choices.py run it on emulated hosts and make tables of it.
 //
 //   sequence_attention --ranks 2 --cuts 1x2,2x1 --tokens 512,2048 --heads 8 --key-heads 2 --head-dim 64 --turns 5
 //
-// A cut is ulysses x ring. Ulysses is innermost, so its groups are the ranks of a host where there are as many, and rings
-// go through all hosts (zigzag). tokens: of a rank, one sequence, float32. What is measured takes turns, each from a
-// barrier to the end of the slowest rank; a figure is the median. Link rates are those of 4 MiB that each rank sends to
-// the next one on its host, and on the next host, all ranks at once.
+// A cut is ulysses x ring. Ulysses is innermost, so its groups are the ranks of a host where there are as many, and
+// rings go through all hosts (zigzag). tokens: of a rank, one sequence, float32. What is measured takes turns, each
+// from a barrier to the end of the slowest rank; a figure is the median. Link rates are those of 4 MiB that each rank
+// sends to the next one on its host, and on the next host, all ranks at once.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -46,7 +46,7 @@ at::Tensor values(at::IntArrayRef sizes, int64_t seed) {
   return made;
 }
 
-/// What a rank holds of q, k, v, and of the output's gradient, as the model's layers leave it: a token's heads in a row.
+/// What a rank holds of q, k, v, and of the output's gradient, a token's heads in a row as the model leaves them.
 struct Inputs {
   Inputs(const Case& c, int rank)
       : q(of(c, c.shape.heads, 4 * rank)), k(of(c, c.shape.kv_heads, 4 * rank + 1)),
@@ -80,7 +80,8 @@ class Alone {
   Alone(const Case& c, Comm& comm, const Microbatch& batch, const Inputs& own)
       : own_(own), comm_(comm), ring_(double_ring(c.ring, comm.position(kBoth), c.ring).inner),
         scale_(1 / std::sqrt(static_cast<double>(c.shape.head_dim))) {
-    const Visibility seen = visibility(batch, c.shape.rule, ring_places(c.placement(), c.length(), c.ring, ring_.index));
+    const auto own_places = ring_places(c.placement(), c.length(), c.ring, ring_.index);
+    const Visibility seen = visibility(batch, c.shape.rule, own_places);
     for (int member = 0; member < c.ring; ++member) {
       const Inputs theirs(c, member);
       blocks_.push_back(at::stack({theirs.k, theirs.v}));
@@ -93,9 +94,13 @@ class Alone {
     Attended all;
     for (int step = 0; step < ring_.size(); ++step) {
       const auto member = static_cast<size_t>(ring_.source(step));
-      const Attended part = attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1], tiles_[member], scale_);
-      if (step == 0) all = part;
-      else merge_attended(all, part);
+      const Attended part = attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1],
+                                   tiles_[member], scale_);
+      if (step == 0) {
+        all = part;
+      } else {
+        merge_attended(all, part);
+      }
     }
     return all;
   }
@@ -108,8 +113,11 @@ class Alone {
                                                       blocks_[member][1], out, lse, tiles_[member], scale_);
       dq.add_(part.dq_BHTD);
       const at::Tensor share = at::stack({part.dk_BKSD, part.dv_BKSD});
-      if (step == 0) sum = share;
-      else sum.add_(share);
+      if (step == 0) {
+        sum = share;
+      } else {
+        sum.add_(share);
+      }
     }
     return dq;
   }
@@ -215,8 +223,10 @@ void measure(const Settings& settings, Comm& comm) {
   const std::string links = fmt::format(R"(, "inner_gbit": {:.4g}, "outer_gbit": {:.4g})", 1e-9 * inner, 1e-9 * outer);
   for (const int64_t tokens : settings.integers("tokens")) {
     for (const auto& cut : split(settings.text("cuts"), ',')) {
-      Case c{.tokens = tokens, .shape = {.heads = settings.integers("heads")[0], .kv_heads = settings.integers("key-heads")[0],
-                                         .head_dim = settings.integers("head-dim")[0]}};
+      Case c{.tokens = tokens, .shape = {}};
+      c.shape.heads = settings.integers("heads")[0];
+      c.shape.kv_heads = settings.integers("key-heads")[0];
+      c.shape.head_dim = settings.integers("head-dim")[0];
       const auto parts = split(cut, 'x');
       if (parts.size() != 2) throw ConfigError("--cuts " + cut + ": ulysses x ring, like 2x1");
       c.ulysses = std::stoi(parts[0]);
