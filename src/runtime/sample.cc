@@ -98,7 +98,7 @@ std::string filled_text(const Transformer& model, const Plan& plan, const Traini
     whole += word;
     before.push_back(static_cast<int32_t>(text[place]));
   }
-  return fmt::format("masked: {}\nmodel:  {}\ntext:   {}", masked, filled, whole);
+  return fmt::format("masked: {}\nmodel:  {}\ntext:   {}", trim(masked), trim(filled), trim(whole));
 }
 
 }  // namespace orthant

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "runtime/sample.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
@@ -222,7 +223,7 @@ TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
     const int64_t token = batch.labels[i] == kIgnoredLabel ? batch.tokens[i] : batch.labels[i];
     text += token == '\n' ? ' ' : static_cast<char>(token);
   }
-  EXPECT_TRUE(says(shown, {"\ntext:   " + text}));
+  EXPECT_TRUE(says(shown, {fmt::format("\ntext:   {}", trim(text))}));
 }
 
 }  // namespace
