@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDAGuard.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -16,7 +17,6 @@
 
 #include "base/errors.h"
 #include "comm/c10d_store.h"
-#include "comm/flat.h"
 
 namespace orthant {
 namespace {
@@ -32,6 +32,19 @@ using c10d::ProcessGroupNCCL;
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", kKeep);
   return true;
 }();
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view(-1); }
+// For what only moves.
+at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
+
+// output = the sum of the rows of `chunks`, in order, as ordered_sum() adds: narrow floats in float32, rounded once.
+// May write into `chunks`.
+void sum_in_order(const at::Tensor& chunks, const at::Tensor& output) {
+  const bool narrow = output.scalar_type() == at::kBFloat16 || output.scalar_type() == at::kHalf;
+  at::Tensor sum = narrow ? chunks[0].to(at::kFloat) : chunks[0];
+  for (int64_t i = 1; i < chunks.size(0); ++i) sum.add_(chunks[i]);
+  output.copy_(sum);
+}
 
 // An operation on the group's stream. c10d keeps its tensors alive until wait().
 class Enqueued : public Pending {
@@ -106,7 +119,8 @@ class NcclGroup : public Group {
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> counts) override {
     at::Tensor to = flat_bytes(on_device(output)), from = flat_bytes(on_device(input));
-    if (all_equal(counts)) return enqueued(group_->_allgather_base(to, from));
+    const bool equal = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
+    if (equal) return enqueued(group_->_allgather_base(to, from));
     // Uneven: a broadcast from each position, all in one launch.
     const auto shards = to.split_with_sizes(counts_in_bytes(counts, output));
     return together(c10d::OpType::ALLGATHER, [&] {

@@ -57,8 +57,8 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
   return options;
 }
 
-// Why nobody can be reached there just now, by one attempt of our own: c10d keeps its reasons to itself. Empty: somebody
-// answers.
+// Why nobody can be reached there just now, by one attempt of our own: c10d keeps its reasons to itself. Empty:
+// somebody answers.
 std::string why_unreachable(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;

@@ -23,7 +23,7 @@ constexpr int64_t kDirectBytes = 256 << 10;
 struct Chunk {
   int64_t begin = 0, bytes = 0;
   bool more = false;    // of a segment: it is not the last
-  bool always = false;  // it is sent even if empty: so who has less than the others is found out
+  bool always = true;   // it is sent even if empty: so who has less than the others is found out
 
   int64_t segments() const { return std::max<int64_t>(always, (bytes + kSegmentBytes - 1) / kSegmentBytes); }
   template <typename Byte>
@@ -40,7 +40,7 @@ std::vector<Chunk> chunks_of(const std::vector<int64_t>& counts) {
   std::vector<Chunk> chunks;
   int64_t begin = 0;
   for (const int64_t bytes : counts) {
-    chunks.push_back({.begin = begin, .bytes = bytes, .always = chunks.empty()});
+    chunks.push_back({.begin = begin, .bytes = bytes});
     begin += bytes;
   }
   return chunks;
@@ -70,7 +70,9 @@ class Summands {
     }
   }
 
-  std::vector<Posted> take(int64_t segment) { return std::exchange(arriving_[static_cast<size_t>(segment % kWindow)], {}); }
+  std::vector<Posted> take(int64_t segment) {
+    return std::exchange(arriving_[static_cast<size_t>(segment % kWindow)], {});
+  }
 
   void sum(int64_t segment, ConstBytes own, Bytes output) {
     std::vector<const std::byte*> sources;
@@ -92,17 +94,17 @@ class Summands {
   std::vector<std::vector<Posted>> arriving_;
 };
 
-// Chunks go to their owners, which sum them; where there is an `all`, the same memory as `input`, the sums go back to it.
-// Both directions cut each chunk into the same segments, and all ranks post in the same order.
+// Chunks go to their owners, which sum them; where there is an `all`, the same memory as `input`, the sums go back to
+// it. Both directions cut each chunk into the same segments, and all ranks post in the same order, of each kind at most
+// kWindow segments ahead of the oldest that is under way: a transport may need a thread for each message.
 Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks,
                 std::optional<Bytes> all) {
   const int n = peers.size();
   const Chunk& own = at(chunks, peers.position());
-  const int64_t steps = std::max_element(chunks.begin(), chunks.end(), [](const Chunk& a, const Chunk& b) {
-                          return a.bytes < b.bytes;
-                        })->segments();
+  int64_t steps = 0;
+  for (const Chunk& chunk : chunks) steps = std::max(steps, chunk.segments());
   Summands summands(peers, own.bytes);
-  std::vector<Posted> under_way;
+  std::vector<std::vector<Posted>> sums(static_cast<size_t>(steps)), inputs(static_cast<size_t>(steps));
   for (int64_t step = 0; step < steps + kWindow; ++step) {
     const int64_t done = step - kWindow;
     if (done >= 0 && done < own.segments()) {
@@ -111,7 +113,11 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
       const Chunk segment = own.segment(done);
       summands.sum(done, segment.of(input), Chunk{segment.begin - own.begin, segment.bytes}.of(own_sum));
     }
+    if (done >= kWindow) {
+      for (Posted& posted : sums[static_cast<size_t>(done - kWindow)]) co_await posted;
+    }
     for (int i = 1; all && done >= 0 && i < n; ++i) {
+      auto& under_way = sums[static_cast<size_t>(done)];
       if (const Chunk& chunk = at(chunks, peers.at(-i)); done < chunk.segments()) {
         const Chunk arriving = chunk.segment(done);
         under_way.push_back(peers.receive(peers.at(-i), arriving.of(*all), arriving.more));
@@ -121,15 +127,23 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
         under_way.push_back(peers.send(peers.at(i), leaving.of(*all), leaving.more));
       }
     }
+    if (step >= steps) continue;
     if (step < own.segments()) summands.receive(step, own.segment(step));
+    if (done >= 0) {
+      for (Posted& posted : inputs[static_cast<size_t>(done)]) co_await posted;
+    }
     for (int i = 1; i < n; ++i) {
       if (const Chunk& chunk = at(chunks, peers.at(i)); step < chunk.segments()) {
         const Chunk leaving = chunk.segment(step);
-        under_way.push_back(peers.send(peers.at(i), leaving.of(input), leaving.more));
+        inputs[static_cast<size_t>(step)].push_back(peers.send(peers.at(i), leaving.of(input), leaving.more));
       }
     }
   }
-  for (Posted& posted : under_way) co_await posted;
+  for (auto* kind : {&inputs, &sums}) {
+    for (auto& under_way : *kind) {
+      for (Posted& posted : under_way) co_await posted;
+    }
+  }
 }
 
 // Everything to the other rank, and both sum: one round.
@@ -167,7 +181,7 @@ Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
 
 Task all_reduce(Peers peers, Bytes memory) {
   const auto bytes = static_cast<int64_t>(memory.size());
-  if (peers.size() == 2 && bytes <= kWholeBytes) return sum_whole(peers, memory);
+  if (peers.size() == 2 && bytes <= kWholeBytes) return sum_whole(peers.in_one_round(), memory);
   std::vector<int64_t> counts;
   for (int i = 0; i < peers.size(); ++i) {
     counts.push_back(shard(bytes / peers.element_bytes(), peers.size(), i).size() * peers.element_bytes());
@@ -184,7 +198,9 @@ Task all_gather(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t
   const auto shards = chunks_of(counts);
   copy(at(shards, peers.position()).of(output), input);
   const bool equal = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
-  if (equal && static_cast<int64_t>(output.size()) <= kDirectBytes) return gather_direct(peers, output, shards);
+  if (equal && static_cast<int64_t>(output.size()) <= kDirectBytes) {
+    return gather_direct(peers.in_one_round(), output, shards);
+  }
   return gather_ring(peers, output, shards);
 }
 
@@ -204,7 +220,7 @@ Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t
 
 Task broadcast(Peers peers, Bytes memory, int root) {
   const int n = peers.size(), place = (peers.position() - root + n) % n;
-  const Chunk whole{.bytes = static_cast<int64_t>(memory.size()), .always = true};
+  const Chunk whole{.bytes = static_cast<int64_t>(memory.size())};
   std::vector<Posted> arriving, leaving;
   for (int64_t i = 0; place > 0 && i < whole.segments(); ++i) {
     arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory), whole.segment(i).more));
@@ -214,16 +230,20 @@ Task broadcast(Peers peers, Bytes memory, int root) {
       Posted& segment = arriving[static_cast<size_t>(i)];
       co_await segment;
     }
-    if (place < n - 1) leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory), whole.segment(i).more));
+    if (place == n - 1) continue;
+    if (i >= kWindow) {
+      Posted& oldest = leaving[static_cast<size_t>(i - kWindow)];
+      co_await oldest;
+    }
+    leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory), whole.segment(i).more));
   }
   for (Posted& posted : leaving) co_await posted;
 }
 
 Task reduce(Peers peers, Bytes memory, int root) {
   // A reduce is a reduce_scatter in which one position owns everything.
-  std::vector<int64_t> counts(static_cast<size_t>(peers.size()), 0);
-  counts[static_cast<size_t>(root)] = static_cast<int64_t>(memory.size());
-  const auto chunks = chunks_of(counts);
+  std::vector<Chunk> chunks(static_cast<size_t>(peers.size()), {.always = false});
+  chunks[static_cast<size_t>(root)] = {.bytes = static_cast<int64_t>(memory.size())};
   return sum_chunks(peers, memory, at(chunks, peers.position()).of(memory), chunks, std::nullopt);
 }
 

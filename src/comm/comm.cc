@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "comm/comm_state.h"
 #include "comm/message_group.h"
+#include "comm/ordered_sum.h"
 
 namespace orthant {
 namespace {
@@ -23,6 +24,13 @@ void check(const at::Tensor& output, const at::Tensor& input) {
                 c10::toString(input.scalar_type()));
   ORTHANT_CHECK(output.device() == input.device(), output.device().str(), input.device().str());
 }
+
+void check_sum(const at::Tensor& tensor) {
+  check(tensor);
+  ORTHANT_CHECK(has_sum(tensor.scalar_type()), c10::toString(tensor.scalar_type()));
+}
+
+void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kShiftTag, tag, kShiftTag); }
 
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 int64_t at_position(std::span<const int64_t> counts, int position) { return counts[static_cast<size_t>(position)]; }
@@ -73,7 +81,7 @@ std::string Comm::transport() const { return state_->engine ? state_->engine->tr
 void Comm::prepare(const Axes& axes, at::Device device) { state_->open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
-  check(tensor);
+  check_sum(tensor);
   OpenGroup& group = state_->open(axes, tensor.device());
   const int n = group.size();
   if (n == 1) return {};
@@ -84,6 +92,7 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
 
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
   check(output, input);
+  check_sum(output);
   OpenGroup& group = state_->open(axes, output.device());
   const auto chunks = counts_or_equal(counts, input.numel(), group.size());
   ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
@@ -127,7 +136,7 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
 }
 
 Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
-  check(tensor);
+  check_sum(tensor);
   OpenGroup& group = state_->open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
@@ -146,17 +155,22 @@ Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& 
 
 Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
   check(tensor);
+  check_tag(tag);
   return messages("send", std::array{Transfer{tensor, to, false, tag}}, state_->open(axes, tensor.device()));
 }
 
 Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
+  check_tag(tag);
   return messages("recv", std::array{Transfer{tensor, from, true, tag}}, state_->open(axes, tensor.device()));
 }
 
 Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
   if (transfers.empty()) return {};
-  for (const Transfer& transfer : transfers) check(transfer.tensor);
+  for (const Transfer& transfer : transfers) {
+    check(transfer.tensor);
+    check_tag(transfer.tag);
+  }
   return messages("exchange", transfers, state_->open(axes, transfers[0].tensor.device()));
 }
 
@@ -164,9 +178,7 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
   Operation operation{&group, kind};
   for (const Transfer& transfer : transfers) {
     const int peer = transfer.peer;
-    ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position && transfer.tag >= 0 &&
-                      transfer.tag <= kShiftTag,
-                  peer, group.size(), transfer.tag);
+    ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position, peer, group.size());
     operation.tensor_bytes += bytes_of(transfer.tensor);
     if (!transfer.receive) operation.sent_bytes += bytes_of(transfer.tensor);
     if (transfers.size() == 1) operation.peer = group.ranks[static_cast<size_t>(peer)];

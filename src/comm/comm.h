@@ -73,7 +73,8 @@ class [[nodiscard]] Work {
   /// Blocks until done, counting the time as exposed; the first call only. CommError: rank, operation, axes, bytes,
   /// activity and cause.
   void wait();
-  /// True when wait() will not block on a peer; may stay false for send and recv until they are waited for.
+  /// True when wait() will not block on a peer. Drives nothing: an operation on at most 64 KiB, which does not go on in
+  /// the background, may stay undone until something is waited for.
   bool done() const;
 
  private:
@@ -106,6 +107,7 @@ class Comm {
   void prepare(const Axes& axes, at::Device device = at::kCPU);
 
   /// Sum over the group, in place. Sends 2 (n-1)/n of the bytes: balanced chunks to their owners, and a sum to all.
+  /// LogicError for a dtype without a sum (ordered_sum.h), here and in the other sums.
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
   /// output = this position's chunk of the sum of all inputs. `counts`: elements per position; empty: equal. Sends the
   /// input but for the own chunk.
@@ -121,7 +123,7 @@ class Comm {
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
-  /// To and from a position of the group; messages match by tag (0 to 2^22 - 1), in order within one. A send may not
+  /// To and from a position of the group; messages match by tag (0 to 2^22 - 2), in order within one. A send may not
   /// finish before its recv is posted, so post both directions before waiting; on a GPU, as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);

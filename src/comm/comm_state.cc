@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/message_group.h"
@@ -16,8 +17,6 @@
 namespace orthant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 // "recv from rank 3 over ring (4.0 KiB)".
 std::string describe(const Operation& operation) {
@@ -50,7 +49,8 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
 
 void CommState::close(bool unwinding) {
   if (!watch) return;
-  const bool clean = !unwinding && close_engine();
+  const bool clean = !unwinding && finish();
+  engine->stop();
   watch->leave(clean);
   if (!clean) {
     for (auto& dropped : dropped_) (void)dropped.release();
@@ -66,15 +66,18 @@ void CommState::close(bool unwinding) {
 
 // A rank's end may go when nobody needs it any more: its operations are done, and all others can say the same. False
 // when the run has failed instead.
-bool CommState::close_engine() {
+bool CommState::finish() {
+  constexpr double kSlice_s = 0.1;  // then it looks whether the run has failed
   const auto late = [&](const std::string& what) {
     watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:.0f} s", rank, what, options_.timeout_s));
     return false;
   };
   const auto drained = [&] {
     const auto start = Clock::now();
-    if (!engine->drain(options_.timeout_s))
-      return watch->failure() ? false : late("operations that nobody waited for did not end");
+    while (!engine->drain(kSlice_s)) {
+      if (watch->failure()) return false;
+      if (seconds_since(start) > options_.timeout_s) return late("operations that nobody waited for did not end");
+    }
     store_.set(fmt::format("drained/{}", rank), "");
     for (int other = 0; other < mesh.size(); ++other) {
       while (!store_.has(fmt::format("drained/{}", other))) {
@@ -87,13 +90,11 @@ bool CommState::close_engine() {
     }
     return true;
   };
-  bool clean = false;
   try {
-    clean = !watch->failure() && drained();
+    return !watch->failure() && drained();
   } catch (const CommError&) {  // whoever served the store is gone
+    return false;
   }
-  engine->stop();
-  return clean;
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device) {

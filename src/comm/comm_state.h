@@ -48,7 +48,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes);
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
   void meet(const OpenGroup& group, const Store& store);
-  bool close_engine();
+  bool finish();
   [[noreturn]] void fail(const Operation& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool speak);

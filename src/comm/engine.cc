@@ -11,40 +11,28 @@
 #include <chrono>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/label.h"
 
 namespace orthant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
 // Two ranks may be on one core though there are enough: a peer that answers has done so by then, or needs this core.
 constexpr double kAlone_s = 5e-6;
 constexpr double kSleepAtMost_s = 1;  // a lost wake-up would cost this much, not the run
+constexpr double kLookAtMost_s = 0.1;  // while other things move; then deadlines and lost peers are looked at
 
 }  // namespace
 
-Posted& Posted::operator=(Posted&& other) noexcept {
-  drop();
-  engine_ = other.engine_, expected_label_ = other.expected_label_, expected_bytes_ = other.expected_bytes_;
-  message_ = std::move(other.message_);
-  return *this;
-}
-
-Posted::~Posted() { drop(); }
-
-void Posted::drop() noexcept {
-  if (message_ && !message_->ended) {
+Posted::~Posted() {
+  if (message_ && !message_->ended) {  // and was not moved on
     message_->waiter = nullptr;
     engine_->dropped_.push_back(std::move(message_));
   }
 }
 
 void Posted::await_resume() const {
-  if (!message_) return;
   if (message_->label != expected_label_ || message_->bytes != expected_bytes_) {
     throw CommError(fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
                                 message_->peer, describe(Label::unpack(message_->label), message_->bytes),
@@ -69,7 +57,8 @@ class Engine::Turn {
 };
 
 Engine::Engine(const MakeTransport& make, EngineOptions options)
-    : transport_(make(*this)), options_(options), patience_s_(options.away_s), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+    : transport_(make(*this)), options_(options), patience_s_(options.away_s),
+      wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
   thread_ = std::thread([this] { run(); });
@@ -94,13 +83,15 @@ std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(
 }
 
 Posted Engine::send(std::unique_ptr<Message> message) {
-  transport_->send(*message);
-  return {this, std::move(message)};
+  Posted posted(this, std::move(message));
+  transport_->send(*posted.message_);
+  return posted;
 }
 
 Posted Engine::receive(std::unique_ptr<Message> message) {
-  transport_->receive(*message);
-  return {this, std::move(message)};
+  Posted posted(this, std::move(message));
+  transport_->receive(*posted.message_);
+  return posted;
 }
 
 void Engine::on_ended(Message& message) {
@@ -122,7 +113,11 @@ bool Engine::step() {
 void Engine::settle() {
   std::erase_if(active_, [&](const std::shared_ptr<Job>& job) {
     if (!job->task.done()) return false;
-    if (job->task.failed()) failed_.push_back(job);
+    if (job->task.failed()) {
+      failed_.push_back(job);
+    } else {
+      job->staging.reset();  // all its messages have ended
+    }
     in_background_ -= job->in_background;
     job->done = true;
     return true;
@@ -130,16 +125,18 @@ void Engine::settle() {
 }
 
 // Steps until the job is done or nothing has moved for so long.
-void Engine::look(const Job* job, double seconds) {
-  auto quiet_since = Clock::now();
+void Engine::look(const Job* job, double quiet_s) {
+  const auto start = Clock::now();
+  auto moved = start;
   while (!(job != nullptr && job->done) && !cancelled_) {
     if (step()) {
-      quiet_since = Clock::now();
+      moved = Clock::now();
+      if (seconds_between(start, moved) >= kLookAtMost_s) return;
       continue;
     }
-    const double quiet_s = seconds_since(quiet_since);
-    if (quiet_s >= seconds) return;
-    if (!options_.cores_to_spare || quiet_s > kAlone_s) sched_yield();
+    const double waited_s = seconds_since(moved);
+    if (waited_s >= quiet_s) return;
+    if (!options_.cores_to_spare || waited_s > kAlone_s) sched_yield();
   }
 }
 
@@ -207,8 +204,8 @@ void Engine::stop() {
 void Engine::set_timer(double seconds) {
   itimerspec when{};
   when.it_value.tv_nsec = static_cast<int64_t>(seconds * 1e9);
+  timer_set_ = true;  // before it can run out: the engine's thread then says that it is not
   timerfd_settime(timer_fd_, 0, &when, nullptr);
-  timer_set_ = true;
 }
 
 // The rank's thread is back: how long it was away is how long it may be next time.
@@ -222,8 +219,8 @@ void Engine::take_over() {
   }
 }
 
-// It leaves, with work under way that shall go on behind its back. A timer that runs already is left to run: to set or to
-// stop one costs microseconds.
+// It leaves, with work under way that shall go on behind its back. A timer that runs already is left to run: to set or
+// to stop one costs microseconds.
 void Engine::hand_over() {
   if (in_background_ == 0 || turns_ > 0 || cancelled_) return;
   if (!on_duty_) {

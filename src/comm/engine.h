@@ -32,23 +32,24 @@ struct Job {
 /// A message under way, to be awaited by a Task. Dropped, it goes on, and the engine keeps it.
 class [[nodiscard]] Posted {
  public:
-  Posted() = default;  // nothing to wait for
-  Posted(Engine* engine, std::unique_ptr<Message> message)
-      : engine_(engine), expected_label_(message->label), expected_bytes_(message->bytes), message_(std::move(message)) {}
   Posted(Posted&&) noexcept = default;
-  Posted& operator=(Posted&&) noexcept;
   ~Posted();
 
-  bool await_ready() const noexcept { return !message_ || message_->ended; }
+  bool await_ready() const noexcept { return message_->ended; }
   void await_suspend(std::coroutine_handle<> task) noexcept { message_->waiter = task.address(); }
   /// CommError where something else came than was expected (it names both), or the transport failed.
   void await_resume() const;
 
  private:
-  void drop() noexcept;
-  Engine* engine_ = nullptr;
-  uint32_t expected_label_ = 0;
-  int64_t expected_bytes_ = 0;
+  friend class Engine;
+  // Made before the message is posted, which may end at once and then says what came.
+  Posted(Engine* engine, std::unique_ptr<Message> message)
+      : engine_(engine), expected_label_(message->label), expected_bytes_(message->bytes),
+        message_(std::move(message)) {}
+
+  Engine* engine_;
+  uint32_t expected_label_;
+  int64_t expected_bytes_;
   std::unique_ptr<Message> message_;
 };
 
@@ -57,8 +58,8 @@ struct EngineOptions {
   /// A waiting thread looks this long before it sleeps; where ranks share cores it lets others run meanwhile.
   double look_s = 50e-6;
   bool cores_to_spare = false;
-  /// The engine's thread takes over when the rank's has been away so long; later, up to so much, where that keeps coming
-  /// back sooner, since a timer costs as much as an operation of 64 KiB.
+  /// The engine's thread takes over when the rank's has been away so long; later, up to so much, where that keeps
+  /// coming back sooner, since a timer costs as much as an operation of 64 KiB.
   double away_s = 200e-6, away_at_most_s = 10e-3;
 };
 
@@ -76,7 +77,7 @@ class Engine final : private MessageSink {
   Posted send(std::unique_ptr<Message> message);
   Posted receive(std::unique_ptr<Message> message);
 
-  /// Drives for at most look_s; true if the job is done.
+  /// Drives until the job is done or nothing has moved for look_s, but not for long; true if it is done.
   bool soon(Job& job);
   /// Drives, and sleeps in between, until the job is done; throws what its task threw, or when it takes longer than
   /// timeout_s, or at cancel().
@@ -99,7 +100,7 @@ class Engine final : private MessageSink {
   void on_ended(Message& message) override;
   bool step();
   void settle();
-  void look(const Job* job, double seconds);
+  void look(const Job* job, double quiet_s);
   void sleep(std::unique_lock<std::mutex>& lock, double seconds);
   void set_timer(double seconds);
   void take_over();
@@ -109,11 +110,11 @@ class Engine final : private MessageSink {
   std::mutex mutex_;  // of everything below that is not atomic
   std::unique_ptr<Transport> transport_;
   EngineOptions options_;
+  std::vector<std::unique_ptr<Message>> dropped_;  // outlives the jobs, which drop what they wait for
   std::vector<std::shared_ptr<Job>> active_;
+  std::vector<std::shared_ptr<Job>> failed_;  // their other messages may still arrive
   int in_background_ = 0;
   std::deque<std::coroutine_handle<>> ready_;
-  std::vector<std::unique_ptr<Message>> dropped_;
-  std::vector<std::shared_ptr<Job>> failed_;  // their other messages may still arrive
 
   std::atomic<int> turns_ = 0;  // threads of the rank that drive or want to
   std::atomic<bool> cancelled_ = false;

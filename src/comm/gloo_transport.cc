@@ -27,7 +27,7 @@ struct Header {
   uint32_t label = 0, unused = 0;
 };
 
-// Threads that block, as many as there are messages to wait for; an idle one is used again.
+// Threads that block, as many as there are messages to wait for; an idle one is used again. One thread gives them jobs.
 class Waiters {
  public:
   ~Waiters() {
@@ -39,10 +39,18 @@ class Waiters {
     for (auto& thread : threads_) thread.join();
   }
 
+  /// A thread for the next job. Throws where there can be no more: before anything is posted that would need it.
+  void reserve() {
+    const std::lock_guard lock(mutex_);
+    if (idle_ > jobs_.size()) return;
+    threads_.emplace_back([this] { work(); });
+    ++idle_;
+  }
+
+  /// After reserve().
   void run(std::function<void()> job) {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
-    if (jobs_.size() > idle_) threads_.emplace_back([this] { work(); });
     changed_.notify_one();
   }
 
@@ -50,15 +58,15 @@ class Waiters {
   void work() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      ++idle_;
       changed_.wait(lock, [&] { return stop_ || !jobs_.empty(); });
-      --idle_;
       if (jobs_.empty()) return;
       const auto job = std::move(jobs_.front());
       jobs_.pop_front();
+      --idle_;
       lock.unlock();
       job();
       lock.lock();
+      ++idle_;
     }
   }
 
@@ -66,19 +74,19 @@ class Waiters {
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;
+  size_t idle_ = 0;  // or just made
   bool stop_ = false;
 };
 
+std::chrono::milliseconds milliseconds(double s) { return std::chrono::milliseconds(static_cast<int64_t>(1000 * s)); }
 at::Tensor as_tensor(void* memory, int64_t bytes) { return at::from_blob(memory, {bytes}, at::kByte); }
 
 class GlooTransport : public Transport {
  public:
   GlooTransport(const TransportOptions& options, MessageSink& sink)
-      : sink_(sink), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      : sink_(sink), timeout_(milliseconds(options.timeout_s)), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
-    auto gloo = c10d::ProcessGroupGloo::Options::create(
-        std::chrono::milliseconds(static_cast<int64_t>(1000 * options.timeout_s)));
+    auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.meet_timeout_s));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
     gloo->threads = 1;
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().board, options.rank,
@@ -95,24 +103,27 @@ class GlooTransport : public Transport {
   bool flushed() override { return under_way_ == 0; }
 
   void send(Message& message) override {
+    waiters_->reserve();
     ++under_way_;
     auto header = std::make_shared<Header>(Header{message.bytes, message.label});
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
     if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
     waiters_->run([this, &message, header, works] {
       end(message, [&] {
-        for (const auto& work : works) work->wait();
+        for (const auto& work : works) work->wait(timeout_);
       });
     });
   }
 
   // Headers and what follows them are told apart by their order only, so of one peer and tag one is received at a time.
   void receive(Message& message) override {
+    waiters_->reserve();
     ++under_way_;
     const std::lock_guard lock(mutex_);
-    auto& queue = queues_[{message.peer, message.tag}];
+    const std::pair key(message.peer, message.tag);
+    auto& queue = queues_[key];
     queue.push_back(&message);
-    if (queue.size() == 1) receive_now(message);
+    if (queue.size() == 1) waiters_->run([this, key, &message] { receive_all(key, &message); });
   }
 
   bool progress() override {
@@ -146,33 +157,29 @@ class GlooTransport : public Transport {
     return group_->recv(tensors, message.peer, static_cast<int>(message.tag));
   }
 
-  void receive_now(Message& message) {
-    auto header = std::make_shared<Header>();
-    waiters_->run([this, &message, header, key = std::pair(message.peer, message.tag)] {
-      end(message, [&] {
-        post_receive(header.get(), sizeof(Header), message)->wait();
-        const int64_t room = message.bytes;
-        message.bytes = header->bytes;
-        message.label = header->label;
-        // What is too large is received all the same: the next header comes after it.
-        std::vector<std::byte> aside(static_cast<size_t>(header->bytes > room ? header->bytes : 0));
-        void* const memory = aside.empty() ? message.data : aside.data();
-        if (header->bytes > 0) post_receive(memory, header->bytes, message)->wait();
-        if (header->bytes > room) throw CommError("a message larger than expected");
-      });
-      receive_next(key);
-    });
+  // On a waiter's thread, until nothing more is expected under this key.
+  void receive_all(const std::pair<int, uint32_t>& key, Message* message) {
+    while (message != nullptr) {
+      end(*message, [&] { receive_one(*message); });
+      const std::lock_guard lock(mutex_);
+      auto& queue = queues_[key];
+      queue.pop_front();
+      message = queue.empty() ? nullptr : queue.front();
+      if (queue.empty()) queues_.erase(key);
+    }
   }
 
-  void receive_next(const std::pair<int, uint32_t>& key) {
-    const std::lock_guard lock(mutex_);
-    auto& queue = queues_[key];
-    queue.pop_front();
-    if (queue.empty()) {
-      queues_.erase(key);
-    } else {
-      receive_now(*queue.front());
-    }
+  void receive_one(Message& message) {
+    Header header;
+    post_receive(&header, sizeof header, message)->wait(timeout_);
+    const int64_t room = message.bytes;
+    message.bytes = header.bytes;
+    message.label = header.label;
+    // What is too large is received all the same: the next header comes after it.
+    std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
+    void* const memory = aside.empty() ? message.data : aside.data();
+    if (header.bytes > 0) post_receive(memory, header.bytes, message)->wait(timeout_);
+    if (header.bytes > room) throw CommError("a message larger than expected");
   }
 
   // On a waiter's thread: what `wait` throws is the message's error.
@@ -189,9 +196,10 @@ class GlooTransport : public Transport {
   }
 
   MessageSink& sink_;
+  const std::chrono::milliseconds timeout_;
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  int64_t under_way_ = 0;  // the engine's thread only
+  int64_t under_way_ = 0;  // of who drives, one thread at a time
   std::mutex mutex_;
   std::vector<Message*> ended_;
   std::map<std::pair<int, uint32_t>, std::deque<Message*>> queues_;

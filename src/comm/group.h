@@ -9,10 +9,18 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/store.h"
 
 namespace orthant {
+
+/// Counts of elements as bytes.
+inline std::vector<int64_t> counts_in_bytes(std::span<const int64_t> counts, const at::Tensor& tensor) {
+  std::vector<int64_t> bytes(counts.begin(), counts.end());
+  for (auto& count : bytes) count *= tensor.element_size();
+  return bytes;
+}
 
 /// An operation under way. Its tensors must stay untouched until wait() has returned.
 class Pending {

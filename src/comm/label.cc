@@ -12,9 +12,9 @@ std::string describe(Label label, int64_t bytes) {
   constexpr std::array names = {"a send or exchange", "an all_reduce", "a reduce_scatter", "an all_gather",
                                 "an all_to_all",      "a broadcast",   "a reduce",         "a barrier"};
   const auto kind = static_cast<size_t>(label.kind);
-  return fmt::format("{} of {} for {}{}", human_bytes(static_cast<double>(bytes)), c10::toString(label.type),
+  return fmt::format("{} of {} for {}{}{}", human_bytes(static_cast<double>(bytes)), c10::toString(label.type),
                      kind < names.size() ? names[kind] : "an unknown operation",
-                     label.more ? " with more to come" : "");
+                     label.one_round ? " in one round" : "", label.more ? " with more to come" : "");
 }
 
 }  // namespace orthant

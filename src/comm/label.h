@@ -22,14 +22,17 @@ enum class MessageKind : uint32_t {
 struct Label {
   MessageKind kind = MessageKind::exchange;
   at::ScalarType type = at::kByte;
-  bool more = false;  // segments of the same tensor follow
+  bool more = false;       // segments of the same tensor follow
+  bool one_round = false;  // the other algorithm of a small operation: both sides must have chosen the same
 
   /// In kLabelBits of a Message, and back.
   uint32_t packed() const {
-    return uint32_t{more} << 15 | static_cast<uint32_t>(kind) << 8 | static_cast<uint8_t>(type);
+    return uint32_t{more} << 15 | uint32_t{one_round} << 14 | static_cast<uint32_t>(kind) << 8 |
+           static_cast<uint8_t>(type);
   }
   static Label unpack(uint32_t bits) {
-    return {static_cast<MessageKind>(bits >> 8 & 0x7f), static_cast<at::ScalarType>(bits & 0xff), bits >> 15 != 0};
+    return {static_cast<MessageKind>(bits >> 8 & 0x3f), static_cast<at::ScalarType>(bits & 0xff), (bits >> 15 & 1) != 0,
+            (bits >> 14 & 1) != 0};
   }
 };
 

@@ -4,7 +4,6 @@
 
 #include "base/errors.h"
 #include "comm/collectives.h"
-#include "comm/flat.h"
 
 namespace orthant {
 namespace {
@@ -44,7 +43,8 @@ class MessageGroup : public Group {
   }
 
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
-    return start(MessageKind::all_reduce, {tensor}, [&](Peers peers) { return orthant::all_reduce(peers, bytes_of(tensor)); });
+    return start(MessageKind::all_reduce, {tensor},
+                 [&](Peers peers) { return orthant::all_reduce(peers, bytes_of(tensor)); });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,

@@ -14,7 +14,7 @@ std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int
 
 /// Groups that a rank can tell apart.
 inline constexpr uint32_t kGroups = 1 << 8;
-/// Tags of send, recv and exchange; the last is shift's.
+/// Tags of messages; the last is shift's, all others are for send, recv and exchange.
 inline constexpr int kUserTags = 1 << 22;
 inline constexpr int kShiftTag = kUserTags - 1;
 

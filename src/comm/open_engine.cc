@@ -67,6 +67,7 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
                              .hear = hear,
                              .address = rendezvous.address,
                              .interface_name = rendezvous.interface_name,
+                             .meet_timeout_s = options.meet_timeout_s,
                              .timeout_s = options.timeout_s};
   const Member& self = members[static_cast<size_t>(rendezvous.rank)];
   int64_t free_bytes = self.free_bytes;

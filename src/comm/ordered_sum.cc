@@ -1,10 +1,10 @@
 #include "comm/ordered_sum.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "base/errors.h"
 
@@ -13,8 +13,13 @@ namespace {
 
 constexpr int64_t kBlock = 1024;  // elements whose sum stays in the first-level cache
 
-// The hot loops, for each kind of processor; everything else is rare. Plain additions: no instruction set changes a bit.
+// The hot loops, for each kind of processor; everything else is rare. Plain additions: no instruction set changes a
+// bit.
+#ifdef __x86_64__
 #define FOR_EACH_PROCESSOR [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
+#else
+#define FOR_EACH_PROCESSOR
+#endif
 
 // `to` may be one of the two: each element is read before it is written.
 FOR_EACH_PROCESSOR void add(float* to, const float* x, const float* y, int64_t n) {
@@ -56,6 +61,7 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
         add(to, so_far, at(sources[i], begin), n);
         so_far = to;
       }
+      if (so_far != out) std::copy_n(so_far, n, out);  // there was one only
     } else {
       std::copy_n(at(sources[0], begin), n, sum.begin());
       for (const std::byte* source : sources.subspan(1)) add_any(sum.data(), at(source, begin), n);
@@ -64,11 +70,36 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
   }
 }
 
+using Sum = void (*)(std::byte* output, std::span<const std::byte* const> sources, int64_t count);
+
+// Null where there is none.
+Sum sum_of(at::ScalarType type) {
+  switch (type) {
+    case at::kBool: return sum_all<bool>;
+    case at::kByte: return sum_all<uint8_t>;
+    case at::kChar: return sum_all<int8_t>;
+    case at::kShort: return sum_all<int16_t>;
+    case at::kInt: return sum_all<int32_t>;
+    case at::kLong: return sum_all<int64_t>;
+    case at::kHalf: return sum_all<at::Half>;
+    case at::kBFloat16: return sum_all<at::BFloat16>;
+    case at::kFloat: return sum_all<float>;
+    case at::kDouble: return sum_all<double>;
+    case at::kComplexHalf: return sum_all<c10::complex<at::Half>>;
+    case at::kComplexFloat: return sum_all<c10::complex<float>>;
+    case at::kComplexDouble: return sum_all<c10::complex<double>>;
+    default: return nullptr;
+  }
+}
+
 }  // namespace
 
+bool has_sum(at::ScalarType type) { return sum_of(type) != nullptr; }
+
 void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type) {
-  AT_DISPATCH_ALL_TYPES_AND_COMPLEX_AND3(at::kBFloat16, at::kHalf, at::kBool, type, "ordered_sum",
-                                         [&] { sum_all<scalar_t>(output, sources, count); });
+  const Sum sum = sum_of(type);
+  ORTHANT_CHECK(sum != nullptr, c10::toString(type));
+  sum(output, sources, count);
 }
 
 }  // namespace orthant

@@ -10,8 +10,11 @@
 
 namespace orthant {
 
-/// output[i] = sources[0][i] + sources[1][i] + ..., from the left; narrow floats add in float32 and round once; bool is
-/// a logical or. The output may be one of the sources. LogicError for a dtype that has no sum.
+/// Whether a dtype has one: those that libtorch adds, and bool, a logical or.
+bool has_sum(at::ScalarType type);
+
+/// output[i] = sources[0][i] + sources[1][i] + ..., from the left; narrow floats add in float32 and round once. The
+/// output may be one of the sources. LogicError for a dtype that has no sum.
 void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type);
 
 }  // namespace orthant

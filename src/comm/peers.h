@@ -20,6 +20,12 @@ class Peers {
   int position() const { return position_; }
   /// The position so many places on, round the ring.
   int at(int offset) const { return ((position_ + offset) % size() + size()) % size(); }
+  /// The same, for an algorithm of one round: its messages say so.
+  Peers in_one_round() const {
+    Peers peers = *this;
+    peers.label_.one_round = true;
+    return peers;
+  }
   at::ScalarType type() const { return label_.type; }
   int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(label_.type)); }
 
@@ -27,7 +33,7 @@ class Peers {
   /// `more`: this is a segment, and not the last. So two that cut differently long tensors learn of it.
   Posted send(int to, std::span<const std::byte> memory, bool more = false) const;
   Posted receive(int from, std::span<std::byte> memory, bool more = false) const;
-  /// Memory for what is summed, as long as the operation lives.
+  /// Memory for what is summed, until the operation is done.
   std::byte* staging(int64_t bytes) const;
 
  private:

@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/process.h"
@@ -27,14 +28,12 @@
 namespace orthant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 
 constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
 constexpr const char* kFailure = "abort/claim";  // as post_failure() leaves it
 constexpr auto kLook = std::chrono::milliseconds(20);
 
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 
 // A wait for other ranks with an end, which does not stay silent: after two seconds it says what it is for.
 class Wait {
@@ -176,7 +175,9 @@ Store meet(const Launch& launch, double timeout_s) {
     const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
     return store.named(fmt::format("store {}", launch.path));
   }
-  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) return Store::serve(launch.port, timeout_s, launch.world_size);
+  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) {
+    return Store::serve(launch.port, timeout_s, launch.world_size);
+  }
   return Store::join(launch.address, launch.port, timeout_s);
 }
 

@@ -137,7 +137,8 @@ class Launcher {
     const std::string& program = options.program.empty() ? argv[0] : options.program;
     try {
       for (int rank = 0; rank < ranks; ++rank) {
-        children_.push_back({start(program, argv, rank_environment(rank, ranks, server_.port(), threads), signals_), {}});
+        const auto variables = rank_environment(rank, ranks, server_.port(), threads);
+        children_.push_back({start(program, argv, variables, signals_), {}});
       }
     } catch (...) {
       send(SIGKILL);

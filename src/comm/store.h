@@ -25,8 +25,8 @@ class Store {
   /// Listens on the port (0: any free one, see port()) and serves the board to so many ranks. CommError when it is in
   /// use, or when this process may not have as many files open.
   static Store serve(int port, double timeout_s, int ranks = 1);
-  /// Joins a board that somebody serves; tries until timeout_s have passed, and says on stderr after two seconds what it
-  /// waits for. CommError with the host and the reason of the last attempt.
+  /// Joins a board that somebody serves; tries until timeout_s have passed, and says on stderr after two seconds what
+  /// it waits for. CommError with the host and the reason of the last attempt.
   static Store join(const std::string& host, int port, double timeout_s);
 
   explicit operator bool() const { return handle_ != nullptr; }

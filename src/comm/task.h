@@ -8,25 +8,15 @@
 
 namespace orthant {
 
-/// Awaitable by another Task; rethrows what it threw. Destroying one that is not done destroys what it waits for.
+/// Destroying one that is not done destroys what it waits for.
 class [[nodiscard]] Task {
  public:
   struct promise_type {
-    std::coroutine_handle<> continuation = std::noop_coroutine();
     std::exception_ptr error;
 
     Task get_return_object() { return Task(std::coroutine_handle<promise_type>::from_promise(*this)); }
     std::suspend_never initial_suspend() noexcept { return {}; }
-    auto final_suspend() noexcept {
-      struct Continue {
-        bool await_ready() noexcept { return false; }
-        std::coroutine_handle<> await_suspend(std::coroutine_handle<promise_type> task) noexcept {
-          return task.promise().continuation;
-        }
-        void await_resume() noexcept {}
-      };
-      return Continue{};
-    }
+    std::suspend_always final_suspend() noexcept { return {}; }
     void unhandled_exception() noexcept { error = std::current_exception(); }
     void return_void() noexcept {}
   };
@@ -47,9 +37,6 @@ class [[nodiscard]] Task {
   void rethrow() const {
     if (failed()) std::rethrow_exception(handle_.promise().error);
   }
-  bool await_ready() const noexcept { return done(); }
-  void await_suspend(std::coroutine_handle<> continuation) noexcept { handle_.promise().continuation = continuation; }
-  void await_resume() const { rethrow(); }
 
  private:
   explicit Task(std::coroutine_handle<promise_type> handle) : handle_(handle) {}

@@ -19,7 +19,7 @@ struct Message {
   uint32_t tag = 0;        // matched with the peer's, in order within a tag; below 2^kTagBits
   uint32_t label = 0;      // what the sender says it is, below 2^kLabelBits; a receive learns the sender's
   std::byte* data = nullptr;
-  int64_t bytes = 0;       // of a receive: the room; when it has ended, what the peer sent, which may be more
+  int64_t bytes = 0;       // of a receive: the room; when it has ended, what the peer sent, perhaps more
 
   bool ended = false;
   std::string error;       // empty: it has arrived whole
@@ -39,9 +39,9 @@ class MessageSink {
   ~MessageSink() = default;
 };
 
-/// One rank's end. Used by one thread at a time. A message may end while it is posted: then the sink is not told.
-/// Messages of one pair and tag arrive in the order sent. A message larger than the room ends with an error, as do those
-/// to a peer that is lost; a transport that was destroyed with messages under way may still write to their memory.
+/// One rank's end. Used by one thread at a time. A message may end while it is posted: the sink may not be told.
+/// Messages of one pair and tag arrive in the order sent. A message larger than the room ends with an error, as do
+/// those to a peer that is lost; a transport destroyed with messages under way may still write to their memory.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -71,7 +71,8 @@ struct TransportOptions {
   /// The local address that the peers can reach (Gloo), and the network interface where the user named one (UCX).
   std::string address = "127.0.0.1";
   std::string interface_name;
-  double timeout_s = 300;
+  double meet_timeout_s = 60;  // to connect
+  double timeout_s = 300;      // for a message
 };
 
 /// UCX: shared memory within a host, TCP or InfiniBand between hosts. CommError where ucx_problem() is not empty;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/process.h"
@@ -12,7 +13,6 @@
 namespace orthant {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 
 constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
 // A launcher that sees a rank die knows the signal or the exit code: it has so long to say so first.
@@ -20,7 +20,6 @@ constexpr double kLauncherFirst_s = 0.6;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
 
-double seconds_since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }

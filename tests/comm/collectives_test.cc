@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "comm/launch.h"
 #include "tests/comm/line.h"
+#include "tests/support/says.h"
 
 namespace orthant {
 namespace {
@@ -90,7 +91,26 @@ TEST(Collectives, TensorsThatCannotBeSentAreRefused) {
     EXPECT_THROW((void)comm.reduce_scatter(two, four, kData, counts), LogicError);
     EXPECT_THROW((void)comm.all_reduce(four, {"tensor"}), LogicError);
     EXPECT_THROW((void)comm.send(four, kData, comm.rank()), LogicError);
+    EXPECT_THROW((void)comm.send(four, kData, 1 - comm.rank(), -1), LogicError);
+    EXPECT_THROW((void)comm.send(four, kData, 1 - comm.rank(), (1 << 22) - 1), LogicError);  // a shift's own
     comm.barrier(kData).wait();
+  });
+}
+
+// What libtorch has no sum of is refused in words before anything is sent, and moves all the same.
+TEST(Collectives, DtypesWithoutASumAreOnlyMoved) {
+  on_line(2, [&](Comm& comm, int rank) {
+    for (const auto type : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kUInt16, at::kUInt64}) {
+      at::Tensor four = at::zeros({4}, at::kFloat).to(type), two = at::zeros({2}, at::kFloat).to(type);
+      const std::string refusal = message_of<LogicError>([&] { (void)comm.all_reduce(four, kData); });
+      EXPECT_TRUE(says(refusal, {"has_sum", c10::toString(type)}));
+      EXPECT_THROW((void)comm.reduce(four, kData), LogicError);
+      EXPECT_THROW((void)comm.reduce_scatter(two, four, kData), LogicError);
+      EXPECT_FALSE(comm.traffic().contains({"data", "all_reduce"}));
+      const at::Tensor mine = at::full({2}, rank + 1, at::kFloat).to(type);
+      comm.all_gather(four, mine, kData).wait();
+      EXPECT_TRUE(equal(four.to(at::kFloat), at::tensor({1.f, 1.f, 2.f, 2.f}))) << c10::toString(type);
+    }
   });
 }
 

@@ -1,5 +1,6 @@
 // Operations of several axes at once, on ranks that come late and wait in any order: every result is exact, and nobody
 // hangs. What is done is drawn from a seed that all ranks share, when it is done from one of each rank's own.
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -22,11 +23,16 @@ struct Started {
 // What a rank brings to an operation of a round.
 at::Tensor brought(int rank, int seed, int64_t size) { return numbers(rank * 11 + seed, size, at::kFloat); }
 
+struct Rounds {
+  int count;
+  std::array<int64_t, 4> sizes = {1, 300, 5000, 20000};
+  int pause_us = 200;  // at most
+};
+
 // One operation over one of the groups; `random` is at the same place on all ranks.
-Started start_any(Comm& comm, Random& random) {
+Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
   const Axes& axes = kGroups[random.below(6)];
-  const int64_t sizes[] = {1, 300, 5000, 20000};
-  const int64_t size = sizes[random.below(4)];
+  const int64_t size = rounds.sizes[static_cast<size_t>(random.below(4))];
   const int seed = random.below(5), kind = random.below(8), draw = random.below(64);
 
   const std::vector<int> group = kCube.group(comm.rank(), axes);
@@ -82,16 +88,16 @@ void shuffle(std::vector<Started>& all, Random& random) {
   for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
 }
 
-void run_rounds(const std::string& transport, int rounds) {
+void run_rounds(const std::string& transport, const Rounds& rounds) {
   run_ranks(kCube.size(), [&](Rendezvous rendezvous, int rank) {
     Comm comm(kCube, rank, rendezvous, over(transport));
     Random shared(17), own(100 + static_cast<uint64_t>(rank));
-    for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
+    for (int round = 0; round < rounds.count && !testing::Test::HasFailure(); ++round) {
       std::vector<Started> started;
       const int operations = 3 + shared.below(5);
       for (int i = 0; i < operations; ++i) {
-        std::this_thread::sleep_for(std::chrono::microseconds(own.below(201)));
-        started.push_back(start_any(comm, shared));
+        std::this_thread::sleep_for(std::chrono::microseconds(own.below(rounds.pause_us + 1)));
+        started.push_back(start_any(comm, rounds, shared));
       }
       shuffle(started, own);
       for (Started& one : started) {
@@ -105,10 +111,20 @@ void run_rounds(const std::string& transport, int rounds) {
 
 TEST(Delays, AThousandRoundsOverUcx) {
   if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
-  run_rounds("ucx", 1000);
+  run_rounds("ucx", {.count = 1000});
 }
 
-TEST(Delays, AHundredRoundsOverGloo) { run_rounds("gloo", 100); }
+TEST(Delays, AHundredRoundsOverGloo) { run_rounds("gloo", {.count = 100}); }
+
+// Chunks of several segments, and ranks so long away that the engine's threads take over in between.
+constexpr Rounds kLong{.count = 15, .sizes = {1, 20000, 300000, 1200000}, .pause_us = 20000};
+
+TEST(Delays, OfRanksThatAreLongAwayOverUcx) {
+  if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
+  run_rounds("ucx", kLong);
+}
+
+TEST(Delays, OfRanksThatAreLongAwayOverGloo) { run_rounds("gloo", kLong); }
 
 }  // namespace
 }  // namespace orthant

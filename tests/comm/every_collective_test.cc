@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(OneToNine, EveryCollective,
                          testing::Combine(testing::Values("ucx", "gloo"), testing::Range(1, 10)), name_of);
 
 // Bytes where an algorithm changes: of the whole, and of each rank's chunk.
-constexpr int64_t kThresholds[] = {64 << 10, 256 << 10, 512 << 10};
+constexpr int64_t kThresholds[] = {16 << 10, 256 << 10, 512 << 10};
 
 TEST_P(EveryCollective, OfEverySizeIsExact) {
   std::vector<Example> examples;
@@ -156,7 +156,7 @@ TEST_P(EveryCollective, OfEverySizeIsExact) {
   each(examples, [](Comm& comm, int rank, const Example& e) {
     sums(comm, rank, e);
     gathers(comm, rank, e);
-    if (e.size() <= (64 << 10) / 4 + 1) passes(comm, rank, e);  // which go by no threshold but the first
+    if (e.size() <= (16 << 10) / 4 + 1) passes(comm, rank, e);  // which go by no threshold but the first
   });
 }
 

@@ -1,6 +1,5 @@
 // Comm::exchange: messages of both directions at once, their count, and the mistakes it refuses.
 #include "base/errors.h"
-#include "comm/flat.h"
 #include "tests/comm/line.h"
 
 namespace orthant {
@@ -40,25 +39,6 @@ TEST(Exchange, RefusesAPeerOutsideTheGroupAndItself) {
       EXPECT_THROW((void)comm.exchange(wrong, kData), LogicError);
     }
   });
-}
-
-TEST(SumInOrder, AddsRowsInOrderAndNarrowFloatsInFloat32) {
-  // 1 + 2^-9 three times: bf16 has 8 bits, so rounding at each addition would lose every summand but the first.
-  const at::Tensor rows = at::cat({at::ones({1, 2}), at::full({4, 2}, 1.0 / 512)}).to(at::kBFloat16);
-  at::Tensor sum = at::empty({2}, at::kBFloat16);
-  sum_in_order(rows, sum);
-  EXPECT_TRUE(equal(sum, at::full({2}, 1 + 4.0 / 512).to(at::kBFloat16)));
-  at::Tensor hop_by_hop = rows[0].clone();
-  for (int64_t i = 1; i < 5; ++i) hop_by_hop += rows[i];
-  EXPECT_FALSE(equal(sum, hop_by_hop));  // the control
-
-  // (big + small) + -big is not big + (small + -big).
-  const at::Tensor ordered = at::tensor({1e17, 1.0, -1e17}, at::kDouble).view({3, 1});
-  at::Tensor total = at::empty({1}, at::kDouble);
-  sum_in_order(ordered.clone(), total);
-  EXPECT_EQ(total.item<double>(), (1e17 + 1.0) - 1e17);
-  sum_in_order(ordered.flip(0).contiguous(), total);
-  EXPECT_EQ(total.item<double>(), (-1e17 + 1.0) + 1e17);
 }
 
 }  // namespace

@@ -1,23 +1,18 @@
 // What happens when a rank fails: nobody hangs, and the message says who, what, over which axes, during what, and why.
-#include <ATen/ATen.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "base/errors.h"
-#include "comm/comm.h"
-#include "comm/thread_ranks.h"
 #include "comm/watch.h"
+#include "tests/comm/line.h"
 #include "tests/support/says.h"
 
 namespace orthant {
 namespace {
-
-const Axes kData = {"data"};
-Mesh line(int n) { return Mesh({{"data", n}}); }
 
 TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   // Long timeouts: only being broken off can end this test soon.
@@ -116,6 +111,20 @@ TEST(Failure, WhoDoesNotConnectIsNamed) {
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not post its host/1", "within 0 s"}));
 }
 
+TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
+  const auto start = std::chrono::steady_clock::now();
+  std::string message;
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    const CommOptions options{.transport = "gloo", .timeout_s = 500, .meet_timeout_s = 1};
+    if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
+    const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
+    rendezvous.store.under("comm/0").set("host/1", "here\ngloo was asked for\n0");  // it says so, and stays away
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  });
+  EXPECT_TRUE(says(message, {"cannot connect"}));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
 TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
   std::mutex mutex;
   std::string said;
@@ -129,6 +138,43 @@ TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
   });
   EXPECT_TRUE(says(said, {"rank 0: at its end, rank 1 did not come to its own within 0 s"}));
+}
+
+TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(run_ranks(2,
+                         [&](Rendezvous rendezvous, int rank) {
+                           Comm comm(line(2), rank, rendezvous, {.timeout_s = 60});
+                           comm.barrier(kData).wait();
+                           if (rank == 1) {
+                             std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the other is closing
+                             throw DataError("corpus.bin: offset 12: not a token");
+                           }
+                           Work forgotten = comm.recv(at::empty({8}), kData, 1);
+                         }),
+               DataError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+size_t threads_of_this_process() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// What may be written to for ever is abandoned, but nothing runs on behind it.
+TEST(Failure, AnExceptionLeavesNoThreadBehind) {
+  if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
+  const auto fail = [](bool fails) {
+    run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+      Comm comm(line(2), rank, rendezvous, over("ucx"));
+      comm.barrier(kData).wait();
+      if (fails) throw DataError("corpus.bin: offset 12: not a token");
+    });
+  };
+  fail(false);  // starts what the process keeps
+  const size_t before = threads_of_this_process();
+  for (int round = 0; round < 3; ++round) EXPECT_THROW(fail(true), DataError);
+  EXPECT_EQ(threads_of_this_process(), before);
 }
 
 TEST(Failure, ARankThatWaitsForAGroupToOpenIsFreed) {
@@ -145,9 +191,10 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
   std::string message;
   EXPECT_THROW(run_ranks(2,
                          [&](Rendezvous rendezvous, int rank) {
-                           Comm comm(line(2), rank, rendezvous, {.timeout_s = 0.5});
+                           Comm comm(line(2), rank, rendezvous, {.timeout_s = rank == 0 ? 0.5 : 500});
                            at::Tensor tensor = at::ones({4});
-                           if (rank == 0) message = message_of<std::exception>([&] { comm.recv(tensor, kData, 1).wait(); });
+                           const auto wait = [&] { comm.recv(tensor, kData, 1).wait(); };
+                           if (rank == 0) message = message_of<std::exception>(wait);
                            if (rank == 0) throw CommError(message);
                            comm.prepare(kData);
                            comm.recv(tensor, kData, 0, 5).wait();  // each waits for the other
@@ -159,7 +206,8 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
 TEST(Failure, RanksThatDoNotComeAreNamed) {
   std::string message;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
-    if (rank == 0) message = message_of<std::exception>([&] { Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 0.2}); });
+    const auto come = [&] { Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 0.2}); };
+    if (rank == 0) message = message_of<std::exception>(come);
   });
   EXPECT_TRUE(says(message, {"of 3 ranks, 1, 2 did not come"}));
 }

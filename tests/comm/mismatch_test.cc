@@ -82,7 +82,8 @@ Call all_reduce(int64_t size, at::ScalarType type = at::kFloat) {
 }
 
 TEST_P(Mismatch, OfSizes) {
-  for (const auto& [small, large] : {std::pair{10, 11}, {100, 60000}, {50000, 60000}, {400000, 3000000}}) {
+  for (const auto& [small, large] : {std::pair{10, 11}, {100, 60000}, {50000, 60000}, {400000, 3000000},
+                                     {4096, 8192}}) {  // of which two ranks exchange all, and halves: as many bytes
     expect(all_reduce(small), all_reduce(large),
            {"all_reduce over data (", kDuring, " where this rank expected ", kWhy});
   }
@@ -145,15 +146,19 @@ TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
 // Who has nothing still says so: what the others send would otherwise wait for ever, unnoticed.
 TEST_P(Mismatch, OfNothingAndSomething) {
   const auto with_some = [&](const std::string& kind, const std::function<Call(int64_t)>& call) {
-    for (const int64_t size : {6, 600000}) expect(call(0), call(size), {kind, kDuring, " where this rank expected ", kWhy});
+    for (const int64_t size : {6, 600000}) {
+      expect(call(0), call(size), {kind, kDuring, " where this rank expected ", kWhy});
+    }
   };
   with_some(" for an all_reduce", [](int64_t size) { return all_reduce(size); });
   with_some(" for a broadcast", [](int64_t size) -> Call {
     return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
   });
-  with_some(" for a reduce", [](int64_t size) -> Call {
-    return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, 0); };
-  });
+  for (const bool last : {false, true}) {
+    with_some(" for a reduce", [=](int64_t size) -> Call {
+      return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, last ? comm.group_size(kData) - 1 : 0); };
+    });
+  }
   with_some(" for an all_gather", [](int64_t size) -> Call {
     return [=](Comm& comm) {
       return comm.all_gather(at::empty({size * comm.group_size(kData)}), at::ones({size}), kData);
@@ -169,6 +174,66 @@ TEST_P(Mismatch, OfNothingAndSomething) {
     return [=](Comm& comm) { return comm.shift(at::empty({size}), at::ones({size}), kData); };
   };
   with_some(" for a send or exchange", send);
+}
+
+// Who cuts so that others have nothing tells them too.
+TEST_P(Mismatch, OfCuts) {
+  expect(all_reduce(1), all_reduce(3), {" for an all_reduce", kDuring, " where this rank expected ", kWhy});
+  const auto cut = [&](std::vector<int64_t> counts) {
+    counts.resize(static_cast<size_t>(ranks()));
+    return counts;
+  };
+  const auto total = [](const std::vector<int64_t>& counts) { return before(counts, static_cast<int>(counts.size())); };
+  const auto own = [](const std::vector<int64_t>& counts, Comm& comm) {
+    return counts[static_cast<size_t>(comm.position(kData))];
+  };
+  const auto scatter = [=](std::vector<int64_t> counts) -> Call {
+    return [=](Comm& comm) {
+      return comm.reduce_scatter(at::empty({own(counts, comm)}), at::ones({total(counts)}), kData, counts);
+    };
+  };
+  expect(scatter(cut({2, 0, 0})), scatter(cut({2, 2, 2})), segments("reduce_scatter"));
+  const auto gather = [=](std::vector<int64_t> counts) -> Call {
+    return [=](Comm& comm) {
+      return comm.all_gather(at::empty({total(counts)}), at::ones({own(counts, comm)}), kData, counts);
+    };
+  };
+  auto longer = cut({10, 10, 10});
+  longer.back() = 20;
+  expect(gather(cut({10, 10, 10})), gather(longer),
+         {" for an all_gather", kDuring, " where this rank expected ", kWhy});
+}
+
+// What has come before it is expected is compared too: a transport may end such a receive while it is posted.
+TEST_P(Mismatch, OfWhatHasComeAlready) {
+  const auto expect_told = [&](const Call& sends, const Call& receives, const char* sent, const char* expected) {
+    const Call first = [=](Comm& comm) {
+      Work work = sends(comm);
+      comm.send(at::ones({1}), kData, 1, 9).wait();
+      return work;
+    };
+    const Call second = [=](Comm& comm) {
+      if (comm.rank() != 1) return Work();
+      comm.recv(at::empty({1}), kData, 0, 9).wait();
+      return receives(comm);
+    };
+    start([=, this] {
+      EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+                       {fmt::format("rank 0 sent {} where this rank expected {}", sent, expected), kWhy}));
+    });
+  };
+  const auto send = [](int64_t size) -> Call {
+    return [=](Comm& comm) { return comm.send(at::ones({size}), kData, 1); };
+  };
+  const auto recv = [](int64_t size, at::ScalarType type) -> Call {
+    return [=](Comm& comm) { return comm.recv(at::empty({size}, type), kData, 0); };
+  };
+  expect_told(send(3), recv(4, at::kFloat), "12 B of Float for a send or exchange", "16 B of Float");
+  expect_told(send(4), recv(3, at::kFloat), "16 B of Float for a send or exchange", "12 B of Float");
+  expect_told(send(3), recv(3, at::kInt), "12 B of Float for a send or exchange", "12 B of Int");
+  expect_told([](Comm& comm) { return comm.reduce(at::ones({3}), kData, 1); },
+              [](Comm& comm) { return comm.broadcast(at::ones({3}), kData, 0); }, "12 B of Float for a reduce",
+              "12 B of Float for a broadcast");
 }
 
 TEST_P(Mismatch, OfSendAndReceive) {

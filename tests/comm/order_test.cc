@@ -58,7 +58,7 @@ std::vector<Example> examples(int n) {
     all.back().sum = left_to_right(all.back().inputs);
   };
   for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
-    const int64_t whole = (64 << 10) / static_cast<int64_t>(c10::elementSize(type));
+    const int64_t whole = (16 << 10) / static_cast<int64_t>(c10::elementSize(type));
     for (const int64_t size : {int64_t{1}, int64_t{1001}, whole, whole + 1}) add(size, type);
   }
   add(n * 150001, at::kFloat);  // two segments each

@@ -52,7 +52,8 @@ TEST(Rendezvous, AHostThatDoesNotExist) {
                       .local_size = 2,
                       .address = "no-such-host.invalid",
                       .port = 29500};
-  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }), {"nobody answered at no-such-host.invalid:29500"}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }),
+                   {"nobody answered at no-such-host.invalid:29500"}));
 }
 
 TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
@@ -185,7 +186,8 @@ TEST(Rendezvous, WorldSizesThatDiffer) {
 TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) return;
-    EXPECT_TRUE(says(message_of<Error>([&] { check_agreement(rendezvous, "x", 0.2); }), {"rank 0: rank 1 of 2 did not come"}));
+    EXPECT_TRUE(says(message_of<Error>([&] { check_agreement(rendezvous, "x", 0.2); }),
+                     {"rank 0: rank 1 of 2 did not come"}));
   });
 }
 
