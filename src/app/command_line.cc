@@ -72,6 +72,19 @@ void define_plan(CLI::App& app, Command& command) {
   define_run_file(app, arguments);
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
+  const auto positive = number([](double rate) { return rate > 0; }, "above 0");
+  app.add_option("--ranks-per-host", arguments.ranks_per_host, "consecutive ranks on one host; default all")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--inner-gbit", arguments.inner_gbit, "Gbit/s from a rank to others of its host: adds times to the layouts")
+      ->type_name("G")
+      ->check(positive);
+  app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
+      ->type_name("G")
+      ->check(positive);
+  app.add_option("--gflops", arguments.gflops, "10^9 operations/s of a rank in attention; default: computing takes no time")
+      ->type_name("G")
+      ->check(positive);
 }
 
 void define_verify(CLI::App& app, Command& command) {
@@ -136,7 +149,8 @@ const std::vector<CommandEntry>& commands() {
        "RUN_FILE [OPTIONS] [SETTINGS]",
        "show who will hold and do what: bytes, memory, schedule",
        {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64",
-        "orthant plan run.toml --svg schedule.svg"},
+        "orthant plan run.toml --svg schedule.svg",
+        "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
        true,
        define_plan},
       {"verify",

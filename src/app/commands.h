@@ -24,6 +24,9 @@ struct TrainArguments : RunFileArguments {
 struct PlanArguments : RunFileArguments {
   bool json = false;
   std::string svg;  // file to draw the schedule into; empty: none
+  // Of the machines that the run is planned for; 0: not said.
+  int ranks_per_host = 0;
+  double inner_gbit = 0, outer_gbit = 0, gflops = 0;
 };
 
 struct VerifyArguments : RunFileArguments {

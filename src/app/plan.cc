@@ -9,6 +9,20 @@
 #include <fstream>
 
 namespace orthant {
+namespace {
+
+Links links_of(const PlanArguments& arguments) {
+  if ((arguments.inner_gbit > 0) != (arguments.outer_gbit > 0)) {
+    throw ConfigError("--inner-gbit and --outer-gbit belong together: give both, or neither");
+  }
+  constexpr double kBytesOfGbit = 1e9 / 8;
+  return {.ranks_per_host = arguments.ranks_per_host,
+          .inner = arguments.inner_gbit * kBytesOfGbit,
+          .outer = arguments.outer_gbit * kBytesOfGbit,
+          .flops = arguments.gflops * 1e9};
+}
+
+}  // namespace
 
 int plan(const PlanArguments& arguments) {
   const Config config = load_run(arguments);
@@ -16,7 +30,9 @@ int plan(const PlanArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  const Plan the_plan = make_plan(config, facts_before_data(config));
+  RunFacts facts = facts_before_data(config);
+  facts.links = links_of(arguments);
+  const Plan the_plan = make_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
   // Planning for other machines than this one is what the command is for: here it is no error.
   const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());

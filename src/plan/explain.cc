@@ -169,6 +169,7 @@ std::string plan_json(const Plan& plan) {
                      {"peak_live_microbatches", plan.timeline.peak_live}};
   out["layer_choices"] = Json::array();
   const auto choices = layer_choices(plan);
+  const bool timed = plan.facts.links.known();
   for (const auto& choice : choices) {
     out["layer_choices"].push_back({{"layout", choice.name},
                                     {"data", choice.data},
@@ -181,7 +182,9 @@ std::string plan_json(const Plan& plan) {
                                     {"refusal", choice.refusal},
                                     {"chosen", choice.chosen},
                                     {"sends_least", &choice == &sends_least(choices)},
-                                    {"holds_least", &choice == &keeps_least(choices)}});
+                                    {"seconds", timed && choice.cuts_tokens() ? Json(choice.seconds) : Json()},
+                                    {"fastest", timed && &choice == &fastest(choices)},
+                                    {"holds_least", &choice == &holds_least(choices)}});
   }
   out["alternatives"] = Json::array();
   for (const auto& other : plan.alternatives) {

@@ -72,13 +72,16 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   const int64_t largest = layer.largest_microbatch(data);
   for (int u = 0; u < cut.ulysses; ++u) {
     for (int r = 0; r < cut.ring; ++r) {
-      int64_t sent = 0;
+      int64_t by_ulysses = 0, by_ring = 0;
       for (const Range& microbatch : microbatches) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, microbatch.size()), u, r);
-        for (const auto& messages : traffic.forward) sent += messages.bytes;
-        for (const auto& messages : traffic.backward) sent += messages.bytes;
+        for (const auto* direction : {&traffic.forward, &traffic.backward}) {
+          for (const auto& messages : *direction) (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes;
+        }
       }
-      choice.activation_bytes = std::max(choice.activation_bytes, sent);
+      choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);
+      choice.ring_bytes = std::max(choice.ring_bytes, by_ring);
+      choice.activation_bytes = std::max(choice.activation_bytes, by_ulysses + by_ring);
       const auto held = static_cast<int64_t>(held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r).size());
       choice.kept_bytes = std::max(choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
     }
@@ -135,14 +138,14 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
   const int64_t streams = 4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
-  LayerChoice tensor{.name = fmt::format("tensor {}", n), .activation_bytes = 8 * layer.once(layer.step_row),
+  LayerChoice tensor{.name = fmt::format("tensor {}", n), .data = 0, .activation_bytes = 8 * layer.once(layer.step_row),
                      .state_bytes = layer.state() / n, .kept_bytes = streams + (kept - streams) / n};
   tensor.refusal = kNotBuilt;
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = 10 * layer.once(layer.step_row);
   sequence.kept_bytes = kept / n;
-  LayerChoice pipeline{.name = fmt::format("pipeline {}", n), .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
+  LayerChoice pipeline{.name = fmt::format("pipeline {}", n), .data = 0, .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n, .kept_bytes = kept};
   pipeline.refusal = kNotBuilt;
   choices.insert(choices.end(), {tensor, sequence, pipeline});
@@ -173,32 +176,49 @@ std::vector<LayerChoice> layer_choices(const Plan& plan) {
   }
   add_zero(layer, whole, choices);
   add_tensor_and_pipeline(layer, choices);
+  if (plan.facts.links.known()) {
+    for (LayerChoice& choice : choices) choice.seconds = attention_seconds(plan, choice, plan.facts.links);
+  }
   return choices;
 }
 
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices) {
   return least(choices, [](const LayerChoice& c) { return std::tuple(c.sent_bytes(), c.kept_bytes); });
 }
-const LayerChoice& keeps_least(const std::vector<LayerChoice>& choices) {
+const LayerChoice& holds_least(const std::vector<LayerChoice>& choices) {
   return least(choices, [](const LayerChoice& c) { return std::tuple(c.kept_bytes + c.state_bytes, c.sent_bytes()); });
+}
+
+const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
+  return least(choices, [](const LayerChoice& c) { return std::tuple(c.seconds, c.sent_bytes()); });
 }
 
 std::string explain_layer_choices(const Plan& plan) {
   const auto choices = layer_choices(plan);
   if (choices.empty()) return "";
-  const LayerChoice &light = sends_least(choices), &small = keeps_least(choices);
+  const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
+  const bool timed = plan.facts.links.known();
   const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
-  std::vector<std::vector<std::string>> rows = {{"layout", "parameters sent", "activations sent", "state held", "activations kept", ""}};
+  std::vector<std::vector<std::string>> rows = {{"layout", "parameters sent", "activations sent", "state held", "activations kept"}};
+  if (timed) rows[0].push_back("attention");
+  rows[0].push_back("");
   for (const LayerChoice& choice : choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == &light) remarks.push_back("sends least");
     if (&choice == &small) remarks.push_back("holds least");
+    if (timed && &choice == &fastest(choices)) remarks.push_back("fastest");
     if (!choice.refusal.empty()) remarks.push_back(choice.refusal);
     rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes), bytes(choice.state_bytes),
-                    bytes(choice.kept_bytes), join(remarks, ", ")});
+                    bytes(choice.kept_bytes)});
+    if (timed) rows.back().push_back(choice.cuts_tokens() ? fmt::format("{:.3g} ms", 1e3 * choice.seconds) : "-");
+    rows.back().push_back(join(remarks, ", "));
   }
   std::string text = text_table(rows);
+  if (timed) {
+    text += fmt::format("  fastest in attention: {}, for the all-to-alls, which nothing hides, and the longer of computing and ring\n",
+                        fastest(choices).name);
+  }
   const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.kept_bytes));
   if (&light == &small) return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
   return text + fmt::format("  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"

@@ -16,14 +16,17 @@ namespace orthant {
 struct LayerChoice {
   std::string name;      // "data 2, ulysses 2 x ring 2"
   SequencePlan sequence; // where the ways differ by how sequences are cut
-  int data = 1;
+  int data = 1;                  // 0: by neither sequences nor tokens
   int64_t parameter_bytes = 0;   // sent: parameters and their gradients
-  int64_t activation_bytes = 0;  // sent: activations and their gradients
+  int64_t activation_bytes = 0;  // sent: activations and their gradients; of them along each axis:
+  int64_t ulysses_bytes = 0, ring_bytes = 0;
   int64_t state_bytes = 0;       // held: parameters, gradients, optimizer
   int64_t kept_bytes = 0;        // activations, from forward to backward
   std::string refusal;           // why this run cannot take it; empty if it can
   bool chosen = false;
+  double seconds = 0;            // attention_seconds(), where the links are known
 
+  bool cuts_tokens() const { return data > 0; }
   int64_t sent_bytes() const { return parameter_bytes + activation_bytes; }
 };
 
@@ -34,7 +37,9 @@ std::vector<LayerChoice> layer_choices(const Plan& plan);
 
 /// Of those that the run can take, the one that sends least; of equals, the one that keeps least.
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices);
-const LayerChoice& keeps_least(const std::vector<LayerChoice>& choices);
+const LayerChoice& holds_least(const std::vector<LayerChoice>& choices);
+/// By attention_seconds().
+const LayerChoice& fastest(const std::vector<LayerChoice>& choices);
 
 /// A table of them for people, and what follows from it.
 std::string explain_layer_choices(const Plan& plan);

@@ -8,6 +8,7 @@
 #include "parallel/data/plan.h"
 #include "parallel/sequence/plan.h"
 #include "plan/config.h"
+#include "plan/links.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
 
@@ -21,6 +22,7 @@ namespace orthant {
 struct RunFacts {
   int ranks = 1;
   int64_t vocab_size = 0;        // of the tokenizer
+  Links links = {};              // for times beside bytes, where they are known
 };
 
 /// Bytes of one rank, each as the allocator will count it.

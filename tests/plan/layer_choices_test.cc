@@ -80,8 +80,44 @@ TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
   const auto choices = layer_choices(plan_of(4, {"training.global_batch_size=4", "training.local_batch_size=1"}));
   EXPECT_EQ(sends_least(choices).name, "data 4");
   EXPECT_TRUE(sends_least(choices).chosen);
-  EXPECT_LT(keeps_least(choices).kept_bytes, sends_least(choices).kept_bytes);
+  EXPECT_LT(holds_least(choices).kept_bytes, sends_least(choices).kept_bytes);
   EXPECT_TRUE(layer_choices(plan_of(1, {})).empty());
+}
+
+// Two hosts of two ranks, and a layer whose ulysses 4 sends fewest bytes.
+TEST(LayerChoices, TheFastestDependsOnTheLinks) {
+  const std::vector<std::string> keys = {"model.hidden_size=512", "model.num_attention_heads=8", "model.num_key_value_heads=8",
+                                         "model.max_position_embeddings=4096", "training.seq_len=4096",
+                                         "training.global_batch_size=1", "training.local_batch_size=1",
+                                         "parallelism.context_parallel_ulysses=4"};
+  const auto fastest_with = [&](Links links) {
+    Plan plan = plan_of(4, keys);
+    plan.facts.links = links;
+    const auto choices = layer_choices(plan);
+    EXPECT_EQ(sends_least(choices).name, "ulysses 4");
+    return fastest(choices).name;
+  };
+  // One host, no compute to hide behind: bytes decide.
+  EXPECT_EQ(fastest_with({.inner = 1e9, .outer = 1e9}), "ulysses 4");
+  // A slow link: what crosses it decides.
+  EXPECT_EQ(fastest_with({.ranks_per_host = 2, .inner = 1e11, .outer = 1e7, .flops = 0}), "ulysses 4");
+  // Slow compute hides a ring, and no all-to-all.
+  EXPECT_EQ(fastest_with({.ranks_per_host = 2, .inner = 1e9, .outer = 1e9, .flops = 1e8}), "ring 4");
+}
+
+TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
+  Plan plan = plan_of(4, {"model.max_position_embeddings=4096", "training.seq_len=4096", "training.global_batch_size=1",
+                          "training.local_batch_size=1", "parallelism.context_parallel_ulysses=2",
+                          "parallelism.context_parallel_ring=2"});
+  const auto choices = layer_choices(plan);
+  const LayerChoice& choice = named(choices, "ulysses 2 x ring 2");
+  const auto u = static_cast<double>(choice.ulysses_bytes), r = static_cast<double>(choice.ring_bytes);
+  // The all-to-all stays in the host; both ranks of a host send their ring over its one link.
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 2, .inner = 100, .outer = 10}), u / 100 + 2 * r / 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 1, .inner = 100, .outer = 10}), u / 10 + r / 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 100, .outer = 10}), u / 100 + r / 100);
+  const double operations = 6.0 * 1024 * 4096 * 1.0 * static_cast<double>(plan.architecture.num_attention_heads * plan.architecture.head_dim);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 1e12, .outer = 1e12, .flops = 1}), u / 1e12 + operations);
 }
 
 }  // namespace
