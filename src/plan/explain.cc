@@ -1,13 +1,13 @@
-#include "base/text.h"
-#include "plan/plan.h"
-#include "plan/layer_choices.h"
-#include "plan/text_table.h"
-
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "plan/layer_choices.h"
+#include "plan/plan.h"
+#include "plan/text_table.h"
 
 namespace orthant {
 namespace {
@@ -19,14 +19,16 @@ std::string explain_memory(const Plan& plan) {
   std::map<std::vector<int64_t>, std::vector<int>> groups;
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     const auto& m = plan.memory[rank];
-    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working}].push_back(static_cast<int>(rank));
+    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working}].push_back(
+        static_cast<int>(rank));
   }
   std::vector<std::vector<std::string>> rows = {
       {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working"}};
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const auto& [bytes, ranks] = *group;
-    std::vector<std::string> row = {ranks.size() == 1 ? fmt::format("{}", ranks[0])
-                                                      : fmt::format("{}-{} ({})", ranks.front(), ranks.back(), ranks.size())};
+    std::vector<std::string> row = {ranks.size() == 1
+                                        ? fmt::format("{}", ranks[0])
+                                        : fmt::format("{}-{} ({})", ranks.front(), ranks.back(), ranks.size())};
     for (const int64_t part : bytes) row.push_back(human_bytes(static_cast<double>(part)));
     rows.push_back(row);
   }
@@ -48,11 +50,13 @@ std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Layout& layout = plan.layouts[i];
-    if (!(layout == whole(static_cast<int>(layout.split.size())))) names[to_string(layout)].push_back(plan.parameters[i].name);
+    if (!(layout == whole(static_cast<int>(layout.split.size()))))
+      names[to_string(layout)].push_back(plan.parameters[i].name);
   }
   std::string text;
   for (const auto& [layout, members] : names) {
-    text += fmt::format("split    {}: {}, the first {}\n", layout, counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
+    text += fmt::format("split    {}: {}, the first {}\n", layout,
+                        counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
   }
   return text;
 }
@@ -78,7 +82,8 @@ std::string explain_shares(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"data rank", "sequences", "microbatches"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
     std::string sizes;
-    for (const Range& m : plan.shares[coord].microbatches) sizes += (sizes.empty() ? "" : " ") + fmt::format("{}", m.size());
+    for (const Range& m : plan.shares[coord].microbatches)
+      sizes += (sizes.empty() ? "" : " ") + fmt::format("{}", m.size());
     rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()), sizes});
     if (coord == 7 && plan.shares.size() > 8) {
       rows.push_back({"...", "", ""});
@@ -97,28 +102,31 @@ std::string explain(const Plan& plan) {
   out += fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
                      grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
-  out += fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
-                     counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
+  out +=
+      fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
+                  counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
                      split.empty() ? "; every rank holds every parameter whole" : "", split);
   out += "\nwho reads what, a step\n" + explain_shares(plan);
   out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";
   out += explain_rows(plan.schedule);
-  out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n", 100 * plan.timeline.bubble,
-                     plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
+  out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n",
+                     100 * plan.timeline.bubble, plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
   out += "\ncommunication, a step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
-    out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" + choices;
+    out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" +
+           choices;
   }
-  out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" + explain_memory(plan);
+  out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
+         explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
   rows.push_back({"as planned", human_bytes(static_cast<double>(plan.largest_memory_bytes())),
                   grouped(plan.largest_communication_bytes()), ""});
   for (const auto& other : plan.alternatives) {
-    rows.push_back({other.change, human_bytes(static_cast<double>(other.memory_bytes)), grouped(other.communication_bytes),
-                    other.remark});
+    rows.push_back({other.change, human_bytes(static_cast<double>(other.memory_bytes)),
+                    grouped(other.communication_bytes), other.remark});
   }
   return out + text_table(rows);
 }

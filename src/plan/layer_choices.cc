@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "base/text.h"
-#include "plan/text_table.h"
-
 #include <algorithm>
 #include <tuple>
+
+#include "base/text.h"
+#include "plan/text_table.h"
 
 namespace orthant {
 namespace {
@@ -42,7 +42,8 @@ struct Layer {
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
     int64_t largest = 0;
-    for (const Range& m : data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches) largest = std::max(largest, m.size());
+    for (const Range& m : data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches)
+      largest = std::max(largest, m.size());
     return largest;
   }
 
@@ -83,7 +84,8 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       choice.ring_bytes = std::max(choice.ring_bytes, by_ring);
       choice.activation_bytes = std::max(choice.activation_bytes, by_ulysses + by_ring);
       const auto held = static_cast<int64_t>(held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r).size());
-      choice.kept_bytes = std::max(choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
+      choice.kept_bytes = std::max(
+          choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
     }
   }
   if (t.global_batch_size < data) choice.refusal = fmt::format("needs {} sequences a step", data);
@@ -98,7 +100,7 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   for (int ulysses = ranks; ulysses >= 1; --ulysses) {
     if (ranks % ulysses != 0 || ulysses > a.num_attention_heads) continue;
     SequencePlan cut{.ulysses = ulysses, .ring = ranks / ulysses};
-    cut.placement = cut.ring == 1 ? SequencePlacement::contiguous
+    cut.placement = cut.ring == 1  ? SequencePlacement::contiguous
                     : own.ring > 1 ? own.placement
                     : a.causal     ? SequencePlacement::zigzag
                                    : SequencePlacement::contiguous;
@@ -129,24 +131,31 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
 }
 
 // Megatron's cut of heads and of the MLP: four all-reduces of the residual stream, forward and backward; or as many
-// reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv 2205.05198,
-// section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and keeps as many
-// microbatches as there are ranks (1F1B).
+// reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv
+// 2205.05198, section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and
+// keeps as many microbatches as there are ranks (1F1B).
 void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   const int64_t tokens = layer.largest_microbatch(1) * layer.plan.config.training.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
-  const int64_t streams = 4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
-  LayerChoice tensor{.name = fmt::format("tensor {}", n), .data = 0, .activation_bytes = 8 * layer.once(layer.step_row),
-                     .state_bytes = layer.state() / n, .kept_bytes = streams + (kept - streams) / n};
+  const int64_t streams =
+      4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
+  LayerChoice tensor{.name = fmt::format("tensor {}", n),
+                     .data = 0,
+                     .activation_bytes = 8 * layer.once(layer.step_row),
+                     .state_bytes = layer.state() / n,
+                     .kept_bytes = streams + (kept - streams) / n};
   tensor.refusal = kNotBuilt;
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = 10 * layer.once(layer.step_row);
   sequence.kept_bytes = kept / n;
-  LayerChoice pipeline{.name = fmt::format("pipeline {}", n), .data = 0, .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
-                       .state_bytes = layer.state() / n, .kept_bytes = kept};
+  LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
+                       .data = 0,
+                       .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
+                       .state_bytes = layer.state() / n,
+                       .kept_bytes = kept};
   pipeline.refusal = kNotBuilt;
   choices.insert(choices.end(), {tensor, sequence, pipeline});
 }
@@ -199,7 +208,8 @@ std::string explain_layer_choices(const Plan& plan) {
   const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
   const bool timed = plan.facts.links.known();
   const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
-  std::vector<std::vector<std::string>> rows = {{"layout", "parameters sent", "activations sent", "state held", "activations kept"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"layout", "parameters sent", "activations sent", "state held", "activations kept"}};
   if (timed) rows[0].push_back("attention");
   rows[0].push_back("");
   for (const LayerChoice& choice : choices) {
@@ -209,21 +219,25 @@ std::string explain_layer_choices(const Plan& plan) {
     if (&choice == &small) remarks.push_back("holds least");
     if (timed && &choice == &fastest(choices)) remarks.push_back("fastest");
     if (!choice.refusal.empty()) remarks.push_back(choice.refusal);
-    rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes), bytes(choice.state_bytes),
-                    bytes(choice.kept_bytes)});
+    rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes),
+                    bytes(choice.state_bytes), bytes(choice.kept_bytes)});
     if (timed) rows.back().push_back(choice.cuts_tokens() ? fmt::format("{:.3g} ms", 1e3 * choice.seconds) : "-");
     rows.back().push_back(join(remarks, ", "));
   }
   std::string text = text_table(rows);
   if (timed) {
-    text += fmt::format("  fastest in attention: {}, for the all-to-alls, which nothing hides, and the longer of computing and ring\n",
-                        fastest(choices).name);
+    text += fmt::format(
+        "  fastest in attention: {}, for the all-to-alls, which nothing hides, and the longer of computing and ring\n",
+        fastest(choices).name);
   }
   const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.kept_bytes));
-  if (&light == &small) return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
-  return text + fmt::format("  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"
-                            "  where they do not: {}, which {}\n",
-                            light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.kept_bytes), small.name, held);
+  if (&light == &small)
+    return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
+  return text + fmt::format(
+                    "  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"
+                    "  where they do not: {}, which {}\n",
+                    light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.kept_bytes), small.name,
+                    held);
 }
 
 }  // namespace orthant

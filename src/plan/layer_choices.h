@@ -1,38 +1,38 @@
 // The ways to spread one layer over the plan's ranks, side by side: what a rank sends for it, holds of it and keeps for
-// backward, for the user's own model and batch. Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables 2 and 3, with bytes a
-// rank in place of the paper's orders of magnitude.
+// backward, for the user's own model and batch. Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables 2 and 3, with
+// bytes a rank in place of the paper's orders of magnitude.
 #pragma once
-
-#include "plan/plan.h"
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "plan/plan.h"
+
 namespace orthant {
 
-/// Averages over the layers, of the busiest rank. Bytes sent are those of a step, both directions; kept are those of its
-/// largest microbatch.
+/// Averages over the layers, of the busiest rank. Bytes sent are those of a step, both directions; kept are those of
+/// its largest microbatch.
 struct LayerChoice {
-  std::string name;      // "data 2, ulysses 2 x ring 2"
-  SequencePlan sequence; // where the ways differ by how sequences are cut
+  std::string name;              // "data 2, ulysses 2 x ring 2"
+  SequencePlan sequence;         // where the ways differ by how sequences are cut
   int data = 1;                  // 0: by neither sequences nor tokens
   int64_t parameter_bytes = 0;   // sent: parameters and their gradients
   int64_t activation_bytes = 0;  // sent: activations and their gradients; of them along each axis:
   int64_t ulysses_bytes = 0, ring_bytes = 0;
-  int64_t state_bytes = 0;       // held: parameters, gradients, optimizer
-  int64_t kept_bytes = 0;        // activations, from forward to backward
-  std::string refusal;           // why this run cannot take it; empty if it can
+  int64_t state_bytes = 0;  // held: parameters, gradients, optimizer
+  int64_t kept_bytes = 0;   // activations, from forward to backward
+  std::string refusal;      // why this run cannot take it; empty if it can
   bool chosen = false;
-  double seconds = 0;            // attention_seconds(), where the links are known
+  double seconds = 0;  // attention_seconds(), where the links are known
 
   bool cuts_tokens() const { return data > 0; }
   int64_t sent_bytes() const { return parameter_bytes + activation_bytes; }
 };
 
-/// Data parallelism, every ulysses x ring of the ranks that the plan gives to sequences (of all ranks, if it cuts none),
-/// ring self-attention, ZeRO, tensor and pipeline parallelism, each over all ranks; the plan's own among them. Empty for one
-/// rank, and with Linformer, which computes something else than all of these.
+/// Data parallelism, every ulysses x ring of the ranks that the plan gives to sequences (of all ranks, if it cuts
+/// none), ring self-attention, ZeRO, tensor and pipeline parallelism, each over all ranks; the plan's own among them.
+/// Empty for one rank, and with Linformer, which computes something else than all of these.
 std::vector<LayerChoice> layer_choices(const Plan& plan);
 
 /// Of those that the run can take, the one that sends least; of equals, the one that keeps least.

@@ -1,10 +1,10 @@
 #include "plan/links.h"
 
-#include "plan/layer_choices.h"
-#include "plan/plan.h"
-
 #include <algorithm>
 #include <limits>
+
+#include "plan/layer_choices.h"
+#include "plan/plan.h"
 
 namespace orthant {
 namespace {
@@ -32,18 +32,21 @@ double attention_seconds(const Plan& plan, const LayerChoice& choice, const Link
   if (!choice.cuts_tokens()) return std::numeric_limits<double>::infinity();
   const int U = choice.sequence.ulysses, R = choice.sequence.ring, ranks = U * R * choice.data;
   const Mesh mesh({{"ulysses", U}, {"ring", R}, {"data", choice.data}});
-  const double all_to_all = U == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ulysses_bytes) / (U - 1), links, [&](int rank) {
-    std::vector<int> peers = mesh.group(rank, {"ulysses"});
-    std::erase(peers, rank);
-    return peers;
-  });
-  const double ring = R == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ring_bytes), links, [&](int rank) {
-    return std::vector{mesh.rank_at(rank, "ring", (mesh.coord(rank, "ring") + 1) % R)};
-  });
+  const double all_to_all =
+      U == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ulysses_bytes) / (U - 1), links, [&](int rank) {
+        std::vector<int> peers = mesh.group(rank, {"ulysses"});
+        std::erase(peers, rank);
+        return peers;
+      });
+  const double ring =
+      R == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ring_bytes), links, [&](int rank) {
+        return std::vector{mesh.rank_at(rank, "ring", (mesh.coord(rank, "ring") + 1) % R)};
+      });
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;
   const double tokens = static_cast<double>(t.global_batch_size * t.seq_len) / ranks;
-  const double operations = (a.causal ? 6.0 : 12.0) * tokens * static_cast<double>(t.seq_len * a.num_attention_heads * a.head_dim);
+  const double operations =
+      (a.causal ? 6.0 : 12.0) * tokens * static_cast<double>(t.seq_len * a.num_attention_heads * a.head_dim);
   return all_to_all + std::max(ring, links.flops > 0 ? operations / links.flops : 0.0);
 }
 

@@ -1,5 +1,5 @@
-// How long a layer's attention takes under a layout, once the wires are known: bytes alone cannot tell an all-to-all within a
-// host from a ring between hosts.
+// How long a layer's attention takes under a layout, once the wires are known: bytes alone cannot tell an all-to-all
+// within a host from a ring between hosts.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,10 @@ struct Links {
   bool known() const { return inner > 0 && outer > 0; }
 };
 
-/// Seconds of one layer's attention, a step, forward and backward: the all-to-alls, which nothing hides, and the longer of
-/// computing and the ring, of which one hides the other (Liu et al. 2023, "Ring Attention", arXiv 2310.01889, section 3).
-/// Messages to a group's members are taken as equal. Infinity where the layout does not cut sequences or batch.
+/// Seconds of one layer's attention, a step, forward and backward: the all-to-alls, which nothing hides, and the longer
+/// of computing and the ring, of which one hides the other (Liu et al. 2023, "Ring Attention", arXiv 2310.01889,
+/// section 3). Messages to a group's members are taken as equal. Infinity where the layout does not cut sequences or
+/// batch.
 double attention_seconds(const Plan& plan, const LayerChoice& choice, const Links& links);
 
 }  // namespace orthant

@@ -1,12 +1,12 @@
 #include "plan/plan.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/plan_parameters.h"
 #include "schedule/validate.h"
-
-#include <algorithm>
-#include <map>
 
 namespace orthant {
 namespace {
@@ -19,10 +19,10 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
   const bool recompute = config.activation_checkpoint.mode == "full";
   const int64_t tokens = largest * static_cast<int64_t>(plan.places(rank).size());
-  const SequenceMemory attention =
-      sequence_memory(plan.sequence, attention_of(plan, largest), plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
-  const auto activations = activation_bytes(plan.architecture, tokens, element, recompute,
-                                            {attention.kept_bytes, attention.working_bytes});
+  const SequenceMemory attention = sequence_memory(plan.sequence, attention_of(plan, largest),
+                                                   plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
+  const auto activations =
+      activation_bytes(plan.architecture, tokens, element, recompute, {attention.kept_bytes, attention.working_bytes});
   MemoryBytes memory;
   memory.parameters = flat.elements * (element == master ? master : master + element);
   memory.gradients = (flat.elements + plan.bundle_elements) * master;
@@ -42,7 +42,9 @@ void add_attention(Plan& plan) {
     size_t entry = 0;
     const auto add = [&](const std::vector<SequenceMessages>& all, const char* when, int64_t times, bool first) {
       for (const SequenceMessages& m : all) {
-        if (rank == 0 && first) entries.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(static_cast<size_t>(plan.mesh.size()))});
+        if (rank == 0 && first)
+          entries.push_back({m.what + ", " + when, m.collective, m.axis, 0,
+                             std::vector<int64_t>(static_cast<size_t>(plan.mesh.size()))});
         if (rank == 0) entries[entry].calls += m.calls * times;
         entries[entry++].bytes_per_rank[static_cast<size_t>(rank)] += m.bytes * times;
       }
@@ -89,9 +91,9 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   check(run < 0x1p62, "more tokens than can be counted",
         {"training.steps", "training.global_batch_size", "training.seq_len"});
   if (microbatches < kMostMicrobatches) return;
-  throw ConfigError(fmt::format("{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
-                                config.locate("training.global_batch_size"), config.locate("training.local_batch_size"),
-                                microbatches));
+  throw ConfigError(fmt::format(
+      "{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
+      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches));
 }
 
 // Everything but the alternatives, which are plans themselves.
@@ -105,19 +107,20 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   const auto& p = config.parallelism;
   const int ulysses = plan.mesh.axis_size("ulysses"), ring = plan.mesh.axis_size("ring");
   check_context_parallel(config, ulysses, ring);
-  plan.sequence = {.ulysses = ulysses,
-                   .ring = ring,
-                   .window = static_cast<int>(p.context_parallel_window),
-                   .placement = ring == 1 ? SequencePlacement::contiguous
-                                                             : sequence_placement_of(p.context_parallel_placement),
-                   .self_attention = p.context_parallel_attention == "ring_self_attention",
-                   .all_reduce = p.context_parallel_reduction == "all_reduce",
-                   .linformer = config.model.linformer_length};
+  plan.sequence = {
+      .ulysses = ulysses,
+      .ring = ring,
+      .window = static_cast<int>(p.context_parallel_window),
+      .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
+      .self_attention = p.context_parallel_attention == "ring_self_attention",
+      .all_reduce = p.context_parallel_reduction == "all_reduce",
+      .linformer = config.model.linformer_length};
   plan.gradient_axes = {"data"};
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
   const int data_ranks = plan.mesh.axis_size("data");
-  plan.bundle_elements = (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+  plan.bundle_elements =
+      (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
   lay_out_parameters(plan);
 
   const auto& training = config.training;
@@ -203,8 +206,8 @@ SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
 }
 
 std::vector<int64_t> Plan::places(int rank) const {
-  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"), sequence.ring,
-                     mesh.coord(rank, "ring"));
+  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"),
+                     sequence.ring, mesh.coord(rank, "ring"));
 }
 
 const std::vector<Action>& Plan::row(int rank) const {
@@ -259,9 +262,9 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   a.dropout = m.dropout;
   a.initializer_range = m.initializer_range;
   if (a.vocab_size < least_vocab_size) {
-    throw ConfigError(fmt::format("{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
-                                  config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token",
-                                  least_vocab_size));
+    throw ConfigError(fmt::format(
+        "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
+        config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
   }
   if (config.training.seq_len > a.max_position_embeddings) {
     throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",
@@ -286,8 +289,10 @@ Mesh mesh_of(const Config& config, int ranks) {
   int64_t fixed = 1;
   Degree* rest = nullptr;
   for (Degree& degree : degrees) {
-    if (degree.size == -1) rest = &degree;
-    else fixed *= degree.size;
+    if (degree.size == -1)
+      rest = &degree;
+    else
+      fixed *= degree.size;
   }
   if (rest != nullptr && ranks % fixed == 0) {
     rest->size = ranks / fixed;

@@ -16,10 +16,11 @@ Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
 
 // LLaMA3-8B's shapes, one sequence of 65,536 tokens.
 std::vector<std::string> large(const std::vector<std::string>& more) {
-  std::vector<std::string> keys = {"model.hidden_size=4096", "model.intermediate_size=14336", "model.num_hidden_layers=32",
-                                   "model.num_attention_heads=32", "model.num_key_value_heads=8",
-                                   "model.max_position_embeddings=65536", "training.seq_len=65536",
-                                   "training.global_batch_size=1", "training.local_batch_size=1", "training.dtype=bfloat16"};
+  std::vector<std::string> keys = {"model.hidden_size=4096",      "model.intermediate_size=14336",
+                                   "model.num_hidden_layers=32",  "model.num_attention_heads=32",
+                                   "model.num_key_value_heads=8", "model.max_position_embeddings=65536",
+                                   "training.seq_len=65536",      "training.global_batch_size=1",
+                                   "training.local_batch_size=1", "training.dtype=bfloat16"};
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }
@@ -36,7 +37,8 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   // all-to-all; keys and values twice; their float32 gradients, which take one step less round the ring than published.
   EXPECT_EQ(named(choices, "ulysses 8").activation_bytes, 293'601'280);
   EXPECT_EQ(named(choices, "ulysses 4 x ring 2").activation_bytes, 2 * 125'829'120 + 2 * 33'554'432 + 134'217'728 / 2);
-  EXPECT_EQ(named(choices, "ulysses 2 x ring 4").activation_bytes, 2 * 83'886'080 + 2 * 100'663'296 + 268'435'456 / 4 * 3);
+  EXPECT_EQ(named(choices, "ulysses 2 x ring 4").activation_bytes,
+            2 * 83'886'080 + 2 * 100'663'296 + 268'435'456 / 4 * 3);
   EXPECT_EQ(named(choices, "ring 8").activation_bytes, 2 * 234'881'024 + 536'870'912 / 8 * 7);
   EXPECT_EQ(named(choices, "tensor 8").activation_bytes, 3'758'096'384);
   EXPECT_EQ(named(choices, "tensor 8 + sequence").activation_bytes, 4'697'620'480);
@@ -47,7 +49,8 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   EXPECT_EQ(sends_least(choices).name, "ulysses 8");
   EXPECT_EQ(named(choices, "data 8").refusal, "needs 8 sequences a step");
   // More ranks than heads: no such row.
-  EXPECT_THROW(named(layer_choices(plan_of(64, large({"parallelism.context_parallel_ring=64"}))), "ulysses 64"), LogicError);
+  EXPECT_THROW(named(layer_choices(plan_of(64, large({"parallelism.context_parallel_ring=64"}))), "ulysses 64"),
+               LogicError);
 }
 
 TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
@@ -69,7 +72,8 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
     for (const auto& choice : layer_choices(plan)) {
       if (!choice.chosen) continue;
       ++chosen;
-      EXPECT_EQ(choice.activation_bytes * plan.architecture.num_hidden_layers, *std::max_element(sent.begin(), sent.end()))
+      EXPECT_EQ(choice.activation_bytes * plan.architecture.num_hidden_layers,
+                *std::max_element(sent.begin(), sent.end()))
           << choice.name;
     }
     EXPECT_EQ(chosen, 1) << explain_layer_choices(plan);
@@ -86,10 +90,10 @@ TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
 
 // Two hosts of two ranks, and a layer whose ulysses 4 sends fewest bytes.
 TEST(LayerChoices, TheFastestDependsOnTheLinks) {
-  const std::vector<std::string> keys = {"model.hidden_size=512", "model.num_attention_heads=8", "model.num_key_value_heads=8",
-                                         "model.max_position_embeddings=4096", "training.seq_len=4096",
-                                         "training.global_batch_size=1", "training.local_batch_size=1",
-                                         "parallelism.context_parallel_ulysses=4"};
+  const std::vector<std::string> keys = {"model.hidden_size=512",       "model.num_attention_heads=8",
+                                         "model.num_key_value_heads=8", "model.max_position_embeddings=4096",
+                                         "training.seq_len=4096",       "training.global_batch_size=1",
+                                         "training.local_batch_size=1", "parallelism.context_parallel_ulysses=4"};
   const auto fastest_with = [&](Links links) {
     Plan plan = plan_of(4, keys);
     plan.facts.links = links;
@@ -113,10 +117,12 @@ TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
   const LayerChoice& choice = named(choices, "ulysses 2 x ring 2");
   const auto u = static_cast<double>(choice.ulysses_bytes), r = static_cast<double>(choice.ring_bytes);
   // The all-to-all stays in the host; both ranks of a host send their ring over its one link.
-  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 2, .inner = 100, .outer = 10}), u / 100 + 2 * r / 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 2, .inner = 100, .outer = 10}),
+                   u / 100 + 2 * r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 1, .inner = 100, .outer = 10}), u / 10 + r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 100, .outer = 10}), u / 100 + r / 100);
-  const double operations = 6.0 * 1024 * 4096 * 1.0 * static_cast<double>(plan.architecture.num_attention_heads * plan.architecture.head_dim);
+  const double operations =
+      6.0 * 1024 * 4096 * 1.0 * static_cast<double>(plan.architecture.num_attention_heads * plan.architecture.head_dim);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 1e12, .outer = 1e12, .flops = 1}), u / 1e12 + operations);
 }
 
