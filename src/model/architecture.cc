@@ -45,7 +45,11 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
     const std::string qkv = block + "self_attn.qkv_proj";
     const std::string gate_up = block + "mlp.gate_up_proj";
     auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std, const std::string& fused = "") {
-      table.push_back({.name = block + name + ".weight", .shape = std::move(shape), .fused = fused, .init_std = init_std, .layer = layer});
+      table.push_back({.name = block + name + ".weight",
+                       .shape = std::move(shape),
+                       .fused = fused,
+                       .init_std = init_std,
+                       .layer = layer});
     };
     add("input_layernorm", {hidden}, 0);
     add("self_attn.q_proj", {q_rows, hidden}, std, qkv);

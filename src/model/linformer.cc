@@ -31,15 +31,17 @@ class Linformer {
     kv[1].copy_(at::matmul(f.detach().to(sums).t(), v.to(sums)));
     if (part_.sum) part_.sum(kv);
     const at::Tensor summary = part_.sum ? kv : kv.to(k.scalar_type());
-    const Attended all = attend(AttentionKernel::flash, as_summed(q), summary[0], summary[1], tiles(q, summary), scale_of(shape));
+    const Attended all = attend(AttentionKernel::flash, as_summed(q), summary[0], summary[1], tiles(q, summary),
+                                scale_of(shape));
     return {all.out_BHTD.to(q.scalar_type()), q, k, v, summary, all.lse_BHT};
   }
 
   AttentionGradients backward(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                               const AttentionShape& shape) const {
     const at::Tensor &q = kept[1], &k = kept[2], &v = kept[3], &summary = kept[4];
-    const AttentionGradients g = attend_backward(AttentionKernel::flash, as_summed(dout), as_summed(q), summary[0], summary[1],
-                                                 as_summed(kept[0]), kept[5], tiles(q, summary), scale_of(shape));
+    const AttentionGradients g =
+        attend_backward(AttentionKernel::flash, as_summed(dout), as_summed(q), summary[0], summary[1],
+                        as_summed(kept[0]), kept[5], tiles(q, summary), scale_of(shape));
     const at::Tensor dkv = at::stack({g.dk_BKSD, g.dv_BKSD});
     if (part_.sum) part_.sum(dkv);
     return {g.dq_BHTD, without_padding(project_backward(*shape.linformer_k, k, dkv[0]), batch),
@@ -50,7 +52,8 @@ class Linformer {
   // Where there are other parts, the kernel must not round this part's share of the summaries' gradients.
   at::Tensor as_summed(const at::Tensor& t) const { return part_.sum ? t.to(wide(t.scalar_type())) : t; }
 
-  // Of x' = E^T x, from the whole gradient of x': adds dE = sum over batch, heads and channels of x dx'^T, returns E dx'.
+  // Of x' = E^T x, from the whole gradient of x': adds dE, the sum over batch, heads and channels of x dx'^T; returns
+  // E dx'.
   static at::Tensor project_backward(const Weight& weight, const at::Tensor& x, const at::Tensor& d_summary) {
     const auto sums = d_summary.scalar_type();
     add_weight_gradient(weight, by_channel(x).to(sums), by_channel(d_summary));

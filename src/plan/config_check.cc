@@ -164,8 +164,8 @@ void check_linformer(const Config& config) {
   const char* mixed = "Linformer's projections mix all tokens of a sequence";
   if (model.objective != "masked") {
     refuse(config, "model.linformer_length",
-           fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; set "
-                       "model.objective to \"masked\", or model.linformer_length to 0",
+           fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; "
+                       "set model.objective to \"masked\", or model.linformer_length to 0",
                        config.locate("model.objective")));
   }
   if (model.linformer_length > config.training.seq_len) {
@@ -236,10 +236,13 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
            fmt::format("adds up summaries, and {}; set that to their number, or choose \"ring_attention\"",
                        config.locate("model.linformer_length")));
   }
-  require(config, "parallelism.context_parallel_attention", linformer || config.model.linformer_length == 0 || ring == 1,
+  require(config, "parallelism.context_parallel_attention",
+          linformer || config.model.linformer_length == 0 || ring == 1,
           fmt::format("with {}, the ring adds up summaries", config.locate("model.linformer_length")), "\"linformer\"");
-  require(config, "parallelism.context_parallel_placement", !linformer || p.context_parallel_placement == "contiguous" || ring == 1,
-          "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections", "\"contiguous\"");
+  require(config, "parallelism.context_parallel_placement",
+          !linformer || p.context_parallel_placement == "contiguous" || ring == 1,
+          "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections",
+          "\"contiguous\"");
   const int64_t pieces = ring * (p.context_parallel_placement == "zigzag" && ring > 1 ? 2 : 1) * ulysses;
   if (pieces > config.training.seq_len) {
     refuse(config, "training.seq_len",

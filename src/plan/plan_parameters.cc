@@ -26,7 +26,8 @@ GradientPlaces gradient_places(const Plan& plan, int rank) {
   for (auto& extent : places.weights) extent.first += plan.bundle_elements;
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
-    places.regions.push_back({{g == 0 ? 0 : plan.bundle_elements + begin, plan.bundle_elements + end}, plan.groups[g].reduced});
+    const Range elements{g == 0 ? 0 : plan.bundle_elements + begin, plan.bundle_elements + end};
+    places.regions.push_back({elements, plan.groups[g].reduced});
   }
   return places;
 }
@@ -56,7 +57,8 @@ void lay_out_parameters(Plan& plan) {
     parameter.group = static_cast<int>(known - plan.groups.begin());
     if (known == plan.groups.end()) plan.groups.push_back(std::move(group));
   }
-  const auto elements = static_cast<int64_t>(std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20) / master_bytes(plan.config));
+  const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
+  const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
   const GradientPlaces places = gradient_places(plan, 0);
   plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
 }
@@ -71,7 +73,8 @@ void add_gradients(Plan& plan) {
     if (plan.mesh.group_size(axes) == 1) continue;
     auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, held.at(plan.first_like(rank))[i], master_bytes(plan.config), rank));
+      const GradientBucket& bucket = held.at(plan.first_like(rank))[i];
+      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank));
     }
     plan.communication.push_back(std::move(entry));
   }
@@ -90,7 +93,9 @@ std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
   std::vector<ParameterInfo> all = parameters;
   for (size_t i = 0; i < all.size(); ++i) {
     if (groups[static_cast<size_t>(all[i].group)].split.empty()) continue;
-    for (const Range& range : local_ranges(mesh, layouts[i], all[i].shape, rank)) all[i].held.emplace_back(range.begin, range.end);
+    for (const Range& range : local_ranges(mesh, layouts[i], all[i].shape, rank)) {
+      all[i].held.emplace_back(range.begin, range.end);
+    }
   }
   return all;
 }

@@ -162,7 +162,8 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
   const Config& config = plan.config;
   if (config.training.dtype == "float64") return {.gradients = 1e-10, .weights = 1e-10};
   const auto& a = plan.architecture;
-  const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim, t = config.training.seq_len;
+  const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim;
+  const int64_t t = config.training.seq_len + a.linformer_length;  // keys, or tokens of a summary and then summaries
   const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
   // The additions that an element of the first block's gradients goes through one after the other.
   const int64_t forward = 4 * h + q + i + d + t;

@@ -131,9 +131,9 @@ SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention
   if (plan.linformer > 0) {
     const int64_t summaries = 2 * cut.ring_key_heads * cut.row * plan.linformer;
     memory.kept_bytes += summaries * (plan.ring > 1 ? sums : e);
-    // In backward: gradients of the summaries, by query head and summed; of q, k and v; keys with their channels as rows.
-    memory.working_bytes = summaries * (cut.own.query.size() / cut.ring_key_heads + 2) * sums + (q + 3 * kv) * sums;
-    if (plan.ring > 1 && e != sums) memory.working_bytes += 3 * q * sums;  // q, the output and its gradient
+    // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
+    memory.working_bytes = summaries * (cut.own.query.size() / cut.ring_key_heads + 2) * sums;
+    if (plan.ring > 1 && e != sums) memory.working_bytes += q * sums;  // q, the output and its gradient, for the kernel
   } else if (plan.ring > 1) {
     // In backward: two blocks and two sums under way, a share, and dQ with the share of it.
     memory.working_bytes = 2 * block * e + 4 * block * sums + 2 * q * sums;

@@ -32,7 +32,9 @@ Result by_definition(const Case& c) {
   const at::Tensor v = leaf(reference_values({2, c.key_heads, c.tokens, 4}, 3));
   const at::Tensor e = leaf(projection(c.tokens, 5)), f = leaf(projection(c.tokens, 6));
   at::Tensor present = at::ones({2, 1, c.tokens, 1}, at::kDouble);
-  for (size_t b = 0; b < c.lengths.size(); ++b) present[static_cast<int64_t>(b)].narrow(1, c.lengths[b], c.tokens - c.lengths[b]).zero_();
+  for (size_t b = 0; b < c.lengths.size(); ++b) {
+    present[static_cast<int64_t>(b)].narrow(1, c.lengths[b], c.tokens - c.lengths[b]).zero_();
+  }
   const auto summary = [&](const at::Tensor& x, const at::Tensor& by) {
     return at::einsum("bktd,tp->bkpd", {x * present, by}).repeat_interleave(c.heads / c.key_heads, 1);
   };
