@@ -4,8 +4,9 @@
 One layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for all three cuts
 over four ranks: Ulysses over all, Ulysses within a host and the ring between hosts, and the ring over all. One
 sequence, float32. The ratio is measured: what a rank sends a second to its neighbour on the host, over what it sends
-to the other host, all ranks at once. The best by plan is what `orthant plan` marks for the same layer; it knows bytes,
-and no rates.
+to the other host, all ranks at once. `orthant plan` is asked about the same layer twice: told nothing, which leaves it
+the bytes that each cut sends, and told these rates and the operations a second that the ring's blocks were measured
+at.
 
   python3 benchmarks/sequence/choices.py [--quick] [--rates 100mbit,none] [--tokens 512] [--figure docs/images/usp.svg]
 
@@ -22,7 +23,7 @@ from choices_figure import draw
 from emulated import ROOT, add_arguments, gbit, machine, print_head, print_row, shape_flags, take_turns
 
 HOSTS = RANKS_PER_HOST = 2
-CUTS = {"4x1": "ulysses 4 x ring 1", "2x2": "ulysses 2 x ring 2", "1x4": "ulysses 1 x ring 4"}
+CUTS = {"4x1": "ulysses 4", "2x2": "ulysses 2 x ring 2", "1x4": "ring 4"}  # and their names in the plan
 
 
 def arguments():
@@ -40,21 +41,25 @@ def arguments():
     return p.parse_args()
 
 
-def best_by_plan(a, tokens):
-    """The cut that `orthant plan` marks as best for such a layer."""
-    length = HOSTS * RANKS_PER_HOST * tokens
-    keys = {"run.ranks": HOSTS * RANKS_PER_HOST, "model.hidden_size": a.heads * a.head_dim,
-            "model.num_attention_heads": a.heads, "model.num_key_value_heads": a.key_heads,
-            "model.max_position_embeddings": length, "training.seq_len": length, "training.global_batch_size": 1,
-            "training.local_batch_size": 1, "data.tokenizer": "byte", "data.path": os.path.join(ROOT, "README.md"),
+def planned(a, tokens, line):
+    """What `orthant plan` says of such a layer: cut -> bytes, and milliseconds at the rates of the line."""
+    ranks = HOSTS * RANKS_PER_HOST
+    gflops = 3.5e-6 * line["forward_flops"] / (line["forward_compute_ms"] + line["backward_compute_ms"])
+    links = {"--ranks-per-host": RANKS_PER_HOST, "--inner-gbit": line["inner_gbit"],
+             "--outer-gbit": RANKS_PER_HOST * line["outer_gbit"], "--gflops": gflops}
+    keys = {"run.ranks": ranks, "model.hidden_size": a.heads * a.head_dim, "model.num_attention_heads": a.heads,
+            "model.num_key_value_heads": a.key_heads, "model.max_position_embeddings": ranks * tokens,
+            "training.seq_len": ranks * tokens, "training.global_batch_size": 1, "training.local_batch_size": 1,
+            "data.tokenizer": "byte", "data.path": os.path.join(ROOT, "README.md"),
             "parallelism.context_parallel_ulysses": 2, "parallelism.context_parallel_ring": 2}
     with tempfile.NamedTemporaryFile(suffix=".toml") as empty:
         done = subprocess.run([os.path.join(a.build, "orthant"), "plan", empty.name, "--json",
-                               *(f"{k}={v}" for k, v in keys.items())], capture_output=True, text=True)
+                               *(f"{k}={v}" for k, v in keys.items()),
+                               *(str(word) for link in links.items() for word in link)], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"orthant plan failed with {done.returncode}:\n{done.stderr}")
-    best = next(choice for choice in json.loads(done.stdout)["sequence_choices"] if choice["best"])
-    return f"{best['ulysses']}x{best['ring']}"
+    choices = {choice["layout"]: choice for choice in json.loads(done.stdout)["layer_choices"]}
+    return {cut: (choices[name]["activation_bytes"], 1000 * choices[name]["seconds"]) for cut, name in CUTS.items()}
 
 
 def step_ms(line):
@@ -66,19 +71,20 @@ def rate_text(rate):
 
 
 def print_tokens(a, tokens, found):
-    """The rows of one number of tokens; returns the figure's points: ratio and milliseconds by cut."""
-    planned, points = best_by_plan(a, tokens), []
+    """The rows of one number of tokens; returns the figure's points: ratio, and milliseconds by cut."""
+    points = []
     for rate in a.rates.split(","):
-        lines = {cut: found[rate, tokens, cut] for cut in CUTS}
-        ms = {cut: step_ms(line) for cut, line in lines.items()}
-        any_line = next(iter(lines.values()))
-        ratio = any_line["inner_gbit"] / any_line["outer_gbit"]
+        ms = {cut: step_ms(found[rate, tokens, cut]) for cut in CUTS}
+        line = found[rate, tokens, "1x4"]  # which knows its blocks' time alone
+        ratio = line["inner_gbit"] / line["outer_gbit"]
+        by_plan = planned(a, tokens, line)
         fastest = min(ms, key=ms.get)
-        print_row([f"{tokens:,}", rate_text(rate), f"{any_line['inner_gbit']:.2f}", f"{any_line['outer_gbit']:.2f}",
-                   f"{ratio:.1f}", *(f"{ms[cut]:.3g}" for cut in CUTS), CUTS[fastest], CUTS[planned],
-                   "yes" if fastest == planned else f"no, {ms[planned] / ms[fastest]:.2f}x its time"])
-        points.append((ratio, ms))
-    return points, planned
+        named = [min(CUTS, key=lambda cut: by_plan[cut][what]) for what in (0, 1)]
+        print_row([f"{tokens:,}", rate_text(rate), f"{line['inner_gbit']:.2f}", f"{line['outer_gbit']:.2f}",
+                   f"{ratio:.1f}", *(f"{ms[cut]:.3g} ({by_plan[cut][1]:.3g})" for cut in CUTS), CUTS[fastest],
+                   *(CUTS[cut] + ("" if cut == fastest else f": {ms[cut] / ms[fastest]:.2f}x") for cut in named)])
+        points.append((ratio, ms, named[1]))
+    return points
 
 
 def main():
@@ -88,7 +94,8 @@ def main():
     print(f"{machine()}; {a.heads} heads of {a.head_dim}, {a.key_heads} key heads; median of {a.repeats} runs\n")
     found = take_turns(a, cases, a.repeats)
     print_head(["tokens a rank", "link, Gbit/s", "a rank within, Gbit/s", "between, Gbit/s", "ratio",
-                *(f"{name}, ms" for name in CUTS.values()), "fastest", "best by plan", "the same"])
+                *(f"{name}, ms (by plan)" for name in CUTS.values()), "fastest", "sends least, by plan",
+                "fastest, by plan"])
     panels = {tokens: print_tokens(a, tokens, found) for tokens in map(int, a.tokens.split(","))}
     if a.figure:
         with open(a.figure, "w") as stream:

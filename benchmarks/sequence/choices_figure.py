@@ -29,11 +29,11 @@ class Scale:
         return self.start + (self.end - self.start) * math.log(value / self.low) / math.log(self.high / self.low)
 
 
-def draw_panel(tokens, points, planned, left, top):
-    """points: (ratio, milliseconds by cut)."""
+def draw_panel(tokens, points, left, top):
+    """points: (ratio, milliseconds by cut, the cut that the plan names)."""
     x0, x1, y0, y1 = left + LEFT, left + WIDTH - RIGHT, top + HEIGHT - BOTTOM, top + TOP
-    x = Scale([ratio for ratio, _ in points], x0, x1)
-    y = Scale([ms for _, cuts in points for ms in cuts.values()], y0, y1)
+    x = Scale([ratio for ratio, _, _ in points], x0, x1)
+    y = Scale([ms for _, cuts, _ in points for ms in cuts.values()], y0, y1)
     yield text((x0 + x1) / 2, top + 20, f"{tokens:,} tokens a rank", 13, more='font-weight="bold"')
     for value in ticks(y.low, y.high):
         yield f'<line x1="{x0}" x2="{x1}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#ddd"/>'
@@ -43,28 +43,26 @@ def draw_panel(tokens, points, planned, left, top):
         yield text(x(value), y0 + 15, f"{value:g}", 11)
     yield f'<path d="M{x0} {y1}V{y0}H{x1}" fill="none" stroke="#333"/>'
     yield text((x0 + x1) / 2, y0 + 34, "rate within a host / between hosts", 11)
-    yield text((x0 + x1) / 2, y0 + 50, f"best by plan: {planned.replace('x', ' x ')}; circled: the fastest", 11,
-               more='fill="#555"')
+    yield text((x0 + x1) / 2, y0 + 50, "circled: what orthant plan names, told the rates", 11, more='fill="#555"')
     yield text(left + 16, (y0 + y1) / 2, "forward and backward, ms", 11,
                more=f'transform="rotate(-90 {left + 16} {(y0 + y1) / 2:.1f})"')
     for cut, (color, shape) in STYLES.items():
-        line = sorted((x(ratio), y(cuts[cut])) for ratio, cuts in points)
+        line = sorted((x(ratio), y(cuts[cut])) for ratio, cuts, _ in points)
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in line)
         yield f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="2"/>'
         yield from (mark(shape, px, py, color) for px, py in line)
-    for ratio, cuts in points:
-        fastest = min(cuts, key=cuts.get)
-        yield (f'<circle cx="{x(ratio):.1f}" cy="{y(cuts[fastest]):.1f}" r="8" fill="none" '
-               f'stroke="{STYLES[fastest][0]}" stroke-width="1.5"/>')
+    for ratio, cuts, named in points:
+        yield (f'<circle cx="{x(ratio):.1f}" cy="{y(cuts[named]):.1f}" r="8" fill="none" '
+               f'stroke="{STYLES[named][0]}" stroke-width="1.5"/>')
 
 
 def draw(machine, panels, names):
-    """The SVG as text. panels: tokens -> (points, the cut that is best by plan)."""
+    """The SVG as text. panels: tokens -> points."""
     width, height = max(len(panels) * WIDTH, 640), HEAD + HEIGHT + FOOT
     parts = [text(width / 2, 24, "Attention of a layer on 2 hosts of 2 ranks", 16, more='font-weight="bold"'),
              text(width / 2, 44, f"{machine}; axes logarithmic, lower is better", 12, more='fill="#555"')]
-    for i, (tokens, (points, planned)) in enumerate(panels.items()):
-        parts += draw_panel(tokens, points, planned, i * WIDTH, HEAD)
+    for i, (tokens, points) in enumerate(panels.items()):
+        parts += draw_panel(tokens, points, i * WIDTH, HEAD)
     for i, (cut, (color, shape)) in enumerate(STYLES.items()):
         x, y = (i + 0.5) * width / len(STYLES) - 80, height - 14
         parts.append(f'<line x1="{x:.1f}" x2="{x + 26:.1f}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="2"/>')
