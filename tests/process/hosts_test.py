@@ -2,13 +2,14 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 import time
 import unittest
 
-from orthant_process import ORTHANT, ProcessTest, SOURCE
+from orthant_process import BUILD, ORTHANT, ProcessTest, SOURCE
 
 HOSTS = [sys.executable, str(SOURCE / "benchmarks/hosts/hosts.py")]
 CANNOT = 77
@@ -131,6 +132,23 @@ class Failure(HostsTest):
             for transport in ("ucx", "gloo"):
                 with self.subTest(ranks_per_host=ranks_per_host, transport=transport):
                     self.kill_and_time(ranks_per_host, transport)
+
+
+    def test_a_root_that_dies_before_its_first_broadcast_is_known(self):
+        """Who only receives has sent the root nothing, and no connection of its own that could break."""
+        tests = BUILD / "tests/comm_tests"
+        part = ["--gtest_filter=Death.DISABLED_RootOfTheFirstBroadcast", "--gtest_also_run_disabled_tests"]
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                running = self.on_hosts(2, 1, "env", f"TRANSPORT={transport}", tests, *part, grace=60)
+                errors = pathlib.Path(running.files[1].name)
+                while running.process.poll() is None and "error:" not in errors.read_text():
+                    time.sleep(0.01)
+                known = time.monotonic()
+                result = running.result()
+                killed = float(re.search(r"signal at ([0-9.]+) s", result.out)[1])  # by the same clock
+                self.assertLess(known - killed, KNOWN_S, result)
+                self.assertIn("rank 1", result.errors()[0])
 
 
 class TheHostsThemselves(HostsTest):
