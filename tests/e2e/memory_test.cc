@@ -47,6 +47,16 @@ struct Case {
   std::vector<std::string> keys;
 };
 
+// Projections and sequences split over the two ranks.
+const std::vector<std::string> kLinformer = {"--model.objective=masked", "--model.linformer_length=32",
+                                             "--parallelism.context_parallel_ring=2",
+                                             "--parallelism.context_parallel_attention=linformer",
+                                             "--parallelism.context_parallel_placement=contiguous"};
+std::vector<std::string> with(std::vector<std::string> keys, const std::string& more) {
+  keys.push_back(more);
+  return keys;
+}
+
 class PlannedMemory : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Runs, PlannedMemory,
@@ -58,7 +68,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
                       Case{"uneven", {"--training.global_batch_size=13"}},
                       Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
-                      Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}),
+                      Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}},
+                      Case{"linformer", kLinformer}, Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
+                      Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
