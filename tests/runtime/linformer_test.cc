@@ -75,6 +75,27 @@ TEST(LinformerRuns, SendWhatThePlanSays) {
   }
 }
 
+TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
+  const TinyRun run(kModel);
+  const auto sums_over = [&](const Cut& cut) {
+    const Plan plan = run.plan(cut.ranks(), cut.overrides());
+    std::vector<double> nats(static_cast<size_t>(cut.ranks()));
+    run_ranks(cut.ranks(), [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting);
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(3);
+      nats[static_cast<size_t>(rank)] = session.validate(*run.data().held_out, 50, run.data().bytes_of_token).nats;
+    });
+    return nats;
+  };
+  const auto& held_out = *run.data().held_out;
+  ASSERT_FALSE(held_out.batch(held_out.num_samples() - 1, 1).lengths.empty()) << "else there is no padding to see";
+  const double one = sums_over({1, 1, 1}).front();
+  for (const Cut& cut : {Cut{1, 2, 1}, Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{1, 2, 2}}) {
+    for (const double nats : sums_over(cut)) EXPECT_LT(relative_error(nats, one), 1e-12) << cut.name();
+  }
+}
+
 // Values, gradients and moments of the rank, counted by the allocator.
 int64_t state_bytes(const Plan& plan, int rank) {
   install_counting_allocator();
