@@ -37,8 +37,8 @@ int generate(const GenerateArguments& arguments) {
   const std::string directory = model_directory(arguments.directory);
   const HfConfig config = read_hf_config(directory);
   if (!config.is_causal) {
-    throw ConfigError(fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked tokens "
-                                  "from both sides and cannot go on with a text; name a model trained with \"causal\"",
+    throw ConfigError(fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
+                                  "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
                                   directory));
   }
   const auto tokenizer = load_saved_tokenizer(directory);

@@ -92,7 +92,8 @@ Batch Loader::batch(int64_t first, int64_t count) const {
     const int64_t index = sample_index(first + row);
     const int64_t length = sample_tokens(index);
     batch.lengths.push_back(length);
-    batch.document_starts.push_back(length == 0 ? std::vector<int64_t>{0} : document_starts(index * seq_len_, seq_len_));
+    batch.document_starts.push_back(length == 0 ? std::vector<int64_t>{0}
+                                                : document_starts(index * seq_len_, seq_len_));
     if (length == 0) continue;
     read_stream(index * seq_len_, length + ahead_, sample.data());
     const auto offset = static_cast<size_t>(row * seq_len_), present = static_cast<size_t>(length);

@@ -29,8 +29,8 @@ struct Batch {
 /// kShuffled repeats for ever, each epoch in its own order; kSequential goes through the documents once.
 enum class SampleOrder { kShuffled, kSequential };
 
-/// The tokens of the chosen documents, one after another, cut into samples at a stride of seq_len: of seq_len + 1 tokens
-/// where the next one is the label, of seq_len where masked ones are. The last sample may be short: its missing
+/// The tokens of the chosen documents, one after another, cut into samples at a stride of seq_len: of seq_len + 1
+/// tokens where the next one is the label, of seq_len where masked ones are. The last sample may be short: its missing
 /// positions hold token 0 and kIgnoredLabel.
 class Loader {
  public:

@@ -11,16 +11,19 @@
 namespace orthant {
 namespace {
 
-// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The first data rank's ranks work
-// it out, each where its tokens are, and all are told.
-std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const Batch& batch, int64_t ids, Comm& comm) {
+// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The first data rank's ranks
+// work it out, each where its tokens are, and all are told.
+std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const Batch& batch, int64_t ids,
+                               Comm& comm) {
   at::NoGradGuard no_grad;
   const std::vector<int64_t> places = plan.places(comm.rank());
   at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
   if (comm.mesh().coord(comm.rank(), "data") == 0) {
     const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
     at::Tensor x_BTC = model.embed(microbatch);
-    for (int layer = 0; layer < plan.architecture.num_hidden_layers; ++layer) x_BTC = model.block(layer, x_BTC, microbatch);
+    for (int layer = 0; layer < plan.architecture.num_hidden_layers; ++layer) {
+      x_BTC = model.block(layer, x_BTC, microbatch);
+    }
     for (size_t i = 0; i < places.size(); ++i) {
       if (batch.labels[static_cast<size_t>(places[i])] == kIgnoredLabel) continue;
       const at::Tensor logits_V = model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();

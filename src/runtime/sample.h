@@ -22,8 +22,8 @@ GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer
 /// The opening of a held-out document (half of the context at most) and how the model goes on.
 std::string sample_text(const Transformer& model, const Plan& plan, const TrainingData& data);
 
-/// Three lines: the beginning of a held-out (else a training) sample with [MASK] where tokens are hidden, the same as the
-/// model fills it in, and as it is. All ranks call it, each with its part of the model, and have the same.
+/// Three lines: the beginning of a held-out (else a training) sample with [MASK] where tokens are hidden, the same as
+/// the model fills it in, and as it is. All ranks call it, each with its part of the model, and have the same.
 std::string filled_text(const Transformer& model, const Plan& plan, const TrainingData& data, Comm& comm);
 
 }  // namespace orthant

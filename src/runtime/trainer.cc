@@ -148,8 +148,9 @@ void Trainer::validate(int64_t step) {
   if (!output_ || sums.labels == 0) return;
   ValidationMetrics m{.step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
   // What it takes to guess some of the tokens says nothing about the bytes of the text.
-  m.bits_per_byte = sums.bytes > 0 && plan_.architecture.causal ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
-                                                                : std::numeric_limits<double>::quiet_NaN();
+  const bool known = sums.bytes > 0 && plan_.architecture.causal;
+  m.bits_per_byte = known ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
+                          : std::numeric_limits<double>::quiet_NaN();
   output_->validations.push_back(m);
   output_->write(m);
   say(validation_line(m, plan_.config.training.steps, output_->style) + "\n");

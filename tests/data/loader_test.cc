@@ -134,7 +134,9 @@ TEST_F(LoaderTest, EveryEpochMasksAnew) {
   const Loader loader(dataset, {0}, 40, 5, SampleOrder::kShuffled, kMasking);
   ASSERT_EQ(loader.num_samples(), 1);
   const Batch batch = loader.batch(0, 3);
-  const auto row = [&](int64_t g) { return std::vector(batch.labels.begin() + g * 40, batch.labels.begin() + (g + 1) * 40); };
+  const auto row = [&](int64_t g) {
+    return std::vector(batch.labels.begin() + g * 40, batch.labels.begin() + (g + 1) * 40);
+  };
   EXPECT_NE(row(0), row(1));
   EXPECT_NE(row(1), row(2));
 }
