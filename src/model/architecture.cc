@@ -174,11 +174,16 @@ ActivationBytes activation_bytes(const Architecture& a, int64_t tokens, int elem
   bytes.head = row * hidden + statistic;
   const int64_t chunk = std::min(tokens, loss_chunk_rows(a.vocab_size));
   const int64_t loss_work = chunk * a.vocab_size * element_bytes + row * hidden;
-  const int64_t attention_work = row * (2 * (q + 2 * kv) + 2 * q + hidden) + attention.working;
-  const int64_t block_work = std::max(row * (3 * a.intermediate_size + 2 * hidden), attention_work);
+  // A block's backward frees what it has used: the products' gradients beside what swiglu has kept; then, with all of the
+  // MLP freed, attention's. The head is done by then.
+  const int64_t mlp_kept = row * (3 * a.intermediate_size + 2 * hidden) + statistic;
+  const int64_t mlp_work = row * (2 * a.intermediate_size + 2 * hidden);
+  // Run again, a block's output and the gradient that came in are still held.
+  const int64_t held = recompute ? 2 * row * hidden : 0;
+  const int64_t attention_work = row * (2 * (q + 2 * kv) + 2 * q + hidden) + attention.working + held - mlp_kept;
+  const int64_t block_work = std::max(mlp_work, attention_work) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
   bytes.working_peak = std::max(loss_work, block_work);
   bytes.kept = (recompute ? bytes.boundary : bytes.boundary + bytes.per_block) * a.num_hidden_layers + bytes.boundary + bytes.head;
-  if (recompute) bytes.working_peak = std::max(loss_work, block_work + bytes.per_block);
   return bytes;
 }
 

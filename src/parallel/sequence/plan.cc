@@ -1,10 +1,10 @@
 #include "parallel/sequence/plan.h"
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "mesh/layout.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
-
-#include <algorithm>
 
 namespace orthant {
 namespace {
@@ -15,7 +15,8 @@ int64_t size_of(const std::vector<int64_t>& places) { return static_cast<int64_t
 struct Cut {
   Cut(const SequencePlan& plan_in, const SequenceAttention& attention_in, int u, int r_in)
       : plan(plan_in), a(attention_in), r(r_in), row(attention_in.sequences * attention_in.head_dim) {
-    for (int ring = 0; ring < plan.ring; ++ring) blocks.push_back(size_of(ring_places(plan.placement, a.seq_len, plan.ring, ring)));
+    for (int ring = 0; ring < plan.ring; ++ring)
+      blocks.push_back(size_of(ring_places(plan.placement, a.seq_len, plan.ring, ring)));
     for (int v = 0; v < plan.ulysses; ++v) {
       shares.push_back(head_share(a.heads, a.key_heads, plan.ulysses, v));
       tokens.push_back(size_of(held_places(plan.placement, a.seq_len, plan.ulysses, v, plan.ring, r)));
@@ -37,8 +38,8 @@ struct Cut {
   int64_t own_tokens = 0, ring_key_heads = 0;
 };
 
-// Elements that leave this rank when tokens become heads, and the other way round, of so many tensors with query heads and
-// with key heads.
+// Elements that leave this rank when tokens become heads, and the other way round, of so many tensors with query heads
+// and with key heads.
 int64_t to_heads(const Cut& cut, int64_t queries, int64_t keys) {
   int64_t heads = -queries * cut.own.query.size() - keys * cut.own.key.size();
   for (const HeadShare& share : cut.shares) heads += queries * share.query.size() + keys * share.key.size();
@@ -60,10 +61,18 @@ Passed passed_on(const Cut& cut) {
     return cut.block(((w - step_w) % windows + windows) % windows * window + ((i - step_i) % window + window) % window);
   };
   for (int o = 0; o < windows; ++o) {
-    for (int s = 0; s < window - 1; ++s, ++passed.messages) passed.blocks += block(o, s), passed.sums += block(o, s + 1);
+    for (int s = 0; s < window - 1; ++s, ++passed.messages)
+      passed.blocks += block(o, s), passed.sums += block(o, s + 1);
     if (o < windows - 1) passed.blocks += block(o, 0), passed.sums += block(o + 1, 0), ++passed.messages;
   }
   return passed;
+}
+
+// Of ATen's flash kernel, backward, on one thread: probabilities and their gradients of a tile of its own, in float32
+// or better and in the type of its inputs.
+int64_t kernel_scratch(int64_t queries, int64_t keys, int64_t sum_bytes, int64_t element_bytes) {
+  const int64_t rows = queries >= 768 ? 256 : queries >= 192 ? 64 : 32;
+  return 2 * rows * std::min<int64_t>(keys, 512) * (sum_bytes + (element_bytes < sum_bytes ? element_bytes : 0));
 }
 
 }  // namespace
@@ -73,8 +82,10 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   SequenceTraffic traffic;
   const int64_t e = a.element_bytes;
   if (plan.ulysses > 1) {
-    traffic.forward.push_back({"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 2) + to_tokens(cut, 1, 0)) * e});
-    traffic.backward.push_back({"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
+    traffic.forward.push_back(
+        {"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 2) + to_tokens(cut, 1, 0)) * e});
+    traffic.backward.push_back(
+        {"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
   }
   if (plan.ring == 1) return traffic;
   if (plan.linformer > 0) {
@@ -88,14 +99,16 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   const Passed passed = passed_on(cut);
   const int64_t token = cut.ring_key_heads * cut.row;
   if (!plan.self_attention) {
-    const SequenceMessages blocks{"attention, keys and values", "exchange", "ring", passed.messages, 2 * passed.blocks * token * e};
+    const SequenceMessages blocks{"attention, keys and values", "exchange", "ring", passed.messages,
+                                  2 * passed.blocks * token * e};
     traffic.forward.push_back(blocks);
     traffic.backward.push_back(blocks);
-    traffic.backward.push_back({"attention, their gradients", "exchange", "ring", passed.messages,
-                                2 * passed.sums * token * a.sum_bytes()});
+    traffic.backward.push_back(
+        {"attention, their gradients", "exchange", "ring", passed.messages, 2 * passed.sums * token * a.sum_bytes()});
     return traffic;
   }
-  const SequenceMessages rings{"attention, keys, then values", "exchange", "ring", 2 * passed.messages, 2 * passed.blocks * token * e};
+  const SequenceMessages rings{"attention, keys, then values", "exchange", "ring", 2 * passed.messages,
+                               2 * passed.blocks * token * e};
   traffic.forward.push_back(rings);
   traffic.backward.push_back(rings);
   if (plan.all_reduce) {
@@ -112,33 +125,55 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
 SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention& a, int u, int r) {
   const Cut cut(plan, a, u, r);
   const int64_t e = a.element_bytes, sums = a.sum_bytes();
-  const int64_t q = cut.own.query.size() * cut.own_block() * cut.row;  // elements, inside the Ulysses exchange
-  const int64_t kv = cut.ring_key_heads * cut.own_block() * cut.row;
-  const int64_t statistic = cut.own.query.size() * cut.own_block() * a.sequences;
-  const int64_t outside = a.heads * cut.own_tokens * cut.row;
-  const int64_t largest_block = *std::max_element(cut.blocks.begin(), cut.blocks.end());
-  const int64_t block = 2 * cut.ring_key_heads * largest_block * cut.row;  // keys and values of a member
+  const int64_t heads = cut.own.query.size(), key_heads = cut.ring_key_heads;
+  const int64_t q = heads * cut.own_block() * cut.row;  // elements, inside the Ulysses exchange
+  const int64_t kv = key_heads * cut.own_block() * cut.row;
+  const int64_t statistic = heads * cut.own_block() * a.sequences;
+  const int64_t outside = a.heads * cut.own_tokens * cut.row, outside_keys = a.key_heads * cut.own_tokens * cut.row;
+  const int64_t largest = *std::max_element(cut.blocks.begin(), cut.blocks.end());
+  const int64_t block = 2 * key_heads * largest * cut.row;                           // keys and values of a member
+  const int64_t per_query_head = 2 * heads * largest * cut.row;                      // the same, as kernels want them
+  const int64_t expanded = key_heads > 1 && key_heads < heads ? per_query_head : 0;  // one head needs no copies
+  const int64_t exact = e < sums ? sums : 0;  // bytes of what is copied to the precision of the sums
+
   SequenceMemory memory;
   memory.kept_bytes = (2 * q + 2 * kv) * e + (plan.ulysses > 1 ? outside * e : 0);
-  if (plan.self_attention) {
-    const int64_t scores = statistic * a.seq_len;
-    memory.kept_bytes += scores * e;
-    // In backward: dP or dS, its product with P, and the sums.
-    memory.working_bytes = 2 * scores * e + 3 * q * sums + block * e + (plan.all_reduce ? kv / std::max<int64_t>(1, cut.own_block()) * a.seq_len * e : block * sums);
+  // Blocks that are here and arrive; the own share, and sums that leave and arrive.
+  const auto under_way = [&](int64_t size) {
+    const int64_t last = (plan.ring > 2 ? 3 : 1) * size * sums + size * e;
+    return plan.ring == 1 ? size * e : plan.ring <= 3 ? std::max(2 * size * e, last) : last + size * e;
+  };
+  if (plan.linformer > 0) {
+    const int64_t summaries = 2 * key_heads * cut.row * plan.linformer;
+    memory.kept_bytes += statistic * sums + summaries * (plan.ring > 1 ? sums : e);
+    // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
+    memory.working_bytes = summaries * (heads / key_heads + 2) * sums + (plan.ulysses > 1 ? q * e : 0);
+    if (plan.ring > 1 && e != sums) memory.working_bytes += q * sums;  // q, the output and its gradient, for the kernel
     return memory;
   }
-  memory.kept_bytes += statistic * sums;
-  if (plan.linformer > 0) {
-    const int64_t summaries = 2 * cut.ring_key_heads * cut.row * plan.linformer;
-    memory.kept_bytes += summaries * (plan.ring > 1 ? sums : e);
-    // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
-    memory.working_bytes = summaries * (cut.own.query.size() / cut.ring_key_heads + 2) * sums;
-    if (plan.ring > 1 && e != sums) memory.working_bytes += q * sums;  // q, the output and its gradient, for the kernel
-  } else if (plan.ring > 1) {
-    // In backward: two blocks and two sums under way, a share, and dQ with the share of it.
-    memory.working_bytes = 2 * block * e + 4 * block * sums + 2 * q * sums;
+  int64_t working = 0;  // at most in backward, beside the output's gradient
+  if (plan.self_attention) {
+    const int64_t row = statistic * a.seq_len, square = statistic * largest, one = block / 2;
+    memory.kept_bytes += row * e;
+    // dP or dS, and a block's share. At first, of the own block: its product, and two blocks. Later, of half a block:
+    // dQ, dV.
+    const int64_t first = square * sums + 2 * one * e;
+    const int64_t later = square / 2 * sums + (q + kv) * sums + under_way(one);
+    working = (row + one) * sums + std::max(first, later) + (key_heads < heads ? q * sums : 0) + 2 * (q + one) * exact;
+    if (plan.all_reduce) working += key_heads * a.seq_len * cut.row * sums;
+  } else {
+    memory.kept_bytes += statistic * sums;
+    // Keys and values by query head; gradients of queries, and of both by query head.
+    const int64_t kernel = plan.ring > 1 ? sums : e;
+    working = (expanded + q + per_query_head) * kernel + kernel_scratch(cut.own_block(), largest, sums, kernel);
+    // Sums of a block's tiles, and of all blocks: dQ, and dQ, dK and dV. What is copied to the precision of the sums.
+    if (plan.ring > 1) working += (2 * q + block) * sums + under_way(block) + (3 * q + block) * exact;
   }
-  if (plan.ulysses > 1) memory.working_bytes += 2 * (2 * q + 2 * kv) * e;  // both sides of an all-to-all
+  if (plan.ulysses > 1) working += q * e;  // the output's gradient, by heads
+  // What one device has there is counted with the block: gradients of queries, keys and values, by head and side by
+  // side.
+  const int64_t counted = (3 * outside + 4 * outside_keys) * e;
+  if (plan.parallel()) memory.working_bytes = std::max<int64_t>(0, working - counted);
   return memory;
 }
 

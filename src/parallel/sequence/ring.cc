@@ -16,8 +16,8 @@ Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& lea
              int tag) {
   const int next = ring.members[static_cast<size_t>(ring.source(-1))];
   const int previous = ring.members[static_cast<size_t>(ring.source(1))];
-  return channel.comm.exchange(
-      std::array<Transfer, 2>{{{leaving, next, false, tag}, {arriving, previous, true, tag}}}, channel.axes);
+  return channel.comm.exchange(std::array<Transfer, 2>{{{leaving, next, false, tag}, {arriving, previous, true, tag}}},
+                               channel.axes);
 }
 
 }  // namespace
@@ -33,7 +33,7 @@ DoubleRing double_ring(int size, int index, int window) {
 }
 
 void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                  const std::function<void(int, const at::Tensor&)>& work) {
+                  const std::function<void(int, at::Tensor)>& work) {
   at::Tensor block = std::move(own);  // freed once it has left, where the caller has no use for it
   for (int step = 0; step < ring.size(); ++step) {
     at::Tensor arriving;
@@ -42,20 +42,20 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
       arriving = buffer(ring.source(step + 1));
       under_way = pass_on(channel, ring, block, arriving, channel.tag);
     }
+    if (!arriving.defined()) return work(ring.source(step), std::move(block));
     work(ring.source(step), block);
     under_way.wait();
-    block = arriving;
+    block = std::move(arriving);
   }
 }
 
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                           const NewBlock& sum_buffer,
-                           const std::function<at::Tensor(int, const at::Tensor&)>& work) {
+                           const NewBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work) {
   at::Tensor own_share, arriving;  // arriving: what the members before have summed for the block that is here now
   Work under_way;
   int step = 0;
-  visit_blocks(channel, ring, std::move(own), buffer, [&](int source, const at::Tensor& block) {
-    at::Tensor share = work(source, block);
+  visit_blocks(channel, ring, std::move(own), buffer, [&](int source, at::Tensor block) {
+    at::Tensor share = work(source, std::move(block));
     if (step++ == 0) {
       own_share = share;
       return;

@@ -45,13 +45,13 @@ using NewBlock = std::function<at::Tensor(int source)>;
 /// Calls work(source, block) for every member's block, this rank's own first. Sends all blocks but the next member's:
 /// (n-1)/n of all, in n-1 messages.
 void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                  const std::function<void(int source, const at::Tensor& block)>& work);
+                  const std::function<void(int source, at::Tensor block)>& work);
 
 /// The same, where work returns what it adds to the block's sum: the sums travel one step behind their blocks and each
 /// comes home in n-1 messages, where this rank's own share is added last. Returns that of this rank's block. A share is
 /// memory that nobody else uses; an undefined one adds nothing.
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                            const NewBlock& sum_buffer,
-                           const std::function<at::Tensor(int source, const at::Tensor& block)>& work);
+                           const std::function<at::Tensor(int source, at::Tensor block)>& work);
 
 }  // namespace orthant

@@ -112,9 +112,10 @@ class RingAttention {
     visit_blocks(
         channel(kOuterTag), rings_.outer, std::move(own_block),
         [&](int window) { return buffer(window, rings_.inner.index); },
-        [&](int window, const at::Tensor& windows_block) {
+        [&](int window, at::Tensor windows_block) {
           visit_blocks(
-              channel(kInnerTag), rings_.inner, windows_block, [&](int index) { return buffer(window, index); },
+              channel(kInnerTag), rings_.inner, std::move(windows_block),
+              [&](int index) { return buffer(window, index); },
               [&](int index, const at::Tensor& block) { work(rings_.member(window, index), block); });
         });
   }
@@ -130,10 +131,10 @@ class RingAttention {
         channel(kOuterTag), rings_.outer, std::move(own_block),
         [&](int window) { return buffer(window, rings_.inner.index); },
         [&](int window) { return sums(window, rings_.inner.index); },
-        [&](int window, const at::Tensor& windows_block) {
+        [&](int window, at::Tensor windows_block) {
           return sum_over_blocks(
-              channel(kInnerTag), rings_.inner, windows_block, [&](int index) { return buffer(window, index); },
-              [&](int index) { return sums(window, index); },
+              channel(kInnerTag), rings_.inner, std::move(windows_block),
+              [&](int index) { return buffer(window, index); }, [&](int index) { return sums(window, index); },
               [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); });
         });
   }

@@ -96,7 +96,10 @@ class RingSelfAttention {
     const at::Tensor dv = gradient(kValuesTag, v, blocks, p, dout, [&](const Cut& cut, const at::Tensor& values) {
       cut.scores(ds).copy_(times(cut.queries(dout), values.transpose(-1, -2)));
     });
-    ds.sub_(delta).mul_(p).mul_(blocks.scale);
+    for (int member = 0; member < ring_.size(); ++member) {  // a block at a time: the product of two types takes a copy
+      const auto columns = [&](const at::Tensor& t) { return t.narrow(4, blocks.begin(member), blocks.size(member)); };
+      columns(ds).sub_(delta).mul_(columns(p)).mul_(blocks.scale);
+    }
     const at::Tensor dq = at::zeros(q.sizes(), blocks.sums);
     const at::Tensor dk = gradient(kKeysTag, k, blocks, ds, q, [&](const Cut& cut, const at::Tensor& keys) {
       cut.queries(dq).add_(times(cut.scores(ds), keys));

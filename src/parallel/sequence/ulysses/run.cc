@@ -66,8 +66,8 @@ class Ulysses {
   AttentionGradients backward(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                               const AttentionShape& shape) {
     const Cut cut(*this, batch, shape);
-    const at::Tensor dout_heads = to_heads(cut, {dout}, {Kind::query})[0];
-    AttentionGradients g = inner_.backward(dout_heads, {kept.begin() + 1, kept.end()}, batch, cut.shape);
+    AttentionGradients g = inner_.backward(to_heads(cut, {dout}, {Kind::query}, true)[0],
+                                           {kept.begin() + 1, kept.end()}, batch, cut.shape);
     for (at::Tensor* d : {&g.dk_BKSD, &g.dv_BKSD}) {
       if (d->size(1) == cut.own.key.size()) continue;  // else a head for every query head
       auto sizes = d->sizes().vec();
@@ -76,8 +76,9 @@ class Ulysses {
                .index_add_(1, cut.key_of_query, d->to(wide(d->scalar_type())));
     }
     const auto type = dout.scalar_type();
-    auto back = to_tokens(cut, {g.dq_BHTD.to(type), g.dk_BKSD.to(type), g.dv_BKSD.to(type)},
-                          {Kind::query, Kind::key, Kind::key});
+    std::vector<at::Tensor> gradients = {g.dq_BHTD.to(type), g.dk_BKSD.to(type), g.dv_BKSD.to(type)};
+    g = {};
+    const auto back = to_tokens(cut, std::move(gradients), {Kind::query, Kind::key, Kind::key});
     return {back[0], back[1], back[2]};
   }
 
@@ -111,9 +112,10 @@ class Ulysses {
     at::Tensor key_of_query;
   };
 
-  // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D].
-  std::vector<at::Tensor> to_heads(const Cut& cut, const std::vector<at::Tensor>& tensors,
-                                   const std::vector<Kind>& kinds) {
+  // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D]; in memory with a token's heads side by side where
+  // so asked, as kernels want the output's gradient: they copy it else.
+  std::vector<at::Tensor> to_heads(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds,
+                                   bool side_by_side = false) {
     Pieces leaving, arriving;
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
     const auto own = static_cast<size_t>(rank_);
@@ -126,28 +128,28 @@ class Ulysses {
       leaving.add(out);
       arriving.add(in);
     }
-    const at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
-    const auto parts = leaving.in(buffer);
+    at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
+    auto parts = leaving.in(buffer);
     for (size_t u = 0; u < parts.size(); ++u) {
       for (size_t t = 0; t < tensors.size(); ++t) {
         const Range heads = cut.heads_of(u, kinds[t]);
         parts[u][t].copy_(tensors[t].narrow(1, heads.begin, heads.size()));
       }
     }
-    const at::Tensor received = exchange(buffer, leaving, arriving);
+    parts.clear(), tensors.clear();
+    const at::Tensor received = exchange(std::move(buffer), leaving, arriving);
     std::vector<at::Tensor> whole;
     const auto pieces = arriving.in(received);
-    for (size_t t = 0; t < tensors.size(); ++t) {
+    for (size_t t = 0; t < kinds.size(); ++t) {
       std::vector<at::Tensor> by_rank;
-      for (const auto& row : pieces) by_rank.push_back(row[t]);
-      whole.push_back(at::cat(by_rank, 2));
+      for (const auto& row : pieces) by_rank.push_back(side_by_side ? row[t].transpose(1, 2) : row[t]);
+      whole.push_back(side_by_side ? at::cat(by_rank, 1).transpose(1, 2) : at::cat(by_rank, 2));
     }
     return whole;
   }
 
   // And back, where what several ranks give for a head is summed.
-  std::vector<at::Tensor> to_tokens(const Cut& cut, const std::vector<at::Tensor>& tensors,
-                                    const std::vector<Kind>& kinds) {
+  std::vector<at::Tensor> to_tokens(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds) {
     Pieces leaving, arriving;
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
     const auto own = static_cast<size_t>(rank_);
@@ -160,20 +162,22 @@ class Ulysses {
       leaving.add(out);
       arriving.add(in);
     }
-    const at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
-    const auto parts = leaving.in(buffer);
+    at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
+    auto parts = leaving.in(buffer);
     int64_t token = 0;
     for (size_t u = 0; u < parts.size(); ++u) {
       for (size_t t = 0; t < tensors.size(); ++t) parts[u][t].copy_(tensors[t].narrow(2, token, cut.tokens[u]));
       token += cut.tokens[u];
     }
-    const auto pieces = arriving.in(exchange(buffer, leaving, arriving));
+    const at::TensorOptions own_type = buffer.options();
+    parts.clear(), tensors.clear();
+    const auto pieces = arriving.in(exchange(std::move(buffer), leaving, arriving));
     std::vector<at::Tensor> whole;
-    for (size_t t = 0; t < tensors.size(); ++t) {
+    for (size_t t = 0; t < kinds.size(); ++t) {
       const bool shared = kinds[t] == Kind::key && cut.key_heads < ranks_;
       const int64_t heads = kinds[t] == Kind::query ? cut.heads : cut.key_heads;
       // In memory with a token's heads side by side, as what follows wants the output.
-      const auto options = shared ? tensors[t].options().dtype(wide(tensors[t].scalar_type())) : tensors[t].options();
+      const auto options = shared ? own_type.dtype(wide(own_type.dtype().toScalarType())) : own_type;
       at::Tensor all = at::zeros({B, cut.tokens[own], heads, D}, options).transpose(1, 2);
       for (size_t u = 0; u < pieces.size(); ++u) {
         const Range range = cut.heads_of(u, kinds[t]);
@@ -189,7 +193,8 @@ class Ulysses {
     return whole;
   }
 
-  at::Tensor exchange(const at::Tensor& buffer, const Pieces& leaving, const Pieces& arriving) {
+  // The buffer is freed before anything is made of what has arrived.
+  at::Tensor exchange(at::Tensor buffer, const Pieces& leaving, const Pieces& arriving) {
     const at::Tensor received = at::empty({sum_of(arriving.counts)}, buffer.options());
     comm_.all_to_all(received, buffer, axes_, arriving.counts, leaving.counts).wait();
     return received;

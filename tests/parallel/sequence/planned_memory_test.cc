@@ -1,0 +1,100 @@
+// What the plan says that a layer's attention holds against what a rank's core holds: kept to the byte, working within
+// 5 %.
+#include "parallel/sequence/plan.h"
+#include "tests/parallel/sequence/core_on_ranks.h"
+#include "tests/parallel/sequence/thread_memory.h"
+
+namespace orthant {
+namespace {
+
+struct Form {
+  SequencePlan plan;
+  MakeCore make;
+};
+
+struct Bytes {
+  int64_t kept = 0, working = 0;
+};
+
+// Of one rank: beyond its own q, k, v; and in backward, beyond what is kept and the output's gradient.
+Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in) {
+  const auto places =
+      held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+  const at::Tensor index = at::tensor(places, at::kLong);
+  const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
+  const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
+  const at::Tensor dout =
+      part(in.dout).transpose(1, 2).contiguous().transpose(1, 2);  // heads side by side, as it comes
+  const Microbatch batch = batch_of(c, index);
+  const AttentionShape shape = shape_of(c);
+  core.backward(dout, core.forward(q, k, v, batch, shape), batch, shape);  // what is made once, is made
+  const int64_t before = ThreadMemory::now();
+  const auto kept = core.forward(q, k, v, batch, shape);
+  const int64_t after = ThreadMemory::now();
+  ThreadMemory::reset();
+  core.backward(dout, kept, batch, shape);
+  return {after - before, ThreadMemory::peak() - after};
+}
+
+TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
+  ThreadMemory::install();
+  const Form forms[] = {{{.ring = 2}, usp},
+                        {{.ring = 3}, usp},
+                        {{.ring = 4}, usp},
+                        {{.ulysses = 2}, usp},
+                        {{.ulysses = 4}, usp},
+                        {{.ulysses = 2, .ring = 2}, usp},
+                        {{.ring = 2, .self_attention = true}, two_rings},
+                        {{.ring = 4, .self_attention = true}, two_rings},
+                        {{.ring = 2, .self_attention = true, .all_reduce = true}, two_rings_as_published}};
+  for (Form form : forms) {
+    for (const int64_t key_heads : {8, 2}) {
+      for (const auto type : {at::kFloat, at::kBFloat16}) {
+        form.plan.placement = form.plan.ring == 1 ? SequencePlacement::contiguous : SequencePlacement::zigzag;
+        const AttentionCase c{.ulysses = form.plan.ulysses,
+                              .ring = form.plan.ring,
+                              .placement = form.plan.placement,
+                              .sequences = 2,
+                              .length = 1024,
+                              .heads = 8,
+                              .key_heads = key_heads,
+                              .head_dim = 64,
+                              .dtype = type};
+        const AttentionInputs in = inputs_of(c);
+        const SequenceAttention attention{.sequences = 2,
+                                          .seq_len = 1024,
+                                          .heads = 8,
+                                          .key_heads = key_heads,
+                                          .head_dim = 64,
+                                          .element_bytes = static_cast<int>(c10::elementSize(type))};
+        const int64_t element = attention.element_bytes;
+        std::mutex mutex;
+        double most = 0, planned_most = 0, slack = 0;
+        run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
+          Comm comm(c.mesh(), rank, rendezvous, {});
+          const Bytes have = measure(comm, form.make(comm, c), c, in);
+          const auto planned = sequence_memory(form.plan, attention, comm.position(kUlysses), comm.position(kRing));
+          const auto held =
+              held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+          const int64_t tokens = c.sequences * static_cast<int64_t>(held.size()) * c.head_dim;
+          const int64_t q = tokens * c.heads * element, kv = tokens * key_heads * element;
+          EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.kept_bytes) << name_of(c);
+          const std::lock_guard lock(mutex);
+          most = std::max(most, static_cast<double>(have.working));
+          // With what the plan counts for any attention.
+          planned_most = std::max(planned_most, static_cast<double>(planned.working_bytes + 3 * q + 4 * kv));
+          // A sum that has left is freed at once where the next rank was waiting for it; without work of its own, none
+          // is.
+          slack = planned.working_bytes == 0 ? planned_most : 2.0 * static_cast<double>(kv) * (element == 2 ? 2 : 1);
+        });
+        const std::string name = fmt::format("{}, rows {} {}, {} bytes an element", name_of(c),
+                                             form.plan.self_attention, form.plan.all_reduce, element);
+        EXPECT_LT(most, 1.05 * planned_most) << name;
+        EXPECT_GT(most, 0.95 * (planned_most - slack)) << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
