@@ -78,6 +78,20 @@ TEST(Visibility, IsWhatTheRuleSays) {
   EXPECT_EQ(padded.end, (std::vector<int64_t>{6, 6, 6, 6, 6, 6, 3, 3, 3, 0, 0, 0}));
 }
 
+// Unified Sequence Parallelism, check 8: documents [0, 7, 14, 16) on eight ranks, the example of its section 2.6.
+TEST(Visibility, OfPackedDocumentsOnARank) {
+  const std::vector<int64_t> starts[] = {{0, 7, 14}};
+  const auto of_rank = [&](int64_t rank, bool causal) {
+    const auto v = visibility_of({.causal = causal}, range(2 * rank, 2 * rank + 2), 16, starts);
+    return std::vector<std::pair<int64_t, int64_t>>{{v.first[0], v.end[0]}, {v.first[1], v.end[1]}};
+  };
+  using Seen = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(of_rank(3, true), (Seen{{0, 7}, {7, 8}}));    // 7 keys for the last of a document, 1 for the first
+  EXPECT_EQ(of_rank(5, true), (Seen{{7, 11}, {7, 12}}));  // key rows 7 to 11
+  EXPECT_EQ(of_rank(3, false), (Seen{{0, 7}, {7, 14}}));
+  EXPECT_EQ(of_rank(7, true), (Seen{{14, 15}, {14, 16}}));
+}
+
 TEST(Visibility, OneTileWhereOneIsEnough) {
   const auto kinds = [](const Visibility& v, const std::vector<int64_t>& keys) {
     std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>> all;

@@ -1,0 +1,245 @@
+// A whole model over cut sequences against the plain one on one device: labels, dropout, positions, and the division
+// that residual stacks hide.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "model/attention_core.h"
+#include "model/transformer.h"
+#include "parallel/sequence/placement_plan.h"
+#include "parallel/sequence/ring_attention/run.h"
+#include "parallel/sequence/ring_self_attention/run.h"
+#include "parallel/sequence/ulysses/run.h"
+#include "tests/support/tiny_model.h"
+#include "tests/support/tiny_run.h"
+
+namespace orthant {
+namespace {
+
+constexpr auto kZigzag = SequencePlacement::zigzag;
+constexpr int64_t kTokens = 16;
+
+Architecture three_layers(double dropout = 0) {
+  Architecture a = tiny_architecture({.dropout = dropout});
+  a.num_hidden_layers = 3;
+  return a;
+}
+
+struct Gradients {
+  double loss = 0;
+  std::vector<at::Tensor> by_parameter;
+  at::Tensor input;  // of the embedded tokens
+};
+
+Gradients gradients_of(const Transformer& model, Weights& weights, const Microbatch& batch) {
+  weights.gradients().zero_();
+  weights.begin_gradients();
+  at::Tensor x = model.embed(batch).detach().set_requires_grad(true);
+  at::Tensor y = x;
+  for (int layer = 0; layer < static_cast<int>(model.architecture().num_hidden_layers); ++layer)
+    y = model.block(layer, y, batch);
+  const at::Tensor loss = model.loss(y, batch);
+  torch::autograd::backward({loss}, {});
+  Gradients g{.loss = loss.item<double>(), .input = x.grad()};
+  // The embedding's gradient, that of the input by token, is what `input` says.
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    if (weights.parameters()[p].layer >= 0) g.by_parameter.push_back(weights.gradient(p).clone());
+  }
+  return g;
+}
+
+Gradients on_one_device(const Architecture& a, const Microbatch& batch, bool fused = false) {
+  Weights weights(parameter_table(a), at::kDouble);
+  weights.initialize(7);
+  return gradients_of(Transformer(a, weights, fused ? fused_primitives() : plain_primitives(), {.seed = 5}), weights,
+                      batch);
+}
+
+struct Cut {
+  int ulysses = 1, ring = 1;
+  bool two_rings = false;
+  int ranks() const { return ulysses * ring; }
+};
+
+/// Mistakes of the field, each to be seen.
+struct Mistakes {
+  bool divided_gradients = false;  // of q, k, v, by the ring's ranks
+  bool mean_of_means = false;      // every rank divides by its own labels
+  bool local_positions = false;
+  bool local_dropout = false;  // masks by the place within the rank's part
+};
+
+AttentionCore core_of(Comm& comm, const Cut& cut, bool divided) {
+  const Axes ring = {"ring"};
+  AttentionCore core = cut.two_rings ? ring_self_attention(comm, ring, {.placement = kZigzag})
+                                     : ring_attention(comm, ring, {.placement = kZigzag});
+  if (cut.ulysses > 1) core = ulysses(comm, {"ulysses"}, {kZigzag, cut.ring, comm.position(ring)}, core);
+  if (divided) {
+    core.backward = [backward = core.backward, n = cut.ranks()](const auto& dout, const auto& kept, const auto& batch,
+                                                                const auto& shape) {
+      const AttentionGradients g = backward(dout, kept, batch, shape);
+      return AttentionGradients{g.dq_BHTD / n, g.dk_BKSD / n, g.dv_BKSD / n};
+    };
+  }
+  return core;
+}
+
+Microbatch part_of(const Microbatch& all, const std::vector<int64_t>& places, const Mistakes& mistakes) {
+  Microbatch part = all;
+  part.places_T = at::tensor(places, at::kLong);
+  const auto here = [&](const at::Tensor& t) { return t.index_select(1, part.places_T); };
+  part.tokens_BT = here(all.tokens_BT), part.labels_BT = here(all.labels_BT),
+  part.positions_BT = here(all.positions_BT);
+  const at::Tensor local = at::arange(part.places_T.numel());
+  if (mistakes.local_positions) part.positions_BT = local.unsqueeze(0).expand_as(part.positions_BT).contiguous();
+  if (mistakes.local_dropout) part.places_T = local;
+  return part;
+}
+
+/// What every rank has after the sum, all ranks' in one; `labels`: valid ones of each rank, by rank.
+Gradients over_ranks(const Architecture& a, const Microbatch& batch, const Cut& cut, const Mistakes& mistakes = {},
+                     const std::function<void(int rank, const Gradients& own, const Microbatch& part)>& look = {}) {
+  std::vector<Gradients> all(static_cast<size_t>(cut.ranks()));
+  const at::Tensor input = at::full({batch.tokens_BT.size(0), kTokens, a.hidden_size}, NAN, at::kDouble);
+  std::mutex mutex;
+  run_ranks(cut.ranks(), [&](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"ulysses", cut.ulysses}, {"ring", cut.ring}}), rank, rendezvous, {});
+    const Axes both = {"ulysses", "ring"};
+    Weights weights(parameter_table(a), at::kDouble);
+    weights.initialize(7);
+    const Transformer model(
+        a, weights, fused_primitives(std::make_shared<AttentionCore>(core_of(comm, cut, mistakes.divided_gradients))),
+        {.seed = 5});
+    const auto places =
+        held_places(kZigzag, kTokens, cut.ulysses, comm.position({"ulysses"}), cut.ring, comm.position({"ring"}));
+    Microbatch part = part_of(batch, places, mistakes);
+    if (mistakes.mean_of_means) {
+      const auto own = part.labels_BT.ge(0).sum().item<double>();
+      part.loss_scale = 1.0 / (std::max(1.0, own) * cut.ranks());
+    }
+    Gradients g = gradients_of(model, weights, part);
+    if (look) look(rank, g, part);
+    for (at::Tensor& gradient : g.by_parameter) comm.all_reduce(gradient, both).wait();
+    const at::Tensor loss = at::full({1}, g.loss, at::kDouble);
+    comm.all_reduce(loss, both).wait();
+    g.loss = loss.item<double>();
+    const std::lock_guard lock(mutex);
+    input.index_copy_(1, at::tensor(places, at::kLong), g.input);
+    all[static_cast<size_t>(rank)] = g;
+  });
+  // Ring Self-Attention, check 5: after the reduction, in every bit the same on all ranks.
+  for (const Gradients& g : all) {
+    for (size_t p = 0; p < g.by_parameter.size(); ++p)
+      EXPECT_TRUE(g.by_parameter[p].equal(all[0].by_parameter[p])) << p;
+    EXPECT_EQ(g.loss, all[0].loss);
+  }
+  all[0].input = input;
+  return all[0];
+}
+
+double worst(const Gradients& have, const Gradients& want) {
+  double error = std::max(relative_error(have.loss, want.loss), relative_error(have.input, want.input));
+  for (size_t p = 0; p < want.by_parameter.size(); ++p) {
+    const double of_parameter = relative_error(have.by_parameter[p], want.by_parameter[p]);
+    if (!(of_parameter <= error)) error = of_parameter;
+  }
+  return error;
+}
+
+Microbatch batch_of(const Architecture& a) { return random_batch(a, 2, kTokens, 3); }
+const Cut kCuts[] = {{1, 2}, {1, 4}, {2, 2}, {4, 1}, {1, 4, true}, {2, 2, true}, {1, 8}, {1, 3}};
+
+// Ring Self-Attention, check 4: three residual layers, every parameter and the input, by relative norm.
+TEST(SequenceModel, NoStrayDivisionThroughResidualLayers) {
+  const Architecture a = three_layers();
+  const Microbatch batch = batch_of(a);
+  const Gradients want = on_one_device(a, batch);
+  for (const Cut& cut : kCuts) {
+    EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring << " " << cut.two_rings;
+  }
+  // The control: divided by the number of ranks inside attention, where Adam would hide it.
+  const Gradients divided = over_ranks(a, batch, {1, 4}, {.divided_gradients = true});
+  EXPECT_GT(worst(divided, want), 1e-2);
+  EXPECT_GT(relative_error(divided.input, want.input), 1e-2);
+  EXPECT_LT(relative_error(divided.loss, want.loss), 1e-12);  // the forward pass does not see it
+}
+
+// Ring Self-Attention, check 6; Unified Sequence Parallelism, check 10: labels on one rank only, and 5, 1, 0 and 2 of
+// them.
+TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
+  const Architecture a = three_layers();
+  const Cut four{1, 4};
+  for (const auto& counts : {std::vector<int64_t>{8, 0, 0, 0}, {5, 1, 0, 2}, {0, 0, 0, 1}, {0, 0, 0, 0}}) {
+    Microbatch batch = batch_of(a);
+    const at::Tensor given = batch.labels_BT.clamp_min(0);
+    batch.labels_BT = at::full_like(given, -100);
+    int64_t sum = 0;
+    for (int r = 0; r < 4; ++r) {
+      const auto places = ring_places(kZigzag, kTokens, 4, r);
+      for (int64_t i = 0; i < counts[static_cast<size_t>(r)]; ++i, ++sum) {
+        const int64_t b = i / static_cast<int64_t>(places.size()), t = places[static_cast<size_t>(i) % places.size()];
+        batch.labels_BT[b][t] = given[b][t];
+      }
+    }
+    batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, sum));
+    const Gradients have = over_ranks(a, batch, four);
+    if (sum == 0) {
+      EXPECT_EQ(have.loss, 0);
+      for (const at::Tensor& g : have.by_parameter) EXPECT_TRUE(g.eq(0).all().item<bool>());
+      continue;
+    }
+    const Gradients want = on_one_device(a, batch);
+    EXPECT_TRUE(std::isfinite(have.loss));
+    EXPECT_LT(worst(have, want), 1e-12);
+    // The control: a mean of the ranks' means is another number.
+    EXPECT_GT(worst(over_ranks(a, batch, four, {.mean_of_means = true}), want), 1e-2);
+  }
+}
+
+// Ring Self-Attention, check 9, of hidden dropout (probabilities of attention are never dropped): keyed by place.
+TEST(SequenceModel, DropoutIsThatOfOneDevice) {
+  const Architecture a = three_layers(0.1);
+  const Microbatch batch = batch_of(a);
+  const Gradients want = on_one_device(a, batch);
+  EXPECT_GT(worst(on_one_device(three_layers(), batch), want), 1e-2) << "nothing is dropped";
+  for (const Cut& cut : kCuts)
+    EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring;
+  // The control: keyed by the place in a rank's own part, ranks drop alike, and not what one device drops.
+  EXPECT_GT(worst(over_ranks(a, batch, {1, 4}, {.local_dropout = true}), want), 1e-2);
+
+  // Two parts' masks differ, and the rate is 0.1 within four standard deviations.
+  const at::Tensor ones = at::ones({4, 64, 128}, at::kDouble);
+  Microbatch long_batch;
+  long_batch.samples_B = at::arange(4), long_batch.sequence_length = 1024, long_batch.step = 1;
+  std::vector<at::Tensor> masks;
+  for (const int64_t begin : {0, 64, 512}) {
+    long_batch.places_T = at::arange(begin, begin + 64);
+    masks.push_back(fused_primitives().dropout(ones, long_batch, {.probability = 0.1, .seed = 5, .site = 1}).eq(0));
+    const double n = 4 * 64 * 128, sigma = std::sqrt(0.1 * 0.9 / n);
+    EXPECT_NEAR(masks.back().sum().item<double>() / n, 0.1, 4 * sigma);
+  }
+  for (const size_t other : {1, 2}) {
+    const double alike = masks[0].eq(masks[other]).to(at::kDouble).mean().item<double>();
+    EXPECT_NEAR(alike, 0.82, 0.02);  // independent ones: 0.9^2 + 0.1^2
+  }
+}
+
+// Ring Self-Attention, check 10, of rotary positions (there is no learned table): each rank's are global.
+TEST(SequenceModel, PositionsAreGlobal) {
+  const Architecture a = three_layers();
+  const Microbatch batch = batch_of(a);
+  const Gradients want = on_one_device(a, batch);
+  // A part of the tokens gives gradients to its own embeddings only; those of others arrive through attention.
+  over_ranks(a, batch, {1, 4}, {}, [&](int rank, const Gradients& own, const Microbatch& part) {
+    const auto places = ring_places(kZigzag, kTokens, 4, rank);
+    EXPECT_EQ(own.input.size(1), static_cast<int64_t>(places.size()));
+    EXPECT_TRUE(part.positions_BT[0].equal(at::tensor(places, at::kLong)));
+  });
+  EXPECT_GT(worst(over_ranks(a, batch, {1, 4}, {.local_positions = true}), want), 1e-2);
+}
+
+}  // namespace
+}  // namespace orthant
