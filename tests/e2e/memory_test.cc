@@ -1,7 +1,8 @@
 // The memory that the plan foresees against the peak of the allocator that counts, in real processes.
 //
 // Sizes: hidden 192, 4 layers, vocabulary 1024, sequences of 128: some 2 M parameters, tens of MiB a rank, so that a
-// forgotten term of a few per cent is seen, and what is not planned (indices, scratch of the products) is not.
+// forgotten term of a few per cent is seen, and what is not planned (indices, scratch of the products) is not. Over cut
+// sequences: narrow(), below.
 #include "base/json.h"
 #include "runtime/metrics.h"
 #include "tests/support/program.h"
@@ -57,20 +58,40 @@ std::vector<std::string> with(std::vector<std::string> keys, const std::string& 
   return keys;
 }
 
+// Long sequences in a narrow model, so that what attention holds over cut sequences is much of all.
+std::vector<std::string> narrow(std::vector<std::string> more) {
+  more.insert(more.end(), {"--model.hidden_size=96", "--model.intermediate_size=128", "--model.num_hidden_layers=3",
+                           "--model.vocab_size=512", "--model.max_position_embeddings=512", "--training.seq_len=512",
+                           "--training.global_batch_size=4"});
+  return more;
+}
+const std::string kUlysses = "--parallelism.context_parallel_ulysses=2",
+                  kRing = "--parallelism.context_parallel_ring=2";
+const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
+const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
+
 class PlannedMemory : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Runs, PlannedMemory,
-    ::testing::Values(Case{"float32", {}}, Case{"bfloat16", {"--training.dtype=bfloat16"}},
-                      Case{"float64", {"--training.dtype=float64"}},
-                      Case{"float32_recompute", {"--activation_checkpoint.mode=full"}},
-                      Case{"bfloat16_recompute", {"--training.dtype=bfloat16", "--activation_checkpoint.mode=full"}},
-                      Case{"microbatch_1", {"--training.local_batch_size=1"}},
-                      Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
-                      Case{"uneven", {"--training.global_batch_size=13"}},
-                      Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
-                      Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}},
-                      Case{"linformer", kLinformer}, Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
-                      Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}),
+    ::testing::Values(
+        Case{"float32", {}}, Case{"bfloat16", {"--training.dtype=bfloat16"}},
+        Case{"float64", {"--training.dtype=float64"}}, Case{"float32_recompute", {"--activation_checkpoint.mode=full"}},
+        Case{"bfloat16_recompute", {"--training.dtype=bfloat16", "--activation_checkpoint.mode=full"}},
+        Case{"microbatch_1", {"--training.local_batch_size=1"}},
+        Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
+        Case{"uneven", {"--training.global_batch_size=13"}},
+        Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
+        Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
+        Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
+        Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},
+        Case{"narrow_recompute", narrow({kFull})}, Case{"ulysses", narrow({kUlysses})},
+        Case{"ulysses_recompute", narrow({kUlysses, kFull})},
+        Case{"ulysses_bfloat16_recompute", narrow({kUlysses, kFull, kHalf})}, Case{"ring", narrow({kRing})},
+        Case{"ring_recompute", narrow({kRing, kFull})}, Case{"ring_bfloat16", narrow({kRing, kHalf})},
+        Case{"ring_bfloat16_recompute", narrow({kRing, kFull, kHalf})},
+        Case{"ring_self_attention", narrow({kRing, kTwoRings})},
+        Case{"ring_self_attention_recompute", narrow({kRing, kTwoRings, kFull})},
+        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf})}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
