@@ -51,6 +51,7 @@ void take_sizes_from(Config& config, const std::string& directory) {
   take("vocab_size", m.vocab_size, from.vocab_size, m.vocab_size == 0);
   // What was trained to fill in goes on so; a causal model may become either.
   if (!from.is_causal) take("objective", m.objective, std::string("masked"));
+  if (from.sliding_window > 0) take("sliding_window", m.sliding_window, from.sliding_window);
   if (from.linformer_length > 0) take("linformer_length", m.linformer_length, from.linformer_length);
   take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
   take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);

@@ -27,6 +27,7 @@ class Fields {
     const auto found = object_.find(key);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
+  bool has_null(const std::string& key) const { return object_.contains(key) && object_.at(key).is_null(); }
   [[noreturn]] void refuse(const std::string& key, const std::string& wanted) const {
     const auto found = object_.find(key);
     throw DataError(fmt::format("{}: {} = {}: {}", source_, key,
@@ -143,7 +144,9 @@ void read_all_rope(Fields& fields, HfConfig& config, const std::string& source) 
 // What would change the mathematics in a way we do not compute.
 void refuse_unsupported(Fields& fields) {
   const auto type = fields.text("model_type");
-  if (!type || *type != "llama") fields.refuse("model_type", "only \"llama\" is supported");
+  if (!type || (*type != "llama" && *type != "mistral")) {
+    fields.refuse("model_type", "only \"llama\" and \"mistral\" are supported");
+  }
   for (const char* key : {"attention_bias", "mlp_bias"}) {
     if (fields.boolean(key, false)) fields.refuse(key, "linear layers with bias are not supported; expected false");
   }
@@ -151,12 +154,23 @@ void refuse_unsupported(Fields& fields) {
   if (fields.find("quantization_config") != nullptr) {
     fields.refuse("quantization_config", "quantized weights are not supported; store them as float32 or bfloat16");
   }
-  for (const char* key : {"attention_dropout", "sliding_window"}) {
-    const Json* value = fields.find(key);
-    if (value != nullptr && *value != 0) fields.refuse(key, "not supported; expected 0, null or no such key");
+  const Json* dropout = fields.find("attention_dropout");
+  if (dropout != nullptr && *dropout != 0) {
+    fields.refuse("attention_dropout", "not supported; expected 0, null or no such key");
   }
   const Json* partial = fields.find("partial_rotary_factor");
   if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "only 1 is supported");
+}
+
+// Mistral's; Llama has none, and a file that says otherwise was not written for it.
+int64_t read_sliding_window(Fields& fields) {
+  constexpr int64_t kMistralDefault = 4096;
+  const bool mistral = fields.text("model_type") == "mistral";
+  const Json* value = fields.find("sliding_window");
+  if (value == nullptr) return mistral && !fields.has_null("sliding_window") ? kMistralDefault : 0;
+  const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
+  if (window > 0 && !mistral) fields.refuse("sliding_window", "only \"mistral\" has one; expected 0, null or no such key");
+  return window;
 }
 
 Dtype read_dtype(Fields& fields) {
@@ -220,6 +234,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
   config.is_causal = fields.boolean("is_causal", true);
+  config.sliding_window = read_sliding_window(fields);
   config.linformer_length = fields.integer("linformer_length", 0, 0);
   config.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
   read_all_rope(fields, config, source);

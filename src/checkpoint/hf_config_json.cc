@@ -49,10 +49,11 @@ std::string config_json(const HfConfig& config) {
   const std::string& type = config.rope_scaling_type;
   ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
   const bool scaled = type != "none";
+  const bool windowed = config.sliding_window > 0;  // transformers' Llama would not look at it
   Json object = {
       // No loader has the second name, and so none takes a model of masked tokens for one that goes on with a text.
-      {"architectures", {config.is_causal ? "LlamaForCausalLM" : "LlamaForMaskedLM"}},
-      {"model_type", "llama"},
+      {"architectures", {(windowed ? "Mistral" : "Llama") + std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
+      {"model_type", windowed ? "mistral" : "llama"},
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},
       {"intermediate_size", config.intermediate_size},
@@ -72,6 +73,7 @@ std::string config_json(const HfConfig& config) {
       {"rope_scaling", scaled ? rope_scaling(config) : Json(nullptr)},
       {"torch_dtype", torch_dtype_name(config.torch_dtype)},
   };
+  if (windowed) object["sliding_window"] = config.sliding_window;
   if (!config.is_causal) object["is_causal"] = false;
   if (config.linformer_length > 0) {
     object["linformer_length"] = config.linformer_length;

@@ -89,6 +89,7 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
   same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
   same("head_dim", have.head_dim, want.head_dim);
+  same("sliding_window", have.sliding_window, want.sliding_window);
   same("linformer_length", have.linformer_length, want.linformer_length);
   same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
   same("rope_theta", have.rope_theta, want.rope_theta);
@@ -116,6 +117,7 @@ class State {
     const auto found = json_.find(field);
     const auto fits = [](const Json& value) {
       if (std::is_same_v<T, std::string>) return value.is_string();
+      if (std::is_same_v<T, bool>) return value.is_boolean();
       return std::is_same_v<T, double> ? value.is_number() : value.is_number_integer();
     };
     if (found != json_.end() && fits(*found)) return found->get<T>();
@@ -139,6 +141,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.seed", c.training.seed, "it orders the samples and holds documents out");
   same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
   same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
+  same("data.mask_documents", c.data.mask_documents, "attention would end elsewhere");
   if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
@@ -178,6 +181,7 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   c.rope_scaling_high_freq_factor = a.rope_scaling.high_freq_factor;
   c.rope_scaling_original_max_position_embeddings = a.rope_scaling.original_max_position_embeddings;
   c.is_causal = a.causal;
+  c.sliding_window = a.sliding_window;
   c.linformer_length = a.linformer_length;
   c.linformer_tokens = a.linformer_tokens;
   if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
@@ -199,6 +203,7 @@ Architecture architecture_of(const HfConfig& c) {
   a.initializer_range = c.initializer_range;
   a.tie_word_embeddings = c.tie_word_embeddings;
   a.causal = c.is_causal;
+  a.sliding_window = c.sliding_window;
   a.linformer_length = c.linformer_length;
   a.linformer_tokens = c.linformer_tokens;
   a.rope_theta = c.rope_theta;
@@ -234,6 +239,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                             {"seed", config.training.seed},
                             {"global_batch_size", config.training.global_batch_size},
                             {"seq_len", config.training.seq_len},
+                            {"mask_documents", config.data.mask_documents},
                             {"masked_share", config.model.masked_share},
                             {"dtype", config.training.dtype},
                             {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},

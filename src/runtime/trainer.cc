@@ -159,8 +159,8 @@ void Trainer::validate(int64_t step) {
 void Trainer::save() {
   comm_.set_activity(fmt::format("saving step {}", state_.step));
   // What cannot be gone on from must not take the place of a checkpoint that can.
-  if (const std::string weight = session_.speaks() ? session_.first_weight_not_finite() : ""; !weight.empty()) {
-    throw Error(fmt::format("step {}: the update made {} not finite (rank 0). {}", state_.step, weight, way_out()));
+  if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
+    throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(), way_out()));
   }
   checkpoint_ = save_snapshot(plan_, data_, session_, state_);
 }

@@ -28,6 +28,24 @@ std::string refusal(const Json& object) {
   return message_of<DataError>([&] { parse(object); });
 }
 
+// transformers' Llama does not look at a window: with one, the model is a Mistral.
+TEST(HfConfig, AWindowMakesAMistral) {
+  HfConfig config{.sliding_window = 64, .linformer_length = 0};
+  const Json written = Json::parse(config_json(config));
+  EXPECT_EQ(written["model_type"], "mistral");
+  EXPECT_EQ(written["architectures"], Json::array({"MistralForCausalLM"}));
+  EXPECT_EQ(parse(written), config);
+  Json object = small();
+  object["model_type"] = "mistral";
+  EXPECT_EQ(parse(object).sliding_window, 4096);  // MistralConfig's default
+  object["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(object).sliding_window, 0);
+  object["sliding_window"] = 7;
+  EXPECT_EQ(parse(object).sliding_window, 7);
+  config = {.linformer_length = 8, .linformer_tokens = 32};
+  EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+}
+
 TEST(HfConfig, RoundTrips) {
   HfConfig config{.vocab_size = 257,
                   .hidden_size = 96,
