@@ -61,6 +61,7 @@ CASES = {
                           original_max_position_embeddings=16)),
     "linear rope": dict(rope_scaling=dict(rope_type="linear", factor=4.0)),
     "head_dim beside hidden_size": dict(head_dim=20, tie_word_embeddings=True),
+    "sliding window, as Mistral": dict(sliding_window=24),
 }
 
 
@@ -73,7 +74,8 @@ def hugging_face_model(options, seed):
     if int(transformers.__version__.split(".")[0]) >= 5:
         rope = sizes.pop("rope_scaling", dict(rope_type="default"))
         sizes["rope_parameters"] = dict(rope, rope_theta=sizes.pop("rope_theta"))
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes))
+    family = "Mistral" if "sliding_window" in sizes else "Llama"
+    model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(**sizes))
     for name, parameter in model.named_parameters():  # gains all one would hide where they are used
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
