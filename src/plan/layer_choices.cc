@@ -69,21 +69,21 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   const auto& t = layer.plan.config.training;
   choice.parameter_bytes = 2 * layer.once(layer.gradients());
   choice.state_bytes = layer.state();
-  const auto microbatches = data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches;
+  const auto sizes = microbatch_sizes(data_share(t.global_batch_size, t.local_batch_size, data, 0));
   const int64_t largest = layer.largest_microbatch(data);
   for (int u = 0; u < cut.ulysses; ++u) {
     for (int r = 0; r < cut.ring; ++r) {
       int64_t by_ulysses = 0, by_ring = 0;
-      for (const Range& microbatch : microbatches) {
-        const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, microbatch.size()), u, r);
+      for (const auto& [sequences, microbatches] : sizes) {
+        const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
         for (const auto* direction : {&traffic.forward, &traffic.backward}) {
-          for (const auto& messages : *direction) (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes;
+          for (const auto& messages : *direction) (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches;
         }
       }
       choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);
       choice.ring_bytes = std::max(choice.ring_bytes, by_ring);
       choice.activation_bytes = std::max(choice.activation_bytes, by_ulysses + by_ring);
-      const auto held = static_cast<int64_t>(held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r).size());
+      const auto held = num_held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r);
       choice.kept_bytes = std::max(
           choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
     }

@@ -18,7 +18,7 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   for (const Range& microbatch : share.microbatches) largest = std::max(largest, microbatch.size());
   const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
   const bool recompute = config.activation_checkpoint.mode == "full";
-  const int64_t tokens = largest * static_cast<int64_t>(plan.places(rank).size());
+  const int64_t tokens = largest * plan.num_places(rank);
   const SequenceMemory attention = sequence_memory(plan.sequence, attention_of(plan, largest),
                                                    plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
   const auto activations =
@@ -36,28 +36,26 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
 
 // What attention sends in all layers and microbatches of a step.
 void add_attention(Plan& plan) {
+  const int64_t layers = plan.architecture.num_hidden_layers;
+  const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
+  const auto ranks = static_cast<size_t>(plan.mesh.size());
   std::vector<CommunicationEntry> entries;
-  const bool recompute = plan.config.activation_checkpoint.mode == "full";
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    size_t entry = 0;
-    const auto add = [&](const std::vector<SequenceMessages>& all, const char* when, int64_t times, bool first) {
-      for (const SequenceMessages& m : all) {
-        if (rank == 0 && first)
-          entries.push_back({m.what + ", " + when, m.collective, m.axis, 0,
-                             std::vector<int64_t>(static_cast<size_t>(plan.mesh.size()))});
-        if (rank == 0) entries[entry].calls += m.calls * times;
-        entries[entry++].bytes_per_rank[static_cast<size_t>(rank)] += m.bytes * times;
-      }
-    };
-    bool first = true;
-    for (const Range& microbatch : plan.share(rank).microbatches) {
-      if (microbatch.size() == 0) continue;
-      const SequenceTraffic traffic = sequence_traffic(plan.sequence, attention_of(plan, microbatch.size()),
-                                                       plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
-      entry = 0;
-      add(traffic.forward, "forward", plan.architecture.num_hidden_layers * (recompute ? 2 : 1), first);
-      add(traffic.backward, "backward", plan.architecture.num_hidden_layers, first);
-      first = false;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
+    for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
+      const SequenceTraffic traffic = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
+      size_t entry = 0;
+      const auto add = [&](const std::vector<SequenceMessages>& messages, const char* when, int64_t times) {
+        for (const SequenceMessages& m : messages) {
+          if (entry == entries.size()) {
+            entries.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(ranks)});
+          }
+          if (rank == 0) entries[entry].calls += m.calls * times;
+          entries[entry++].bytes_per_rank[rank] += m.bytes * times;
+        }
+      };
+      add(traffic.forward, "forward", layers * forwards * microbatches);
+      add(traffic.backward, "backward", layers * microbatches);
     }
   }
   plan.communication.insert(plan.communication.end(), entries.begin(), entries.end());
@@ -203,6 +201,11 @@ SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
           .key_heads = a.num_key_value_heads,
           .head_dim = a.head_dim,
           .element_bytes = dtype_bytes(plan.config.training.dtype)};
+}
+
+int64_t Plan::num_places(int rank) const {
+  return num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"),
+                         sequence.ring, mesh.coord(rank, "ring"));
 }
 
 std::vector<int64_t> Plan::places(int rank) const {

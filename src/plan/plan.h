@@ -89,6 +89,7 @@ struct Plan {
   const DataShare& share(int rank) const;
   /// Places of the tokens of each sequence that it holds, ascending.
   std::vector<int64_t> places(int rank) const;
+  int64_t num_places(int rank) const;
   const std::vector<Action>& row(int rank) const;
   /// The mesh for people: axes of size 1 left out.
   std::string mesh_text() const;

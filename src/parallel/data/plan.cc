@@ -34,6 +34,14 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
   return share;
 }
 
+std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share) {
+  std::map<int64_t, int64_t> sizes;
+  for (const Range& microbatch : share.microbatches) {
+    if (microbatch.size() > 0) ++sizes[microbatch.size()];
+  }
+  return sizes;
+}
+
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              std::span<const GradientRegion> regions, int64_t bucket_elements) {
   std::vector<int> region_of, left(regions.size());

@@ -10,6 +10,7 @@
 #include "mesh/redistribute.h"
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ struct DataShare {
 /// The same on every rank, so that every rank runs the same schedule: ceil(largest share / local_batch_size).
 int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ranks);
 DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
+/// How many microbatches there are of each number of sequences; empty ones are left out.
+std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share);
 
 /// Where the weights stand in the flat gradient buffer that are partial sums over the same axes. A weight that is split over
 /// an axis is complete along it; those of one region come side by side.

@@ -37,4 +37,13 @@ std::vector<int64_t> held_places(SequencePlacement placement, int64_t seq_len, i
   return {block.begin() + part.begin, block.begin() + part.end};
 }
 
+int64_t num_ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r) {
+  if (placement != SequencePlacement::zigzag) return shard(seq_len, ring, r).size();  // a stripe is as long
+  return shard(seq_len, 2 * ring, r).size() + shard(seq_len, 2 * ring, 2 * ring - 1 - r).size();
+}
+
+int64_t num_held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r) {
+  return shard(num_ring_places(placement, seq_len, ring, r), ulysses, u).size();
+}
+
 }  // namespace orthant

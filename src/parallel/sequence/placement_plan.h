@@ -18,7 +18,7 @@ enum class SequencePlacement {
   stripe,      // tokens r, r+R, r+2R, ...
 };
 
-/// As the run file writes it. ConfigError-free: unknown names are a LogicError, the table of keys knows the legal ones.
+/// As the run file writes it; LogicError for another name, since the table of keys has refused it.
 SequencePlacement sequence_placement_of(std::string_view name);
 
 /// Places, ascending, of a sequence of any length that ring rank r of R attends from. Parts are balanced where they do
@@ -27,5 +27,9 @@ std::vector<int64_t> ring_places(SequencePlacement placement, int64_t seq_len, i
 
 /// Those of them that rank u of U in its Ulysses group holds outside attention.
 std::vector<int64_t> held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
+
+/// How many they are, without listing them.
+int64_t num_ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r);
+int64_t num_held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
 
 }  // namespace orthant

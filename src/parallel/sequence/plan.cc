@@ -9,17 +9,16 @@
 namespace orthant {
 namespace {
 
-int64_t size_of(const std::vector<int64_t>& places) { return static_cast<int64_t>(places.size()); }
-
 // The ranks' shares of one microbatch, in elements of q a token of a head.
 struct Cut {
   Cut(const SequencePlan& plan_in, const SequenceAttention& attention_in, int u, int r_in)
       : plan(plan_in), a(attention_in), r(r_in), row(attention_in.sequences * attention_in.head_dim) {
-    for (int ring = 0; ring < plan.ring; ++ring)
-      blocks.push_back(size_of(ring_places(plan.placement, a.seq_len, plan.ring, ring)));
+    for (int ring = 0; ring < plan.ring; ++ring) {
+      blocks.push_back(num_ring_places(plan.placement, a.seq_len, plan.ring, ring));
+    }
     for (int v = 0; v < plan.ulysses; ++v) {
       shares.push_back(head_share(a.heads, a.key_heads, plan.ulysses, v));
-      tokens.push_back(size_of(held_places(plan.placement, a.seq_len, plan.ulysses, v, plan.ring, r)));
+      tokens.push_back(num_held_places(plan.placement, a.seq_len, plan.ulysses, v, plan.ring, r));
     }
     own = shares[static_cast<size_t>(u)];
     own_tokens = tokens[static_cast<size_t>(u)];

@@ -136,5 +136,23 @@ TEST(Placement, GroupsAreInTheReferencesOrder) {
   EXPECT_EQ(staged.group(2, {"ring", "data"}), (std::vector<int>{2, 3, 6, 7}));
 }
 
+TEST(Placement, IsCountedAsItIsListed) {
+  for (const auto placement : {SequencePlacement::contiguous, SequencePlacement::zigzag, SequencePlacement::stripe}) {
+    for (const int ulysses : {1, 2, 3}) {
+      for (const int ring : {1, 2, 5}) {
+        for (const int64_t length : {1, 7, 30, 61}) {
+          for (int r = 0; r < ring; ++r) {
+            EXPECT_EQ(num_ring_places(placement, length, ring, r), ring_places(placement, length, ring, r).size());
+            for (int u = 0; u < ulysses; ++u) {
+              EXPECT_EQ(num_held_places(placement, length, ulysses, u, ring, r),
+                        held_places(placement, length, ulysses, u, ring, r).size());
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orthant

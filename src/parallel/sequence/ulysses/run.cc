@@ -91,8 +91,8 @@ class Ulysses {
         : heads(all_heads.heads), key_heads(all_heads.kv_heads), shape(all_heads) {
       for (int u = 0; u < of.ranks_; ++u) {
         shares.push_back(head_share(heads, key_heads, of.ranks_, u));
-        tokens.push_back(static_cast<int64_t>(
-            held_places(of.place_.placement, batch.sequence_length, of.ranks_, u, of.place_.ring, of.place_.r).size()));
+        tokens.push_back(
+            num_held_places(of.place_.placement, batch.sequence_length, of.ranks_, u, of.place_.ring, of.place_.r));
       }
       own = shares[static_cast<size_t>(of.rank_)];
       regular = own.regular(heads, key_heads);
