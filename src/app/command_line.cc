@@ -76,13 +76,15 @@ void define_plan(CLI::App& app, Command& command) {
   app.add_option("--ranks-per-host", arguments.ranks_per_host, "consecutive ranks on one host; default all")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("--inner-gbit", arguments.inner_gbit, "Gbit/s from a rank to others of its host: adds times to the layouts")
+  app.add_option("--inner-gbit", arguments.inner_gbit,
+                 "Gbit/s from a rank to others of its host: adds times to the layouts")
       ->type_name("G")
       ->check(positive);
   app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
       ->type_name("G")
       ->check(positive);
-  app.add_option("--gflops", arguments.gflops, "10^9 operations/s of a rank in attention; default: computing takes no time")
+  app.add_option("--gflops", arguments.gflops,
+                 "10^9 operations/s of a rank in attention; default: computing takes no time")
       ->type_name("G")
       ->check(positive);
 }

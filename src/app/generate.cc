@@ -24,7 +24,8 @@ namespace fs = std::filesystem;
 std::string model_directory(const std::string& directory) {
   if (fs::exists(fs::path(directory) / "config.json")) return directory;
   if (const auto latest = find_latest(directory + "/checkpoints")) return *latest;
-  throw ConfigError(fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json", directory));
+  throw ConfigError(
+      fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json", directory));
 }
 
 at::ScalarType working_dtype(Dtype stored) {
@@ -37,9 +38,10 @@ int generate(const GenerateArguments& arguments) {
   const std::string directory = model_directory(arguments.directory);
   const HfConfig config = read_hf_config(directory);
   if (!config.is_causal) {
-    throw ConfigError(fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
-                                  "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
-                                  directory));
+    throw ConfigError(
+        fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
+                    "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
+                    directory));
   }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.vocab_size) {

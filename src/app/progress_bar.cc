@@ -42,7 +42,8 @@ std::string bar_line(const BarState& state, const TerminalStyle& style) {
   const std::string tokens =
       state.tokens < 0 ? "" : fmt::format(", {} tokens", human_count(static_cast<double>(state.tokens)));
   const std::string head = fmt::format("{}: {:3.0f}%", state.label, share * 100);
-  const std::string tail = fmt::format(" {}{} [{}<{}, {}]", amount, tokens, short_duration(state.elapsed_s), left, speed);
+  const std::string tail =
+      fmt::format(" {}{} [{}<{}, {}]", amount, tokens, short_duration(state.elapsed_s), left, speed);
   const bool fits = head.size() + kCells + 2 + tail.size() < static_cast<size_t>(style.columns);
   return head + (fits ? "|" + cells(share, style.unicode) + "|" : "") + tail;
 }

@@ -1,5 +1,5 @@
-// A bar for jobs of a known size, in bytes or in something counted: redrawn in place on a terminal, a plain line now and
-// then elsewhere.
+// A bar for jobs of a known size, in bytes or in something counted: redrawn in place on a terminal, a plain line now
+// and then elsewhere.
 #pragma once
 
 #include <chrono>

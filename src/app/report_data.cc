@@ -54,10 +54,10 @@ void add_config_facts(const Config& config, ReportData& data) {
                            counted(model.num_attention_heads, "head"), model.num_key_value_heads,
                            counted(config.training.seq_len, "token")));
   data.facts.emplace_back("Data", fmt::format("{}; tokenizer {}", join(config.data.path, ", "), config.data.tokenizer));
-  data.facts.emplace_back("Batch", fmt::format("{} a step, microbatches of {}: {}",
-                                               counted(config.training.global_batch_size, "sequence"),
-                                               config.training.local_batch_size,
-                                               counted(config.training.global_batch_size * config.training.seq_len, "token")));
+  data.facts.emplace_back(
+      "Batch", fmt::format("{} a step, microbatches of {}: {}", counted(config.training.global_batch_size, "sequence"),
+                           config.training.local_batch_size,
+                           counted(config.training.global_batch_size * config.training.seq_len, "token")));
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
 

@@ -107,17 +107,18 @@ RunFacts facts_before_data(const Config& config) {
   RunFacts facts{.ranks = static_cast<int>(config.run.ranks)};
   if (!is_indexed_prefix(config.data.path)) expand_paths(config.data.path);
   const std::string& spec = config.data.tokenizer;
-  facts.vocab_size = spec.starts_with("train:") ? std::stoll(spec.substr(6)) : load_tokenizer(spec, "", {})->vocab_size();
+  facts.vocab_size =
+      spec.starts_with("train:") ? std::stoll(spec.substr(6)) : load_tokenizer(spec, "", {})->vocab_size();
   return facts;
 }
 
 void require_memory(const MemoryNeed& need, const Config& config) {
   if (!need.beyond_the_machine) return;
-  throw ConfigError(
-      fmt::format("{}; lower {}, {} or the sizes of the model, such as {}, or set activation_checkpoint.mode to \"full\" "
-                  "(orthant plan shows what each saves)",
-                  need.warning, config.locate("run.ranks"), config.locate("training.local_batch_size"),
-                  config.locate("model.hidden_size")));
+  throw ConfigError(fmt::format(
+      "{}; lower {}, {} or the sizes of the model, such as {}, or set activation_checkpoint.mode to \"full\" "
+      "(orthant plan shows what each saves)",
+      need.warning, config.locate("run.ranks"), config.locate("training.local_batch_size"),
+      config.locate("model.hidden_size")));
 }
 
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {

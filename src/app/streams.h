@@ -1,4 +1,5 @@
-// The standard streams: what a shell may have done to them must turn no error into silence, and no log into a data file.
+// The standard streams: what a shell may have done to them must turn no error into silence, and no log into a data
+// file.
 #pragma once
 
 namespace orthant {
@@ -7,8 +8,8 @@ namespace orthant {
 /// printed would land there. A reader that leaves (`| head`) and a file-size limit are errors of the write, no signals.
 void make_streams_safe();
 
-/// Throws Error if something printed could not be written: what was asked for must have been. A reader that has left has
-/// seen enough.
+/// Throws Error if something printed could not be written: what was asked for must have been. A reader that has left
+/// has seen enough.
 void require_printed();
 
 }  // namespace orthant

@@ -28,7 +28,8 @@ int tokenize(const TokenizeArguments& arguments) {
                  [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
   bar.finish();
   if (writer.num_tokens() == 0) {
-    throw ConfigError(fmt::format("INPUT = \"{}\" holds no text, only blank lines; nothing was written", join(arguments.inputs, " ")));
+    throw ConfigError(fmt::format("INPUT = \"{}\" holds no text, only blank lines; nothing was written",
+                                  join(arguments.inputs, " ")));
   }
   writer.finish();
 

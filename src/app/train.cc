@@ -54,8 +54,8 @@ std::string resume_command(const TrainArguments& arguments) {
 }
 
 std::string sample_command(const TrainArguments& arguments, const Config& config) {
-  return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate", config.job.dump_folder,
-                       "--prompt", "The"});
+  return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate",
+                       config.job.dump_folder, "--prompt", "The"});
 }
 
 // What stands in the run folder from the start: what will run, and how it was planned.
@@ -65,7 +65,8 @@ void write_run_folder(const Plan& plan) {
   auto write = [&](const char* name, const std::string& text) {
     std::ofstream out(folder / name);
     out << text;
-    if (!out.flush()) throw DataError(fmt::format("{}: cannot be written; is the disk full?", (folder / name).string()));
+    if (!out.flush())
+      throw DataError(fmt::format("{}: cannot be written; is the disk full?", (folder / name).string()));
   };
   write("config.toml", print_config(plan.config));
   write("plan.json", plan_json(plan));
@@ -91,7 +92,8 @@ void end_if_stopped_early() {
   if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
   write_error_file(process_environment, "Error", message);
   if (serves) std::this_thread::sleep_for(std::chrono::duration<double>(kNextLook_s));
-  _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is safe
+  _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is
+                   // safe
 }
 
 // Before the ranks have a Comm: whether this one is the first to fail. The store must outlive the question. It is asked

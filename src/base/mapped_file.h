@@ -9,8 +9,8 @@
 namespace orthant {
 
 /// A whole file mapped read-only; unmapped at the end. Throws DataError when it is missing or not a regular file.
-/// Where the file is shortened or its disk fails later, the system sends SIGBUS at the next touch: nothing can be thrown
-/// from there, so the process names the file on stderr and ends with kFailed.
+/// Where the file is shortened or its disk fails later, the system sends SIGBUS at the next touch: nothing can be
+/// thrown from there, so the process names the file on stderr and ends with kFailed.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

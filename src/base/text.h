@@ -23,7 +23,8 @@ std::string counted(int64_t count, std::string_view noun);
 
 /// Number of single-character edits (insert, delete, replace, swap of neighbours) that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
-/// The candidate with the fewest edits from word, if that is at most a third of the word's length (and at least 2 are tried).
+/// The candidate with the fewest edits from word, if that is at most a third of the word's length (and at least 2 are
+/// tried).
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
 /// "a, b or c".

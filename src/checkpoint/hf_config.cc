@@ -169,7 +169,8 @@ int64_t read_sliding_window(Fields& fields) {
   const Json* value = fields.find("sliding_window");
   if (value == nullptr) return mistral && !fields.has_null("sliding_window") ? kMistralDefault : 0;
   const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
-  if (window > 0 && !mistral) fields.refuse("sliding_window", "only \"mistral\" has one; expected 0, null or no such key");
+  if (window > 0 && !mistral)
+    fields.refuse("sliding_window", "only \"mistral\" has one; expected 0, null or no such key");
   return window;
 }
 

@@ -35,7 +35,8 @@ struct HfConfig {
   std::optional<int64_t> pad_token_id;
   bool is_causal = true;  // false: attention to both sides, trained on masked tokens (transformers 5 reads it so too)
   int64_t sliding_window = 0;  // a token sees so many up to its own; 0: all. Mistral's, and so named in the file
-  int64_t linformer_length = 0;  // ours: summaries that attention sees, and tokens that they are made of; 0: it sees tokens
+  int64_t linformer_length =
+      0;  // ours: summaries that attention sees, and tokens that they are made of; 0: it sees tokens
   int64_t linformer_tokens = 0;
   Dtype torch_dtype = Dtype::f32;  // of the weights as stored: f32, f16, bf16 or f64
   std::string other_keys = "{}";   // a JSON object of keys we do not interpret, kept for the way back
@@ -47,7 +48,8 @@ std::string config_json(const HfConfig& config);
 /// generation_config.json: the ids that start and end a text.
 std::string generation_config_json(const HfConfig& config);
 /// Throws DataError naming file and key for what is missing, of the wrong type, contradictory, or not runnable here:
-/// a model_type that is neither llama nor mistral, biases, another activation, quantized weights, other rope types, rope per layer type.
+/// a model_type that is neither llama nor mistral, biases, another activation, quantized weights, other rope types,
+/// rope per layer type.
 HfConfig parse_hf_config(const std::string& text, const std::string& source);
 /// `path` is the config.json itself or the directory that holds it.
 HfConfig read_hf_config(const std::string& path);

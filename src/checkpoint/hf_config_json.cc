@@ -52,7 +52,8 @@ std::string config_json(const HfConfig& config) {
   const bool windowed = config.sliding_window > 0;  // transformers' Llama would not look at it
   Json object = {
       // No loader has the second name, and so none takes a model of masked tokens for one that goes on with a text.
-      {"architectures", {(windowed ? "Mistral" : "Llama") + std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
+      {"architectures",
+       {(windowed ? "Mistral" : "Llama") + std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
       {"model_type", windowed ? "mistral" : "llama"},
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},

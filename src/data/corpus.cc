@@ -47,7 +47,8 @@ void check_text_file(const std::string& path, const std::string& key) {
     throw ConfigError(fmt::format("{} = \"{}\" is a directory; name files or a glob such as \"{}\"", key, path,
                                   (fs::path(path) / "*.txt").string()));
   if (!error && status.type() != fs::file_type::regular)
-    throw ConfigError(fmt::format("{} = \"{}\" is no regular file: text is read twice, so write it to a file first", key, path));
+    throw ConfigError(
+        fmt::format("{} = \"{}\" is no regular file: text is read twice, so write it to a file first", key, path));
   if (!error && fs::file_size(path, error) == 0)
     throw ConfigError(fmt::format("{} = \"{}\" is an empty file; name one that holds text", key, path));
   if (error) throw ConfigError(fmt::format("{} = \"{}\": {}", key, path, error.message()));

@@ -1,5 +1,5 @@
-// Tokenizers in the form of Hugging Face's `tokenizers`: what AutoTokenizer of transformers reads in a model's directory,
-// without sentencepiece installed.
+// Tokenizers in the form of Hugging Face's `tokenizers`: what AutoTokenizer of transformers reads in a model's
+// directory, without sentencepiece installed.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,8 @@ struct Batch {
   std::vector<int64_t> tokens;
   std::vector<int64_t> labels;      ///< the next token, or what a masked one was; or kIgnoredLabel
   std::vector<int64_t> sample_ids;  ///< [sequences]: number of the sample within the whole run
-  std::vector<std::vector<int64_t>> document_starts;  ///< [sequences]: where documents begin in each, the first one at 0
+  std::vector<std::vector<int64_t>>
+      document_starts;  ///< [sequences]: where documents begin in each, the first one at 0
   /// [sequences]: tokens of each, which attention to both sides must not look past; empty where all are seq_len and
   /// where attention is causal.
   std::vector<int64_t> lengths;

@@ -44,7 +44,8 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
     const std::string block = fmt::format("model.layers.{}.", layer);
     const std::string qkv = block + "self_attn.qkv_proj";
     const std::string gate_up = block + "mlp.gate_up_proj";
-    auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std, const std::string& fused = "") {
+    auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std,
+                   const std::string& fused = "") {
       table.push_back({.name = block + name + ".weight",
                        .shape = std::move(shape),
                        .fused = fused,
@@ -167,23 +168,25 @@ ActivationBytes activation_bytes(const Architecture& a, int64_t tokens, int elem
   const int64_t statistic = tokens * (element_bytes == 8 ? 8 : 4);
   ActivationBytes bytes;
   bytes.boundary = row * hidden;
-  // Norm 1: input (the boundary, counted there), output, one statistic a row. Attention. Norm 2: sum, output, statistic.
-  // MLP: gate and up, their product.
+  // Norm 1: input (the boundary, counted there), output, one statistic a row. Attention. Norm 2: sum, output,
+  // statistic. MLP: gate and up, their product.
   bytes.per_block = attention.kept + row * (hidden + 2 * hidden + 3 * a.intermediate_size) + statistic * 2;
   // Final norm: output's gradient (made in the loss's forward) and the statistic; the norm's output dies in the loss.
   bytes.head = row * hidden + statistic;
   const int64_t chunk = std::min(tokens, loss_chunk_rows(a.vocab_size));
   const int64_t loss_work = chunk * a.vocab_size * element_bytes + row * hidden;
-  // A block's backward frees what it has used: the products' gradients beside what swiglu has kept; then, with all of the
-  // MLP freed, attention's. The head is done by then.
+  // A block's backward frees what it has used: the products' gradients beside what swiglu has kept; then, with all of
+  // the MLP freed, attention's. The head is done by then.
   const int64_t mlp_kept = row * (3 * a.intermediate_size + 2 * hidden) + statistic;
   const int64_t mlp_work = row * (2 * a.intermediate_size + 2 * hidden);
   // Run again, a block's output and the gradient that came in are still held.
   const int64_t held = recompute ? 2 * row * hidden : 0;
   const int64_t attention_work = row * (2 * (q + 2 * kv) + 2 * q + hidden) + attention.working + held - mlp_kept;
-  const int64_t block_work = std::max(mlp_work, attention_work) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
+  const int64_t block_work =
+      std::max(mlp_work, attention_work) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
   bytes.working_peak = std::max(loss_work, block_work);
-  bytes.kept = (recompute ? bytes.boundary : bytes.boundary + bytes.per_block) * a.num_hidden_layers + bytes.boundary + bytes.head;
+  bytes.kept = (recompute ? bytes.boundary : bytes.boundary + bytes.per_block) * a.num_hidden_layers + bytes.boundary +
+               bytes.head;
   return bytes;
 }
 

@@ -62,8 +62,9 @@ struct ParameterInfo {
 std::vector<ParameterInfo> parameter_table(const Architecture& a);
 int64_t num_parameters(const Architecture& a);
 
-/// Where what is held of everything stands in a flat buffer: group by group, in the model's order. A weight is a parameter,
-/// or adjacent ones with the same fused name; each starts at a multiple of kFlatAlignElements, gaps stay zero.
+/// Where what is held of everything stands in a flat buffer: group by group, in the model's order. A weight is a
+/// parameter, or adjacent ones with the same fused name; each starts at a multiple of kFlatAlignElements, gaps stay
+/// zero.
 struct FlatLayout {
   std::vector<int64_t> parameter_offsets;
   std::vector<std::pair<int64_t, int64_t>> weights;  // offset and size in elements
@@ -79,8 +80,8 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 std::vector<double> inverse_frequencies(const Architecture& a);
 
 /// FLOPs of one trained token, forward and backward, Megatron's convention: 6 x weights of all matrix products, logits
-/// included, + 12 L T d for attention, half of that where it is causal, or 12 L K_p (d + d_kv) with Linformer's summaries.
-/// Recomputation is not counted.
+/// included, + 12 L T d for attention, half of that where it is causal, or 12 L K_p (d + d_kv) with Linformer's
+/// summaries. Recomputation is not counted.
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
 /// Bytes that one microbatch of `tokens` tokens keeps from forward to backward on one device.

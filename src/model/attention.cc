@@ -43,7 +43,7 @@ at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
   return kv_BKSD.unsqueeze(2).expand({B, K, heads / K, S, D}).reshape({B, heads, S, D});
 }
 
-// The probabilities of a tile, by definition.
+// The scores of a tile, by definition; -inf where a query does not see a key.
 at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
   if (cut.tile.kind == AttentionTile::causal) {
@@ -54,6 +54,11 @@ at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, d
   return scores;
 }
 
+// CUDA's kernels have no float64.
+bool plain(AttentionKernel kernel, const at::Tensor& q) {
+  return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
+}
+
 Attended plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
                        double scale) {
   const at::Tensor q = q_in.to(at::kDouble), k = k_in.to(at::kDouble), v = v_in.to(at::kDouble);
@@ -61,9 +66,9 @@ Attended plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor&
   return {at::matmul(scores.softmax(-1), v), scores.logsumexp(-1)};
 }
 
-AttentionGradients plain_backward(const Cut& cut, const at::Tensor& dout_in, const at::Tensor& q_in, const at::Tensor& k_in,
-                                  const at::Tensor& v_in, const at::Tensor& out_in, const at::Tensor& lse_in,
-                                  double scale) {
+AttentionGradients plain_backward(const Cut& cut, const at::Tensor& dout_in, const at::Tensor& q_in,
+                                  const at::Tensor& k_in, const at::Tensor& v_in, const at::Tensor& out_in,
+                                  const at::Tensor& lse_in, double scale) {
   const at::Tensor dout = dout_in.to(at::kDouble), q = q_in.to(at::kDouble), k = k_in.to(at::kDouble);
   const at::Tensor v = v_in.to(at::kDouble), out = out_in.to(at::kDouble), lse = lse_in.to(at::kDouble);
   const at::Tensor p = (scores_of(cut, q, k, scale) - lse.unsqueeze(-1)).exp();
@@ -81,8 +86,9 @@ at::Tensor per_key_head(const at::Tensor& d_BHSD, int64_t key_heads, at::ScalarT
 
 void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   // ATen's kernel would read past the end of the keys.
-  ORTHANT_CHECK(q.size(1) % k.size(1) == 0 && k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
-                q.size(0), q.size(1), q.size(3), k.size(0), k.size(1), k.size(3));
+  ORTHANT_CHECK(
+      q.size(1) % k.size(1) == 0 && k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
+      q.size(0), q.size(1), q.size(3), k.size(0), k.size(1), k.size(3));
 }
 
 }  // namespace
@@ -94,12 +100,12 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
   const at::Tensor keys = per_query_head(k, H), values = per_query_head(v, H);
   const auto run = [&](const AttentionTile& tile) -> Attended {
     const Cut cut{tile};
-    if (kernel == AttentionKernel::plain) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
+    if (plain(kernel, q)) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
     const bool causal = tile.kind == AttentionTile::causal;
     const auto bias = cut.bias(q.options());
     if (q.is_cuda()) return detail::attend_cuda(cut.queries(q), cut.keys(keys), cut.keys(values), causal, bias, scale);
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(cut.queries(q), cut.keys(keys), cut.keys(values), 0.0,
-                                                                      causal, bias, scale);
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(cut.queries(q), cut.keys(keys), cut.keys(values),
+                                                                      0.0, causal, bias, scale);
     return {out, lse};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == T) {
@@ -127,7 +133,7 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
   const at::Tensor keys = per_query_head(k, H), values = per_query_head(v, H);
   const auto run = [&](const AttentionTile& tile) -> AttentionGradients {
     const Cut cut{tile};
-    if (kernel == AttentionKernel::plain) {
+    if (plain(kernel, q)) {
       return plain_backward(cut, cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out),
                             cut.queries(lse), scale);
     }
@@ -138,13 +144,14 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
                                           cut.queries(out), cut.queries(lse), causal, bias, scale);
     }
     auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out), cut.queries(lse), 0.0, causal,
-        bias, scale);
+        cut.queries(dout), cut.queries(q), cut.keys(keys), cut.keys(values), cut.queries(out), cut.queries(lse), 0.0,
+        causal, bias, scale);
     return {dq, dk, dv};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == q.size(2) && tiles[0].keys() == k.size(2)) {
     const AttentionGradients all = run(tiles[0]);
-    return {all.dq_BHTD.to(type), per_key_head(all.dk_BKSD, key_heads, type), per_key_head(all.dv_BKSD, key_heads, type)};
+    return {all.dq_BHTD.to(type), per_key_head(all.dk_BKSD, key_heads, type),
+            per_key_head(all.dv_BKSD, key_heads, type)};
   }
   const auto sums = q.options().dtype(wide(q.scalar_type()));
   auto of_keys = k.sizes().vec();
@@ -162,9 +169,9 @@ AttentionGradients backward_of_tiles(AttentionKernel kernel, const at::Tensor& d
 
 }  // namespace
 
-AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
-                                   const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse,
-                                   const std::vector<AttentionTile>& tiles, double scale) {
+AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
+                                   const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                   const at::Tensor& lse, const std::vector<AttentionTile>& tiles, double scale) {
   return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, k.size(1), wide(q.scalar_type()));
 }
 

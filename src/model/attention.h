@@ -30,17 +30,18 @@ struct AttentionGradients {
 };
 
 /// The share of one block of keys, from the output and log-sum-exp over all blocks: both kernels recompute the
-/// probabilities from them (Dao et al. 2022, "FlashAttention", algorithm 4). The gradients have the precision of lse, for
-/// other blocks' shares are added to them.
+/// probabilities from them (Dao et al. 2022, "FlashAttention", algorithm 4). The gradients have the precision of lse,
+/// for other blocks' shares are added to them.
 AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dout_BHTD, const at::Tensor& q_BHTD,
                                    const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
                                    const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles, double scale);
 
-/// The same where there is no other block: gradients have the type of q, and dk and dv a head for every query head, to be
-/// summed by whoever reads them next.
+/// The same where there is no other block: gradients have the type of q, and dk and dv a head for every query head, to
+/// be summed by whoever reads them next.
 AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tensor& dout_BHTD, const at::Tensor& q_BHTD,
                                          const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
-                                         const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles, double scale);
+                                         const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles,
+                                         double scale);
 
 /// Merges what a block of keys adds into the sums so far, both in the precision of lse:
 /// out <- out + w (block - out), lse <- log(e^lse + e^block_lse), w = e^block_lse / (e^lse + e^block_lse).

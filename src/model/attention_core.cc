@@ -92,22 +92,22 @@ const TileCache::Tiles& TileCache::of(const Microbatch& batch, const std::functi
 
 AttentionCore local_attention() {
   const auto cache = std::make_shared<TileCache>();
-  const auto tiles_of = [cache](const Microbatch& batch, const AttentionShape& shape) -> const std::vector<AttentionTile>& {
+  const auto tiles_of = [cache](const Microbatch& batch,
+                                const AttentionShape& shape) -> const std::vector<AttentionTile>& {
     return cache->of(batch, [&] {
       std::vector<int64_t> places(static_cast<size_t>(batch.sequence_length));
       std::iota(places.begin(), places.end(), 0);
       return TileCache::Tiles{attention_tiles(visibility(batch, shape.rule, places), places)};
     })[0];
   };
-  return {.forward =
-              [tiles_of, summaries = linformer_attention()](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                                                            const Microbatch& batch,
-                                                            const AttentionShape& shape) -> std::vector<at::Tensor> {
-                if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
-                ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
-                const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), scale_of(shape));
-                return {all.out_BHTD, q, k, v, all.lse_BHT};
-              },
+  return {.forward = [tiles_of, summaries = linformer_attention()](
+                         const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Microbatch& batch,
+                         const AttentionShape& shape) -> std::vector<at::Tensor> {
+            if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
+            ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
+            const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), scale_of(shape));
+            return {all.out_BHTD, q, k, v, all.lse_BHT};
+          },
           .backward =
               [tiles_of, summaries = linformer_attention()](const at::Tensor& dout, const std::vector<at::Tensor>& kept,
                                                             const Microbatch& batch, const AttentionShape& shape) {

@@ -18,8 +18,8 @@ struct AttentionCore {
   std::function<std::vector<at::Tensor>(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const Microbatch& batch, const AttentionShape& shape)>
       forward;
-  /// Gradients of q, k and v, from that of the output and all that forward returned. Those of k and v may have a head for
-  /// every query head, to be summed.
+  /// Gradients of q, k and v, from that of the output and all that forward returned. Those of k and v may have a head
+  /// for every query head, to be summed.
   std::function<AttentionGradients(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                                    const AttentionShape& shape)>
       backward;

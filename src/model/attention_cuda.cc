@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <limits>
+
 #include "base/errors.h"
 
 namespace orthant::detail {
@@ -13,8 +15,8 @@ bool flash(const at::Tensor& q, const std::optional<at::Tensor>& bias) {
 
 void check(const at::Tensor& q, const at::Tensor& k, bool causal) {
   // Raw kernels want rows of whole 16 bytes, and they disagree on causal tiles that are not square.
-  ORTHANT_CHECK(q.size(3) % 8 == 0 && q.size(1) == k.size(1) && (!causal || q.size(2) == k.size(2)), q.size(3), q.size(1),
-                k.size(1), q.size(2), k.size(2));
+  ORTHANT_CHECK(q.size(3) % 8 == 0 && q.size(1) == k.size(1) && (!causal || q.size(2) == k.size(2)), q.size(3),
+                q.size(1), k.size(1), q.size(2), k.size(2));
 }
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -37,7 +39,8 @@ Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
     const auto results = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale);
     return {std::get<0>(results), std::get<1>(results)};
   }
-  const auto results = at::_scaled_dot_product_efficient_attention(q, k, v, expanded(bias, q), true, 0.0, causal, scale);
+  const auto results =
+      at::_scaled_dot_product_efficient_attention(q, k, v, expanded(bias, q), true, 0.0, causal, scale);
   return {std::get<0>(results), std::get<1>(results).narrow(2, 0, q.size(2))};  // it comes in whole blocks of 32 rows
 }
 
@@ -48,11 +51,14 @@ AttentionGradients attend_cuda_backward(const at::Tensor& dout, const at::Tensor
   const at::Tensor result = out.to(q.scalar_type()), none;
   const at::Tensor no_dropout = at::zeros({2}, q.options().dtype(at::kLong));
   if (flash(q, bias)) {
-    auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_backward(
-        dout, q, k, v, result, lse.contiguous(), none, none, q.size(2), k.size(2), 0.0, causal, no_dropout, no_dropout, scale);
+    auto [dq, dk, dv] =
+        at::_scaled_dot_product_flash_attention_backward(dout, q, k, v, result, lse.contiguous(), none, none, q.size(2),
+                                                         k.size(2), 0.0, causal, no_dropout, no_dropout, scale);
     return {dq, dk, dv};
   }
-  const at::Tensor blocks = at::constant_pad_nd(lse, {0, round_up(lse.size(2), 32) - lse.size(2)}, 0.0);
+  // Rows that only fill a block up have probability 0.
+  constexpr double kNothing = std::numeric_limits<double>::infinity();
+  const at::Tensor blocks = at::constant_pad_nd(lse, {0, round_up(lse.size(2), 32) - lse.size(2)}, kNothing);
   auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(
       dout, q, k, v, expanded(bias, q).value_or(none), result, blocks, no_dropout[0], no_dropout[1], 0.0,
       {true, true, true, false}, causal, scale);

@@ -67,8 +67,10 @@ at::Tensor Decoder::advance(std::span<const int64_t> tokens) {
   const auto T = static_cast<int64_t>(tokens.size());
   ORTHANT_CHECK(T > 0);
   if (length_ + T > a.max_position_embeddings) {
-    throw ConfigError(fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
-                                  "or make fewer tokens", length_ + T, a.max_position_embeddings));
+    throw ConfigError(
+        fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
+                    "or make fewer tokens",
+                    length_ + T, a.max_position_embeddings));
   }
   at::Tensor ids = at::empty({1, T}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());

@@ -14,11 +14,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Drop : torch::autograd::Function<Drop> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const Microbatch& batch,
+                            const DropoutKey& key) {
     context->save_for_backward({batch.samples_B, batch.places_T});
     context->saved_data["p"] = key.probability;
-    context->saved_data["integers"] = std::vector<int64_t>{static_cast<int64_t>(key.seed), static_cast<int64_t>(key.site),
-                                                           batch.step, batch.sequence_length};
+    context->saved_data["integers"] = std::vector<int64_t>{
+        static_cast<int64_t>(key.seed), static_cast<int64_t>(key.site), batch.step, batch.sequence_length};
     return masked_by_key(x, batch, key);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

@@ -23,7 +23,8 @@ const Weight& weight_of(AutogradContext* context) {
 }
 
 struct Embedding : torch::autograd::Function<Embedding> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& table, int64_t weight) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& table,
+                            int64_t weight) {
     context->save_for_backward({tokens});
     context->saved_data["weight"] = weight;
     return at::embedding(table, tokens);
@@ -71,8 +72,14 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor dx = at::empty_like(sum);
     if (weight.take_fresh()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
-      rms_norm_backward<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rstd = in<Wide<T>>(saved[1]),
-                            .dsum = in<T>(dsum), .rows = rows, .cols = cols, .dx = out<T>(dx),
+      rms_norm_backward<T>({.dy = in<T>(dy),
+                            .s = in<T>(sum),
+                            .gamma = in<T>(weight.value),
+                            .rstd = in<Wide<T>>(saved[1]),
+                            .dsum = in<T>(dsum),
+                            .rows = rows,
+                            .cols = cols,
+                            .dx = out<T>(dx),
                             .dgamma = out<Wide<T>>(weight.gradient)});
     });
     weight.written();
@@ -96,7 +103,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     const at::Tensor dy = gradients[0].contiguous();
     const int64_t width = dy.size(-1), rows = dy.numel() / width;
     const at::Tensor d_gate_up = at::empty_like(gate_up);
-    by_element(dy, [&]<class T>(T) { swiglu_backward<T>({in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)}); });
+    by_element(dy,
+               [&]<class T>(T) { swiglu_backward<T>({in<T>(dy), in<T>(gate_up), rows, width, out<T>(d_gate_up)}); });
     return {d_gate_up};
   }
 };

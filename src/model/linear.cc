@@ -48,7 +48,8 @@ void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::T
     return;
   }
   if (dy.is_cpu() && dy.scalar_type() == at::kBFloat16 && cblas_gemm_bf16bf16f32 != nullptr) {
-    const int n = static_cast<int>(dy.size(0)), rows = static_cast<int>(dy.size(1)), columns = static_cast<int>(x.size(1));
+    const int n = static_cast<int>(dy.size(0)), rows = static_cast<int>(dy.size(1)),
+              columns = static_cast<int>(x.size(1));
     auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
     cblas_gemm_bf16bf16f32(kRowMajor, kTrans, kNoTrans, rows, columns, n, 1.0f, bits(dy), rows, bits(x), columns,
                            static_cast<float>(beta), gradient.mutable_data_ptr<float>(), columns);

@@ -21,8 +21,13 @@ double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, b
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   std::vector<double> losses(static_cast<size_t>(rows));
   const int64_t bad = by_element(logits, [&]<class T>(T) {
-    return softmax_cross_entropy<T>({.logits = out<T>(logits), .labels = in<int64_t>(labels), .rows = rows, .vocab = vocab,
-                                     .scale = scale, .losses = losses.data(), .write_gradient = with_gradient});
+    return softmax_cross_entropy<T>({.logits = out<T>(logits),
+                                     .labels = in<int64_t>(labels),
+                                     .rows = rows,
+                                     .vocab = vocab,
+                                     .scale = scale,
+                                     .losses = losses.data(),
+                                     .write_gradient = with_gradient});
   });
   if (bad >= 0) {
     throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",

@@ -11,7 +11,10 @@
 namespace orthant {
 
 Optimizer::Optimizer(Weights& weights, AdamWOptions options)
-    : weights_(weights), options_(options), m_(at::zeros_like(weights.masters())), v_(at::zeros_like(weights.masters())) {}
+    : weights_(weights),
+      options_(options),
+      m_(at::zeros_like(weights.masters())),
+      v_(at::zeros_like(weights.masters())) {}
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   at::NoGradGuard no_grad;
@@ -57,6 +60,8 @@ double gradient_norm(const Weights& weights) {
   return std::sqrt(squares);
 }
 
-double clip_factor(double norm, double max_norm) { return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0; }
+double clip_factor(double norm, double max_norm) {
+  return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+}
 
 }  // namespace orthant

@@ -33,8 +33,8 @@ class Optimizer {
   at::Tensor m_, v_;
 };
 
-/// Sum of the squares of a group's gradients, of what is held of them, in float64 in an order that depends on nothing but
-/// positions.
+/// Sum of the squares of a group's gradients, of what is held of them, in float64 in an order that depends on nothing
+/// but positions.
 double gradient_squares(const Weights& weights, size_t group);
 /// Euclidean norm of all gradients, where all are held.
 double gradient_norm(const Weights& weights);

@@ -73,7 +73,10 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   if (shape.linformer_k) {
     at::Tensor present = at::ones({1, T, 1, 1}, dtype);  // padding goes into no summary
     if (batch.packing && !batch.packing->lengths.empty()) {
-      present = at::arange(T).view({1, T, 1, 1}).lt(at::tensor(batch.packing->lengths, at::kLong).view({B, 1, 1, 1})).to(dtype);
+      present = at::arange(T)
+                    .view({1, T, 1, 1})
+                    .lt(at::tensor(batch.packing->lengths, at::kLong).view({B, 1, 1, 1}))
+                    .to(dtype);
     }
     const auto summary = [&](const at::Tensor& x_BTKD, const Weight& projection) {
       return at::einsum("btkd,tp->bkpd", {x_BTKD * present, use(projection).to(dtype)}).repeat_interleave(H / K, 1);

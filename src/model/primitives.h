@@ -65,8 +65,8 @@ struct Primitives {
       add_norm;
   /// x W^T: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
-  /// Rotary positions, then grouped-query attention to what the rule lets each token see; rows of the input are q heads,
-  /// k heads, v heads. [B,T,(H+2K)D] -> [B,T,HD].
+  /// Rotary positions, then grouped-query attention to what the rule lets each token see; rows of the input are q
+  /// heads, k heads, v heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
   /// silu(gate) * up; rows of the input are gate, up: [B,T,2I] -> [B,T,I].
   std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;

@@ -17,11 +17,17 @@ std::pair<at::Tensor, at::Tensor> rotary_tables(const Architecture& a, int64_t p
   return {angles.cos().to(dtype), angles.sin().to(dtype)};
 }
 
-Transformer::Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options)
+Transformer::Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives,
+                         Options options)
     : architecture_(architecture), primitives_(std::move(primitives)), options_(options) {
   const auto& a = architecture_;
   auto [cos, sin] = rotary_tables(a, a.max_position_embeddings, wide(weights.values().scalar_type()));
-  attention_ = {a.num_attention_heads, a.num_key_value_heads, a.head_dim, cos, sin, {.causal = a.causal, .sliding_window = a.sliding_window}};
+  attention_ = {a.num_attention_heads,
+                a.num_key_value_heads,
+                a.head_dim,
+                cos,
+                sin,
+                {.causal = a.causal, .sliding_window = a.sliding_window}};
   for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
     auto weight = [&](const std::string& name) {
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
@@ -31,9 +37,9 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
       attention.linformer_k = weight("self_attn.linformer_k");
       attention.linformer_v = weight("self_attn.linformer_v");
     }
-    blocks_.push_back({weight("input_layernorm.weight"), weight("self_attn.qkv_proj"), weight("self_attn.o_proj.weight"),
-                       weight("post_attention_layernorm.weight"), weight("mlp.gate_up_proj"),
-                       weight("mlp.down_proj.weight"), attention});
+    blocks_.push_back({weight("input_layernorm.weight"), weight("self_attn.qkv_proj"),
+                       weight("self_attn.o_proj.weight"), weight("post_attention_layernorm.weight"),
+                       weight("mlp.gate_up_proj"), weight("mlp.down_proj.weight"), attention});
   }
   embedding_ = &weights["model.embed_tokens.weight"];
   final_norm_ = &weights["model.norm.weight"];

@@ -1,5 +1,6 @@
-// A LLaMA-style decoder, written once, on plain tensors, for one device. What runs on a mesh is this, with other primitives.
-// RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202; grouped-query attention: 2305.13245.
+// A LLaMA-style decoder, written once, on plain tensors, for one device. What runs on a mesh is this, with other
+// primitives. RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202; grouped-query attention:
+// 2305.13245.
 #pragma once
 
 #include "model/architecture.h"

@@ -29,7 +29,8 @@ std::vector<Interval> seen_by(const Visibility& visibility, int64_t sequence, st
 // How many rows from `row` on see the same, or one key more each.
 int64_t run_length(std::span<const Interval> seen, size_t row, int64_t step) {
   size_t next = row + 1;
-  while (next < seen.size() && seen[next].first == seen[row].first && seen[next].end == seen[next - 1].end + step) ++next;
+  while (next < seen.size() && seen[next].first == seen[row].first && seen[next].end == seen[next - 1].end + step)
+    ++next;
   return static_cast<int64_t>(next - row);
 }
 

@@ -1,5 +1,6 @@
-// Visibility: which keys each query sees. Causality, sliding windows, packed documents and padding all leave every query
-// one interval of its sequence, so intervals are all that an attention kernel has to know, wherever its tokens come from.
+// Visibility: which keys each query sees. Causality, sliding windows, packed documents and padding all leave every
+// query one interval of its sequence, so intervals are all that an attention kernel has to know, wherever its tokens
+// come from.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +20,13 @@ struct Visibility {
 /// What a model lets its tokens see.
 struct VisibilityRule {
   bool causal = true;
-  int64_t sliding_window = 0;  // a query sees so many places up to its own; 0: all. Bidirectional: so many to either side
+  int64_t sliding_window =
+      0;  // a query sees so many places up to its own; 0: all. Bidirectional: so many to either side
 };
 
-/// Of queries at these places. Documents, where there are any: starts of each sequence's documents, ascending, the first
-/// one 0; attention stays inside. `lengths`: places from there on are padding, which nobody sees and which sees nothing;
-/// empty: the whole sequence counts.
+/// Of queries at these places. Documents, where there are any: starts of each sequence's documents, ascending, the
+/// first one 0; attention stays inside. `lengths`: places from there on are padding, which nobody sees and which sees
+/// nothing; empty: the whole sequence counts.
 Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> places, int64_t sequence_length,
                          std::span<const std::vector<int64_t>> document_starts = {},
                          std::span<const int64_t> lengths = {});

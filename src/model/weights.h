@@ -1,4 +1,5 @@
-// The parameters of one device, or what it holds of them: flat buffers of master weights, gradients and working copies, and named views into them.
+// The parameters of one device, or what it holds of them: flat buffers of master weights, gradients and working copies,
+// and named views into them.
 #pragma once
 
 #include "model/architecture.h"
@@ -32,7 +33,8 @@ struct Weight {
 };
 
 /// Flat buffers hold the parameters in the given order (flat_layout()).
-/// With a float32 or float64 working dtype, values and masters are the same memory; with bfloat16 the master is float32.
+/// With a float32 or float64 working dtype, values and masters are the same memory; with bfloat16 the master is
+/// float32.
 class Weights {
  public:
   /// bundle: elements in front of the gradients, in one buffer with them, for what is to travel with their reduction.

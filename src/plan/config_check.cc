@@ -163,10 +163,11 @@ void check_linformer(const Config& config) {
   if (model.linformer_length == 0) return;
   const char* mixed = "Linformer's projections mix all tokens of a sequence";
   if (model.objective != "masked") {
-    refuse(config, "model.linformer_length",
-           fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; "
-                       "set model.objective to \"masked\", or model.linformer_length to 0",
-                       config.locate("model.objective")));
+    refuse(
+        config, "model.linformer_length",
+        fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; "
+                    "set model.objective to \"masked\", or model.linformer_length to 0",
+                    config.locate("model.objective")));
   }
   if (model.linformer_length > config.training.seq_len) {
     refuse(config, "model.linformer_length",
@@ -227,8 +228,9 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
   const auto& p = config.parallelism;
   if (ulysses > config.model.num_attention_heads) {
     refuse(config, "parallelism.context_parallel_ulysses",
-           fmt::format("leaves ranks without a head: {}; set it to {} or less, and raise parallelism.context_parallel_ring",
-                       config.locate("model.num_attention_heads"), config.model.num_attention_heads));
+           fmt::format(
+               "leaves ranks without a head: {}; set it to {} or less, and raise parallelism.context_parallel_ring",
+               config.locate("model.num_attention_heads"), config.model.num_attention_heads));
   }
   const bool linformer = p.context_parallel_attention == "linformer";
   if (linformer && config.model.linformer_length == 0) {
@@ -256,10 +258,12 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
            fmt::format("does not divide {}; try {}", config.locate("parallelism.context_parallel_ring"),
                        nearest_divisors(ring, p.context_parallel_window)));
   }
-  require(config, "parallelism.context_parallel_window", p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",
+  require(config, "parallelism.context_parallel_window",
+          p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",
           fmt::format("{} has one ring", p.context_parallel_attention), "0");
-  require(config, "parallelism.context_parallel_reduction", p.context_parallel_reduction == "reduce_scatter" || self_attention,
-          "it belongs to ring_self_attention", "\"reduce_scatter\"");
+  require(config, "parallelism.context_parallel_reduction",
+          p.context_parallel_reduction == "reduce_scatter" || self_attention, "it belongs to ring_self_attention",
+          "\"reduce_scatter\"");
 }
 
 void check_config(const Config& config, const Abilities& abilities) {
@@ -273,7 +277,8 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_linformer(config);
   check_batch(config);
   if (config.parallelism.context_parallel_ulysses != -1 && config.parallelism.context_parallel_ring != -1) {
-    check_context_parallel(config, config.parallelism.context_parallel_ulysses, config.parallelism.context_parallel_ring);
+    check_context_parallel(config, config.parallelism.context_parallel_ulysses,
+                           config.parallelism.context_parallel_ring);
   }
 }
 

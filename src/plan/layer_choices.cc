@@ -77,7 +77,8 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       for (const auto& [sequences, microbatches] : sizes) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
         for (const auto* direction : {&traffic.forward, &traffic.backward}) {
-          for (const auto& messages : *direction) (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches;
+          for (const auto& messages : *direction)
+            (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches;
         }
       }
       choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);

@@ -6,7 +6,8 @@
 
 namespace orthant {
 
-/// Rows of cells, two columns of blanks in front; a cell that starts with a digit stands to the right, but for the first.
+/// Rows of cells, two columns of blanks in front; a cell that starts with a digit stands to the right, but for the
+/// first.
 std::string text_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace orthant

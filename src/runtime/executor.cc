@@ -24,7 +24,8 @@ void Executor::run(std::span<const Action> row, const StepInput& input) {
       case ActionKind::F: forward(action, input); break;
       case ActionKind::B: backward(action); break;
       case ActionKind::REDUCE: reducer_.finish(action.microbatch); break;
-      default: throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
+      default:
+        throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
     }
   }
   ORTHANT_CHECK(live_.empty(), live_.size());

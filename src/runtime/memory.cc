@@ -24,8 +24,8 @@ struct Header {
 
 std::atomic<int64_t> g_allocated{0}, g_peak{0};
 
-// Freed blocks by size class. glibc gives large blocks back to the kernel and pays a page fault for each page of the next
-// one; a training step asks for the same sizes again and again.
+// Freed blocks by size class. glibc gives large blocks back to the kernel and pays a page fault for each page of the
+// next one; a training step asks for the same sizes again and again.
 class BlockCache {
  public:
   // Eight classes per power of two: at most an eighth is lost.

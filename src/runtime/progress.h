@@ -12,7 +12,8 @@
 
 namespace orthant {
 
-/// How to draw. The default is the plainest: no color, no box characters beyond ASCII, lines as long as they like to be.
+/// How to draw. The default is the plainest: no color, no box characters beyond ASCII, lines as long as they like to
+/// be.
 struct TerminalStyle {
   bool color = false;
   bool unicode = false;
@@ -34,8 +35,9 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left);
 /// The middle value; the mean of the two in the middle of an even number; not a number when empty.
 double median(std::span<const double> values);
 
-/// One line without its newline, at most style.columns and 100 wide, columns fixed for one value of total_steps (which is
-/// itself left out beyond 9999). Where a terminal is narrower, mem goes first, then comm, lr, the step's time and gnorm.
+/// One line without its newline, at most style.columns and 100 wide, columns fixed for one value of total_steps (which
+/// is itself left out beyond 9999). Where a terminal is narrower, mem goes first, then comm, lr, the step's time and
+/// gnorm.
 /// "-" stands for what is not known. mem is the largest rank's peak in MiB (M) or GiB (G):
 /// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);

@@ -31,7 +31,8 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) 
 }
 
 Transformer::Options model_options(const Config& config) {
-  return {.recompute = config.activation_checkpoint.mode == "full", .seed = static_cast<uint64_t>(config.training.seed)};
+  return {.recompute = config.activation_checkpoint.mode == "full",
+          .seed = static_cast<uint64_t>(config.training.seed)};
 }
 
 // Which share of the batch a rank reads. The mutation makes the second rank read the first one's.
@@ -72,7 +73,8 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   if (!mask_documents) return microbatch;
   auto* position = microbatch.positions_BT.mutable_data_ptr<int64_t>();
   for (const auto& starts : batch.document_starts) {
-    for (const int64_t place : places) *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
+    for (const int64_t place : places)
+      *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
   }
   return microbatch;
 }
@@ -102,7 +104,9 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
       weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype), plan.bundle_elements),
-      model_(plan.architecture, weights_, fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan, comm))), model_options(plan.config)),
+      model_(plan.architecture, weights_,
+             fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan, comm))),
+             model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
@@ -161,8 +165,8 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                       .live_microbatches = live,
                       .announce =
                           [&](const Action& action, size_t index) {
-                            comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action), index + 1,
-                                                           row.size(), step));
+                            comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action),
+                                                           index + 1, row.size(), step));
                           },
                       .loss = [&](double sum) { put(Bundle::kLoss, sum); }});
 
@@ -210,7 +214,8 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     if (first >= held_out.num_samples()) break;
     const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
     const int data_ranks = comm_.mesh().axis_size("data");
-    const auto share = data_share(size, training.local_batch_size, data_ranks, comm_.mesh().coord(comm_.rank(), "data"));
+    const auto share =
+        data_share(size, training.local_batch_size, data_ranks, comm_.mesh().coord(comm_.rank(), "data"));
     for (const Range& range : share.microbatches) {
       if (range.size() == 0) continue;
       const Batch batch = held_out.batch(first + range.begin, range.size());

@@ -44,7 +44,7 @@ class Session {
   /// Clips and updates.
   void update(int64_t step, const StepResult& result);
 
-  /// Sums over the held-out sequences, in one all-reduce over the data axis.
+  /// Sums over the held-out sequences, in one all-reduce over the axes of Plan::gradient_axes.
   struct Validation {
     double nats = 0;
     int64_t labels = 0;

@@ -74,7 +74,8 @@ std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& sessi
   return buffers;
 }
 
-void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory, const Config& c) {
+void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory,
+                        const Config& c) {
   auto same = [&](const char* key, auto a, auto b) {
     if (a == b) return;
     throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
@@ -104,7 +105,8 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
 }
 
-// What a checkpoint's state says. Every field that this version writes is there, or another version wrote the checkpoint.
+// What a checkpoint's state says. Every field that this version writes is there, or another version wrote the
+// checkpoint.
 class State {
  public:
   explicit State(const LoadedCheckpoint& checkpoint)
@@ -121,9 +123,10 @@ class State {
       return std::is_same_v<T, double> ? value.is_number() : value.is_number_integer();
     };
     if (found != json_.end() && fits(*found)) return found->get<T>();
-    throw DataError(fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
-                                "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
-                                source_, field, directory_));
+    throw DataError(
+        fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
+                    "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
+                    source_, field, directory_));
   }
 
  private:
@@ -135,8 +138,10 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   auto same = [&](const char* key, const auto& now, const char* why) {
     const auto then = state.get<std::decay_t<decltype(now)>>(std::strchr(key, '.') + 1);
     if (then == now) return;
-    throw ConfigError(fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
-                                  "job.dump_folder", c.locate(key), directory, then, why));
+    throw ConfigError(
+        fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
+                    "job.dump_folder",
+                    c.locate(key), directory, then, why));
   };
   same("training.seed", c.training.seed, "it orders the samples and holds documents out");
   same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
@@ -146,17 +151,21 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
-void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory, const Config& c) {
+void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory,
+                            const Config& c) {
   if (state.get<std::string>("tokenizer_xxh3") == fmt::format("{:016x}", tokenizer.fingerprint())) return;
-  throw ConfigError(fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
-                                "another job.dump_folder", c.locate("data.tokenizer"), directory));
+  throw ConfigError(
+      fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+                  "another job.dump_folder",
+                  c.locate("data.tokenizer"), directory));
 }
 
 void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
   if (state.get<std::string>("data_xxh3") == fmt::format("{:016x}", fingerprint)) return;
-  throw ConfigError(fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
-                                "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
-                                c.locate("data.path"), c.locate("data.validation"), directory));
+  throw ConfigError(
+      fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
+                  "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
+                  c.locate("data.path"), c.locate("data.validation"), directory));
 }
 
 }  // namespace
@@ -228,7 +237,8 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   add(content.weights, "", weights.values());
   for (const auto& [prefix, flat] : optimizer_buffers(session)) add(content.optimizer, prefix, flat);
   if (!session.speaks()) return checkpoints + "/" + step_name(state.step);
-  content.model = hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
+  content.model =
+      hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
   if (!content.model.is_causal) {
     content.model.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
   }
@@ -255,13 +265,15 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
 
 void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights) {
   const TensorSet set = open_hf_weights(directory);
-  const std::vector<std::string> optional = architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"}
-                                                                             : std::vector<std::string>{};
+  const std::vector<std::string> optional =
+      architecture.tie_word_embeddings ? std::vector<std::string>{"lm_head.weight"} : std::vector<std::string>{};
   check_tensors(set, wanted(weights, ""), directory, optional);
   if (!optional.empty() && set.contains("lm_head.weight") &&
       !stored(set, "lm_head.weight", directory).equal(stored(set, "model.embed_tokens.weight", directory))) {
-    throw DataError(fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight; "
-                                "set it to false in config.json", directory));
+    throw DataError(
+        fmt::format("{}: tie_word_embeddings is true, but lm_head.weight differs from model.embed_tokens.weight; "
+                    "set it to false in config.json",
+                    directory));
   }
   std::vector<Copy> copies;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
@@ -296,7 +308,8 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
     const auto copy = [&](const at::Tensor& to, const TensorSet& set, const std::string& prefix) {
       copies.push_back({to, held_part(parameter, stored(set, prefix + parameter.name, directory))});
     };
-    for (const auto& [prefix, flat] : optimizer_buffers(session)) copy(weights.view(flat, i), checkpoint.optimizer, prefix);
+    for (const auto& [prefix, flat] : optimizer_buffers(session))
+      copy(weights.view(flat, i), checkpoint.optimizer, prefix);
     if (!keeps_masters(weights)) copy(weights.master(i), checkpoint.weights, "");
   }
   carry_out(copies);

@@ -1,6 +1,6 @@
-// How a run is asked to stop: by SIGINT, SIGTERM, SIGUSR1 (a launcher's notice) or SIGHUP (unless it is ignored). Before
-// the first step there is nothing to save, and the process ends with a word; from then on the signal is a note that the
-// next step shares with all ranks, so that all stop behind the same step.
+// How a run is asked to stop: by SIGINT, SIGTERM, SIGUSR1 (a launcher's notice) or SIGHUP (unless it is ignored).
+// Before the first step there is nothing to save, and the process ends with a word; from then on the signal is a note
+// that the next step shares with all ranks, so that all stop behind the same step.
 #pragma once
 
 #include <string>
@@ -12,8 +12,9 @@ namespace orthant {
 void hold_stop_signals();
 /// From now on the signals end the process: kInterrupted after SIGINT, else kDone. `speak`: and say so on stderr.
 void end_on_stop_signals(bool speak);
-/// From now on they are only noted; `speak`: and answered with a line on stderr. A second SIGINT ends the process at once,
-/// unless it comes within a second: a terminal and a wrapper between us may both deliver the one that a user asked for.
+/// From now on they are only noted; `speak`: and answered with a line on stderr. A second SIGINT ends the process at
+/// once, unless it comes within a second: a terminal and a wrapper between us may both deliver the one that a user
+/// asked for.
 void note_stop_signals(bool speak);
 
 /// The signal noted first, or 0.

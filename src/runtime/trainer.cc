@@ -134,7 +134,8 @@ void Trainer::step(int64_t step) {
   output_->write(m);
   if (step == 1 || step % config.metrics.log_freq == 0 || step == config.training.steps) {
     std::vector<double> seconds;
-    for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size(); ++i) {
+    for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size();
+         ++i) {
       seconds.push_back(output_->steps[i].step_seconds);
     }
     say(step_line(m, config.training.steps, eta_seconds(seconds, config.training.steps - step), output_->style) + "\n");
@@ -146,7 +147,8 @@ void Trainer::validate(int64_t step) {
   comm_.set_activity(fmt::format("validation after step {}", step));
   const auto sums = session_.validate(*data_.held_out, plan_.config.validation.steps, data_.bytes_of_token);
   if (!output_ || sums.labels == 0) return;
-  ValidationMetrics m{.step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
+  ValidationMetrics m{
+      .step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
   // What it takes to guess some of the tokens says nothing about the bytes of the text.
   const bool known = sums.bytes > 0 && plan_.architecture.causal;
   m.bits_per_byte = known ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
@@ -160,7 +162,8 @@ void Trainer::save() {
   comm_.set_activity(fmt::format("saving step {}", state_.step));
   // What cannot be gone on from must not take the place of a checkpoint that can.
   if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
-    throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(), way_out()));
+    throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(),
+                            way_out()));
   }
   checkpoint_ = save_snapshot(plan_, data_, session_, state_);
 }

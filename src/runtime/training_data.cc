@@ -28,7 +28,8 @@ std::string opening_of(const IndexedDataset& dataset, int64_t document, const To
   return std::string(trim(text));
 }
 
-// Names what is trained on: the documents chosen, and their tokens, all of a small corpus and an even sample of a large one.
+// Names what is trained on: the documents chosen, and their tokens, all of a small corpus and an even sample of a large
+// one.
 uint64_t fingerprint_of(const Corpus& corpus) {
   constexpr int64_t kWindow = 1024, kMostTokens = int64_t{1} << 24;
   Hasher hasher;
@@ -75,7 +76,8 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   } else {
     data.opening = opening_of(corpus.train, corpus.train_documents.front(), *tokenizer);
   }
-  for (int32_t token = 0; token < tokenizer->vocab_size(); ++token) data.bytes_of_token.push_back(tokenizer->token_bytes(token));
+  for (int32_t token = 0; token < tokenizer->vocab_size(); ++token)
+    data.bytes_of_token.push_back(tokenizer->token_bytes(token));
   return data;
 }
 

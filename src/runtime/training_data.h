@@ -22,8 +22,8 @@ struct TrainingData {
   std::string opening;                   // the beginning of a held-out (else the first) document: a prompt for samples
 };
 
-/// Opens, and where it has not been done before tokenizes, the corpus; work files go to DUMP/data. Throws ConfigError or
-/// DataError.
+/// Opens, and where it has not been done before tokenizes, the corpus; work files go to DUMP/data. Throws ConfigError
+/// or DataError.
 TrainingData open_training_data(const Config& config, const TextProgress& progress = {});
 
 /// What planning needs to know of it.

@@ -35,13 +35,13 @@ using StepProgress = std::function<void(int64_t done, int64_t total)>;
 /// Trains one rank (the oracle) and the plan's ranks as threads of this process for some steps on the same data, and
 /// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md. In
 /// float32 and bfloat16 the layout starts every step from the oracle's weights and moments: AdamW would amplify what
-/// rounding did to a gradient that is nearly zero. Throws Error, naming the tensor, where the oracle itself is not finite:
-/// there is nothing to compare with, and no layout is to blame.
+/// rounding did to a gradient that is nearly zero. Throws Error, naming the tensor, where the oracle itself is not
+/// finite: there is nothing to compare with, and no layout is to blame.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
 
-/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them. steps: how far the run
-/// goes, which limits the learning rate (0: to the end).
+/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them. steps: how far the
+/// run goes, which limits the learning rate (0: to the end).
 struct RoundingBounds {
   double gradients = 0;  // of the loss and the norm too
   double weights = 0;    // after one update

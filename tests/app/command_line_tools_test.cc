@@ -60,8 +60,9 @@ TEST(Doctor, TellsEveryFinding) {
     all_ok = all_ok && check["ok"].get<bool>();
   }
   EXPECT_EQ(answer["ok"].get<bool>(), all_ok);
-  EXPECT_EQ(names, (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads",
-                                          "allocator", "launcher", "loopback", "/dev/shm", "ucx", "sentencepiece", "disk"}));
+  EXPECT_EQ(names,
+            (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "allocator",
+                                   "launcher", "loopback", "/dev/shm", "ucx", "sentencepiece", "disk"}));
   const std::string text = printed_by([] { doctor({}); });
   for (const std::string& name : names) EXPECT_NE(text.find(" " + name + " "), std::string::npos) << text;
 }

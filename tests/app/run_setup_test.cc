@@ -101,9 +101,10 @@ TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
   const Config config;
   EXPECT_EQ(message_of<ConfigError>([&] { require_memory({}, config); }), "");
   EXPECT_EQ(message_of<ConfigError>([&] { require_memory({.warning = "scarce"}, config); }), "");
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
-                   {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
-                    "activation_checkpoint.mode"}));
+  EXPECT_TRUE(says(
+      message_of<ConfigError>([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
+      {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
+       "activation_checkpoint.mode"}));
 }
 
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {

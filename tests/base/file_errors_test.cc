@@ -20,8 +20,10 @@ TEST(Explained, NamesPathReasonAndWayOut) {
   fs::create_symlink(folder / "loop", folder / "loop");
   folder.write("file", "");
   fs::create_directories(folder / "full/x");
-  EXPECT_TRUE(says(refusal([&] { return fs::exists(folder / "loop"); }), {folder / "loop: ", "symbolic link", "leads back"}));
-  EXPECT_TRUE(says(refusal([&] { return fs::exists(folder / std::string(300, 'n')); }), {"nnn: ", "too long", "shorter"}));
+  EXPECT_TRUE(
+      says(refusal([&] { return fs::exists(folder / "loop"); }), {folder / "loop: ", "symbolic link", "leads back"}));
+  EXPECT_TRUE(
+      says(refusal([&] { return fs::exists(folder / std::string(300, 'n')); }), {"nnn: ", "too long", "shorter"}));
   EXPECT_TRUE(says(refusal([&] { fs::directory_iterator(folder / "file"); }),
                    {"/file: Not a directory", "folder is expected"}));
   EXPECT_TRUE(says(refusal([&] { fs::rename(folder / "file", folder / "full"); }),

@@ -152,7 +152,8 @@ TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
   text.replace(text.find("\"version\": 1"), 12, "\"version\": 7");
   spill(saved + "/orthant/manifest.json", text);
   const std::string message = message_of<DataError>([&] { open_checkpoint(saved); });
-  expect_pieces(message, {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "go on with that version"});
+  expect_pieces(message,
+                {"step-000002", "newer Orthant (format 7, this program reads up to 1)", "go on with that version"});
   EXPECT_EQ(message.find("move"), std::string::npos) << message;
 }
 

@@ -40,7 +40,8 @@ TEST(HfDirectory, OneFile) {
   TempFolder dir;
   const Tensors tensors = model_tensors();
   const auto written = write_hf_directory(dir.path(), HfConfig{}, tensors.views);
-  EXPECT_EQ(names_in(dir.path()), (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
+  EXPECT_EQ(names_in(dir.path()),
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors"}));
   ASSERT_EQ(written.size(), 3u);
   for (const auto& [name, digest] : written) EXPECT_EQ(digest_file(dir / name), digest) << name;
   expect_same(open_hf_weights(dir.path()), tensors);
@@ -166,7 +167,8 @@ TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
                            R"({"weight_map":{"a":"f","a":"f"}})", ""}) {
     Sharded sharded;
     spill(sharded.dir / "model.safetensors.index.json", text);
-    expect_pieces(message_of<DataError>([&] { open_hf_weights(sharded.dir.path()); }), {"model.safetensors.index.json"});
+    expect_pieces(message_of<DataError>([&] { open_hf_weights(sharded.dir.path()); }),
+                  {"model.safetensors.index.json"});
   }
 }
 

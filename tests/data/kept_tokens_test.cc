@@ -1,5 +1,5 @@
-// Tokens kept in the work folder: made once, by one of many, again when the text or the tokenizer is another or they are
-// damaged.
+// Tokens kept in the work folder: made once, by one of many, again when the text or the tokenizer is another or they
+// are damaged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,8 @@ TEST_F(KeptTokens, TextThatChangesWhileItIsReadIsRefused) {
   const TextProgress change = [&](int64_t, int64_t) {  // Called first between the two passes.
     if (!std::exchange(changed, true)) spill(path, paragraphs(5, 'b'));
   };
-  EXPECT_TRUE(says(message_of<DataError>([&] { open({path}, 0.0, change); }), {path, "changed while it was being read"}));
+  EXPECT_TRUE(
+      says(message_of<DataError>([&] { open({path}, 0.0, change); }), {path, "changed while it was being read"}));
   EXPECT_FALSE(open({path}).from_cache);
 }
 

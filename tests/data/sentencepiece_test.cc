@@ -134,7 +134,8 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
   EXPECT_NE(refusal("train:300", {folder.write("c.txt", "\n\n \n")}).find("holds no text"), std::string::npos);
   EXPECT_TRUE(std::filesystem::is_directory(folder / "work"));
   for (const auto& entry : std::filesystem::directory_iterator(folder / "work"))
-    EXPECT_TRUE(entry.path().extension() == ".model" || entry.path().extension() == ".xxh3") << "left behind: " << entry;
+    EXPECT_TRUE(entry.path().extension() == ".model" || entry.path().extension() == ".xxh3")
+        << "left behind: " << entry;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// One training run over each transport, by ranks as processes and as threads: the golden run's losses, and every byte of
-// its weights and moments, are the same.
+// One training run over each transport, by ranks as processes and as threads: the golden run's losses, and every byte
+// of its weights and moments, are the same.
 #include <gtest/gtest.h>
 
 #include "comm/launch.h"

@@ -52,7 +52,8 @@ std::array<at::Tensor, 5> by_definition(const Inputs& in, const Visibility& v) {
 }
 
 double error(const at::Tensor& have, const at::Tensor& want) {
-  const at::Tensor h = have.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9), w = want.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9);
+  const at::Tensor h = have.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9),
+                   w = want.to(at::kDouble).nan_to_num(1e9, 1e9, -1e9);
   return (h - w).norm().item<double>() / std::max(1e-300, w.norm().item<double>());
 }
 
@@ -109,8 +110,8 @@ TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
           for (const int64_t blocks : {1, 2, 3, 5}) {
             const auto have = in_blocks(kernel, in, v, blocks);
             for (size_t i = 0; i < have.size(); ++i) {
-              EXPECT_LT(error(have[i], want[i]), 1e-13)
-                  << name << ", " << L << " tokens, " << H << "/" << K << " heads, " << blocks << " blocks, result " << i;
+              EXPECT_LT(error(have[i], want[i]), 1e-13) << name << ", " << L << " tokens, " << H << "/" << K
+                                                        << " heads, " << blocks << " blocks, result " << i;
               EXPECT_FALSE(have[i].isnan().any().item<bool>());
             }
           }
@@ -127,7 +128,8 @@ TEST(Attention, InLowerPrecisionStaysWithinItsRounding) {
       const auto want = by_definition(in, v);
       for (const int64_t blocks : {1, 3}) {
         const auto have = in_blocks(AttentionKernel::flash, in, v, blocks);
-        for (size_t i = 0; i < have.size(); ++i) EXPECT_LT(error(have[i], want[i]), bound) << name << i << " " << blocks;
+        for (size_t i = 0; i < have.size(); ++i)
+          EXPECT_LT(error(have[i], want[i]), bound) << name << i << " " << blocks;
       }
     }
   }

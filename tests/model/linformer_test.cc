@@ -19,12 +19,14 @@ Architecture with_summaries(int64_t kv_heads, int64_t tokens) {
   return a;
 }
 
-at::Tensor gradients(const Architecture& a, const Primitives& primitives, at::ScalarType dtype, bool recompute, int times) {
+at::Tensor gradients(const Architecture& a, const Primitives& primitives, at::ScalarType dtype, bool recompute,
+                     int times) {
   Weights weights(parameter_table(a), dtype);
   weights.initialize(7);
   const Transformer model(a, weights, primitives, {.recompute = recompute, .seed = 5});
   for (int i = 0; i < times; ++i) {
-    torch::autograd::backward({model.forward(random_batch(a, 3, a.linformer_tokens, 1 + static_cast<uint64_t>(i)))}, {});
+    torch::autograd::backward({model.forward(random_batch(a, 3, a.linformer_tokens, 1 + static_cast<uint64_t>(i)))},
+                              {});
   }
   return weights.gradients().clone();
 }

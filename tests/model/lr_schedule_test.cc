@@ -38,7 +38,8 @@ TEST(LrSchedule, Tables) {
   const LrSchedule sqrt = ten_steps("sqrt");
   EXPECT_NEAR(sqrt.at(4), 0.2 + 1.8 * 0.5, 1e-12);  // 1 - sqrt(2/8)
   EXPECT_NEAR(sqrt.at(10), 0.2, 1e-12);
-  expect_rates(ten_steps("wsd", 2, 0.2), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.2 + 1.8 * (1 - std::sqrt(0.5)), 0.2});
+  expect_rates(ten_steps("wsd", 2, 0.2),
+               {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.2 + 1.8 * (1 - std::sqrt(0.5)), 0.2});
   expect_rates(ten_steps("wsd", 2, 0.4), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.2 + 1.8 * 0.5});
   expect_rates(ten_steps("linear", 2, 0.0), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0});  // nothing decays
   expect_rates(ten_steps("constant"), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0});

@@ -125,7 +125,8 @@ TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
   }
   const auto p = fused_primitives();
   const double together = run(a, p, both, at::kDouble, {.seed = 9}).loss;
-  const double apart = run(a, p, first, at::kDouble, {.seed = 9}).loss + run(a, p, second, at::kDouble, {.seed = 9}).loss;
+  const double apart =
+      run(a, p, first, at::kDouble, {.seed = 9}).loss + run(a, p, second, at::kDouble, {.seed = 9}).loss;
   EXPECT_NEAR(together, apart, 1e-13 * std::abs(together));
   Microbatch later = both;
   later.step = both.step + 1;

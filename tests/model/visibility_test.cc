@@ -20,7 +20,8 @@ using Pairs = std::set<std::array<int64_t, 3>>;  // sequence, query, key
 
 Pairs pairs_of(const AttentionTile& tile, int64_t sequences) {
   Pairs pairs;
-  for (int64_t s = tile.sequence < 0 ? 0 : tile.sequence; s < (tile.sequence < 0 ? sequences : tile.sequence + 1); ++s) {
+  for (int64_t s = tile.sequence < 0 ? 0 : tile.sequence; s < (tile.sequence < 0 ? sequences : tile.sequence + 1);
+       ++s) {
     for (int64_t q = 0; q < tile.queries(); ++q) {
       int64_t first = 0, end = tile.keys();
       if (tile.kind == AttentionTile::causal) end = q + 1;
@@ -156,7 +157,8 @@ TEST(Visibility, TilesComputeEverySeenPairOnce) {
 TEST(Visibility, CountsTheScoresOfEachRank) {
   const auto scores = [](const std::vector<int64_t>& queries, int64_t length) {
     int64_t sum = 0;
-    for (const AttentionTile& tile : attention_tiles(visibility_of({}, queries, length), range(0, length))) sum += tile.scores();
+    for (const AttentionTile& tile : attention_tiles(visibility_of({}, queries, length), range(0, length)))
+      sum += tile.scores();
     return sum;
   };
   const auto zigzag = [](int64_t length, int64_t ranks, int64_t rank) {

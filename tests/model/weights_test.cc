@@ -42,7 +42,8 @@ TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
       EXPECT_TRUE(part.master(p).equal(held_part(info, whole.master(p)))) << info.name;
       if (!info.held.empty()) {
         EXPECT_LT(part.master(p).numel(), whole.master(p).numel());
-        const at::Tensor corner = whole.master(p).slice(0, 0, part.master(p).size(0)).slice(1, 0, part.master(p).size(1));
+        const at::Tensor corner =
+            whole.master(p).slice(0, 0, part.master(p).size(0)).slice(1, 0, part.master(p).size(1));
         EXPECT_FALSE(part.master(p).equal(corner)) << "drawn from index 0 on";
       }
     }

@@ -84,7 +84,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "model.architecture = \"gpt2\" (command line): this version of Orthant trains LLaMA "
        "models only; set it to \"llama\""},
       {"model.masked_share=0.2",
-       "model.masked_share = 0.2 (command line): it changes nothing with model.objective = \"causal\" (default); set it "
+       "model.masked_share = 0.2 (command line): it changes nothing with model.objective = \"causal\" (default); set "
+       "it "
        "to 0.15"},
       {"parallelism.zero_stage=1",
        "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
@@ -121,7 +122,8 @@ TEST(ConfigCheck, AMaskedShareBelongsToTheMaskedObjective) {
   EXPECT_EQ(check_error_of("", {"model.objective=causal", "model.masked_share=0.15"}), "no error");
   for (const char* share : {"0", "-0.1", "1.01"}) {
     const Words words = {"model.objective=masked", fmt::format("model.masked_share={}", share)};
-    EXPECT_TRUE(says(message_of<ConfigError>([&] { check_error_of("", words); }), {"model.masked_share", "above 0 to 1"}));
+    EXPECT_TRUE(
+        says(message_of<ConfigError>([&] { check_error_of("", words); }), {"model.masked_share", "above 0 to 1"}));
   }
 }
 

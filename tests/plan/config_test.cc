@@ -243,16 +243,19 @@ TEST(Config, RunFilesThatCannotBeReadAreNamed) {
     }
     return "no error";
   };
-  EXPECT_EQ(error_of("/nonexistent/run.toml"),
-            "cannot read the run file /nonexistent/run.toml: No such file or directory; examples/ holds run files to start "
-            "from: orthant train examples/jargon.toml");
-  EXPECT_EQ(error_of("nowhere.toml"),
-            fmt::format("cannot read the run file nowhere.toml (seen from {}): No such file or directory; examples/ holds "
-                        "run files to start from: orthant train examples/jargon.toml",
-                        std::filesystem::current_path().string()));
+  EXPECT_EQ(
+      error_of("/nonexistent/run.toml"),
+      "cannot read the run file /nonexistent/run.toml: No such file or directory; examples/ holds run files to start "
+      "from: orthant train examples/jargon.toml");
+  EXPECT_EQ(
+      error_of("nowhere.toml"),
+      fmt::format("cannot read the run file nowhere.toml (seen from {}): No such file or directory; examples/ holds "
+                  "run files to start from: orthant train examples/jargon.toml",
+                  std::filesystem::current_path().string()));
   const std::string jargon = ORTHANT_SOURCE_DIR "/examples/jargon";
-  EXPECT_EQ(error_of(jargon), fmt::format("cannot read the run file {}: No such file or directory; did you mean {}.toml?",
-                                          jargon, jargon));
+  EXPECT_EQ(
+      error_of(jargon),
+      fmt::format("cannot read the run file {}: No such file or directory; did you mean {}.toml?", jargon, jargon));
   EXPECT_THROW(load_config(testing::TempDir(), {}), ConfigError);
   EXPECT_TRUE(load_config("", {}) == Config{});
 }

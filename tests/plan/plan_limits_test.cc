@@ -29,28 +29,30 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
 }
 
 TEST(PlanLimits, SizesBeyondTheirOwnLimitAreRefused) {
-  for (const char* word : {"model.hidden_size=1048577", "model.intermediate_size=4194305", "model.num_hidden_layers=10001",
-                           "model.num_attention_heads=65537", "model.head_dim=65537", "model.vocab_size=268435457",
-                           "training.seq_len=134217729", "training.global_batch_size=16777217",
-                           "training.local_batch_size=16777217", "run.ranks=65537", "run.threads_per_rank=1025",
-                           "model.max_position_embeddings=9223372036854775807"}) {
+  for (const char* word :
+       {"model.hidden_size=1048577", "model.intermediate_size=4194305", "model.num_hidden_layers=10001",
+        "model.num_attention_heads=65537", "model.head_dim=65537", "model.vocab_size=268435457",
+        "training.seq_len=134217729", "training.global_batch_size=16777217", "training.local_batch_size=16777217",
+        "run.ranks=65537", "run.threads_per_rank=1025", "model.max_position_embeddings=9223372036854775807"}) {
     const std::string key = std::string(word).substr(0, std::string(word).find('='));
     EXPECT_TRUE(says(error_of({word}), {key + " = ", "(command line) must be "})) << word;
   }
 }
 
 TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
-  EXPECT_TRUE(says(error_of({"model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_hidden_layers=10000",
-                             "model.num_attention_heads=65536", "model.num_key_value_heads=65536", "model.head_dim=65536"}),
-                   {"model.hidden_size = 1048576 (command line)", "model.num_hidden_layers = 10000 (command line)",
-                    "more parameters than any machine holds"}));
+  EXPECT_TRUE(
+      says(error_of({"model.hidden_size=1048576", "model.intermediate_size=4194304", "model.num_hidden_layers=10000",
+                     "model.num_attention_heads=65536", "model.num_key_value_heads=65536", "model.head_dim=65536"}),
+           {"model.hidden_size = 1048576 (command line)", "model.num_hidden_layers = 10000 (command line)",
+            "more parameters than any machine holds"}));
   EXPECT_TRUE(says(error_of({"training.seq_len=134217728", "model.max_position_embeddings=134217728",
                              "training.global_batch_size=16777216", "training.local_batch_size=16777216"}),
                    {"training.local_batch_size = 16777216", "training.seq_len = 134217728", "more activations"}));
   EXPECT_TRUE(says(error_of({"training.steps=9000000000000000000"}),
                    {"training.steps = 9000000000000000000", "more tokens than can be counted"}));
-  EXPECT_TRUE(says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
-                   {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
+  EXPECT_TRUE(
+      says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
+           {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
 }
 
 TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {

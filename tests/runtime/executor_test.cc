@@ -136,7 +136,8 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
 // Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.
 struct Reduction {
   static constexpr int64_t kWeights = 6, kSize = 10;
-  std::vector<GradientBucket> buckets = {{{0, 20}, {0, 1}, kData}, {{20, 40}, {2, 3}, kData}, {{40, 60}, {4, 5}, kData}};
+  std::vector<GradientBucket> buckets = {
+      {{0, 20}, {0, 1}, kData}, {{20, 40}, {2, 3}, kData}, {{40, 60}, {4, 5}, kData}};
   at::Tensor flat;
   GradientReducer reducer;
 

@@ -1,5 +1,5 @@
-// Whole runs with Linformer's projections split over the ring: every number is that of one rank, each rank holds its rows
-// alone, checkpoints hold all of them, and the plan's bytes are what is sent and held.
+// Whole runs with Linformer's projections split over the ring: every number is that of one rank, each rank holds its
+// rows alone, checkpoints hold all of them, and the plan's bytes are what is sent and held.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -211,13 +211,15 @@ TEST(LinformerRuns, AreRefusedInWords) {
     return std::string("accepted");
   };
   const std::string length = "model.linformer_length=5", masked = "model.objective=masked";
-  const std::string ring = "parallelism.context_parallel_ring=2", both = "parallelism.context_parallel_attention=linformer";
+  const std::string ring = "parallelism.context_parallel_ring=2",
+                    both = "parallelism.context_parallel_attention=linformer";
   EXPECT_TRUE(says(refusal({length}), {"model.linformer_length = 5", "model.objective = \"causal\"", "\"masked\""}));
   EXPECT_TRUE(says(refusal({masked, "model.linformer_length=17"}), {"training.seq_len = 16", "set it to 16 or less"}));
   EXPECT_TRUE(says(refusal({masked, length, "model.sliding_window=4"}), {"model.sliding_window = 4", "set it to 0"}));
   EXPECT_TRUE(says(refusal({masked, length, "data.mask_documents=true"}), {"data.mask_documents", "set it to false"}));
   EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention", "set it to \"linformer\""}));
-  EXPECT_TRUE(says(refusal({masked, length}, {ring, both}), {"context_parallel_placement", "set it to \"contiguous\""}));
+  EXPECT_TRUE(
+      says(refusal({masked, length}, {ring, both}), {"context_parallel_placement", "set it to \"contiguous\""}));
   EXPECT_TRUE(says(refusal({masked}, {ring, both}), {"context_parallel_attention", "model.linformer_length = 0"}));
   EXPECT_TRUE(says(refusal({masked, length}, {ring, both, "parallelism.context_parallel_placement=contiguous",
                                               "parallelism.context_parallel_window=2"}),

@@ -1,4 +1,5 @@
-// What a machine or its control groups leave for a run, read from files of our own; and what is said of plans beyond it.
+// What a machine or its control groups leave for a run, read from files of our own; and what is said of plans beyond
+// it.
 #include "runtime/machine_memory.h"
 
 #include <fmt/format.h>
@@ -75,9 +76,10 @@ TEST(MemoryNeed, WarnsBelowWhatIsThereAndRefusesBeyond) {
   };
   EXPECT_EQ(need(2, 30, 24).warning, "");
   EXPECT_EQ(need(2, 0, 0).warning, "");  // not known
-  EXPECT_EQ(need(2, 30, 23).warning,
-            "the plan needs 12.0 MiB for each of 2 ranks, 24.0 MiB in all, but of the 30.0 MiB of this machine only 23.0 "
-            "MiB are available");
+  EXPECT_EQ(
+      need(2, 30, 23).warning,
+      "the plan needs 12.0 MiB for each of 2 ranks, 24.0 MiB in all, but of the 30.0 MiB of this machine only 23.0 "
+      "MiB are available");
   EXPECT_FALSE(need(2, 30, 23).beyond_the_machine);
   EXPECT_EQ(need(1, 11, 5).warning, "the plan needs 12.0 MiB, but this machine has 11.0 MiB");
   EXPECT_TRUE(need(1, 11, 5).beyond_the_machine);

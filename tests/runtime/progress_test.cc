@@ -83,8 +83,9 @@ TEST(Progress, BoxesFitTheTerminal) {
                      .peak_memory_bytes = int64_t{390} << 20,
                      .memory_expected_bytes = int64_t{400} << 20,
                      .checkpoint = "runs/a/checkpoints/step-000012"};
-  const Banner b = {.model = "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000",
-                    .memory_warning = "the plan needs 12.0 MiB, but of the 30.0 MiB of this machine only 5.0 MiB are available"};
+  const Banner b = {
+      .model = "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000",
+      .memory_warning = "the plan needs 12.0 MiB, but of the 30.0 MiB of this machine only 5.0 MiB are available"};
   for (const int columns : {60, 80, 120}) {
     for (const std::string& text : {summary(s, {.columns = columns}), banner(b, {.columns = columns})}) {
       for (const auto& line : split(text, '\n')) EXPECT_LE(line.size(), static_cast<size_t>(columns)) << line;

@@ -53,7 +53,8 @@ void expect_one_ranks_numbers(const TinyRun& run, const Cut& cut, const std::vec
   for (const RankTrace& have : train_ranks(plan, run.data())) {
     for (size_t step = 0; step < want.steps.size(); ++step) {
       EXPECT_LT(relative_error(have.steps[step].loss, want.steps[step].loss), 1e-10) << cut.name();
-      EXPECT_LT(worst_parameter(plan, have.steps[step].gradients, want.steps[step].gradients).error, 1e-10) << cut.name();
+      EXPECT_LT(worst_parameter(plan, have.steps[step].gradients, want.steps[step].gradients).error, 1e-10)
+          << cut.name();
       EXPECT_LT(worst_parameter(plan, have.steps[step].weights, want.steps[step].weights).error, 1e-10) << cut.name();
     }
   }
@@ -102,8 +103,8 @@ TEST(SequenceRuns, KeepTheirReplicasInStep) {
   EXPECT_FALSE(ranks[1].last().weights.equal(ranks[0].last().weights));
 }
 
-// Unified Sequence Parallelism, check 10: in float32, gradients within 1e-5 and the loss within 1e-6 of one rank's, whichever
-// axis carries the four ranks; in bfloat16, a hundred steps stay within 0.02 of each other.
+// Unified Sequence Parallelism, check 10: in float32, gradients within 1e-5 and the loss within 1e-6 of one rank's,
+// whichever axis carries the four ranks; in bfloat16, a hundred steps stay within 0.02 of each other.
 TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
   const Cut cuts_of_four[] = {{2, 2, 1}, {1, 1, 4}, {1, 2, 2}, {2, 1, 2}, {1, 4, 1}, {1, 4, 1, {kTwoRings}}};
   const TinyRun single({"training.dtype=float32"});
@@ -130,7 +131,8 @@ TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
 TEST(SequenceRuns, OfAnyLength) {
   for (const char* length : {"training.seq_len=13", "training.seq_len=31"}) {
     const TinyRun run({length});
-    for (const Cut& cut : {Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{4, 1, 1}, Cut{1, 4, 1, {kTwoRings}}}) expect_one_ranks_numbers(run, cut);
+    for (const Cut& cut : {Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{4, 1, 1}, Cut{1, 4, 1, {kTwoRings}}})
+      expect_one_ranks_numbers(run, cut);
   }
 }
 
@@ -140,7 +142,8 @@ TEST(SequenceRuns, GoOnAtAnotherCut) {
   const Cut first{2, 2, 1}, second{1, 2, 2};
   train_ranks(run.plan(4, first.overrides()), run.data(), {.steps = 3, .save = true});
   const Plan plan = run.plan(4, second.overrides());
-  const auto resumed = train_ranks(plan, run.data(), {.steps = 6, .resume_from = run.folder() + "/out/checkpoints/step-000003"});
+  const auto resumed =
+      train_ranks(plan, run.data(), {.steps = 6, .resume_from = run.folder() + "/out/checkpoints/step-000003"});
   EXPECT_LT(worst_parameter(plan, resumed[0].last().weights, whole.last().weights).error, 1e-10);
 }
 
@@ -166,7 +169,8 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
   };
   EXPECT_TRUE(says(refusal(8, {"parallelism.context_parallel_ulysses=8"}),
                    {"context_parallel_ulysses = 8", "num_attention_heads = 4", "set it to 4 or less"}));
-  EXPECT_TRUE(says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "make it at least 32"}));
+  EXPECT_TRUE(
+      says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "make it at least 32"}));
   EXPECT_TRUE(says(refusal(4, {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=3"}),
                    {"context_parallel_window = 3", "does not divide", "try 2 or 4"}));
   EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}), {"does not fit 6 ranks", "multiple of 4"}));

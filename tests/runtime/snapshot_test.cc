@@ -116,7 +116,8 @@ TEST(Resume, NamesOtherDataAsThat) {
   const TinyRun run, less({"data.validation=0.3"});
   const Plan plan = run.plan(1);
   train_ranks(plan, run.data(), {.steps = 1, .save = true});
-  EXPECT_TRUE(says(resumed_with(less, checkpoint_of(plan, 1)), {"data.path = ", "data.validation = ", "is other data"}));
+  EXPECT_TRUE(
+      says(resumed_with(less, checkpoint_of(plan, 1)), {"data.path = ", "data.validation = ", "is other data"}));
 }
 
 TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {

@@ -42,7 +42,8 @@ TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
 TEST(Verify, TellsHowFarItIs) {
   const TinyRun run;
   std::vector<std::pair<int64_t, int64_t>> told;
-  verify_layout(run.plan(2), run.data(), 2, Mutation::none, [&](int64_t done, int64_t all) { told.emplace_back(done, all); });
+  verify_layout(run.plan(2), run.data(), 2, Mutation::none,
+                [&](int64_t done, int64_t all) { told.emplace_back(done, all); });
   EXPECT_EQ(told, (std::vector<std::pair<int64_t, int64_t>>{{1, 4}, {2, 4}, {3, 4}, {4, 4}}));
 }
 

@@ -17,9 +17,17 @@ struct TinyOptions {
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
-  Architecture a{.hidden_size = 24, .intermediate_size = 40, .num_hidden_layers = 2, .num_attention_heads = 4,
-                 .num_key_value_heads = options.kv_heads, .head_dim = 6, .vocab_size = 37, .max_position_embeddings = 64,
-                 .tie_word_embeddings = options.tied, .dropout = options.dropout, .initializer_range = 0.2};
+  Architecture a{.hidden_size = 24,
+                 .intermediate_size = 40,
+                 .num_hidden_layers = 2,
+                 .num_attention_heads = 4,
+                 .num_key_value_heads = options.kv_heads,
+                 .head_dim = 6,
+                 .vocab_size = 37,
+                 .max_position_embeddings = 64,
+                 .tie_word_embeddings = options.tied,
+                 .dropout = options.dropout,
+                 .initializer_range = 0.2};
   if (options.llama3) a.rope_scaling = {.type = "llama3", .factor = 8, .original_max_position_embeddings = 32};
   return a;
 }

@@ -31,8 +31,8 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
 /// How many microbatches there are of each number of sequences; empty ones are left out.
 std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share);
 
-/// Where the weights stand in the flat gradient buffer that are partial sums over the same axes. A weight that is split over
-/// an axis is complete along it; those of one region come side by side.
+/// Where the weights stand in the flat gradient buffer that are partial sums over the same axes. A weight that is split
+/// over an axis is complete along it; those of one region come side by side.
 struct GradientRegion {
   Range elements;
   std::vector<std::string> axes;
@@ -45,10 +45,10 @@ struct GradientBucket {
   std::vector<std::string> axes;
 };
 
-/// Cuts weights (given by [offset, size) in the flat buffer, in the model's order) into buckets of at least bucket_elements,
-/// from the last weight on, since backward completes that first; a bucket lies in one region, whose remainder is its
-/// first bucket. In the order in which they are complete, the last first. A region's first bucket starts where it does, so
-/// that whatever is bundled in front of the gradients travels with them.
+/// Cuts weights (given by [offset, size) in the flat buffer, in the model's order) into buckets of at least
+/// bucket_elements, from the last weight on, since backward completes that first; a bucket lies in one region, whose
+/// remainder is its first bucket. In the order in which they are complete, the last first. A region's first bucket
+/// starts where it does, so that whatever is bundled in front of the gradients travels with them.
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              std::span<const GradientRegion> regions, int64_t bucket_elements);
 

@@ -6,9 +6,15 @@
 
 namespace orthant {
 
-GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses)
-    : comm_(comm), flat_(std::move(flat)), buckets_(std::move(buckets)), uses_(std::move(uses)), bucket_of_(uses_.size()),
-      outstanding_(buckets_.size()), work_(buckets_.size()) {
+GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets,
+                                 std::vector<int> uses)
+    : comm_(comm),
+      flat_(std::move(flat)),
+      buckets_(std::move(buckets)),
+      uses_(std::move(uses)),
+      bucket_of_(uses_.size()),
+      outstanding_(buckets_.size()),
+      work_(buckets_.size()) {
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const int w : buckets_[b].weights) bucket_of_[static_cast<size_t>(w)] = static_cast<int>(b);
   }

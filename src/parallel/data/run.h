@@ -1,4 +1,5 @@
-// Data parallelism, the doing: gradient buckets are summed over the data axis as soon as backward has completed them.
+// Data parallelism, the doing: gradient buckets are summed over the axes along which they are
+// partial (data, and those that cut sequences) as soon as backward has completed them.
 #pragma once
 
 #include "comm/comm.h"

@@ -1,9 +1,9 @@
 // Sequence parallelism, the placement: which tokens of each sequence a rank holds.
 //
-// The sequence axes are a mesh of their own, ulysses inside ring. A rank of the ring holds blocks of the sequence so chosen
-// that all have the same work under a causal mask (zigzag: Fang and Zhao 2024, arXiv 2405.07719, section 3; stripes:
-// Brandon et al. 2023, arXiv 2311.09431); its Ulysses group cuts that block once more, in order, so that the all-to-all
-// puts it together again without a copy. Batches are cut once, at the input; no layer reorders anything.
+// The sequence axes are a mesh of their own, ulysses inside ring. A rank of the ring holds blocks of the sequence so
+// chosen that all have the same work under a causal mask (zigzag: Fang and Zhao 2024, arXiv 2405.07719, section 3;
+// stripes: Brandon et al. 2023, arXiv 2311.09431); its Ulysses group cuts that block once more, in order, so that the
+// all-to-all puts it together again without a copy. Batches are cut once, at the input; no layer reorders anything.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Sequence parallelism, the plan: what a layer's attention sends and keeps on each rank, for each way of cutting sequences
-// over ulysses x ring ranks (Fang and Zhao 2024, "USP", arXiv 2405.07719). Everything else in a layer is token by token and
-// sends nothing. The formulas stand beside what they count: in the heads of ulysses/, ring_attention/,
-// ring_self_attention/ and linformer/.
+// Sequence parallelism, the plan: what a layer's attention sends and keeps on each rank, for each way of cutting
+// sequences over ulysses x ring ranks (Fang and Zhao 2024, "USP", arXiv 2405.07719). Everything else in a layer is
+// token by token and sends nothing. The formulas stand beside what they count: in the heads of ulysses/,
+// ring_attention/, ring_self_attention/ and linformer/.
 #pragma once
 
 #include "parallel/sequence/placement_plan.h"
@@ -43,7 +43,7 @@ struct SequenceTraffic {
 };
 SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);
 
-/// What attention holds on that rank, of `tokens` of its own a sequence: for backward, and at most beside that.
+/// What attention holds on that rank: for backward, and at most beside that.
 struct SequenceMemory {
   int64_t kept_bytes = 0, working_bytes = 0;
 };

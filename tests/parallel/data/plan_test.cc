@@ -99,14 +99,16 @@ Flat random_flat(std::mt19937_64& random) {
   const auto count = random() % 40 + 1;
   const int most_regions = static_cast<int>(random() % 3) + 1;
   flat.weights.resize(count);
-  for (uint64_t i = 0; i < count; ++i) flat.region_of.push_back(static_cast<int>(random() % static_cast<uint64_t>(most_regions)));
+  for (uint64_t i = 0; i < count; ++i)
+    flat.region_of.push_back(static_cast<int>(random() % static_cast<uint64_t>(most_regions)));
   int64_t begin = 0;
   flat.elements = static_cast<int64_t>(random() % 64);
   for (int r = 0; r < most_regions; ++r) {
     for (uint64_t i = 0; i < count; ++i) {
       if (flat.region_of[i] != r) continue;
       flat.elements = (flat.elements + 31) / 32 * 32;
-      flat.weights[i] = {flat.elements, static_cast<int64_t>(random() % 5 == 0 ? random() % 20000 : random() % 200) + 1};
+      flat.weights[i] = {flat.elements,
+                         static_cast<int64_t>(random() % 5 == 0 ? random() % 20000 : random() % 200) + 1};
       flat.elements += flat.weights[i].second;
     }
     flat.regions.push_back({{begin, flat.elements}, {fmt::format("axis_{}", r)}});
@@ -126,7 +128,8 @@ TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
     int last = -1;
     for (const auto& bucket : buckets) {
       ASSERT_FALSE(bucket.weights.empty());
-      ASSERT_GT(bucket.weights.front(), last) << "backward completes a bucket with its first weight, the last one first";
+      ASSERT_GT(bucket.weights.front(), last)
+          << "backward completes a bucket with its first weight, the last one first";
       last = bucket.weights.front();
       for (const int w : bucket.weights) {
         const auto& [offset, size] = flat.weights[static_cast<size_t>(w)];
@@ -159,7 +162,8 @@ TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) 
     const Flat flat = random_flat(random);
     const auto least = static_cast<int64_t>(random() % 30000 + 1);
     for (const auto& bucket : gradient_buckets(flat.weights, flat.regions, least)) {
-      const auto& region = flat.regions[static_cast<size_t>(flat.region_of[static_cast<size_t>(bucket.weights.front())])];
+      const auto& region =
+          flat.regions[static_cast<size_t>(flat.region_of[static_cast<size_t>(bucket.weights.front())])];
       if (bucket.elements.begin == region.elements.begin) continue;  // what remains of it
       ASSERT_GE(bucket.elements.size(), least);
       // Without its first weight it would have been too small.

@@ -93,7 +93,12 @@ void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis
 
 // Ring Self-Attention, check 3: forward 576, backward 1,728 or 1,152 elements on four ranks.
 TEST(SequenceParallel, RingsSendWhatTheFormulasSay) {
-  AttentionCase c{.placement = SequencePlacement::contiguous, .sequences = 2, .length = 16, .heads = 3, .key_heads = 3, .head_dim = 4};
+  AttentionCase c{.placement = SequencePlacement::contiguous,
+                  .sequences = 2,
+                  .length = 16,
+                  .heads = 3,
+                  .key_heads = 3,
+                  .head_dim = 4};
   const MakeCore online = [](Comm& comm, const AttentionCase& of) {
     return ring_attention(comm, kRing, {.placement = of.placement});
   };
@@ -165,7 +170,8 @@ TEST(SequenceParallel, MistakesAreSeen) {
   // Gradients divided by the number of ranks.
   const auto divided = on_ranks(c, [](Comm& comm, const AttentionCase& of) {
     AttentionCore core = ring_attention(comm, kRing, {.placement = of.placement});
-    core.backward = [backward = core.backward](const auto& dout, const auto& kept, const auto& batch, const auto& shape) {
+    core.backward = [backward = core.backward](const auto& dout, const auto& kept, const auto& batch,
+                                               const auto& shape) {
       AttentionGradients g = backward(dout, kept, batch, shape);
       return AttentionGradients{g.dq_BHTD / 4, g.dk_BKSD / 4, g.dv_BKSD};
     };

@@ -70,11 +70,13 @@ Result on_ranks(const Case& c, const MakeCore& make = right, const std::function
     const Weight e = weight(5), f = weight(6);
     Microbatch batch;
     batch.sequence_length = c.tokens;
-    if (!c.lengths.empty()) batch.packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = c.lengths});
+    if (!c.lengths.empty())
+      batch.packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = c.lengths});
     const AttentionShape shape{.heads = c.heads, .kv_heads = c.key_heads, .head_dim = 4, .cos_PD = {}, .sin_PD = {},
                                .rule = {.causal = false}, .linformer_k = &e, .linformer_v = &f};
-    const auto kept = core.forward(here(reference_values(like.dq.sizes(), 1)), here(reference_values(like.dk.sizes(), 2)),
-                                   here(reference_values(like.dk.sizes(), 3)), batch, shape);
+    const auto kept =
+        core.forward(here(reference_values(like.dq.sizes(), 1)), here(reference_values(like.dk.sizes(), 2)),
+                     here(reference_values(like.dk.sizes(), 3)), batch, shape);
     const AttentionGradients g = core.backward(here(reference_values(like.out.sizes(), 4)), kept, batch, shape);
     if (reduce_projections) {
       for (const Weight* w : {&e, &f}) comm.all_reduce(w->gradient, kRing).wait();

@@ -47,7 +47,8 @@ inline AttentionShape shape_of(const AttentionCase& c) {
   Architecture a;
   a.head_dim = c.head_dim;
   const auto [cos, sin] = rotary_tables(a, c.length, c.dtype == at::kDouble ? at::kDouble : at::kFloat);
-  return {.heads = c.heads, .kv_heads = c.key_heads, .head_dim = c.head_dim, .cos_PD = cos, .sin_PD = sin, .rule = c.rule};
+  return {
+      .heads = c.heads, .kv_heads = c.key_heads, .head_dim = c.head_dim, .cos_PD = cos, .sin_PD = sin, .rule = c.rule};
 }
 
 inline at::Tensor input_of(const AttentionCase& c) {
@@ -90,7 +91,8 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
   run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(c.mesh(), rank, rendezvous, {});
     const AttentionCore core = make(comm, c);
-    const auto places = held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+    const auto places =
+        held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
     const at::Tensor index = at::tensor(places, at::kLong);
     const AttentionResult part = attend_at(core, c, places, positions ? positions(index) : at::Tensor());
     const std::lock_guard lock(mutex);
@@ -117,13 +119,14 @@ inline AttentionCore two_rings_as_published(Comm& comm, const AttentionCase& c) 
 inline constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag,
                                                     SequencePlacement::stripe};
 
-inline std::shared_ptr<const Packing> packing(std::vector<std::vector<int64_t>> starts, std::vector<int64_t> lengths = {}) {
+inline std::shared_ptr<const Packing> packing(std::vector<std::vector<int64_t>> starts,
+                                              std::vector<int64_t> lengths = {}) {
   return std::make_shared<Packing>(Packing{std::move(starts), std::move(lengths)});
 }
 
 inline std::string name_of(const AttentionCase& c) {
-  return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}", c.ulysses,
-                     c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
+  return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}",
+                     c.ulysses, c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
                      c.rule.sliding_window, c.packing != nullptr);
 }
 

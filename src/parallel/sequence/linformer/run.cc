@@ -11,7 +11,8 @@ AttentionCore linformer(Comm& comm, Axes axes) {
                                     return ring_places(SequencePlacement::contiguous, length, comm.group_size(axes),
                                                        comm.position(axes)).front();
                                   },
-                              .sum = [&comm, axes](const at::Tensor& partial) { comm.all_reduce(partial, axes).wait(); }});
+                              .sum = [&comm,
+                                      axes](const at::Tensor& partial) { comm.all_reduce(partial, axes).wait(); }});
 }
 
 }  // namespace orthant
