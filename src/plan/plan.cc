@@ -299,14 +299,20 @@ Mesh mesh_of(const Config& config, int ranks) {
   }
   if (rest != nullptr && ranks % fixed == 0) {
     rest->size = ranks / fixed;
-  } else if (rest != nullptr || fixed != ranks) {
-    // Without a rest, the data axis is what others would have left.
+  } else if (rest != nullptr) {
+    std::vector<std::string> taken;
+    for (const Degree& degree : degrees) {
+      if (degree.size > 1) taken.push_back(config.locate(degree.key));
+    }
+    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}", join(taken, ", "), fixed,
+                                  counted(ranks, "rank"), fixed));
+  } else if (fixed != ranks) {
+    // The data axis is what others would have left.
     const Degree& data = degrees[3];
-    const int64_t others = rest != nullptr ? fixed : fixed / data.size;
+    const int64_t others = fixed / data.size;
     const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
                                                   : fmt::format("make run.ranks a multiple of {}", others);
-    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(rest != nullptr ? rest->key : data.key),
-                                  counted(ranks, "rank"),
+    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(data.key), counted(ranks, "rank"),
                                   others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
   }
   std::vector<Axis> axes;

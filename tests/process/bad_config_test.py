@@ -49,6 +49,23 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(setting), 1, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
+    def test_sequences_that_cannot_be_cut_so(self):
+        cut = "parallelism.context_parallel_"
+        for settings, *parts in (
+                ([cut + "ulysses=3"], cut + "ulysses = 3", "3 of 2 ranks", "make run.ranks a multiple of 3"),
+                (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "without a head", "set it to 4 or less"),
+                (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "at least 16"),
+                (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "try 2 or 4"),
+                ([cut + "ring=2", cut + "attention=linformer"], "linformer_length")):
+            with self.subTest(settings):
+                self.assert_says(self.train(*settings), 1, "command line", *parts)
+        for settings, *parts in (
+                ([cut + "ring=2", cut + "placement=spiral"], "spiral", "contiguous", "zigzag", "stripe"),
+                ([cut + "ring=2", cut + "attention=linear"], "linear", "ring_self_attention", "linformer")):
+            with self.subTest(settings):
+                self.assert_says(self.train(*settings), 2, "command line", *parts)
+        self.assertFalse((self.dump / "metrics.jsonl").exists())
+
     def test_the_same_answer_under_a_launcher(self):
         self.append("training", "seq_length = 64")
         environment = {"WORLD_SIZE": "1", "RANK": "0"}
