@@ -79,19 +79,16 @@ void measure(const Settings& settings, Comm& comm) {
   }
 }
 
-int run(int argc, char** argv) try {
+int run(int argc, char** argv) {
   const Settings settings(
       argc, argv, {{"ranks", "2"}, {"transport", "auto"}, {"op", "ring"}, {"bytes", "16777216"}, {"seconds", "1"}});
   const std::string& op = settings.text("op");
   if (op != "ring" && op != "all_reduce") throw ConfigError("--op " + op + ": ring or all_reduce");
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure(settings, comm); });
-} catch (const std::exception& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
-  return 2;
 }
 
 }  // namespace
 }  // namespace orthant
 
-int main(int argc, char** argv) { return orthant::run(argc, argv); }
+int main(int argc, char** argv) { return orthant::run_benchmark(argc, argv, orthant::run); }

@@ -98,7 +98,7 @@ inline Mesh one_ring(const Launch& launch) { return Mesh({{"ring", launch.world_
 /// another launcher, its ranks do. Returns the exit code.
 inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string& transport,
                             const std::function<void(Comm&)>& measure,
-                            const std::function<Mesh(const Launch&)>& mesh = one_ring) try {
+                            const std::function<Mesh(const Launch&)>& mesh = one_ring) {
   die_with_parent();
   const auto launch = detect_launch(process_environment, parent_key());
   if (!launch) {
@@ -108,6 +108,11 @@ inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string&
   Comm comm(mesh(*launch), launch->rank, rendezvous, {.transport = transport});
   measure(comm);
   return 0;
+}
+
+/// The whole of a benchmark's main: its exit code, or 1 and the error that ended it.
+inline int run_benchmark(int argc, char** argv, int (*run)(int argc, char** argv)) try {
+  return run(argc, argv);
 } catch (const std::exception& error) {
   fmt::print(stderr, "error: {}\n", error.what());
   return 1;

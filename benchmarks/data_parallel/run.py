@@ -31,11 +31,27 @@ SIZES = {
 WARMUP = 5  # steps left out of every median
 
 
+def add_program_arguments(p):
+    """What both benchmarks beside a peer ask about the two programs."""
+    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
+    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
+    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
+
+
+def find_programs(a):
+    if a.python is None:
+        own = os.path.join(ROOT, ".venv", "bin", "python3")
+        a.python = own if os.path.exists(own) else "python3"
+    if a.allocator == "auto":
+        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
+        a.allocator = found[0] if found else "none"
+
+
 def arguments():
     p = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0],
                                 formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
-    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
+    add_program_arguments(p)
     quick = "--quick" in sys.argv
     p.add_argument("--ranks", default="1,2" if quick else "1,2,4")
     p.add_argument("--sizes", default="tiny" if quick else "tiny,50m")
@@ -44,17 +60,10 @@ def arguments():
     p.add_argument("--steps", type=int, default=12 if quick else 40, help="steps a run (50m: a third)")
     p.add_argument("--seq-len", type=int, default=256)
     p.add_argument("--local-batch-size", type=int, default=8, help="sequences a rank and step")
-    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
-    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
     p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, smaller defaults")
     a = p.parse_args()
     a.no_compile |= a.quick
-    if a.python is None:
-        own = os.path.join(ROOT, ".venv", "bin", "python3")
-        a.python = own if os.path.exists(own) else "python3"
-    if a.allocator == "auto":
-        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
-        a.allocator = found[0] if found else "none"
+    find_programs(a)
     return a
 
 

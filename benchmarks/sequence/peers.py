@@ -11,7 +11,6 @@ runs. All variants of the peer must show the same losses, or there is no table.
   python3 benchmarks/sequence/peers.py [--quick] [--seq-lens 256,2048,8192] [--cuts ring,ulysses]
 """
 import argparse
-import glob
 import itertools
 import json
 import math
@@ -23,7 +22,7 @@ import tempfile
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 sys.path.append(os.path.join(ROOT, "benchmarks", "data_parallel"))
-from run import SIZES, WARMUP, run, write_corpus
+from run import SIZES, WARMUP, add_program_arguments, find_programs, run, write_corpus
 
 CUTS = {"none": ["none"], "ring": ["ring_allgather", "ring_alltoall"], "ulysses": ["ulysses"]}  # and the peer's ways
 RANKS = {"none": 1, "ring": 2, "ulysses": 2}
@@ -33,24 +32,16 @@ LOSS_BOUND = 1e-5  # relative, of the peer's losses among themselves: float32, o
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
-    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
-    p.add_argument("--python", help="a python3 that imports torch; default: that of .venv")
+    add_program_arguments(p)
     p.add_argument("--seq-lens", default="256" if quick else "256,2048,8192")
     p.add_argument("--cuts", default="ring,ulysses")
     p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each program a line")
     p.add_argument("--tokens", type=int, default=2048 if quick else 16384,
                    help="of a run, over all its steps that count; at least four steps do")
-    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
-    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
     p.add_argument("--quick", action="store_true", help="does it work? few steps, eager, one length")
     a = p.parse_args()
     a.no_compile |= a.quick
-    if a.python is None:
-        own = os.path.join(ROOT, ".venv", "bin", "python3")
-        a.python = own if os.path.exists(own) else "python3"
-    if a.allocator == "auto":
-        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
-        a.allocator = found[0] if found else "none"
+    find_programs(a)
     return a
 
 

@@ -236,7 +236,7 @@ void measure(const Settings& settings, Comm& comm) {
   }
 }
 
-int run(int argc, char** argv) try {
+int run(int argc, char** argv) {
   const Settings settings(argc, argv, {{"ranks", "2"}, {"transport", "auto"}, {"cuts", "1x2"}, {"tokens", "512"},
                                        {"heads", "8"}, {"key-heads", "2"}, {"head-dim", "64"}, {"turns", "5"}});
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
@@ -245,12 +245,9 @@ int run(int argc, char** argv) try {
                             const int hosts = launch.world_size / launch.local_size;
                             return Mesh({{"inner", launch.local_size}, {"outer", hosts}});
                           });
-} catch (const std::exception& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
-  return 2;
 }
 
 }  // namespace
 }  // namespace orthant
 
-int main(int argc, char** argv) { return orthant::run(argc, argv); }
+int main(int argc, char** argv) { return orthant::run_benchmark(argc, argv, orthant::run); }

@@ -25,6 +25,15 @@ struct AttentionCore {
       backward;
 };
 
+/// The core whose functions are an object's forward() and backward(), which lives as long as they do.
+template <class Attention>
+AttentionCore core_of(std::shared_ptr<Attention> object) {
+  return {.forward = [object](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Microbatch& batch,
+                              const AttentionShape& shape) { return object->forward(q, k, v, batch, shape); },
+          .backward = [object](const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
+                               const AttentionShape& shape) { return object->backward(dout, kept, batch, shape); }};
+}
+
 /// All tokens of the sequences are here. With Linformer's summaries where the shape has projections.
 AttentionCore local_attention();
 

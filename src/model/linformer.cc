@@ -80,11 +80,7 @@ class Linformer {
 }  // namespace
 
 AttentionCore linformer_attention(SequencePart part) {
-  const auto core = std::make_shared<Linformer>(std::move(part));
-  return {.forward = [core](const auto& q, const auto& k, const auto& v, const auto& batch,
-                            const auto& shape) { return core->forward(q, k, v, batch, shape); },
-          .backward = [core](const auto& dout, const auto& kept, const auto& batch,
-                             const auto& shape) { return core->backward(dout, kept, batch, shape); }};
+  return core_of(std::make_shared<Linformer>(std::move(part)));
 }
 
 }  // namespace orthant

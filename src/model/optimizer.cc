@@ -54,12 +54,6 @@ double gradient_squares(const Weights& weights, size_t group) {
                                         : sum_of_squares(g.const_data_ptr<float>() + begin, end - begin);
 }
 
-double gradient_norm(const Weights& weights) {
-  double squares = 0;
-  for (size_t group = 0; group < weights.flat().groups.size(); ++group) squares += gradient_squares(weights, group);
-  return std::sqrt(squares);
-}
-
 double clip_factor(double norm, double max_norm) {
   return max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
 }

@@ -1,10 +1,13 @@
 #include "plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
-#include "base/errors.h"
 #include "base/text.h"
+#include "plan/from_config.h"
+#include "plan/plan_limits.h"
 #include "plan/plan_parameters.h"
 #include "schedule/validate.h"
 
@@ -59,39 +62,6 @@ void add_attention(Plan& plan) {
     }
   }
   plan.communication.insert(plan.communication.end(), entries.begin(), entries.end());
-}
-
-// Each size has its own limit; together they can be beyond what 64 bits count. Estimated from above, in floating point,
-// with room for the alternatives.
-void require_countable(const Config& config, const Architecture& a, int ranks) {
-  const auto of = [](int64_t number) { return static_cast<double>(number); };
-  const auto& t = config.training;
-  const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
-  const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
-  const double projections = 2 * of(a.linformer_length) * of(a.linformer_tokens);
-  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h + projections) + 2 * h * of(a.vocab_size);
-  const double tokens = of(t.local_batch_size) * of(t.seq_len);
-  const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
-  const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
-  const double microbatches = of(t.global_batch_size) / of(t.local_batch_size) / of(ranks);
-  constexpr double kMost = 0x1p54, kMostMicrobatches = 0x1p20;
-  const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
-    if (holds) return;
-    std::vector<std::string> words;
-    for (const char* key : keys) words.push_back(config.locate(key));
-    throw ConfigError(fmt::format("{} together ask for {}; lower one of them", join(words, ", "), what));
-  };
-  check(weights < kMost, "more parameters than any machine holds",
-        {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
-         "model.vocab_size"});
-  check(kept < kMost, "more activations than any machine holds",
-        {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
-  check(run < 0x1p62, "more tokens than can be counted",
-        {"training.steps", "training.global_batch_size", "training.seq_len"});
-  if (microbatches < kMostMicrobatches) return;
-  throw ConfigError(fmt::format(
-      "{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
-      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches));
 }
 
 // Everything but the alternatives, which are plans themselves.
@@ -239,85 +209,6 @@ int64_t Plan::largest_communication_bytes() const {
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }
   return *std::max_element(sums.begin(), sums.end());
-}
-
-Architecture architecture_of(const Config& config, int64_t vocab_size) {
-  const auto& m = config.model;
-  Architecture a;
-  a.hidden_size = m.hidden_size;
-  a.intermediate_size = m.intermediate_size;
-  a.num_hidden_layers = m.num_hidden_layers;
-  a.num_attention_heads = m.num_attention_heads;
-  a.num_key_value_heads = m.num_key_value_heads;
-  a.head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_attention_heads;
-  a.causal = m.objective == "causal";
-  const int64_t least_vocab_size = a.causal ? vocab_size : mask_token(vocab_size) + 1;
-  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : least_vocab_size;
-  a.max_position_embeddings = m.max_position_embeddings;
-  a.rms_norm_eps = m.rms_norm_eps;
-  a.rope_theta = m.rope_theta;
-  a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
-                    m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
-  a.tie_word_embeddings = m.tie_word_embeddings;
-  a.sliding_window = m.sliding_window;
-  a.linformer_length = m.linformer_length;
-  a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;
-  a.dropout = m.dropout;
-  a.initializer_range = m.initializer_range;
-  if (a.vocab_size < least_vocab_size) {
-    throw ConfigError(fmt::format(
-        "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
-        config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
-  }
-  if (config.training.seq_len > a.max_position_embeddings) {
-    throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",
-                                  config.locate("training.seq_len"), config.locate("model.max_position_embeddings"),
-                                  config.training.seq_len));
-  }
-  return a;
-}
-
-Mesh mesh_of(const Config& config, int ranks) {
-  const auto& p = config.parallelism;
-  struct Degree {
-    const char *axis, *key;
-    int64_t size;
-  };
-  // Inner to outer, most talkative first.
-  std::vector<Degree> degrees = {{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree},
-                                 {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
-                                 {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
-                                 {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
-                                 {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
-  int64_t fixed = 1;
-  Degree* rest = nullptr;
-  for (Degree& degree : degrees) {
-    if (degree.size == -1)
-      rest = &degree;
-    else
-      fixed *= degree.size;
-  }
-  if (rest != nullptr && ranks % fixed == 0) {
-    rest->size = ranks / fixed;
-  } else if (rest != nullptr) {
-    std::vector<std::string> taken;
-    for (const Degree& degree : degrees) {
-      if (degree.size > 1) taken.push_back(config.locate(degree.key));
-    }
-    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}", join(taken, ", "), fixed,
-                                  counted(ranks, "rank"), fixed));
-  } else if (fixed != ranks) {
-    // The data axis is what others would have left.
-    const Degree& data = degrees[3];
-    const int64_t others = fixed / data.size;
-    const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
-                                                  : fmt::format("make run.ranks a multiple of {}", others);
-    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(data.key), counted(ranks, "rank"),
-                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
-  }
-  std::vector<Axis> axes;
-  for (const Degree& degree : degrees) axes.push_back({degree.axis, static_cast<int>(degree.size)});
-  return Mesh(axes);
 }
 
 Plan make_plan(const Config& config, const RunFacts& facts) {

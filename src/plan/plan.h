@@ -103,13 +103,6 @@ SequenceAttention attention_of(const Plan& plan, int64_t sequences);
 /// The id that masks others where model.objective = "masked": the one behind the tokenizer's own.
 constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vocab_size; }
 
-/// The decoder that the run file describes. vocab_size (the tokenizer's) fills model.vocab_size = 0, with one more
-/// where there is a mask token. ConfigError where sizes do not fit.
-Architecture architecture_of(const Config& config, int64_t vocab_size);
-
-/// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
-Mesh mesh_of(const Config& config, int ranks);
-
 /// Config -> Plan, a pure function. Throws ConfigError.
 Plan make_plan(const Config& config, const RunFacts& facts);
 

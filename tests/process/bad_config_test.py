@@ -66,6 +66,14 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(*settings), 2, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
+    def test_rates_that_say_nothing(self):
+        for settings, *parts in (
+                (["--inner-gbit", "10"], "--inner-gbit and --outer-gbit belong together"),
+                (["--gflops", "100"], "--gflops changes nothing without rates", "--outer-gbit"),
+                (["--ranks-per-host", "2"], "--ranks-per-host changes nothing without rates")):
+            with self.subTest(settings):
+                self.assert_says(self.orthant("plan", "run.toml", *settings), 1, *parts)
+
     def test_the_same_answer_under_a_launcher(self):
         self.append("training", "seq_length = 64")
         environment = {"WORLD_SIZE": "1", "RANK": "0"}

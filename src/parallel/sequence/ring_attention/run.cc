@@ -150,11 +150,7 @@ class RingAttention {
 }  // namespace
 
 AttentionCore ring_attention(Comm& comm, Axes axes, RingAttentionOptions options) {
-  const auto ring = std::make_shared<RingAttention>(comm, std::move(axes), options);
-  return {.forward = [ring](const auto& q, const auto& k, const auto& v, const auto& batch,
-                            const auto& shape) { return ring->forward(q, k, v, batch, shape); },
-          .backward = [ring](const auto& dout, const auto& kept, const auto& batch,
-                             const auto& shape) { return ring->backward(dout, kept, batch, shape); }};
+  return core_of(std::make_shared<RingAttention>(comm, std::move(axes), options));
 }
 
 }  // namespace orthant

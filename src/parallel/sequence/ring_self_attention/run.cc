@@ -210,11 +210,7 @@ class RingSelfAttention {
 }  // namespace
 
 AttentionCore ring_self_attention(Comm& comm, Axes axes, RingSelfAttentionOptions options) {
-  const auto ring = std::make_shared<RingSelfAttention>(comm, std::move(axes), options);
-  return {.forward = [ring](const auto& q, const auto& k, const auto& v, const auto& batch,
-                            const auto& shape) { return ring->forward(q, k, v, batch, shape); },
-          .backward = [ring](const auto& dout, const auto& kept, const auto& batch,
-                             const auto& shape) { return ring->backward(dout, kept, batch, shape); }};
+  return core_of(std::make_shared<RingSelfAttention>(comm, std::move(axes), options));
 }
 
 }  // namespace orthant

@@ -112,22 +112,28 @@ class Ulysses {
     at::Tensor key_of_query;
   };
 
+  // By rank: its heads of our tokens, and our heads of its tokens. What leaves for heads arrives for tokens.
+  std::pair<Pieces, Pieces> pieces_of(const Cut& cut, const std::vector<Kind>& kinds, const at::Tensor& like) const {
+    Pieces of_tokens, of_heads;
+    const int64_t B = like.size(0), D = like.size(3);
+    const auto own = static_cast<size_t>(rank_);
+    for (size_t u = 0; u < cut.tokens.size(); ++u) {
+      std::vector<std::vector<int64_t>> heads_there, tokens_there;
+      for (const Kind kind : kinds) {
+        heads_there.push_back({B, cut.heads_of(u, kind).size(), cut.tokens[own], D});
+        tokens_there.push_back({B, cut.heads_of(own, kind).size(), cut.tokens[u], D});
+      }
+      of_tokens.add(heads_there);
+      of_heads.add(tokens_there);
+    }
+    return {of_tokens, of_heads};
+  }
+
   // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D]; in memory with a token's heads side by side where
   // so asked, as kernels want the output's gradient: they copy it else.
   std::vector<at::Tensor> to_heads(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds,
                                    bool side_by_side = false) {
-    Pieces leaving, arriving;
-    const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
-    const auto own = static_cast<size_t>(rank_);
-    for (size_t u = 0; u < cut.tokens.size(); ++u) {
-      std::vector<std::vector<int64_t>> out, in;
-      for (const Kind kind : kinds) {
-        out.push_back({B, cut.heads_of(u, kind).size(), cut.tokens[own], D});
-        in.push_back({B, cut.heads_of(own, kind).size(), cut.tokens[u], D});
-      }
-      leaving.add(out);
-      arriving.add(in);
-    }
+    const auto& [leaving, arriving] = pieces_of(cut, kinds, tensors[0]);
     at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
     auto parts = leaving.in(buffer);
     for (size_t u = 0; u < parts.size(); ++u) {
@@ -150,18 +156,9 @@ class Ulysses {
 
   // And back, where what several ranks give for a head is summed.
   std::vector<at::Tensor> to_tokens(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds) {
-    Pieces leaving, arriving;
+    const auto& [arriving, leaving] = pieces_of(cut, kinds, tensors[0]);
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
     const auto own = static_cast<size_t>(rank_);
-    for (size_t u = 0; u < cut.tokens.size(); ++u) {
-      std::vector<std::vector<int64_t>> out, in;
-      for (const Kind kind : kinds) {
-        out.push_back({B, cut.heads_of(own, kind).size(), cut.tokens[u], D});
-        in.push_back({B, cut.heads_of(u, kind).size(), cut.tokens[own], D});
-      }
-      leaving.add(out);
-      arriving.add(in);
-    }
     at::Tensor buffer = at::empty({sum_of(leaving.counts)}, tensors[0].options());
     auto parts = leaving.in(buffer);
     int64_t token = 0;
@@ -210,11 +207,7 @@ class Ulysses {
 }  // namespace
 
 AttentionCore ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner) {
-  const auto core = std::make_shared<Ulysses>(comm, std::move(axes), place, std::move(inner));
-  return {.forward = [core](const auto& q, const auto& k, const auto& v, const auto& batch,
-                            const auto& shape) { return core->forward(q, k, v, batch, shape); },
-          .backward = [core](const auto& dout, const auto& kept, const auto& batch,
-                             const auto& shape) { return core->backward(dout, kept, batch, shape); }};
+  return core_of(std::make_shared<Ulysses>(comm, std::move(axes), place, std::move(inner)));
 }
 
 }  // namespace orthant

@@ -1,0 +1,176 @@
+#include "app/command_table.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cstdint>
+
+namespace orthant {
+namespace {
+
+// A validator in our words: "x must be a number at least 1".
+CLI::Validator number(bool (*holds)(double), const std::string& text) {
+  return CLI::Validator(
+      [=](std::string& word) {
+        double value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        const bool good = error == std::errc() && end == word.data() + word.size() && holds(value);
+        return good ? std::string() : word + " must be a number " + text;
+      },
+      "");
+}
+
+// The same for whole numbers; CLI11 would take what does not fit for the largest that does.
+CLI::Validator whole_number(int64_t least) {
+  return CLI::Validator(
+      [=](std::string& word) {
+        int64_t value = 0;
+        const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+        const bool good = error == std::errc() && end == word.data() + word.size() && value >= least;
+        return good ? std::string() : fmt::format("{} must be a whole number from {} to {}", word, least, INT64_MAX);
+      },
+      "");
+}
+
+// A path that is there at all: an empty variable of a script must not mean the defaults.
+CLI::Validator named(const std::string& example) {
+  return CLI::Validator(
+      [=](std::string& word) { return word.empty() ? "is empty; name one, such as " + example : std::string(); }, "");
+}
+
+void define_run_file(CLI::App& app, RunFileArguments& arguments) {
+  app.add_option("RUN_FILE", arguments.run_file, "the run file (TOML)")
+      ->required()
+      ->type_name("")
+      ->check(named("examples/jargon.toml"));
+  app.add_flag("--print-config", arguments.print_config, "print the effective configuration and where it came from");
+}
+
+void define_train(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<TrainArguments>();
+  define_run_file(app, arguments);
+  app.add_flag("--resume", arguments.resume, "go on from the newest checkpoint of the run folder");
+  app.add_flag("--dry-run", arguments.dry_run, "plan and print the banner; train nothing");
+}
+
+void define_plan(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<PlanArguments>();
+  define_run_file(app, arguments);
+  app.add_flag("--json", arguments.json, "print one JSON object");
+  app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
+  const auto positive = number([](double rate) { return rate > 0; }, "above 0");
+  app.add_option("--ranks-per-host", arguments.ranks_per_host, "consecutive ranks on one host; default all")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--inner-gbit", arguments.inner_gbit,
+                 "Gbit/s from a rank to others of its host: adds times to the layouts")
+      ->type_name("G")
+      ->check(positive);
+  app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
+      ->type_name("G")
+      ->check(positive);
+  app.add_option("--gflops", arguments.gflops,
+                 "10^9 operations/s of a rank in attention; default: computing takes no time")
+      ->type_name("G")
+      ->check(positive);
+}
+
+void define_verify(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<VerifyArguments>();
+  define_run_file(app, arguments);
+  app.add_option("--steps", arguments.steps, "optimizer steps to compare; default 3")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_flag("--json", arguments.json, "print one JSON object");
+}
+
+void define_tokenize(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<TokenizeArguments>();
+  app.add_option("INPUT", arguments.inputs, "text files and globs")->required()->type_name("");
+  app.add_option("--output", arguments.output, "write PREFIX.bin and PREFIX.idx")->required()->type_name("PREFIX");
+  app.add_option("--tokenizer", arguments.tokenizer, "byte, FILE.model or train:N; default byte")->type_name("T");
+}
+
+void define_generate(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<GenerateArguments>();
+  app.add_option("DIRECTORY", arguments.directory, "a run folder, a checkpoint or a Hugging Face directory")
+      ->required()
+      ->type_name("")
+      ->check(named("runs/jargon"));
+  app.add_option("--prompt", arguments.prompt, "text to go on from; default: the start of a document")
+      ->type_name("TEXT");
+  app.add_option("--max-new-tokens", arguments.max_new_tokens, "tokens to make; default 200")
+      ->type_name("N")
+      ->check(whole_number(1));
+  app.add_option("--temperature", arguments.temperature, "0: always the likeliest token; default 0.8")
+      ->type_name("T")
+      ->check(number([](double t) { return t >= 0; }, "at least 0"));
+  app.add_option("--top-p", arguments.top_p, "draw from the likeliest tokens that make up this share; default 0.95")
+      ->type_name("P")
+      ->check(number([](double p) { return p > 0 && p <= 1; }, "above 0 and at most 1"));
+  app.add_option("--seed", arguments.seed, "of the draws; default 1234")->type_name("S")->check(whole_number(0));
+}
+
+void define_report(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<ReportArguments>();
+  app.add_option("RUN_DIR", arguments.dump_folder, "a run folder (job.dump_folder)")
+      ->required()
+      ->type_name("")
+      ->check(named("runs/jargon"));
+}
+
+void define_doctor(CLI::App& app, Command& command) {
+  auto& arguments = command.emplace<DoctorArguments>();
+  app.add_flag("--json", arguments.json, "print one JSON object");
+}
+
+}  // namespace
+
+const std::vector<CommandEntry>& commands() {
+  static const std::vector<CommandEntry> entries = {
+      {"train",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "train on text, over the ranks of the run file",
+       {"orthant train examples/jargon.toml", "orthant train run.toml --training.steps 20 run.ranks=2",
+        "torchrun --no-python --nproc-per-node 2 orthant train run.toml --resume"},
+       true,
+       define_train},
+      {"plan",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "show who will hold and do what: bytes, memory, schedule",
+       {"orthant plan run.toml", "orthant plan run.toml --json run.ranks=64",
+        "orthant plan run.toml --svg schedule.svg",
+        "orthant plan run.toml --ranks-per-host 8 --inner-gbit 800 --outer-gbit 100"},
+       true,
+       define_plan},
+      {"verify",
+       "RUN_FILE [OPTIONS] [SETTINGS]",
+       "compare the layout with one device, in float64",
+       {"orthant verify run.toml", "orthant verify run.toml --steps 5 run.ranks=3"},
+       true,
+       define_verify},
+      {"tokenize",
+       "INPUT... --output PREFIX [OPTIONS]",
+       "turn text into PREFIX.bin and PREFIX.idx",
+       {"orthant tokenize 'books/*.txt' --output books", "orthant tokenize a.txt --output a --tokenizer train:8000"},
+       false,
+       define_tokenize},
+      {"generate",
+       "DIRECTORY [OPTIONS]",
+       "make text with a trained model",
+       {"orthant generate runs/jargon --prompt 'A hacker is'", "orthant generate runs/jargon --temperature 0"},
+       false,
+       define_generate},
+      {"report",
+       "RUN_DIR",
+       "write RUN_DIR/report.html: loss, throughput, memory",
+       {"orthant report runs/jargon"},
+       false,
+       define_report},
+      {"doctor", "[--json]", "tell what this machine has and lacks", {"orthant doctor"}, false, define_doctor},
+  };
+  return entries;
+}
+
+}  // namespace orthant

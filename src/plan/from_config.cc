@@ -1,0 +1,90 @@
+#include "plan/from_config.h"
+
+#include <fmt/format.h>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "plan/plan.h"
+
+namespace orthant {
+
+Architecture architecture_of(const Config& config, int64_t vocab_size) {
+  const auto& m = config.model;
+  Architecture a;
+  a.hidden_size = m.hidden_size;
+  a.intermediate_size = m.intermediate_size;
+  a.num_hidden_layers = m.num_hidden_layers;
+  a.num_attention_heads = m.num_attention_heads;
+  a.num_key_value_heads = m.num_key_value_heads;
+  a.head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_attention_heads;
+  a.causal = m.objective == "causal";
+  const int64_t least_vocab_size = a.causal ? vocab_size : mask_token(vocab_size) + 1;
+  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : least_vocab_size;
+  a.max_position_embeddings = m.max_position_embeddings;
+  a.rms_norm_eps = m.rms_norm_eps;
+  a.rope_theta = m.rope_theta;
+  a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
+                    m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
+  a.tie_word_embeddings = m.tie_word_embeddings;
+  a.sliding_window = m.sliding_window;
+  a.linformer_length = m.linformer_length;
+  a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;
+  a.dropout = m.dropout;
+  a.initializer_range = m.initializer_range;
+  if (a.vocab_size < least_vocab_size) {
+    throw ConfigError(fmt::format(
+        "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
+        config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
+  }
+  if (config.training.seq_len > a.max_position_embeddings) {
+    throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",
+                                  config.locate("training.seq_len"), config.locate("model.max_position_embeddings"),
+                                  config.training.seq_len));
+  }
+  return a;
+}
+
+Mesh mesh_of(const Config& config, int ranks) {
+  const auto& p = config.parallelism;
+  struct Degree {
+    const char *axis, *key;
+    int64_t size;
+  };
+  // Inner to outer, most talkative first.
+  std::vector<Degree> degrees = {{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree},
+                                 {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
+                                 {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
+                                 {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
+                                 {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+  int64_t fixed = 1;
+  Degree* rest = nullptr;
+  for (Degree& degree : degrees) {
+    if (degree.size == -1)
+      rest = &degree;
+    else
+      fixed *= degree.size;
+  }
+  if (rest != nullptr && ranks % fixed == 0) {
+    rest->size = ranks / fixed;
+  } else if (rest != nullptr) {
+    std::vector<std::string> taken;
+    for (const Degree& degree : degrees) {
+      if (degree.size > 1) taken.push_back(config.locate(degree.key));
+    }
+    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}", join(taken, ", "), fixed,
+                                  counted(ranks, "rank"), fixed));
+  } else if (fixed != ranks) {
+    // The data axis is what others would have left.
+    const Degree& data = degrees[3];
+    const int64_t others = fixed / data.size;
+    const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
+                                                  : fmt::format("make run.ranks a multiple of {}", others);
+    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(data.key), counted(ranks, "rank"),
+                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
+  }
+  std::vector<Axis> axes;
+  for (const Degree& degree : degrees) axes.push_back({degree.axis, static_cast<int>(degree.size)});
+  return Mesh(axes);
+}
+
+}  // namespace orthant

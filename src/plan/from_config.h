@@ -1,0 +1,17 @@
+// The run file's nouns: the model and the mesh that its keys describe.
+#pragma once
+
+#include "mesh/mesh.h"
+#include "model/architecture.h"
+#include "plan/config.h"
+
+namespace orthant {
+
+/// The decoder that the run file describes. vocab_size (the tokenizer's) fills model.vocab_size = 0, with one more
+/// where there is a mask token. ConfigError where sizes do not fit.
+Architecture architecture_of(const Config& config, int64_t vocab_size);
+
+/// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
+Mesh mesh_of(const Config& config, int ranks);
+
+}  // namespace orthant

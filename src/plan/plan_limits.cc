@@ -1,0 +1,41 @@
+#include "plan/plan_limits.h"
+
+#include <fmt/format.h>
+
+#include "base/errors.h"
+#include "base/text.h"
+
+namespace orthant {
+
+void require_countable(const Config& config, const Architecture& a, int ranks) {
+  const auto of = [](int64_t number) { return static_cast<double>(number); };
+  const auto& t = config.training;
+  const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
+  const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
+  const double projections = 2 * of(a.linformer_length) * of(a.linformer_tokens);
+  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h + projections) + 2 * h * of(a.vocab_size);
+  const double tokens = of(t.local_batch_size) * of(t.seq_len);
+  const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
+  const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
+  const double microbatches = of(t.global_batch_size) / of(t.local_batch_size) / of(ranks);
+  constexpr double kMost = 0x1p54, kMostMicrobatches = 0x1p20;
+  const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
+    if (holds) return;
+    std::vector<std::string> words;
+    for (const char* key : keys) words.push_back(config.locate(key));
+    throw ConfigError(fmt::format("{} together ask for {}; lower one of them", join(words, ", "), what));
+  };
+  check(weights < kMost, "more parameters than any machine holds",
+        {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
+         "model.vocab_size"});
+  check(kept < kMost, "more activations than any machine holds",
+        {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
+  check(run < 0x1p62, "more tokens than can be counted",
+        {"training.steps", "training.global_batch_size", "training.seq_len"});
+  if (microbatches < kMostMicrobatches) return;
+  throw ConfigError(fmt::format(
+      "{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
+      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches));
+}
+
+}  // namespace orthant

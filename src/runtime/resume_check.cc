@@ -1,0 +1,123 @@
+#include "runtime/resume_check.h"
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory,
+                        const Config& c) {
+  auto same = [&](const char* key, auto a, auto b) {
+    if (a == b) return;
+    throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
+                                  "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
+  };
+  const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
+  same("objective", objective(have), objective(want));  // it brings a token of its own
+  same("vocab_size", have.vocab_size, want.vocab_size);
+  same("hidden_size", have.hidden_size, want.hidden_size);
+  same("intermediate_size", have.intermediate_size, want.intermediate_size);
+  same("num_hidden_layers", have.num_hidden_layers, want.num_hidden_layers);
+  same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
+  same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
+  same("head_dim", have.head_dim, want.head_dim);
+  same("sliding_window", have.sliding_window, want.sliding_window);
+  same("linformer_length", have.linformer_length, want.linformer_length);
+  same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
+  same("rope_theta", have.rope_theta, want.rope_theta);
+  same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
+  if (want.rope_scaling.type != "none") {
+    same("rope_scaling_factor", have.rope_scaling.factor, want.rope_scaling.factor);
+    same("rope_scaling_low_freq_factor", have.rope_scaling.low_freq_factor, want.rope_scaling.low_freq_factor);
+    same("rope_scaling_high_freq_factor", have.rope_scaling.high_freq_factor, want.rope_scaling.high_freq_factor);
+    same("rope_scaling_original_max_position_embeddings", have.rope_scaling.original_max_position_embeddings,
+         want.rope_scaling.original_max_position_embeddings);
+  }
+  same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
+}
+
+// What a checkpoint's state says. Every field that this version writes is there, or another version wrote the
+// checkpoint.
+class State {
+ public:
+  explicit State(const LoadedCheckpoint& checkpoint)
+      : directory_(checkpoint.directory),
+        source_(checkpoint.directory + "/orthant/state.json"),
+        json_(parse_json(checkpoint.state_json, source_)) {}
+
+  template <class T>
+  T get(const char* field) const {
+    const auto found = json_.find(field);
+    const auto fits = [](const Json& value) {
+      if (std::is_same_v<T, std::string>) return value.is_string();
+      if (std::is_same_v<T, bool>) return value.is_boolean();
+      return std::is_same_v<T, double> ? value.is_number() : value.is_number_integer();
+    };
+    if (found != json_.end() && fits(*found)) return found->get<T>();
+    throw DataError(
+        fmt::format("{}: no field \"{}\": another version of Orthant wrote this checkpoint. Resume with that "
+                    "one, or start from its weights: model.from = \"{}\", training.seed_weights = false",
+                    source_, field, directory_));
+  }
+
+ private:
+  std::string directory_, source_;
+  Json json_;
+};
+
+void refuse_other_run(const State& state, const std::string& directory, const Config& c) {
+  auto same = [&](const char* key, const auto& now, const char* why) {
+    const auto then = state.get<std::decay_t<decltype(now)>>(std::strchr(key, '.') + 1);
+    if (then == now) return;
+    throw ConfigError(
+        fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
+                    "job.dump_folder",
+                    c.locate(key), directory, then, why));
+  };
+  same("training.seed", c.training.seed, "it orders the samples and holds documents out");
+  same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
+  same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
+  same("data.mask_documents", c.data.mask_documents, "attention would end elsewhere");
+  if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
+  same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
+}
+
+void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory,
+                            const Config& c) {
+  if (state.get<std::string>("tokenizer_xxh3") == fmt::format("{:016x}", tokenizer.fingerprint())) return;
+  throw ConfigError(
+      fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+                  "another job.dump_folder",
+                  c.locate("data.tokenizer"), directory));
+}
+
+void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
+  if (state.get<std::string>("data_xxh3") == fmt::format("{:016x}", fingerprint)) return;
+  throw ConfigError(
+      fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
+                  "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
+                  c.locate("data.path"), c.locate("data.validation"), directory));
+}
+
+}  // namespace
+
+TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
+  const Config& config = plan.config;
+  const std::string& directory = checkpoint.directory;
+  const State state(checkpoint);
+  refuse_other_tokenizer(state, *data.tokenizer, directory, config);
+  refuse_other_model(architecture_of(checkpoint.model), plan.architecture, directory, config);
+  refuse_other_run(state, directory, config);
+  refuse_other_data(state, data.fingerprint, directory, config);
+  return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
+}
+
+}  // namespace orthant

@@ -1,0 +1,15 @@
+// What a checkpoint and the run that goes on from it must have in common.
+#pragma once
+
+#include "checkpoint/checkpoint.h"
+#include "plan/plan.h"
+#include "runtime/snapshot.h"
+#include "runtime/training_data.h"
+
+namespace orthant {
+
+/// Where the checkpoint's run stood. ConfigError where tokenizer, model, settings that would change the run, or data are
+/// others than those of this run, named in this order, since a tokenizer brings its own vocabulary and its own data.
+TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data);
+
+}  // namespace orthant
