@@ -1,17 +1,20 @@
-// UCX: a worker for each rank, an endpoint for each peer that it sends to, tagged messages straight from and into
+// UCX: a worker or two for each rank, an endpoint for each peer that it sends to, tagged messages straight from and into
 // tensor memory. A build without UCX says so here.
 #include "comm/transport.h"
 
 #ifdef ORTHANT_UCX
 
+#include <sys/epoll.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/errors.h"
-#include "base/text.h"
+#include "comm/ucx_context.h"
 #include "comm/ucx_library.h"
 
 namespace orthant {
@@ -23,54 +26,87 @@ uint64_t wire_tag(uint32_t tag, int source, uint32_t label) {
   return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kLabelBits | label;
 }
 
-// It does not start, which is for the user to mend: what UCX says of it names the cause.
-void check(ucs_status_t status, const char* what) {
-  if (status == UCS_OK) return;
-  throw ConfigError(fmt::format("UCX: {}: {}{}", what, ucx().ucs_status_string(status), ucx_complaints()));
-}
+// The events of all lanes, as one descriptor.
+struct Events {
+  Events() = default;
+  ~Events() { close(fd); }
+  Events(const Events&) = delete;
+  Events& operator=(const Events&) = delete;
 
-// One for the process, whose threads may be ranks of their own. Never cleaned up: an abandoned rank may still use it.
-ucp_context_h context(const std::string& interface_name) {
-  static const ucp_context_h made = [&] {
-    ucp_config_t* config = nullptr;
-    check(ucx().ucp_config_read(nullptr, nullptr, &config), "reading its settings");
-    const std::unique_ptr<ucp_config_t, decltype(ucx().ucp_config_release)> release(config, ucx().ucp_config_release);
-    if (!interface_name.empty() && std::getenv("UCX_NET_DEVICES") == nullptr)
-      check(ucx().ucp_config_modify(config, "NET_DEVICES", interface_name.c_str()), "choosing the network");
-    ucp_params_t params{};
-    params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
-    params.features = UCP_FEATURE_TAG | UCP_FEATURE_WAKEUP;
-    params.mt_workers_shared = 1;
-    ucp_context_h out = nullptr;
-    check(ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &out), "starting");
-    // A device or transport that it was told to use and has not: it would go on with others.
-    if (const std::string text = ucx_complaints(); text.find("is not available") != std::string::npos) {
-      ucx().ucp_cleanup(out);
-      throw ConfigError("UCX: starting: it cannot do as it is told" + text);
+  const int fd = epoll_create1(EPOLL_CLOEXEC);
+};
+
+// A rank's end for some of its peers.
+struct Lane {
+  explicit Lane(ucp_context_h context) {
+    ucp_worker_params_t params{};
+    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+    check_ucx(ucx().ucp_worker_create(context, &params, &worker), "opening this rank's end");
+  }
+  ~Lane() { ucx().ucp_worker_destroy(worker); }
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  std::string address() const {
+    ucp_address_t* text = nullptr;
+    size_t length = 0;
+    check_ucx(ucx().ucp_worker_get_address(worker, &text, &length), "reading this rank's address");
+    std::string copy(reinterpret_cast<const char*>(text), length);
+    ucx().ucp_worker_release_address(worker, text);
+    return copy;
+  }
+  int event_fd() const {
+    int fd = -1;
+    check_ucx(ucx().ucp_worker_get_efd(worker, &fd), "getting its event");
+    return fd;
+  }
+  bool flushed() {
+    if (flush == nullptr) {
+      ucp_request_param_t param{};
+      flush = ucx().ucp_worker_flush_nbx(worker, &param);
     }
-    return out;
-  }();
-  return made;
-}
+    if (UCS_PTR_IS_PTR(flush)) {
+      if (ucx().ucp_request_check_status(flush) == UCS_INPROGRESS) return false;
+      ucx().ucp_request_free(flush);
+    }
+    flush = nullptr;
+    return true;
+  }
+
+  ucp_worker_h worker = nullptr;
+  void* flush = nullptr;
+};
 
 class UcxTransport : public Transport {
  public:
   UcxTransport(const TransportOptions& options, MessageSink& sink) : sink_(sink), rank_(options.rank) {
     ORTHANT_CHECK(options.world_size <= 1 << 16, options.world_size);
-    ucp_worker_params_t params{};
-    params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-    params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    check(ucx().ucp_worker_create(context(options.interface_name), &params, &worker_), "opening this rank's end");
-    check(ucx().ucp_worker_get_efd(worker_, &event_fd_), "getting its event");
+    const ucp_context_h within = ucx_context(options.interface_name);
+    lanes_.push_back(std::make_unique<Lane>(within));
+    if (std::count(options.local.begin(), options.local.end(), false) > 0) {
+      const ucp_context_h network = ucx_network_context(options.interface_name);
+      if (network != within) lanes_.push_back(std::make_unique<Lane>(network));
+    }
+    for (const auto& lane : lanes_) {
+      epoll_event wanted{.events = EPOLLIN, .data = {}};
+      if (epoll_ctl(events_.fd, EPOLL_CTL_ADD, lane->event_fd(), &wanted) != 0)
+        throw CommError(fmt::format("UCX: watching its events: {}", std::strerror(errno)));
+    }
     meet(options);
   }
 
-  ~UcxTransport() override { ucx().ucp_worker_destroy(worker_); }
-
   std::string name() const override { return "ucx"; }
-  int event_fd() const override { return event_fd_; }
-  bool progress() override { return ucx().ucp_worker_progress(worker_) != 0; }
-  bool arm() override { return ucx().ucp_worker_arm(worker_) != UCS_ERR_BUSY; }
+  int event_fd() const override { return events_.fd; }
+  bool progress() override {
+    bool some = false;
+    for (const auto& lane : lanes_) some |= ucx().ucp_worker_progress(lane->worker) != 0;
+    return some;
+  }
+  bool arm() override {
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& lane) { return ucx().ucp_worker_arm(lane->worker) != UCS_ERR_BUSY; });
+  }
 
   void send(Message& message) override {
     message.sink = &sink_;
@@ -100,7 +136,7 @@ class UcxTransport : public Transport {
       ucx().ucp_request_free(request);
     };
     param.user_data = &message;
-    void* const request = ucx().ucp_tag_recv_nbx(worker_, message.data, static_cast<size_t>(message.bytes),
+    void* const request = ucx().ucp_tag_recv_nbx(lane_to(message.peer).worker, message.data, static_cast<size_t>(message.bytes),
                                                  wire_tag(message.tag, message.peer, 0), kMatched, &param);
     if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // it could not be posted
   }
@@ -108,16 +144,7 @@ class UcxTransport : public Transport {
   std::string lost() const override { return lost_; }
 
   bool flushed() override {
-    if (flush_ == nullptr) {
-      ucp_request_param_t param{};
-      flush_ = ucx().ucp_worker_flush_nbx(worker_, &param);
-    }
-    if (UCS_PTR_IS_PTR(flush_)) {
-      if (ucx().ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
-      ucx().ucp_request_free(flush_);
-    }
-    flush_ = nullptr;
-    return true;
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->flushed(); });
   }
 
  private:
@@ -138,16 +165,16 @@ class UcxTransport : public Transport {
   }
 
   void meet(const TransportOptions& options) {
-    ucp_address_t* address = nullptr;
-    size_t length = 0;
-    check(ucx().ucp_worker_get_address(worker_, &address, &length), "reading this rank's address");
-    options.store.set(fmt::format("ucx/{}", rank_), std::string(reinterpret_cast<const char*>(address), length));
-    ucx().ucp_worker_release_address(worker_, address);
+    options.store.set(fmt::format("ucx/{}/host", rank_), lanes_.front()->address());
+    options.store.set(fmt::format("ucx/{}/network", rank_), lanes_.back()->address());
     for (int rank = 0; rank < options.world_size; ++rank) {
-      peers_.push_back({.owner = this, .rank = rank, .address = options.hear(fmt::format("ucx/{}", rank), rank),
-                        .local = options.local[static_cast<size_t>(rank)]});
+      const bool local = options.local[static_cast<size_t>(rank)];
+      const std::string key = fmt::format("ucx/{}/{}", rank, local ? "host" : "network");
+      peers_.push_back({.owner = this, .rank = rank, .address = options.hear(key, rank), .local = local});
     }
   }
+
+  Lane& lane_to(int rank) { return peers_[static_cast<size_t>(rank)].local ? *lanes_.front() : *lanes_.back(); }
 
   // Made when first needed. Shared memory knows nothing of lost peers in UCX (the Watch does); a network connection
   // then fails what is under way.
@@ -164,7 +191,7 @@ class UcxTransport : public Transport {
       gone.owner->lost_ = fmt::format("rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
     };
     params.err_handler.arg = &peer;
-    const ucs_status_t status = ucx().ucp_ep_create(worker_, &params, &peer.endpoint);
+    const ucs_status_t status = ucx().ucp_ep_create(lane_to(rank).worker, &params, &peer.endpoint);
     if (status != UCS_OK) {
       throw CommError(fmt::format("UCX finds no way to rank {}: {}{}", rank, ucx().ucs_status_string(status),
                                   ucx_complaints()));
@@ -182,9 +209,8 @@ class UcxTransport : public Transport {
 
   MessageSink& sink_;
   const int rank_;
-  int event_fd_ = -1;
-  ucp_worker_h worker_ = nullptr;
-  void* flush_ = nullptr;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // to this host's ranks, and to others' where that is another
+  Events events_;
   std::vector<Peer> peers_;  // all there before the first endpoint is made
   std::string lost_;
 };
@@ -197,27 +223,11 @@ UcxReport examine_ucx() {
   UcxReport report{.problem = ucx().problem};
   if (!report.problem.empty()) return report;
   report.version = ucx().ucp_get_version_string();
-  char* text = nullptr;
-  size_t size = 0;
   try {
-    const ucp_context_h made = context("");
-    FILE* const stream = open_memstream(&text, &size);
-    ucx().ucp_context_print_info(made, stream);
-    std::fclose(stream);
+    report.transports = ucx_transports(ucx_context(""));
   } catch (const ConfigError& error) {
     report.problem = error.what();
-    return report;
   }
-  // "#      resource 1  :  md 1  dev 1  flags -- tcp/eth0"
-  for (const std::string& line : split(text, '\n')) {
-    const size_t flags = line.find("flags "), slash = line.find('/');
-    if (flags == std::string::npos || slash == std::string::npos) continue;
-    const size_t space = line.rfind(' ', slash);
-    const std::string name = line.substr(space + 1, slash - space - 1);
-    if (std::find(report.transports.begin(), report.transports.end(), name) == report.transports.end())
-      report.transports.push_back(name);
-  }
-  std::free(text);
   return report;
 }
 

@@ -50,7 +50,8 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
 }
 
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                           const NewBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work) {
+                           const NewBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work,
+                           const std::function<void(at::Tensor)>& rest) {
   at::Tensor own_share, arriving;  // arriving: what the members before have summed for the block that is here now
   Work under_way;
   int step = 0;
@@ -70,6 +71,7 @@ at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Ten
     arriving = sum_buffer(ring.source(step));  // after the last step, of this rank's own block
     under_way = pass_on(channel, ring, sum, arriving, channel.tag + kSums);
   });
+  if (rest && own_share.defined()) rest(own_share);
   under_way.wait();
   if (!arriving.defined()) return own_share.defined() ? own_share : sum_buffer(ring.index).zero_();
   return own_share.defined() ? arriving.add_(own_share) : arriving;

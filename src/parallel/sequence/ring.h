@@ -49,9 +49,11 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
 
 /// The same, where work returns what it adds to the block's sum: the sums travel one step behind their blocks and each
 /// comes home in n-1 messages, where this rank's own share is added last. Returns that of this rank's block. A share is
-/// memory that nobody else uses; an undefined one adds nothing.
+/// memory that nobody else uses; an undefined one adds nothing. `rest` adds what work left out of the own share, while
+/// its sum is on its way home.
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                            const NewBlock& sum_buffer,
-                           const std::function<at::Tensor(int source, at::Tensor block)>& work);
+                           const std::function<at::Tensor(int source, at::Tensor block)>& work,
+                           const std::function<void(at::Tensor own_share)>& rest = {});
 
 }  // namespace orthant

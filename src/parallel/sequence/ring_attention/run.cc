@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/errors.h"
 #include "model/element.h"
@@ -52,19 +53,47 @@ class RingAttention {
     const auto sums = wide(k.scalar_type());
     const at::Tensor out = kept[0].to(sums), q = kept[1].to(sums), exact_dout = dout.to(sums);
     const at::Tensor dq = at::zeros(q.sizes(), lse.options());
-    const at::Tensor dkv = sum(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) -> at::Tensor {
-      const auto& tiles = blocks.tiles(member);
-      if (tiles.empty()) return {};
-      const at::Tensor exact = block.to(sums);
-      const AttentionGradients share =
-          attend_backward(options_.kernel, exact_dout, q, exact[0], exact[1], out, lse, tiles, blocks.scale);
-      dq.add_(share.dq_BHTD);
+    // Of some heads: adds to dq, and returns the share of the block's keys and values.
+    const auto gradients = [&](const at::Tensor& keys, const at::Tensor& values, const Heads& some, int member) {
+      const AttentionGradients share = attend_backward(
+          options_.kernel, some.queries(exact_dout), some.queries(q), some.keys(keys).to(sums),
+          some.keys(values).to(sums), some.queries(out), some.queries(lse), blocks.tiles(member), blocks.scale);
+      some.queries(dq).add_(share.dq_BHTD);
       return at::stack({share.dk_BKSD, share.dv_BKSD});
-    });
+    };
+    // Half of the own block's work hides the first block on its way here, the other half the last sum on its way home.
+    const Heads all{{0, shape.heads}, {0, shape.kv_heads}};
+    const auto [first, last] = halves(shape);
+    const bool halved = size_ > 1 && last.query.size() > 0;
+    const auto share = [&](int member, const at::Tensor& block) -> at::Tensor {
+      if (blocks.tiles(member).empty()) return {};
+      if (member != own() || !halved) return gradients(block[0], block[1], all, member);
+      const at::Tensor half = blocks.buffer(member, blocks.sums).zero_();
+      first.keys(half, 2).copy_(gradients(block[0], block[1], first, member));
+      return half;
+    };
+    const auto rest = [&](const at::Tensor& own_share) {
+      if (halved && !blocks.tiles(own()).empty()) last.keys(own_share, 2).add_(gradients(k, v, last, own()));
+    };
+    const at::Tensor dkv = sum(blocks, at::stack({k, v}), share, rest);
     return {dq, dkv[0], dkv[1]};
   }
 
  private:
+  // Query heads, and the key heads that they read.
+  struct Heads {
+    Range query, key;
+    at::Tensor queries(const at::Tensor& x_BHT) const { return x_BHT.narrow(1, query.begin, query.size()); }
+    at::Tensor keys(const at::Tensor& x, int64_t axis = 1) const { return x.narrow(axis, key.begin, key.size()); }
+  };
+
+  // By key heads, or by the query heads of the only one. The second is empty where there is one head.
+  static std::pair<Heads, Heads> halves(const AttentionShape& shape) {
+    const int64_t H = shape.heads, K = shape.kv_heads, keys = K / 2, queries = K > 1 ? keys * (H / K) : (H + 1) / 2;
+    const int64_t shared = K > 1 ? keys : 1;  // where the first half's key heads end
+    return {{{0, queries}, {0, shared}}, {{queries, H}, {keys, K}}};
+  }
+
   // The members' blocks of keys and values, [2, B, K, tokens, D].
   struct Blocks {
     Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
@@ -122,7 +151,9 @@ class RingAttention {
 
   // The sum of what work(member, block) returns for this rank's block on all ranks: inside each window, then over them.
   at::Tensor sum(const Blocks& blocks, at::Tensor own_block,
-                 const std::function<at::Tensor(int, const at::Tensor&)>& work) {
+                 const std::function<at::Tensor(int, const at::Tensor&)>& work,
+                 const std::function<void(at::Tensor)>& rest) {
+    const bool windows = rings_.outer.size() > 1;  // whose sums have the longest way home
     const auto buffer = [&](int window, int index) {
       return blocks.buffer(rings_.member(window, index), blocks.options);
     };
@@ -135,8 +166,10 @@ class RingAttention {
           return sum_over_blocks(
               channel(kInnerTag), rings_.inner, std::move(windows_block),
               [&](int index) { return buffer(window, index); }, [&](int index) { return sums(window, index); },
-              [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); });
-        });
+              [&](int index, const at::Tensor& block) { return work(rings_.member(window, index), block); },
+              windows ? nullptr : rest);
+        },
+        windows ? rest : nullptr);
   }
 
   Comm& comm_;
