@@ -8,8 +8,8 @@ both are what the layer does, to the bit and to the byte. Where one hides the ot
 A row above the overlap threshold has at least so many tokens a rank n that compute covers transfer on every hop of the
 ring (e bytes a key's element, e_s one of its gradient's sum, g query heads a key head, F the measured operations a
 second of all ranks at once, B the measured bytes a second of the link):
-  forward n >= e F / (g B), backward n >= 2 (e + e_s) F / (5 g B), F of each by itself.
-The sums of dK and dV come home by one hop more than there is compute for: "last hop" is what that takes at B.
+  forward n >= e F / (g B), backward n >= 2 max(e + e_s, 2 e_s) F / (5 g B), F of each by itself;
+the last of backward's sums has half of the own block's work to hide behind on its way home, all others a whole block's.
 
   python3 benchmarks/sequence/overlap.py [--quick] [--hosts 2,4] [--rates 100mbit,1gbit] [--tokens 256,1024,4096]
 
@@ -44,18 +44,17 @@ def thresholds(a, line):
     forward = line["forward_flops"] / (1e-3 * line["forward_compute_ms"])
     backward = 2.5 * line["forward_flops"] / (1e-3 * line["backward_compute_ms"])
     return (ELEMENT_BYTES * forward / (sharing * bytes_per_s),
-            2 * (ELEMENT_BYTES + SUM_BYTES) * backward / (5 * sharing * bytes_per_s))
+            2 * max(ELEMENT_BYTES + SUM_BYTES, 2 * SUM_BYTES) * backward / (5 * sharing * bytes_per_s))
 
 
 def row(a, hosts, rate, line):
     both = {kind: line[f"forward{kind}_ms"] + line[f"backward{kind}_ms"] for kind in ("", "_compute", "_transfer")}
     forward_over = line["forward_ms"] / max(line["forward_compute_ms"], line["forward_transfer_ms"])
     threshold = max(thresholds(a, line))
-    last_hop_ms = 2 * line["tokens"] * a.key_heads * a.head_dim * SUM_BYTES * 8e-6 / line["outer_gbit"]
     return [str(hosts), f"{gbit(rate):g}" if rate != "none" else "no limit", f"{line['outer_gbit']:.2f}",
             f"{line['tokens']:,.0f}", f"{threshold:,.0f}", "yes" if line["tokens"] >= threshold else "",
             *(f"{both[kind]:.3g}" for kind in ("_compute", "_transfer", "")),
-            f"{both[''] / max(both['_compute'], both['_transfer']):.2f}", f"{forward_over:.2f}", f"{last_hop_ms:.3g}"]
+            f"{both[''] / max(both['_compute'], both['_transfer']):.2f}", f"{forward_over:.2f}"]
 
 
 def main():
@@ -66,7 +65,7 @@ def main():
     print(f"{machine()}; {a.heads} heads of {a.head_dim}, {a.key_heads} key heads; median of {a.repeats} runs\n")
     found = take_turns(a, cases, a.repeats)
     print_head(["hosts", "link, Gbit/s", "as measured", "tokens a rank", "threshold", "above", "compute alone, ms",
-                "transfer alone, ms", "wall, ms", "wall / longer", "forward's", "last hop, ms"])
+                "transfer alone, ms", "wall, ms", "wall / longer", "forward's"])
     for ((hosts, rate), _, _), line in found.items():
         print_row(row(a, hosts, rate, line))
 
