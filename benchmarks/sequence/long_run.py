@@ -41,7 +41,8 @@ def train(a, name, folder, *settings):
     """The run's steps, and its number of parameters."""
     dump = os.path.join(folder, name)
     keys = {"job.dump_folder": dump, "model.num_hidden_layers": a.layers, "model.max_position_embeddings": a.seq_len,
-            "data.mask_documents": "false", "training.seq_len": a.seq_len, "training.steps": a.steps,
+            "data.mask_documents": "false", "data.long_documents": "refuse", "training.seq_len": a.seq_len,
+            "training.steps": a.steps,
             "training.global_batch_size": 1, "training.local_batch_size": 1, "training.max_norm": MAX_NORM,
             "lr_scheduler.warmup_steps": 0, "lr_scheduler.decay_type": "constant", "validation.freq": 0,
             "metrics.enable_tensorboard": "false"}

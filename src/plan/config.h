@@ -65,6 +65,7 @@ struct DataConfig {
   HeldOut validation;
   std::string tokenizer = "byte";
   bool mask_documents = false;
+  std::string long_documents = "refuse";
 };
 
 struct TrainingConfig {

@@ -144,18 +144,29 @@ void check_degrees(const Config& config) {
 }
 
 // A setting that would change nothing is a mistake about what runs.
-void check_idle_settings(const Config& config) {
-  const Config defaults;
-  require(config, "model.masked_share",
-          config.model.objective == "masked" || config.model.masked_share == defaults.model.masked_share,
-          fmt::format("it changes nothing with {}", config.locate("model.objective")),
-          value_text(*find_key("model.masked_share"), defaults));
-  for (const auto& [key, degree_key] : kDegreeSettings) {
-    if (degree(config, degree_key) != 1) continue;
-    const std::string legal = value_text(*find_key(key), defaults);
-    require(config, key, value_text(*find_key(key), config) == legal,
-            fmt::format("it belongs to {} and changes nothing while that is 1", config.locate(degree_key)), legal);
+void require_default(const Config& config, std::string_view key, const std::string& why) {
+  const std::string legal = value_text(*find_key(key), Config{});
+  require(config, key, value_text(*find_key(key), config) == legal, why, legal);
+}
+
+// size: the degree on these ranks, or -1 where it is not known yet.
+void check_degree_settings(const Config& config, std::string_view degree_key, int64_t size) {
+  if (size != 1) return;
+  const char* how = degree(config, degree_key) == 1 ? "while that is 1" : "where the rest is one rank";
+  for (const DegreeSetting& setting : kDegreeSettings) {
+    if (setting.degree != degree_key) continue;
+    require_default(config, setting.key,
+                    fmt::format("it belongs to {} and changes nothing {}", config.locate(degree_key), how));
   }
+}
+
+void check_idle_settings(const Config& config) {
+  const auto unless = [&](bool used, std::string_view key, std::string_view because) {
+    if (!used) require_default(config, key, fmt::format("it changes nothing with {}", config.locate(because)));
+  };
+  unless(config.model.objective == "masked", "model.masked_share", "model.objective");
+  unless(config.data.mask_documents, "data.long_documents", "data.mask_documents");
+  for (const std::string_view key : kDegrees) check_degree_settings(config, key, degree(config, key));
 }
 
 void check_linformer(const Config& config) {
@@ -226,6 +237,7 @@ void check_model_from(const Config& config) {
 
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring) {
   const auto& p = config.parallelism;
+  check_degree_settings(config, "parallelism.context_parallel_ring", ring);
   if (ulysses > config.model.num_attention_heads) {
     refuse(config, "parallelism.context_parallel_ulysses",
            fmt::format(

@@ -86,6 +86,8 @@ const Key kTable[] = {
       "bytes, a SentencePiece model, or one of N pieces trained on the data"),
   KEY(data, mask_documents, any(), "",
       "attention stays inside a document, and positions begin anew in each; false: a sample is one text"),
+  KEY(data, long_documents, one_of({"refuse", "cut"}), "",
+      "documents longer than training.seq_len, with mask_documents: an error, or cut where samples end"),
 
   KEY(training, steps, at_least(1), "", "optimizer steps of the whole run"),
   KEY(training, seq_len, between(1, 134217728), "tokens", "length of a training sequence"),

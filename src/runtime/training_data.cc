@@ -49,6 +49,26 @@ uint64_t fingerprint_of(const Corpus& corpus) {
   return hasher.digest();
 }
 
+// Documents that fit a sample may still lie across the end of one, as everywhere where samples are cut from a stream;
+// those that fit none are always torn. `key` names the dataset.
+void require_whole_documents(const Config& config, const IndexedDataset& dataset, const char* key) {
+  if (!config.data.mask_documents || config.data.long_documents == "cut") return;
+  int64_t longest = 0, length = 0, longer = 0;
+  for (int64_t document = 0; document < dataset.num_documents(); ++document) {
+    const int64_t tokens = dataset.document_length(document);
+    if (tokens > length) longest = document, length = tokens;
+    if (tokens > config.training.seq_len) ++longer;
+  }
+  if (longer == 0) return;
+  const bool positions = length > config.model.max_position_embeddings;
+  throw ConfigError(fmt::format(
+      "{}: attention would stay inside documents, but document {} (from 0) of {} has {} tokens, more than {}; {} of {} "
+      "do. Set training.seq_len to at least {}{}, or data.long_documents to \"cut\" (they are cut where samples end)",
+      config.locate("data.mask_documents"), longest, config.locate(key), length, config.locate("training.seq_len"),
+      longer, counted(dataset.num_documents(), "document"), length,
+      positions ? " and model.max_position_embeddings too" : ""));
+}
+
 TrainingData open_plainly(const Config& config, const TextProgress& progress) {
   const std::string work_dir = config.job.dump_folder + "/data";
   const bool indexed = is_indexed_prefix(config.data.path);
@@ -61,6 +81,8 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
                                      .seed = seed,
                                      .work_dir = work_dir},
                                     *tokenizer, progress);
+  require_whole_documents(config, corpus.train, "data.path");
+  if (!config.data.validation.files.empty()) require_whole_documents(config, corpus.validation, "data.validation");
   const auto loader = [&](const IndexedDataset& dataset, const std::vector<int64_t>& documents, SampleOrder order) {
     return Loader(dataset, documents, config.training.seq_len, seed, order, masking_of(config, *tokenizer, order));
   };

@@ -143,6 +143,47 @@ class Tokens(ProcessTest):
             shutil.rmtree(self.dump)
 
 
+class Documents(ProcessTest):
+    """data.mask_documents with documents that no sample holds whole."""
+
+    def documents(self, name, longer={}):
+        write_tokens(self.folder / name, [[100 + i] * longer.get(i, 20) for i in range(40)])
+        return name
+
+    def asked(self, name, *settings, command="train"):
+        dry = ["--dry-run"] if command == "train" and "run.ranks=2" not in settings else []
+        return self.orthant(command, "run.toml", f"data.path={name}", "data.mask_documents=true", *settings, *dry)
+
+    def test_a_document_as_long_as_a_sample(self):
+        self.documents("books", {11: 32})
+        result = self.asked("books")
+        self.assertEqual(result.code, 0, result)
+
+    def test_longer_documents(self):
+        self.documents("books", {11: 33, 12: 150, 30: 34})
+        parts = ("data.mask_documents = true (command line)", "document 12 (from 0) of data.path = [\"books\"]",
+                 "150 tokens, more than training.seq_len = 32 (run.toml:", "3 of 40 documents",
+                 "Set training.seq_len to at least 150 and model.max_position_embeddings too",
+                 "data.long_documents to \"cut\"")
+        for ranks in (1, 2):
+            self.assert_says(self.asked("books", f"run.ranks={ranks}"), 1, *parts)
+        self.assert_says(self.asked("books", command="verify"), 1, *parts)
+        self.assertFalse((self.dump / "metrics.jsonl").exists())
+        self.train_well("data.path=books", "data.mask_documents=true", "data.long_documents=cut", "training.steps=2")
+        self.train_well("data.path=books", "training.steps=2")  # where attention is not masked, nothing is torn
+
+    def test_the_length_that_the_message_names(self):
+        self.documents("books", {5: 33})
+        message = self.assert_says(self.asked("books"), 1, "document 5 (from 0)", "at least 33, or")
+        self.assertNotIn("max_position_embeddings", message)
+        self.assertEqual(self.asked("books", "training.seq_len=33").code, 0)
+
+    def test_held_out_documents(self):
+        self.documents("books")
+        self.documents("held", {39: 40})
+        self.assert_says(self.asked("books", "data.validation=held"), 1, "document 39 (from 0) of data.validation")
+
+
 class Kept(ProcessTest):
     """What a run folder keeps of its text, damaged since."""
 

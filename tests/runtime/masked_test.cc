@@ -50,8 +50,10 @@ void expect_one_ranks_numbers(const TinyRun& run, const Layout& layout, int64_t 
 }
 
 TEST(MaskedRuns, HaveOneRanksNumbers) {
-  for (const char* mask_documents : {"false", "true"}) {
-    const TinyRun run({"model.objective=masked", fmt::format("data.mask_documents={}", mask_documents)});
+  for (const bool packed : {false, true}) {
+    std::vector<std::string> keys = {"model.objective=masked"};
+    if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
+    const TinyRun run(keys);
     for (const Layout& layout : layouts()) expect_one_ranks_numbers(run, layout);
   }
 }
@@ -201,7 +203,7 @@ TEST(MaskedRuns, GoOnAsTheyWereAndRefuseAnotherObjectiveOrShare) {
 }
 
 TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
-  const TinyRun run({"model.objective=masked", "data.mask_documents=true"});
+  const TinyRun run({"model.objective=masked", "data.mask_documents=true", "data.long_documents=cut"});
   const auto shown_by = [&](const Layout& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     std::vector<std::string> shown(static_cast<size_t>(layout.ranks));

@@ -66,7 +66,7 @@ TEST(SequenceRuns, HaveOneRanksNumbers) {
 }
 
 TEST(SequenceRuns, WithDocumentsAndWindows) {
-  const TinyRun run({"data.mask_documents=true"});
+  const TinyRun run({"data.mask_documents=true", "data.long_documents=cut"});
   for (const Cut& cut : {Cut{2, 2, 1}, Cut{1, 3, 1}, Cut{1, 2, 1, {kTwoRings}}}) {
     expect_one_ranks_numbers(run, cut);
     expect_one_ranks_numbers(run, cut, {"model.sliding_window=5"});
@@ -173,8 +173,21 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
       says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "make it at least 32"}));
   EXPECT_TRUE(says(refusal(4, {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=3"}),
                    {"context_parallel_window = 3", "does not divide", "try 2 or 4"}));
-  EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}), {"context_parallel_ring = 4", "4 of 6 ranks", "multiple of 4"}));
-  EXPECT_EQ(refusal(6, {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"}), "accepted");
+  EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}),
+                   {"context_parallel_ring = 4", "4 of 6 ranks", "multiple of 4"}));
+  const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
+  EXPECT_EQ(refusal(6, rest), "accepted");
+  // Of a ring of one nothing may be said, no more where it is what the other degrees leave.
+  for (const auto& [key, value, legal] : {std::array{"attention", "ring_self_attention", "ring_attention"},
+                                          std::array{"placement", "stripe", "zigzag"},
+                                          std::array{"window", "1", "0"},
+                                          std::array{"reduction", "all_reduce", "reduce_scatter"}}) {
+    auto keys = rest;
+    keys.push_back(fmt::format("parallelism.context_parallel_{}={}", key, value));
+    EXPECT_EQ(refusal(2, rest), "accepted");
+    EXPECT_TRUE(says(refusal(2, keys), {fmt::format("context_parallel_{} = ", key), "context_parallel_ring = -1",
+                                        "changes nothing where the rest is one rank", legal}));
+  }
 }
 
 }  // namespace
