@@ -45,6 +45,20 @@ std::string explain_communication(const Plan& plan) {
   return text_table(rows);
 }
 
+// What a token's attention reaches.
+std::string explain_attention(const Plan& plan) {
+  const auto& a = plan.architecture;
+  if (a.linformer_length > 0) {
+    return fmt::format("masked: each token sees {} learned summaries of its sequence", a.linformer_length);
+  }
+  std::string text = a.causal ? "causal: each token sees those up to its own" : "masked: each token sees both sides";
+  if (a.sliding_window > 0) {
+    text += a.causal ? fmt::format(", the last {} of them", a.sliding_window)
+                     : fmt::format(", {} to either", a.sliding_window - 1);
+  }
+  return text + (plan.config.data.mask_documents ? ", inside its document" : "");
+}
+
 // The layouts of parameters that no rank holds whole, a line each.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
@@ -105,6 +119,7 @@ std::string explain(const Plan& plan) {
   out +=
       fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
                   counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
+  out += fmt::format("attends  {}\n", explain_attention(plan));
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
                      split.empty() ? "; every rank holds every parameter whole" : "", split);
@@ -142,6 +157,10 @@ std::string plan_json(const Plan& plan) {
     out["parameters"]["tensors"].push_back(
         {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.layouts[i])}});
   }
+  out["attention"] = {{"objective", plan.architecture.causal ? "causal" : "masked"},
+                      {"sliding_window", plan.architecture.sliding_window},
+                      {"linformer_length", plan.architecture.linformer_length},
+                      {"mask_documents", plan.config.data.mask_documents}};
   out["per_rank"] = Json::array();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const auto& m = plan.memory[static_cast<size_t>(rank)];

@@ -205,6 +205,10 @@ const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
 
 std::string explain_layer_choices(const Plan& plan) {
   const auto choices = layer_choices(plan);
+  if (choices.empty() && plan.mesh.size() > 1) {
+    return "  not compared: with Linformer a layer computes something else than with full attention, which these ways "
+           "share\n";
+  }
   if (choices.empty()) return "";
   const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
   const bool timed = plan.facts.links.known();

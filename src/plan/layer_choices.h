@@ -41,7 +41,7 @@ const LayerChoice& holds_least(const std::vector<LayerChoice>& choices);
 /// By attention_seconds().
 const LayerChoice& fastest(const std::vector<LayerChoice>& choices);
 
-/// A table of them for people, and what follows from it.
+/// A table of them for people, and what follows from it; or why there are none. Empty for one rank.
 std::string explain_layer_choices(const Plan& plan);
 
 }  // namespace orthant

@@ -58,13 +58,13 @@ std::string Session::first_weight_not_finite() const {
 
 std::string Session::first_not_finite(int64_t step) const {
   at::NoGradGuard no_grad;
+  // Ranks that attend together must all go on, whoever has found it.
+  const bool together = plan_.sequence.parallel();
   std::string found = first_weight_not_finite();
-  if (!found.empty()) return found;
+  if (!found.empty() && !together) return found;
   const Primitives inner = fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan_, comm_)));
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  // Ranks that attend together must all go on, whoever has found it.
-  const bool together = plan_.sequence.parallel();
   for (size_t i = 0; i < share_.microbatches.size() && (together || found.empty()); ++i) {
     if (share_.microbatches[i].size() > 0) model.forward(load(step, static_cast<int>(i), labels_of(step)));
   }

@@ -88,8 +88,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "it "
        "to 0.15"},
       {"data.long_documents=cut",
-       "data.long_documents = \"cut\" (command line): it changes nothing with data.mask_documents = false (default); set "
-       "it to \"refuse\""},
+       "data.long_documents = \"cut\" (command line): it changes nothing with data.mask_documents = false (default); "
+       "set it to \"refuse\""},
       {"parallelism.zero_stage=1",
        "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
        "and optimizer state whole on every rank; set it to 0"},

@@ -140,5 +140,24 @@ TEST(Diagnosis, NamesWhatIsNotFinite) {
   EXPECT_TRUE(says(found, {"SwiGLU"})) << found;
 }
 
+// One of two ranks that share each sequence finds a bad weight: the other gets through its forward all the same.
+TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
+  const TinyRun run;
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  for (const char* axis : {"ring", "ulysses"}) {
+    const Plan plan = run.plan(2, {fmt::format("parallelism.context_parallel_{}=2", axis)});
+    std::vector<std::string> found(2, "nothing, for the other is gone");
+    run_ranks(2, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(3);
+      if (rank == 1) session.weights().master(parameter(session.weights(), up))[2][3] = NAN;
+      found[static_cast<size_t>(rank)] = session.first_not_finite(1);
+    });
+    EXPECT_EQ(found[0], "") << axis;
+    EXPECT_EQ(found[1], "the weight " + up) << axis;
+  }
+}
+
 }  // namespace
 }  // namespace orthant

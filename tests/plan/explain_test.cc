@@ -1,0 +1,63 @@
+// What `orthant plan` says a token sees, in words and as JSON.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "plan/plan.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(Explain, SaysWhatATokenSees) {
+  struct Case {
+    std::vector<std::string> keys;
+    std::string line;
+    Json json;
+  };
+  const auto json = [](const char* objective, int window, int summaries, bool documents) {
+    return Json{{"objective", objective},
+                {"sliding_window", window},
+                {"linformer_length", summaries},
+                {"mask_documents", documents}};
+  };
+  const std::string masked = "model.objective=masked", window = "model.sliding_window=16";
+  const std::string documents = "data.mask_documents=true";
+  const Case table[] = {
+      {{}, "causal: each token sees those up to its own", json("causal", 0, 0, false)},
+      {{window}, "causal: each token sees those up to its own, the last 16 of them", json("causal", 16, 0, false)},
+      {{documents}, "causal: each token sees those up to its own, inside its document", json("causal", 0, 0, true)},
+      {{masked}, "masked: each token sees both sides", json("masked", 0, 0, false)},
+      {{masked, window, documents},
+       "masked: each token sees both sides, 15 to either, inside its document",
+       json("masked", 16, 0, true)},
+      {{masked, "model.linformer_length=8"},
+       "masked: each token sees 8 learned summaries of its sequence",
+       json("masked", 0, 8, false)},
+  };
+  for (const auto& [keys, line, want] : table) {
+    const Config config = parse_config("", "run.toml", keys);
+    check_config(config);
+    const Plan plan = make_plan(config, {.ranks = 2, .vocab_size = 257});
+    EXPECT_TRUE(says(explain(plan), {fmt::format("\nattends  {}\n", line)}));
+    EXPECT_EQ(Json::parse(plan_json(plan))["attention"], want) << line;
+  }
+}
+
+TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
+  const auto text = [](const std::vector<std::string>& keys, int ranks) {
+    return explain(make_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+  };
+  const std::vector<std::string> linformer = {"model.objective=masked", "model.linformer_length=8"};
+  const std::string title = "one layer over as many ranks";
+  EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: with Linformer"}));
+  EXPECT_EQ(text(linformer, 1).find(title), std::string::npos);
+  EXPECT_TRUE(says(text({}, 2), {title, "sends least"}));
+  EXPECT_EQ(text({}, 2).find("not compared"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orthant
