@@ -70,8 +70,9 @@ class Linformer {
   at::Tensor without_padding(const at::Tensor& x_BKTD, const Microbatch& batch) const {
     if (!batch.packing || batch.packing->lengths.empty()) return x_BKTD;
     const int64_t begin = part_.begin ? part_.begin(batch.sequence_length) : 0;
-    const at::Tensor ends = at::tensor(batch.packing->lengths, at::kLong).view({-1, 1, 1, 1});
-    return x_BKTD * at::arange(begin, begin + x_BKTD.size(2), at::kLong).view({1, 1, -1, 1}).lt(ends);
+    const auto numbers = x_BKTD.options().dtype(at::kLong);
+    const at::Tensor ends = at::tensor(batch.packing->lengths, numbers).view({-1, 1, 1, 1});
+    return x_BKTD * at::arange(begin, begin + x_BKTD.size(2), numbers).view({1, 1, -1, 1}).lt(ends);
   }
 
   SequencePart part_;

@@ -53,14 +53,14 @@ at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at
 }
 
 // True where a query does not see a key: [sequences or 1, 1, T, T].
-at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int64_t T) {
+at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int64_t T, const at::Device& device) {
   std::vector<int64_t> places(static_cast<size_t>(T));
   std::iota(places.begin(), places.end(), 0);
   const Visibility seen = visibility(batch, rule, places);
   at::Tensor hidden = at::ones({seen.sequences, 1, T, T}, at::kBool);
   bool* row = hidden.mutable_data_ptr<bool>();
   for (size_t i = 0; i < seen.first.size(); ++i, row += T) std::fill(row + seen.first[i], row + seen.end[i], false);
-  return hidden;
+  return hidden.to(device);
 }
 
 at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape) {
@@ -71,11 +71,12 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const at::Tensor sin = shape.sin_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
   if (shape.linformer_k) {
-    at::Tensor present = at::ones({1, T, 1, 1}, dtype);  // padding goes into no summary
+    at::Tensor present = at::ones({1, T, 1, 1}, q.options());  // padding goes into no summary
     if (batch.packing && !batch.packing->lengths.empty()) {
-      present = at::arange(T)
+      const auto numbers = q.options().dtype(at::kLong);
+      present = at::arange(T, numbers)
                     .view({1, T, 1, 1})
-                    .lt(at::tensor(batch.packing->lengths, at::kLong).view({B, 1, 1, 1}))
+                    .lt(at::tensor(batch.packing->lengths, numbers).view({B, 1, 1, 1}))
                     .to(dtype);
     }
     const auto summary = [&](const at::Tensor& x_BTKD, const Weight& projection) {
@@ -88,7 +89,7 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   }
   const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
-  const at::Tensor hidden = hidden_pairs(batch, shape.rule, T);
+  const at::Tensor hidden = hidden_pairs(batch, shape.rule, T, qkv.device());
   const at::Tensor nothing = hidden.all(-1, true);  // who sees nothing gets nothing
   const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(D)))
                                 .masked_fill(hidden & nothing.logical_not(), -INFINITY);

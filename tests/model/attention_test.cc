@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/primitives.h"
 #include "tests/support/dense_attention.h"
 #include "tests/support/reference_values.h"
 
@@ -27,7 +28,8 @@ double error(const at::Tensor& have, const at::Tensor& want) {
 }
 
 // In blocks of keys, merged as a ring does.
-std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInputs& in, const Visibility& v, int64_t blocks) {
+std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInputs& in, const Visibility& v,
+                                    int64_t blocks) {
   const int64_t S = in.k.size(2);
   const auto sum_type = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   Attended sum;
@@ -162,6 +164,23 @@ TEST(AttentionGpu, StaysWithinItsRounding) {
         }
       }
     }
+  }
+}
+
+// Linformer's padding is made where the inputs are: a device without data multiplies with nothing from another. (It
+// would take a mask of hidden pairs from anywhere.)
+TEST(PlainAttention, MakesPaddingOnItsInputsDevice) {
+  const auto there = at::TensorOptions(at::kMeta).dtype(at::kFloat);
+  const Weight e{.value = at::empty({6, 3}, there), .gradient = {}};
+  const Weight f{.value = at::empty({6, 3}, there), .gradient = {}};
+  for (const auto& lengths : {std::vector<int64_t>{}, {6, 4}}) {
+    Microbatch batch{.positions_BT = at::empty({2, 6}, there.dtype(at::kLong)), .sequence_length = 6};
+    batch.packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = lengths});
+    const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 4, .cos_PD = at::empty({8, 2}, there),
+                               .sin_PD = at::empty({8, 2}, there), .rule = {.causal = false}, .linformer_k = &e,
+                               .linformer_v = &f};
+    EXPECT_EQ(plain_primitives().attention(at::empty({2, 6, 32}, there), batch, shape).sizes(),
+              at::IntArrayRef({2, 6, 16}));
   }
 }
 

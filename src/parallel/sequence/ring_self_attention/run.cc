@@ -50,7 +50,7 @@ struct Cut {
     for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.seen_first[q], row + tile.seen_end[q], false);
     }
-    scores_BKGTS.masked_fill_(hidden, kNone);
+    scores_BKGTS.masked_fill_(hidden.to(scores_BKGTS.device()), kNone);
   }
 };
 

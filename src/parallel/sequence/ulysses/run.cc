@@ -55,7 +55,7 @@ class Ulysses {
     const Cut cut(*this, batch, shape);
     std::vector<at::Tensor> mine = to_heads(cut, {q, k, v}, {Kind::query, Kind::key, Kind::key});
     if (!cut.regular) {  // a key head of its own for every query head
-      for (size_t i : {1, 2}) mine[i] = mine[i].index_select(1, cut.key_of_query);
+      for (size_t i : {1, 2}) mine[i] = mine[i].index_select(1, cut.key_of_query(q.device()));
     }
     std::vector<at::Tensor> kept = inner_.forward(mine[0], mine[1], mine[2], batch, cut.shape);
     const at::Tensor out = to_tokens(cut, {kept[0]}, {Kind::query})[0];
@@ -73,7 +73,7 @@ class Ulysses {
       auto sizes = d->sizes().vec();
       sizes[1] = cut.own.key.size();
       *d = at::zeros(sizes, d->options().dtype(wide(d->scalar_type())))
-               .index_add_(1, cut.key_of_query, d->to(wide(d->scalar_type())));
+               .index_add_(1, cut.key_of_query(dout.device()), d->to(wide(d->scalar_type())));
     }
     const auto type = dout.scalar_type();
     std::vector<at::Tensor> gradients = {g.dq_BHTD.to(type), g.dk_BKSD.to(type), g.dv_BKSD.to(type)};
@@ -98,8 +98,11 @@ class Ulysses {
       regular = own.regular(heads, key_heads);
       shape.heads = own.query.size();
       shape.kv_heads = regular ? own.key.size() : own.query.size();
-      key_of_query = at::empty({own.query.size()}, at::kLong);
-      for (int64_t i = 0; i < own.query.size(); ++i) key_of_query[i] = own.key_of(i, heads, key_heads);
+    }
+    at::Tensor key_of_query(const at::Device& device) const {
+      std::vector<int64_t> keys;
+      for (int64_t i = 0; i < own.query.size(); ++i) keys.push_back(own.key_of(i, heads, key_heads));
+      return at::tensor(keys, at::TensorOptions(device).dtype(at::kLong));
     }
     Range heads_of(size_t rank, Kind kind) const { return kind == Kind::query ? shares[rank].query : shares[rank].key; }
 
@@ -109,7 +112,6 @@ class Ulysses {
     std::vector<int64_t> tokens;
     HeadShare own;
     bool regular = true;
-    at::Tensor key_of_query;
   };
 
   // By rank: its heads of our tokens, and our heads of its tokens. What leaves for heads arrives for tokens.
