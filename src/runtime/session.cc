@@ -135,6 +135,7 @@ Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
   Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()), places_,
                                    plan_.config.data.mask_documents);
   if (mutation_ == Mutation::local_numbers) batch.samples_B.sub_(first_sample(step) + share_.sequences.begin);
+  if (mutation_ == Mutation::local_positions) batch.positions_BT.copy_(at::arange(batch.positions_BT.size(1)));
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
   return batch;

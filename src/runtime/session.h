@@ -27,7 +27,7 @@ struct StepResult {
 };
 
 /// Mistakes that `verify` must catch, planted on purpose: the negative controls.
-enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard, local_numbers };
+enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions };
 
 class Session {
  public:

@@ -5,7 +5,7 @@
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
 #include "runtime/verify.h"
 #include "tests/support/plain_training.h"
-#include "tests/support/tiny_run.h"
+#include "tests/support/sequence_cuts.h"
 
 #include <gtest/gtest.h>
 
@@ -51,6 +51,32 @@ TEST_P(GoldenRanks, ReproduceTheCurveInFloat64) {
   }
 }
 
+class GoldenCuts : public ::testing::TestWithParam<Cut> {};
+INSTANTIATE_TEST_SUITE_P(OfSequences, GoldenCuts,
+                         ::testing::Values(Cut{1, 2}, Cut{4, 1}, Cut{2, 2}, Cut{1, 5}, Cut{1, 8}, Cut{2, 2, 2},
+                                           Cut{1, 3, 1, {kTwoRings}}),
+                         [](const auto& instance) {
+                           const Cut& cut = instance.param;
+                           return fmt::format("ulysses_{}_ring_{}_data_{}{}", cut.ulysses, cut.ring, cut.data,
+                                              cut.more.empty() ? "" : "_self_attention");
+                         });
+
+TEST_P(GoldenCuts, ReproduceTheCurveInFloat64) {
+  const auto golden = golden_curve();
+  const TinyRun run;
+  const Plan plan = run.plan(GetParam().ranks(), GetParam().overrides());
+  const auto have = train_ranks(plan, run.data(), {.steps = kGoldenSteps});
+  for (const RankTrace& rank : have) {
+    for (size_t step = 0; step < golden.size(); ++step) {
+      EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10)
+          << "step " << step + 1 << ", " << GetParam().name();
+    }
+  }
+  // The control: positions from 0 on every rank are another curve.
+  const auto local = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::local_positions});
+  EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), 1e-4) << GetParam().name();
+}
+
 // What float32 may make of the curve up to each step: docs/numerics.md, "Whole runs".
 std::vector<double> float32_bounds(const Plan& plan, const std::vector<StepTrace>& steps) {
   const double gradient = rounding_bounds(plan).gradients;
@@ -64,10 +90,10 @@ std::vector<double> float32_bounds(const Plan& plan, const std::vector<StepTrace
   return bounds;
 }
 
-TEST_P(GoldenRanks, ReproduceTheCurveInFloat32WithinItsBound) {
+void expect_curve_in_float32(const Cut& cut) {
   const auto golden = golden_curve();
   const TinyRun run({"training.dtype=float32"});
-  const Plan plan = run.plan(GetParam());
+  const Plan plan = run.plan(cut.ranks(), cut.overrides());
   const auto steps = train_ranks(plan, run.data(), {.steps = kGoldenSteps}).front().steps;
   const auto bounds = float32_bounds(plan, steps);
   double worst = 0;
@@ -77,9 +103,14 @@ TEST_P(GoldenRanks, ReproduceTheCurveInFloat32WithinItsBound) {
     worst = std::max(worst, error);
   }
   EXPECT_GT(worst, 1e-10) << "a float32 run cannot be this close: which run was it?";
-  RecordProperty("worst", fmt::format("{:.3e}", worst));
-  RecordProperty("bound", fmt::format("{:.3e}", bounds.back()));
+  ::testing::Test::RecordProperty("worst", fmt::format("{:.3e}", worst));
+  ::testing::Test::RecordProperty("bound", fmt::format("{:.3e}", bounds.back()));
 }
+
+TEST_P(GoldenRanks, ReproduceTheCurveInFloat32WithinItsBound) {
+  expect_curve_in_float32({.ulysses = 1, .ring = 1, .data = GetParam()});
+}
+TEST_P(GoldenCuts, ReproduceTheCurveInFloat32WithinItsBound) { expect_curve_in_float32(GetParam()); }
 
 TEST(Golden, AnotherSeedIsAnotherCurve) {
   const auto golden = golden_curve();

@@ -16,6 +16,8 @@ namespace {
 
 struct Measured {
   double planned = 0, peak = 0;  // bytes of the largest rank
+  double state = 0;              // planned: parameters, gradients, optimizer
+  double activations() const { return peak - state; }
 };
 
 Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
@@ -35,7 +37,9 @@ Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
   const auto plan = parse_json(slurp(dump + "/plan.json"), "plan.json");
   Measured m;
   for (const auto& rank : plan["per_rank"]) {
-    m.planned = std::max(m.planned, rank["memory_bytes"]["total"].get<double>());
+    const auto& bytes = rank["memory_bytes"];
+    m.planned = std::max(m.planned, bytes["total"].get<double>());
+    m.state = bytes["parameters"].get<double>() + bytes["gradients"].get<double>() + bytes["optimizer"].get<double>();
   }
   for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) {
     m.peak = std::max(m.peak, static_cast<double>(step.peak_memory_bytes));
@@ -105,6 +109,25 @@ TEST(PlannedMemoryControl, APlanOfAnotherRunIsFarOff) {
   const TinyRun run;
   const Measured kept = measure(run, {}), recomputed = measure(run, {"--activation_checkpoint.mode=full"});
   EXPECT_GT(kept.peak / recomputed.planned, 1.2);
+}
+
+// Unified Sequence Parallelism, check 11: activations follow the tokens that a rank has. Four sequences cut in two take
+// what two whole ones take, and two cut in two take half of it.
+TEST(ActivationMemory, FollowsTheTokensOfARank) {
+  const TinyRun run;
+  const auto of = [&](const std::string& sequences, const std::string& cut, const std::string& more = "--run.ranks=2") {
+    const std::string size = "--training.local_batch_size=" + sequences;
+    return measure(run, narrow({"--model.num_key_value_heads=2", size, cut, more})).activations();
+  };
+  const double alone = of("2", "--parallelism.data_parallel_degree=2");
+  for (const std::string& cut : {kRing, kUlysses}) {
+    // Ulysses keeps each layer's output twice: by heads, for attention, and by tokens, for the product after it.
+    const double twice = cut == kUlysses ? 3 * 2 * 512 * 96 * 4 : 0;
+    EXPECT_NEAR((of("4", cut) - twice) / alone, 1, 0.01) << cut;
+    EXPECT_NEAR((of("2", cut) - twice / 2) / alone, 0.5, 0.01) << cut;
+  }
+  // The control: rows of scores grow with the sequence, too.
+  EXPECT_GT(of("4", kRing, kTwoRings) / alone, 1.2);
 }
 
 }  // namespace

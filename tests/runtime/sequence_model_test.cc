@@ -70,6 +70,7 @@ struct Mistakes {
   bool mean_of_means = false;      // every rank divides by its own labels
   bool local_positions = false;
   bool local_dropout = false;  // masks by the place within the rank's part
+  bool local_labels = false;   // the next token of the rank's own, instead of the sequence's
 };
 
 AttentionCore core_of(Comm& comm, const Cut& cut, bool divided) {
@@ -96,6 +97,10 @@ Microbatch part_of(const Microbatch& all, const std::vector<int64_t>& places, co
   const at::Tensor local = at::arange(part.places_T.numel());
   if (mistakes.local_positions) part.positions_BT = local.unsqueeze(0).expand_as(part.positions_BT).contiguous();
   if (mistakes.local_dropout) part.places_T = local;
+  if (mistakes.local_labels) {
+    part.labels_BT = part.tokens_BT.roll(-1, 1);
+    part.labels_BT.select(1, -1).fill_(-100);
+  }
   return part;
 }
 
@@ -171,7 +176,7 @@ TEST(SequenceModel, NoStrayDivisionThroughResidualLayers) {
 // them.
 TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
   const Architecture a = three_layers();
-  const Cut four{1, 4};
+  const Cut four{1, 4}, two_rings{1, 4, true};
   for (const auto& counts : {std::vector<int64_t>{8, 0, 0, 0}, {5, 1, 0, 2}, {0, 0, 0, 1}, {0, 0, 0, 0}}) {
     Microbatch batch = batch_of(a);
     const at::Tensor given = batch.labels_BT.clamp_min(0);
@@ -194,6 +199,7 @@ TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
     const Gradients want = on_one_device(a, batch);
     EXPECT_TRUE(std::isfinite(have.loss));
     EXPECT_LT(worst(have, want), 1e-12);
+    EXPECT_LT(worst(over_ranks(a, batch, two_rings), want), 1e-12);
     // The control: a mean of the ranks' means is another number.
     EXPECT_GT(worst(over_ranks(a, batch, four, {.mean_of_means = true}), want), 1e-2);
   }
@@ -238,7 +244,23 @@ TEST(SequenceModel, PositionsAreGlobal) {
     EXPECT_EQ(own.input.size(1), static_cast<int64_t>(places.size()));
     EXPECT_TRUE(part.positions_BT[0].equal(at::tensor(places, at::kLong)));
   });
-  EXPECT_GT(worst(over_ranks(a, batch, {1, 4}, {.local_positions = true}), want), 1e-2);
+  for (const Cut& cut : {Cut{1, 4}, Cut{4, 1}, Cut{2, 2}, Cut{1, 4, true}})
+    EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_positions = true}), want), 1e-2);
+}
+
+// Check 10, its end: the label of a part's last token is the first of another part.
+TEST(SequenceModel, LabelsCrossTheBordersOfParts) {
+  const Architecture a = three_layers();
+  Microbatch batch = batch_of(a);
+  batch.labels_BT = batch.tokens_BT.roll(-1, 1);
+  batch.labels_BT.select(1, -1).fill_(-100);
+  batch.loss_scale = 1.0 / static_cast<double>(batch.labels_BT.ge(0).sum().item<int64_t>());
+  const Gradients want = on_one_device(a, batch);
+  for (const Cut& cut : {Cut{1, 4}, Cut{2, 2}, Cut{4, 1}, Cut{1, 4, true}}) {
+    EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring;
+    // The control: shifted after the cut.
+    EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_labels = true}), want), 1e-2);
+  }
 }
 
 }  // namespace

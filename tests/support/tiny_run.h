@@ -155,12 +155,16 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
   return ranks;
 }
 
-/// |a - b| / |b| in the Euclidean norm.
+/// |a - b| / |b| in the Euclidean norm; infinite where that is no number, so that no maximum loses it.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
-  return ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+  const double error = ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+  return std::isnan(error) ? INFINITY : error;
 }
-inline double relative_error(double a, double b) { return std::abs(a - b) / std::abs(b); }
+inline double relative_error(double a, double b) {
+  const double error = std::abs(a - b) / std::abs(b);
+  return std::isnan(error) ? INFINITY : error;
+}
 
 /// The largest relative error of any parameter of a flat buffer, and its name.
 struct NamedError {

@@ -8,6 +8,7 @@
 #include "mesh/mesh.h"
 #include "model/visibility.h"
 #include "parallel/sequence/placement_plan.h"
+#include "parallel/sequence/ulysses/heads_plan.h"
 
 namespace orthant {
 namespace {
@@ -75,8 +76,11 @@ std::vector<std::vector<int64_t>> scores_by_hop(SequencePlacement placement, int
     const Visibility seen = visibility_of({}, ring_places(placement, length, ring, r), length);
     for (int s = 0; s < ring; ++s) {
       int64_t sum = 0;
-      for (const auto& tile : attention_tiles(seen, ring_places(placement, length, ring, (r - s + ring) % ring)))
+      for (const auto& tile : attention_tiles(seen, ring_places(placement, length, ring, (r - s + ring) % ring))) {
+        // Of long runs a kernel computes no pair that nobody sees.
+        EXPECT_TRUE(tile.kind != AttentionTile::masked || tile.keys() <= 64);
         sum += tile.scores();
+      }
       all[static_cast<size_t>(r)].push_back(sum);
     }
   }
@@ -109,6 +113,29 @@ TEST(Placement, BalancesACausalRing) {
   const auto stripes = scores_by_hop(kStripe, 64, 8);
   for (size_t r = 0; r < 8; ++r) {
     for (size_t s = 0; s < 8; ++s) EXPECT_EQ(stripes[r][s], s <= r ? 36 : 28) << r << " " << s;
+  }
+}
+
+// Unified Sequence Parallelism, check 7, its end: kernels' work over ranks, in pairs times heads, at 32,768 tokens.
+TEST(Placement, SpreadsTheWorkOfLongSequencesWithinThreePerCent) {
+  constexpr int64_t kTokens = 32768, kHeads = 32, kKeyHeads = 8;
+  const auto spread = [&](SequencePlacement placement, int ulysses, int ring) {
+    int64_t least = INT64_MAX, most = 0, all = 0;
+    for (const auto& by_hop : scores_by_hop(placement, kTokens, ring)) {
+      for (int u = 0; u < ulysses; ++u) {
+        const int64_t work =
+            std::reduce(by_hop.begin(), by_hop.end()) * head_share(kHeads, kKeyHeads, ulysses, u).query.size();
+        least = std::min(least, work), most = std::max(most, work), all += work;
+      }
+    }
+    EXPECT_EQ(all, kHeads * kTokens * (kTokens + 1) / 2);
+    return 1 - static_cast<double>(least) / static_cast<double>(most);
+  };
+  for (const auto& [ulysses, ring] : {std::pair{8, 1}, {4, 2}, {2, 4}, {1, 8}}) {
+    EXPECT_EQ(spread(kZigzag, ulysses, ring), 0);
+    EXPECT_LT(spread(kStripe, ulysses, ring), 1e-3);
+    // The control: contiguous parts, the last of which sees 2R-1 times as much as the first.
+    EXPECT_NEAR(spread(kContiguous, ulysses, ring), 1 - 1.0 / (2 * ring - 1), 1e-3);
   }
 }
 

@@ -1,5 +1,6 @@
 // Bytes: the plan's formulas against the reference's table for a real model, and against the counters of ranks that
 // run.
+#include "mesh/collective.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/sequence/ring.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
@@ -104,6 +105,34 @@ TEST(SequenceTraffic, IsWhatRanksCount) {
         });
       }
     }
+  }
+}
+
+// Check 8: documents [0, 7, 14, 16) on eight ranks, the design that gathers keys and values. A ring sends as much, for
+// the result that packing_test.cc compares; what the ranks see of the gathered rows stands in visibility_test.cc.
+TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
+  for (const int64_t length : {16, 19}) {
+    const AttentionCase c{.ring = 8,
+                          .placement = SequencePlacement::contiguous,
+                          .sequences = 1,
+                          .length = length,
+                          .packing = packing({{0, 7, 14}})};
+    const Mesh mesh = c.mesh();
+    const Layout parts{.split = {{}, {"ring"}, {}}, .partial = {}, .replicated = {}};
+    const Collective gather{.kind = CollectiveKind::all_gather, .axis = "ring", .from_dim = 1, .after = whole(3)};
+    const Collective scatter{.kind = CollectiveKind::reduce_scatter, .axis = "ring", .to_dim = 1, .after = parts};
+    Layout sums = whole(3);
+    sums.partial = {"ring"};
+    const int64_t keys[] = {c.key_heads, length, c.head_dim};
+    core_on_ranks(c, inputs_of(c), usp, [&](Comm& comm, const auto&, const auto&, const auto&) {
+      // Keys and values forward and backward, and their gradients.
+      const int64_t gathered = 4 * bytes_sent(mesh, gather, parts, keys, 8, comm.rank()) +
+                               2 * bytes_sent(mesh, scatter, sums, keys, 8, comm.rank());
+      EXPECT_EQ(comm.total_traffic().bytes, gathered) << length << " tokens, rank " << comm.rank();
+      if (length % 8 == 0) {
+        EXPECT_EQ(gathered, 6 * 7 * (length / 8) * c.key_heads * c.head_dim * 8);
+      }
+    });
   }
 }
 
