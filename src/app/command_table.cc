@@ -22,13 +22,13 @@ CLI::Validator number(bool (*holds)(double), const std::string& text) {
 }
 
 // The same for whole numbers; CLI11 would take what does not fit for the largest that does.
-CLI::Validator whole_number(int64_t least) {
+CLI::Validator whole_number(int64_t least, int64_t most = INT64_MAX) {
   return CLI::Validator(
       [=](std::string& word) {
         int64_t value = 0;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-        const bool good = error == std::errc() && end == word.data() + word.size() && value >= least;
-        return good ? std::string() : fmt::format("{} must be a whole number from {} to {}", word, least, INT64_MAX);
+        const bool good = error == std::errc() && end == word.data() + word.size() && value >= least && value <= most;
+        return good ? std::string() : fmt::format("{} must be a whole number from {} to {}", word, least, most);
       },
       "");
 }
@@ -59,21 +59,27 @@ void define_plan(CLI::App& app, Command& command) {
   define_run_file(app, arguments);
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
-  const auto positive = number([](double rate) { return rate > 0; }, "above 0");
+  // Beyond these, times are not finite.
+  const auto rate = number([](double value) { return value >= 1e-9 && value <= 1e15; }, "from 1e-9 to 1e15");
+  auto* inner = app.add_option("--inner-gbit", arguments.inner_gbit,
+                               "Gbit/s from a rank to others of its host: adds times to the layouts")
+                    ->type_name("G")
+                    ->check(rate);
+  auto* outer =
+      app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
+          ->type_name("G")
+          ->check(rate)
+          ->needs(inner);
+  inner->needs(outer);
   app.add_option("--ranks-per-host", arguments.ranks_per_host, "consecutive ranks on one host; default all")
       ->type_name("N")
-      ->check(whole_number(1));
-  app.add_option("--inner-gbit", arguments.inner_gbit,
-                 "Gbit/s from a rank to others of its host: adds times to the layouts")
-      ->type_name("G")
-      ->check(positive);
-  app.add_option("--outer-gbit", arguments.outer_gbit, "Gbit/s from a host to the others, for all its ranks")
-      ->type_name("G")
-      ->check(positive);
+      ->check(whole_number(1, INT32_MAX))
+      ->needs(inner);
   app.add_option("--gflops", arguments.gflops,
                  "10^9 operations/s of a rank in attention; default: computing takes no time")
       ->type_name("G")
-      ->check(positive);
+      ->check(rate)
+      ->needs(inner);
 }
 
 void define_verify(CLI::App& app, Command& command) {

@@ -12,13 +12,6 @@ namespace orthant {
 namespace {
 
 Links links_of(const PlanArguments& arguments) {
-  if ((arguments.inner_gbit > 0) != (arguments.outer_gbit > 0)) {
-    throw ConfigError("--inner-gbit and --outer-gbit belong together: give both, or neither");
-  }
-  if (arguments.inner_gbit == 0 && (arguments.ranks_per_host > 0 || arguments.gflops > 0)) {
-    throw ConfigError(fmt::format("{} changes nothing without rates; give --inner-gbit and --outer-gbit too",
-                                  arguments.gflops > 0 ? "--gflops" : "--ranks-per-host"));
-  }
   constexpr double kBytesOfGbit = 1e9 / 8;
   return {.ranks_per_host = arguments.ranks_per_host,
           .inner = arguments.inner_gbit * kBytesOfGbit,

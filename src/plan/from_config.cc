@@ -87,4 +87,27 @@ Mesh mesh_of(const Config& config, int ranks) {
   return Mesh(axes);
 }
 
+SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
+  const auto& p = config.parallelism;
+  const int ulysses = mesh.axis_size("ulysses"), ring = mesh.axis_size("ring");
+  check_context_parallel(config, ulysses, ring);
+  return {
+      .ulysses = ulysses,
+      .ring = ring,
+      .window = static_cast<int>(p.context_parallel_window),
+      .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
+      .self_attention = p.context_parallel_attention == "ring_self_attention",
+      .all_reduce = p.context_parallel_reduction == "all_reduce",
+      .linformer = config.model.linformer_length};
+}
+
+SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {
+  return {.sequences = sequences,
+          .seq_len = config.training.seq_len,
+          .heads = a.num_attention_heads,
+          .key_heads = a.num_key_value_heads,
+          .head_dim = a.head_dim,
+          .element_bytes = dtype_bytes(config.training.dtype)};
+}
+
 }  // namespace orthant

@@ -3,6 +3,7 @@
 
 #include "mesh/mesh.h"
 #include "model/architecture.h"
+#include "parallel/sequence/plan.h"
 #include "plan/config.h"
 
 namespace orthant {
@@ -13,5 +14,11 @@ Architecture architecture_of(const Config& config, int64_t vocab_size);
 
 /// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
 Mesh mesh_of(const Config& config, int ranks);
+
+/// How it cuts sequences over that mesh. ConfigError where it cannot.
+SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
+
+/// One layer's attention on a microbatch of so many sequences.
+SequenceAttention attention_of(const Config& config, const Architecture& architecture, int64_t sequences);
 
 }  // namespace orthant

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/text.h"
+#include "plan/plan_limits.h"
 #include "plan/text_table.h"
 
 namespace orthant {
@@ -93,8 +94,9 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   return choice;
 }
 
-// Every ulysses x ring of `ranks`.
+// Every ulysses x ring of `ranks`, and ring self-attention on it where its rows of scores can be counted.
 std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
+  const SequenceAttention largest_attention = attention_of(plan, plan.config.training.local_batch_size);
   std::vector<SequencePlan> cuts;
   const SequencePlan& own = plan.sequence;
   const auto& a = plan.architecture;
@@ -109,7 +111,7 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
     cuts.push_back(cut);
     if (cut.ring == 1) continue;
     cut.self_attention = true;
-    cuts.push_back(cut);
+    if (kept_scores(cut, largest_attention) < kMostElements) cuts.push_back(cut);
   }
   return cuts;
 }

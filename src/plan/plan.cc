@@ -72,17 +72,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.architecture = architecture_of(config, facts.vocab_size);
   plan.mesh = mesh_of(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
-  const auto& p = config.parallelism;
-  const int ulysses = plan.mesh.axis_size("ulysses"), ring = plan.mesh.axis_size("ring");
-  check_context_parallel(config, ulysses, ring);
-  plan.sequence = {
-      .ulysses = ulysses,
-      .ring = ring,
-      .window = static_cast<int>(p.context_parallel_window),
-      .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
-      .self_attention = p.context_parallel_attention == "ring_self_attention",
-      .all_reduce = p.context_parallel_reduction == "all_reduce",
-      .linformer = config.model.linformer_length};
+  plan.sequence = sequence_plan_of(config, plan.mesh);
   plan.gradient_axes = {"data"};
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
@@ -164,13 +154,7 @@ int64_t Plan::num_parameters() const { return orthant::num_parameters(architectu
 const DataShare& Plan::share(int rank) const { return shares[static_cast<size_t>(mesh.coord(rank, "data"))]; }
 
 SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
-  const Architecture& a = plan.architecture;
-  return {.sequences = sequences,
-          .seq_len = plan.config.training.seq_len,
-          .heads = a.num_attention_heads,
-          .key_heads = a.num_key_value_heads,
-          .head_dim = a.head_dim,
-          .element_bytes = dtype_bytes(plan.config.training.dtype)};
+  return attention_of(plan.config, plan.architecture, sequences);
 }
 
 int64_t Plan::num_places(int rank) const {

@@ -4,32 +4,45 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/from_config.h"
 
 namespace orthant {
 
 void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto of = [](int64_t number) { return static_cast<double>(number); };
   const auto& t = config.training;
+  const Mesh mesh = mesh_of(config, ranks);
   const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
   const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
-  const double projections = 2 * of(a.linformer_length) * of(a.linformer_tokens);
-  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h + projections) + 2 * h * of(a.vocab_size);
+  const double projections = layers * 2 * of(a.linformer_length) * of(a.linformer_tokens);
+  const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h) + 2 * h * of(a.vocab_size);
   const double tokens = of(t.local_batch_size) * of(t.seq_len);
   const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
+  const SequencePlan sequence = sequence_plan_of(config, mesh);
+  const SequenceAttention attention = attention_of(config, a, t.local_batch_size);
+  const double scores = layers * kept_scores(sequence, attention);
+  const double sent = of(t.global_batch_size) * of(t.seq_len) * layers * (h + heads);
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
   const double microbatches = of(t.global_batch_size) / of(t.local_batch_size) / of(ranks);
-  constexpr double kMost = 0x1p54, kMostMicrobatches = 0x1p20;
+  constexpr double kMostMicrobatches = 0x1p20;
   const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
     if (holds) return;
     std::vector<std::string> words;
     for (const char* key : keys) words.push_back(config.locate(key));
     throw ConfigError(fmt::format("{} together ask for {}; lower one of them", join(words, ", "), what));
   };
-  check(weights < kMost, "more parameters than any machine holds",
+  check(projections < kMostElements, "more parameters than any machine holds",
+        {"model.linformer_length", "training.seq_len", "model.num_hidden_layers"});
+  check(weights < kMostElements, "more parameters than any machine holds",
         {"model.hidden_size", "model.intermediate_size", "model.num_hidden_layers", "model.num_attention_heads",
          "model.vocab_size"});
-  check(kept < kMost, "more activations than any machine holds",
+  check(kept < kMostElements, "more activations than any machine holds",
         {"training.local_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
+  check(scores < kMostElements, "more scores of attention than any machine holds",
+        {"training.local_batch_size", "training.seq_len", "model.num_attention_heads", "model.num_hidden_layers",
+         "parallelism.context_parallel_attention"});
+  check(sent < kMostElements, "more activations a step than can be counted",
+        {"training.global_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
   check(run < 0x1p62, "more tokens than can be counted",
         {"training.steps", "training.global_batch_size", "training.seq_len"});
   if (microbatches < kMostMicrobatches) return;

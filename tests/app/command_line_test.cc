@@ -46,6 +46,26 @@ TEST(CommandLine, PlanAndVerify) {
   EXPECT_EQ(std::get<VerifyArguments>(parse_command_line({"verify", "run.toml"})).steps, 3);
 }
 
+TEST(CommandLine, RatesOfAMachineThatCannotBeAreRefused) {
+  const std::vector<std::pair<std::string, std::string>> rates = {
+      {"--inner-gbit", "10"}, {"--outer-gbit", "40"}, {"--gflops", "100"}, {"--ranks-per-host", "2"}};
+  const auto with = [&](const std::string& option, const std::string& value) {
+    Words words = {"plan", "run.toml"};
+    for (const auto& [name, number] : rates) words.push_back(name + "=" + (name == option ? value : number));
+    return words;
+  };
+  const auto plan = std::get<PlanArguments>(parse_command_line(with("", "")));
+  EXPECT_EQ(std::vector({plan.inner_gbit, plan.outer_gbit, plan.gflops}), (std::vector{10.0, 40.0, 100.0}));
+  EXPECT_EQ(plan.ranks_per_host, 2);
+  for (const auto& [option, good] : rates) {
+    for (const char* value : {"nan", "inf", "-inf", "-1", "0", "1e-320", "1e308", "9223372036854775807", "ten"}) {
+      EXPECT_NE(error_of(with(option, value)).find(std::string(value) + " must be a "), std::string::npos)
+          << option << ": " << error_of(with(option, value));
+    }
+    EXPECT_NE(error_of({"plan", "run.toml", option, good}).find(option + " requires --"), std::string::npos) << option;
+  }
+}
+
 TEST(CommandLine, TheOtherCommands) {
   const auto tokenize = std::get<TokenizeArguments>(
       parse_command_line({"tokenize", "a.txt", "b*.txt", "--output", "out/ab", "--tokenizer", "train:500"}));

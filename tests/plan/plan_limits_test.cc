@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "plan/plan.h"
+#include "plan/layer_choices.h"
 #include "tests/support/says.h"
 
 namespace orthant {
@@ -22,6 +22,13 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
       EXPECT_GE(m.total(), m.optimizer);
     }
     for (const auto& other : plan.alternatives) EXPECT_GT(other.memory_bytes, 0) << other.change;
+    for (const auto& entry : plan.communication) {
+      for (const int64_t bytes : entry.bytes_per_rank) EXPECT_GT(bytes, 0) << entry.what;
+    }
+    for (const auto& choice : layer_choices(plan)) {
+      for (const int64_t part : {choice.kept_bytes, choice.state_bytes}) EXPECT_GT(part, 0) << choice.name;
+      EXPECT_GE(choice.activation_bytes, 0) << choice.name;
+    }
   } catch (const ConfigError& error) {
     return error.what();
   }
@@ -53,6 +60,51 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
   EXPECT_TRUE(
       says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=1"}),
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
+}
+
+const Words kLong = {"model.hidden_size=2048",
+                     "model.num_attention_heads=32",
+                     "model.num_key_value_heads=32",
+                     "model.max_position_embeddings=134217728",
+                     "training.seq_len=134217728",
+                     "training.global_batch_size=16",
+                     "training.local_batch_size=16",
+                     "parallelism.context_parallel_ring=4"};
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Four ranks' rows of scores are 2^61 elements a layer.
+TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {
+  const RunFacts four{.ranks = 4, .vocab_size = 257};
+  const std::string kept = "parallelism.context_parallel_attention=ring_self_attention";
+  EXPECT_TRUE(
+      says(error_of(with(kLong, {kept}), four),
+           {"training.local_batch_size = 16", "training.seq_len = 134217728", "model.num_attention_heads = 32",
+            "context_parallel_attention = \"ring_self_attention\" (command line)", "more scores of attention"}));
+  EXPECT_EQ(error_of(kLong, four), "no error");
+  const Words shorter = {"training.seq_len=65536", "training.local_batch_size=4"};
+  EXPECT_EQ(error_of(with(with(kLong, shorter), {kept}), four), "no error");
+  const auto choices = [&](const Words& words) {
+    return explain_layer_choices(make_plan(parse_config("", "run.toml", words), four));
+  };
+  EXPECT_EQ(choices(kLong).find("self-attention"), std::string::npos) << choices(kLong);
+  EXPECT_NE(choices(with(kLong, shorter)).find("self-attention"), std::string::npos);
+}
+
+TEST(PlanLimits, ProjectionsBeyondCountingAreRefusedByName) {
+  EXPECT_TRUE(says(error_of({"model.objective=masked", "model.linformer_length=1048576", "training.seq_len=134217728",
+                             "model.max_position_embeddings=134217728", "model.num_hidden_layers=64"}),
+                   {"model.linformer_length = 1048576", "training.seq_len = 134217728", "more parameters"}));
+}
+
+TEST(PlanLimits, StepsThatSendMoreThanCanBeCountedAreRefused) {
+  EXPECT_TRUE(says(error_of({"training.global_batch_size=16777216", "training.local_batch_size=64", "run.ranks=2",
+                             "model.num_hidden_layers=64", "training.seq_len=134217728", "training.steps=1",
+                             "model.max_position_embeddings=134217728", "parallelism.context_parallel_ulysses=2"}),
+                   {"training.global_batch_size = 16777216", "model.num_hidden_layers = 64", "activations a step"}));
 }
 
 TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {

@@ -68,11 +68,13 @@ class RunFile(ProcessTest):
 
     def test_rates_that_say_nothing(self):
         for settings, *parts in (
-                (["--inner-gbit", "10"], "--inner-gbit and --outer-gbit belong together"),
-                (["--gflops", "100"], "--gflops changes nothing without rates", "--outer-gbit"),
-                (["--ranks-per-host", "2"], "--ranks-per-host changes nothing without rates")):
+                (["--inner-gbit", "10"], "--inner-gbit requires --outer-gbit"),
+                (["--outer-gbit", "10"], "--outer-gbit requires --inner-gbit"),
+                (["--gflops", "100"], "--gflops requires --inner-gbit"),
+                (["--ranks-per-host", "2"], "--ranks-per-host requires --inner-gbit"),
+                (["--inner-gbit", "nan", "--outer-gbit", "10"], "--inner-gbit", "nan must be a number")):
             with self.subTest(settings):
-                self.assert_says(self.orthant("plan", "run.toml", *settings), 1, *parts)
+                self.assert_says(self.orthant("plan", "run.toml", *settings), 2, *parts, "usage:")
 
     def test_the_same_answer_under_a_launcher(self):
         self.append("training", "seq_length = 64")

@@ -176,4 +176,11 @@ SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention
   return memory;
 }
 
+double kept_scores(const SequencePlan& plan, const SequenceAttention& a) {
+  if (!plan.self_attention) return 0;
+  const int64_t heads = head_share(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // no share is larger
+  const auto length = static_cast<double>(a.seq_len);
+  return static_cast<double>(a.sequences * heads) * (length / plan.ring + 2) * length;
+}
+
 }  // namespace orthant

@@ -49,4 +49,8 @@ struct SequenceMemory {
 };
 SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);
 
+/// Elements of the rows of scores that a rank keeps for backward, from above; 0 where it keeps none. They grow with the
+/// square of the sequence, beyond what 64 bits count while all else is small: where they do, ask for no memory.
+double kept_scores(const SequencePlan& plan, const SequenceAttention& attention);
+
 }  // namespace orthant
