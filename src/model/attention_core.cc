@@ -81,12 +81,14 @@ at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Mic
   return Attention::apply(qkv, c10::make_intrusive<Held>(core, batch, shape));
 }
 
-const TileCache::Tiles& TileCache::of(const Microbatch& batch, const std::function<Tiles()>& make) {
+const TileCache::Tiles& TileCache::of(const Microbatch& batch, const VisibilityRule& rule,
+                                     const std::function<Tiles()>& make) {
   std::erase_if(entries_, [](const Entry& entry) { return entry.key != nullptr && entry.packing.expired(); });
   for (const Entry& entry : entries_) {
-    if (entry.key == batch.packing.get() && entry.sequence_length == batch.sequence_length) return entry.tiles;
+    const bool same_batch = entry.key == batch.packing.get() && entry.sequence_length == batch.sequence_length;
+    if (same_batch && entry.rule == rule) return entry.tiles;
   }
-  entries_.push_back({batch.packing, batch.packing.get(), batch.sequence_length, make()});
+  entries_.push_back({batch.packing, batch.packing.get(), batch.sequence_length, rule, make()});
   return entries_.back().tiles;
 }
 
@@ -94,7 +96,7 @@ AttentionCore local_attention() {
   const auto cache = std::make_shared<TileCache>();
   const auto tiles_of = [cache](const Microbatch& batch,
                                 const AttentionShape& shape) -> const std::vector<AttentionTile>& {
-    return cache->of(batch, [&] {
+    return cache->of(batch, shape.rule, [&] {
       std::vector<int64_t> places(static_cast<size_t>(batch.sequence_length));
       std::iota(places.begin(), places.end(), 0);
       return TileCache::Tiles{attention_tiles(visibility(batch, shape.rule, places), places)};

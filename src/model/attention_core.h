@@ -41,17 +41,18 @@ AttentionCore local_attention();
 at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Microbatch& batch,
                      const AttentionShape& shape);
 
-/// The tiles of each microbatch, made once for all layers, forward and backward.
+/// The tiles of each microbatch and rule, made once for all layers, forward and backward.
 class TileCache {
  public:
   using Tiles = std::vector<std::vector<AttentionTile>>;  // by hop, or whatever the core does one after the other
-  const Tiles& of(const Microbatch& batch, const std::function<Tiles()>& make);
+  const Tiles& of(const Microbatch& batch, const VisibilityRule& rule, const std::function<Tiles()>& make);
 
  private:
   struct Entry {
     std::weak_ptr<const Packing> packing;
     const Packing* key;
     int64_t sequence_length;
+    VisibilityRule rule;
     Tiles tiles;
   };
   std::vector<Entry> entries_;

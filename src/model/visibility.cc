@@ -62,8 +62,9 @@ Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> pl
       }
       if (rule.causal) seen.end = std::min(seen.end, place + 1);
       if (rule.sliding_window > 0) {
-        seen.first = std::max(seen.first, place - rule.sliding_window + 1);
-        seen.end = std::min(seen.end, place + rule.sliding_window);
+        const int64_t window = std::min(rule.sliding_window, sequence_length);  // any number of places can be asked for
+        seen.first = std::max(seen.first, place - window + 1);
+        seen.end = std::min(seen.end, place + window);
       }
       if (place >= length || seen.empty()) seen = {};
       v.first.push_back(seen.first);

@@ -20,8 +20,9 @@ struct Visibility {
 /// What a model lets its tokens see.
 struct VisibilityRule {
   bool causal = true;
-  int64_t sliding_window =
-      0;  // a query sees so many places up to its own; 0: all. Bidirectional: so many to either side
+  // A query sees so many places up to its own; 0: all. Bidirectional: so many to either side.
+  int64_t sliding_window = 0;
+  bool operator==(const VisibilityRule&) const = default;
 };
 
 /// Of queries at these places. Documents, where there are any: starts of each sequence's documents, ascending, the

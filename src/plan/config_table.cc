@@ -76,7 +76,7 @@ const Key kTable[] = {
   KEY(model, objective, one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
   KEY(model, masked_share, above_to(0, 1), "",
       "share of the tokens that objective = \"masked\" hides or changes, and asks for"),
-  KEY(model, sliding_window, at_least(0), "tokens", "a token sees so many up to its own; 0 = all"),
+  KEY(model, sliding_window, between(0, 134217728), "tokens", "a token sees so many up to its own; 0 = all"),
   KEY(model, linformer_length, between(0, 1048576), "tokens",
       "Linformer: attention to so many learned summaries of the sequence's keys and values; 0 = to all tokens"),
 

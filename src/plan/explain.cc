@@ -14,6 +14,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Ascending ranks as runs, and how many: "0-3 (4)", "0, 2 (2)"; of many runs the first and the last.
+std::string rank_list(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> runs;
+  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    do ++end;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1);
+    runs.push_back(end - begin == 1 ? fmt::format("{}", ranks[begin])
+                                    : fmt::format("{}-{}", ranks[begin], ranks[end - 1]));
+  }
+  if (runs.size() > kShown) {
+    runs[kShown - 2] = "...";
+    runs.erase(runs.begin() + kShown - 1, runs.end() - 1);
+  }
+  return join(runs, ", ") + (ranks.size() > 1 ? fmt::format(" ({})", ranks.size()) : "");
+}
+
 std::string explain_memory(const Plan& plan) {
   // Ranks that hold the same are one row.
   std::map<std::vector<int64_t>, std::vector<int>> groups;
@@ -26,9 +43,7 @@ std::string explain_memory(const Plan& plan) {
       {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working"}};
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const auto& [bytes, ranks] = *group;
-    std::vector<std::string> row = {ranks.size() == 1
-                                        ? fmt::format("{}", ranks[0])
-                                        : fmt::format("{}-{} ({})", ranks.front(), ranks.back(), ranks.size())};
+    std::vector<std::string> row = {rank_list(ranks)};
     for (const int64_t part : bytes) row.push_back(human_bytes(static_cast<double>(part)));
     rows.push_back(row);
   }

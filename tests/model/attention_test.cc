@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/attention_core.h"
 #include "model/primitives.h"
 #include "tests/support/dense_attention.h"
 #include "tests/support/reference_values.h"
@@ -145,6 +146,23 @@ TEST(Attention, HasTheReferenceValues) {
       const auto sums = checksums(have[i == 0 ? 0 : i + 1]);
       for (size_t s = 0; s < 3; ++s) EXPECT_NEAR(sums[s], row.sums[i][s], 2e-11) << i << " " << s;
     }
+  }
+}
+
+// What a core remembers of one rule is not taken for another, of the same batch.
+TEST(LocalAttention, FollowsEveryRule) {
+  const AttentionInputs in = attention_inputs(2, 4, 2, 16, 8);
+  const AttentionCore core = local_attention();
+  Microbatch batch{.sequence_length = 16};
+  batch.packing = std::make_shared<Packing>(Packing{.document_starts = {{0, 9}, {0, 2}}, .lengths = {}});
+  for (const auto& rule : {VisibilityRule{}, {.sliding_window = 5}, {.causal = false}, {.sliding_window = 3}}) {
+    const AttentionShape shape{.heads = 4, .kv_heads = 2, .head_dim = 8, .rule = rule};
+    AttentionInputs scaled = in;
+    scaled.scale = 1 / std::sqrt(8.0);
+    const auto want = dense_attention(scaled, visibility(batch, rule, range(0, 16)));
+    const auto kept = core.forward(in.q, in.k, in.v, batch, shape);
+    EXPECT_LT(error(kept[0], want[0]), 1e-13) << rule.sliding_window;
+    EXPECT_LT(error(core.backward(in.dout, kept, batch, shape).dq_BHTD, want[2]), 1e-13) << rule.sliding_window;
   }
 }
 

@@ -70,6 +70,15 @@ TEST(Visibility, IsWhatTheRuleSays) {
   const auto windowed = visibility_of({.sliding_window = 2}, places, 6);
   EXPECT_EQ(windowed.first, (std::vector<int64_t>{0, 0, 1, 2, 3, 4}));
   EXPECT_EQ(windowed.end, range(1, 7));
+  // Any number of places can be asked for: those that are there.
+  for (const bool causal : {true, false}) {
+    for (const int64_t window : {int64_t{6}, int64_t{7}, INT64_MAX - 3, INT64_MAX}) {
+      const auto wide = visibility_of({.causal = causal, .sliding_window = window}, places, 6);
+      const auto all = visibility_of({.causal = causal}, places, 6);
+      EXPECT_EQ(wide.first, all.first) << window;
+      EXPECT_EQ(wide.end, all.end) << window;
+    }
+  }
   const std::vector<int64_t> starts[] = {{0, 4}, {0, 1, 5}};
   const auto packed = visibility_of({.causal = false}, places, 6, starts);
   EXPECT_EQ(packed.first, (std::vector<int64_t>{0, 0, 0, 0, 4, 4, 0, 1, 1, 1, 1, 5}));

@@ -47,6 +47,19 @@ TEST(Explain, SaysWhatATokenSees) {
   }
 }
 
+// 18 tokens over ulysses 2 x ring 2 in zigzag: shares of 5 and 4 take turns.
+TEST(Explain, NamesTheRanksThatHoldTheSame) {
+  const auto text = [](const std::vector<std::string>& keys, int ranks) {
+    return explain(make_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+  };
+  const std::string ulysses = "parallelism.context_parallel_ulysses=2", ring = "parallelism.context_parallel_ring=2";
+  const std::string uneven = text({"training.seq_len=18", ulysses, ring}, 4);
+  EXPECT_TRUE(says(uneven, {"\n  0, 2 (2)  ", "\n  1, 3 (2)  "})) << uneven;
+  EXPECT_TRUE(says(text({"training.seq_len=16", ulysses, ring}, 4), {"\n  0-3 (4)  "}));
+  // Of many runs, the first and the last.
+  EXPECT_TRUE(says(text({"training.seq_len=18", ulysses, ring}, 64), {"\n  0, 2, 4, 6, 8, 10, ..., 62 (32)  "}));
+}
+
 TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
   const auto text = [](const std::vector<std::string>& keys, int ranks) {
     return explain(make_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));

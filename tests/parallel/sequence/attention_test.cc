@@ -80,6 +80,31 @@ TEST(SequenceParallel, DoubleRings) {
   }
 }
 
+// What a core remembers of one rule is not taken for another, of the same batch.
+TEST(SequenceParallel, OneCoreFollowsEveryRule) {
+  const VisibilityRule rules[] = {{}, {.sliding_window = 5}, {.causal = false}, {.causal = false, .sliding_window = 5}};
+  for (const MakeCore& make : {MakeCore(usp), MakeCore(two_rings)}) {
+    for (const auto& documents : {packing({}), packing({{0, 30}, {0, 7}})}) {
+      AttentionCase c{.ring = 2, .packing = documents};
+      std::vector<AttentionResult> want;
+      for (const auto& rule : rules) c.rule = rule, want.push_back(on_one_device(c));
+      run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+        AttentionCase mine = c;
+        Comm comm(mine.mesh(), rank, rendezvous, {});
+        const AttentionCore core = make(comm, mine);
+        const auto places = held_places(mine.placement, mine.length, 1, 0, mine.ring, rank);
+        const at::Tensor index = at::tensor(places, at::kLong);
+        for (size_t i = 0; i < std::size(rules); ++i) {
+          mine.rule = rules[i];
+          const AttentionResult have = attend_at(core, mine, places);
+          EXPECT_LT(relative_error(have.out, want[i].out.index_select(1, index)), 1e-12) << name_of(mine);
+          EXPECT_LT(relative_error(have.dqkv, want[i].dqkv.index_select(1, index)), 1e-12) << name_of(mine);
+        }
+      });
+    }
+  }
+}
+
 // Elements sent, in bytes, by every rank: forward and backward together.
 void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis, int64_t expected) {
   on_ranks(c, make, [&](Comm& comm, const AttentionResult&) {

@@ -108,7 +108,7 @@ class RingAttention {
       }
       const auto& own = places[static_cast<size_t>(ring.own())];
       ORTHANT_CHECK(k.size(2) == static_cast<int64_t>(own.size()), k.size(2), own.size());
-      all_tiles = &ring.cache_.of(batch, [&] {
+      all_tiles = &ring.cache_.of(batch, shape.rule, [&] {
         const Visibility seen = visibility(batch, shape.rule, own);
         TileCache::Tiles tiles;
         for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));

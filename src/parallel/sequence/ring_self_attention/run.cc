@@ -122,7 +122,7 @@ class RingSelfAttention {
         ends.push_back((ends.empty() ? 0 : ends.back()) + static_cast<int64_t>(places.back().size()));
       }
       ORTHANT_CHECK(k.size(2) == size(of.ring_.index), k.size(2), size(of.ring_.index));
-      all_tiles = &of.cache_.of(batch, [&] {
+      all_tiles = &of.cache_.of(batch, attention.rule, [&] {
         const Visibility seen = visibility(batch, attention.rule, places[static_cast<size_t>(of.ring_.index)]);
         TileCache::Tiles tiles;
         for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));
@@ -187,7 +187,7 @@ class RingSelfAttention {
       visit_blocks(channel(tag), ring_, own, blocks.keys(),
                    [&](int source, const at::Tensor& block) { add_share(source, block, rows(source)); });
       comm_.all_reduce(all, axes_).wait();
-      return rows(ring_.index);
+      return rows(ring_.index).clone();  // and the other ranks' rows are freed
     }
     return sum_over_blocks(
         channel(tag), ring_, own, blocks.keys(),
