@@ -258,16 +258,21 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
           "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections",
           "\"contiguous\"");
   const int64_t pieces = ring * (p.context_parallel_placement == "zigzag" && ring > 1 ? 2 : 1) * ulysses;
+  const std::string degrees = fmt::format("{} and {}", config.locate("parallelism.context_parallel_ulysses"),
+                                          config.locate("parallelism.context_parallel_ring"));
+  if (pieces > config.model.max_position_embeddings) {
+    refuse(config, "model.max_position_embeddings",
+           fmt::format("is less than the {} pieces of a sequence that {} make; lower one of these", pieces, degrees));
+  }
   if (pieces > config.training.seq_len) {
     refuse(config, "training.seq_len",
-           fmt::format("is cut into {} pieces, for {} and {}; make it at least {}", pieces,
-                       config.locate("parallelism.context_parallel_ulysses"),
-                       config.locate("parallelism.context_parallel_ring"), pieces));
+           fmt::format("is cut into {} pieces, for {}; make it at least {}", pieces, degrees, pieces));
   }
   const bool self_attention = p.context_parallel_attention == "ring_self_attention";
   if (p.context_parallel_window > 0 && ring % p.context_parallel_window != 0) {
     refuse(config, "parallelism.context_parallel_window",
-           fmt::format("does not divide {}; try {}", config.locate("parallelism.context_parallel_ring"),
+           fmt::format("does not divide {}{}; try {}", config.locate("parallelism.context_parallel_ring"),
+                       p.context_parallel_ring == -1 ? fmt::format(", which leaves a ring of {}", ring) : "",
                        nearest_divisors(ring, p.context_parallel_window)));
   }
   require(config, "parallelism.context_parallel_window",
@@ -288,10 +293,11 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_heads(config);
   check_linformer(config);
   check_batch(config);
-  if (config.parallelism.context_parallel_ulysses != -1 && config.parallelism.context_parallel_ring != -1) {
-    check_context_parallel(config, config.parallelism.context_parallel_ulysses,
-                           config.parallelism.context_parallel_ring);
-  }
+  // Early, where the degrees fit the local ranks; else with the mesh, which refuses what fits no ranks.
+  const int64_t ulysses = config.parallelism.context_parallel_ulysses, ring = config.parallelism.context_parallel_ring;
+  const int64_t ranks = config.run.ranks;
+  const bool known = ulysses != -1 && ring != -1 && ulysses <= ranks && ring <= ranks;
+  if (known && ranks % (ulysses * ring) == 0) check_context_parallel(config, ulysses, ring);
 }
 
 }  // namespace orthant

@@ -56,6 +56,16 @@ Mesh mesh_of(const Config& config, int ranks) {
                                  {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
                                  {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
                                  {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+  // Before products, which could not be counted.
+  for (const Degree& degree : degrees) {
+    if (degree.size <= ranks) continue;
+    int64_t left = ranks;
+    for (const Degree& other : degrees) {
+      if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
+    }
+    throw ConfigError(
+        fmt::format("{} is more than the {}; set it to {}", config.locate(degree.key), counted(ranks, "rank"), left));
+  }
   int64_t fixed = 1;
   Degree* rest = nullptr;
   for (Degree& degree : degrees) {

@@ -62,6 +62,42 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
 }
 
+// Degrees are refused against the ranks before anything is made of their product.
+TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
+  const std::string key = "parallelism.context_parallel_", data = "parallelism.data_parallel_degree=";
+  const RunFacts four{.ranks = 4, .vocab_size = 257};
+  EXPECT_EQ(error_of({key + "ulysses=4", data + "4611686018427387904"}, four),
+            "parallelism.data_parallel_degree = 4611686018427387904 (command line) is more than the 4 ranks; set it to "
+            "1");
+  for (const char* degree : {"4611686018427387905", "9223372036854775807", "65537", "5"}) {
+    for (const char* axis : {"ulysses", "ring"}) {
+      const std::string error = error_of({key + axis + "=" + degree, data + "2"}, four);
+      EXPECT_TRUE(says(error, {key + axis + " = " + degree, "more than the 4 ranks; set it to 2"}));
+    }
+    EXPECT_TRUE(says(error_of({data + degree}, four), {" = ", degree, "more than the 4 ranks; set it to 4"}));
+  }
+  EXPECT_TRUE(says(error_of({key + "ring=2147483648", key + "ulysses=2"}, four),
+                   {"ring = 2147483648", "more than the 4 ranks; set it to 2"}));
+  EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
+}
+
+TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
+  const std::string key = "parallelism.context_parallel_";
+  EXPECT_TRUE(says(error_of({key + "ring=65536"}, {.ranks = 65536, .vocab_size = 257}),
+                   {"max_position_embeddings = 1024", "131072 pieces", "ring = 65536", "lower one of these"}));
+  EXPECT_TRUE(says(error_of({key + "ring=-1", key + "window=3", "parallelism.data_parallel_degree=1"},
+                            {.ranks = 4, .vocab_size = 257}),
+                   {"window = 3", "ring = -1", "leaves a ring of 4", "try 2 or 4"}));
+}
+
+// One all-reduce of a bucket, however small the parts of so many ranks.
+TEST(PlanLimits, ManyRanksArePlanned) {
+  for (const int ranks : {1000, 4096, 10000}) {
+    const Words batch = {fmt::format("training.global_batch_size={}", ranks), "training.local_batch_size=1"};
+    EXPECT_EQ(error_of(batch, {.ranks = ranks, .vocab_size = 257}), "no error") << ranks;
+  }
+}
+
 const Words kLong = {"model.hidden_size=2048",
                      "model.num_attention_heads=32",
                      "model.num_key_value_heads=32",

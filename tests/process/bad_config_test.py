@@ -52,7 +52,7 @@ class RunFile(ProcessTest):
     def test_sequences_that_cannot_be_cut_so(self):
         cut = "parallelism.context_parallel_"
         for settings, *parts in (
-                ([cut + "ulysses=3"], cut + "ulysses = 3", "3 of 2 ranks", "make run.ranks a multiple of 3"),
+                ([cut + "ulysses=3"], cut + "ulysses = 3", "more than the 2 ranks", "set it to 2"),
                 (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "without a head", "set it to 4 or less"),
                 (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "at least 16"),
                 (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "try 2 or 4"),

@@ -218,5 +218,22 @@ TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
   }
 }
 
+// However few elements a rank would add up: two steps would send less at each, but the reducer makes one.
+TEST(ReductionBytes, AreOfOneAllReduceOnAnyNumberOfRanks) {
+  for (const int ranks : {2, 3, 64, 4096, 10000, 65536}) {
+    const Mesh mesh({{"data", ranks}});
+    for (const int64_t elements : {1, 1000, 123457, 10000000}) {
+      const GradientBucket bucket{{0, elements}, {0}, {"data"}};
+      int64_t sum = 0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const int64_t bytes = reduction_bytes(mesh, bucket, 4, rank);
+        EXPECT_EQ(bytes, 4 * (elements + (ranks - 2) * shard(elements, ranks, rank).size())) << ranks;
+        sum += bytes;
+      }
+      EXPECT_EQ(sum, 2 * int64_t{ranks - 1} * elements * 4) << ranks;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orthant
