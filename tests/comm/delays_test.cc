@@ -20,14 +20,19 @@ struct Started {
   at::Tensor result, expected;
 };
 
-// What a rank brings to an operation of a round.
-at::Tensor brought(int rank, int seed, int64_t size) { return numbers(rank * 11 + seed, size, at::kFloat); }
-
 struct Rounds {
   int count;
   std::array<int64_t, 4> sizes = {1, 300, 5000, 20000};
   int pause_us = 200;  // at most
 };
+
+// What a rank brings to an operation of a round, to be read only: whole numbers whose sums are exact, a piece of one
+// table from a place of its own, because drawing them anew would take longer than what is tested.
+at::Tensor brought(int rank, int seed, int64_t size) {
+  constexpr int64_t kMost = 1200000;
+  static const at::Tensor table = (at::arange(kMost + 100, at::kLong) * 7919 % 4093 % 11 - 5).to(at::kFloat);
+  return table.narrow(0, rank * 11 + seed, size);
+}
 
 // One operation over one of the groups; `random` is at the same place on all ranks.
 Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
@@ -38,32 +43,35 @@ Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
   const std::vector<int> group = kCube.group(comm.rank(), axes);
   const int n = static_cast<int>(group.size()), position = comm.position(axes);
   const auto of = [&](int p) { return brought(group[static_cast<size_t>((p % n + n) % n)], seed, size); };
-  at::Tensor sum = of(0);
-  for (int p = 1; p < n; ++p) sum.add_(of(p));
+  const auto sum_of_all = [&] {
+    at::Tensor sum = of(0).clone();
+    for (int p = 1; p < n; ++p) sum.add_(of(p));
+    return sum;
+  };
   const auto counts = lumpy(size, n);
-  const at::Tensor mine = of(position);
+  const at::Tensor mine = of(position).clone();
   const int root = draw % n;
 
   Started s;
   switch (kind) {
     case 0:
-      s.result = mine, s.expected = sum;
+      s.result = mine, s.expected = sum_of_all();
       s.work = comm.all_reduce(s.result, axes);
       break;
     case 1:
-      s.expected = chunk(sum, counts, position), s.result = at::zeros_like(s.expected);
+      s.expected = chunk(sum_of_all(), counts, position), s.result = at::zeros_like(s.expected);
       s.work = comm.reduce_scatter(s.result, mine, axes, counts);
       break;
     case 2:
-      s.expected = sum, s.result = at::zeros_like(sum);
-      s.work = comm.all_gather(s.result, chunk(sum, counts, position), axes, counts);
+      s.expected = sum_of_all(), s.result = at::zeros_like(s.expected);
+      s.work = comm.all_gather(s.result, chunk(s.expected, counts, position), axes, counts);
       break;
     case 3:
       s.result = mine, s.expected = of(root);
       s.work = comm.broadcast(s.result, axes, root);
       break;
     case 4:
-      s.result = mine, s.expected = position == root ? sum : of(position);
+      s.result = mine, s.expected = position == root ? sum_of_all() : of(position);
       s.work = comm.reduce(s.result, axes, root);
       break;
     case 5:
