@@ -18,8 +18,7 @@
 
 #include "benchmarks/comm/ranks.h"
 #include "parallel/sequence/ring.h"
-#include "parallel/sequence/ring_attention/run.h"
-#include "parallel/sequence/ulysses/run.h"
+#include "parallel/sequence/run.h"
 
 namespace orthant {
 namespace {
@@ -69,9 +68,8 @@ std::pair<Axes, Axes> axes_of(const Case& c, const Comm& comm) {
 
 AttentionCore core_of(const Case& c, Comm& comm) {
   const auto [ulysses_axes, ring] = axes_of(c, comm);
-  AttentionCore core = c.ring > 1 ? ring_attention(comm, ring, {.placement = c.placement()}) : local_attention();
-  if (c.ulysses == 1) return core;
-  return ulysses(comm, ulysses_axes, {c.placement(), c.ring, c.ring > 1 ? comm.position(ring) : 0}, std::move(core));
+  return sequence_attention(comm, {.ulysses = c.ulysses, .ring = c.ring, .placement = c.placement()},
+                            {.ulysses = ulysses_axes, .ring = ring});
 }
 
 /// The blocks of ring attention, all of them here; and its messages, with nothing to do between them.

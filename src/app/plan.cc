@@ -14,9 +14,9 @@ namespace {
 Links links_of(const PlanArguments& arguments) {
   constexpr double kBytesOfGbit = 1e9 / 8;
   return {.ranks_per_host = arguments.ranks_per_host,
-          .inner = arguments.inner_gbit * kBytesOfGbit,
-          .outer = arguments.outer_gbit * kBytesOfGbit,
-          .flops = arguments.gflops * 1e9};
+          .inner_bytes_per_s = arguments.inner_gbit * kBytesOfGbit,
+          .outer_bytes_per_s = arguments.outer_gbit * kBytesOfGbit,
+          .flops_per_s = arguments.gflops * 1e9};
 }
 
 }  // namespace

@@ -63,8 +63,6 @@ std::string to_string(const Collective& collective) {
   return out + ": " + to_string(collective.after);
 }
 
-namespace detail {
-
 int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
                       int to_dim) {
   if (axis_size == 1 || !communicates(kind)) return 0;
@@ -117,12 +115,10 @@ int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int
   return std::max({at(last_large), at(extents[static_cast<size_t>(to_dim)] % axis_size), at(axis_size - 1)});
 }
 
-}  // namespace detail
-
 int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
   const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, rank);
-  return element_bytes * detail::elements_sent(collective.kind, mesh.axis_size(collective.axis),
+  return element_bytes * elements_sent(collective.kind, mesh.axis_size(collective.axis),
                                                mesh.coord(rank, collective.axis), extents, collective.from_dim,
                                                collective.to_dim);
 }
@@ -132,7 +128,7 @@ int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layo
   // No shard is larger than the first, and every formula grows with the extents: the busiest rank stands at coordinate
   // 0 of all other axes.
   const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, 0);
-  return element_bytes * detail::busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
+  return element_bytes * busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
                                                   collective.from_dim, collective.to_dim);
 }
 

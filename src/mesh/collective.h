@@ -60,13 +60,11 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
 int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
                       std::span<const int64_t> global_shape, int64_t element_bytes);
 
-namespace detail {
-/// The formulas above for one rank. `extents`: the local shape without the axis' cut on from_dim.
-int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents, int from_dim,
-                      int to_dim);
+/// The formulas above for one rank, in elements. `extents`: the local shape without the axis' cut on from_dim.
+int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents,
+                      int from_dim = 0, int to_dim = 0);
 /// Its maximum over coordinates.
-int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim,
-                         int to_dim);
-}  // namespace detail
+int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim = 0,
+                         int to_dim = 0);
 
 }  // namespace orthant

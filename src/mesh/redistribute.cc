@@ -181,7 +181,7 @@ class Search {
     where = {partial ? kPartial : kWhole, 0};
     int64_t elements = 0;
     if (communicates(move.kind))
-      elements = step_elements_ + detail::busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
+      elements = step_elements_ + busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
                                                            local_extents(state), move.from_dim, move.to_dim);
     if (move.to_dim >= 0)
       where = {static_cast<uint8_t>(kSplit + move.to_dim),

@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // What a tile cuts out of tensors with rows of queries or of keys in dim 2.
 struct Cut {
@@ -27,7 +27,7 @@ struct Cut {
   // 0 where a query sees a key, -inf where not: [1, 1, queries, keys]; nothing for a tile without a mask of its own.
   std::optional<at::Tensor> bias(const at::TensorOptions& options) const {
     if (tile.kind != AttentionTile::masked) return std::nullopt;
-    const at::Tensor mask = at::full({tile.queries(), tile.keys()}, kNone, at::kFloat);
+    const at::Tensor mask = at::full({tile.queries(), tile.keys()}, kMinusInfinity, at::kFloat);
     auto* row = mask.mutable_data_ptr<float>();
     for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.seen_first[q], row + tile.seen_end[q], 0.0F);
@@ -47,7 +47,7 @@ at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
 at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
   if (cut.tile.kind == AttentionTile::causal) {
-    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1), kNone);
+    scores = scores.masked_fill(at::ones({q.size(2), k.size(2)}, q.options().dtype(at::kBool)).triu(1), kMinusInfinity);
   } else if (const auto bias = cut.bias(q.options())) {
     scores = scores + *bias;
   }
@@ -113,7 +113,7 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
     return {all.out_BHTD.to(q.scalar_type()), all.lse_BHT.to(wide(q.scalar_type()))};
   }
   Attended all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),  // a token's heads side by side
-               at::full({B, H, T}, kNone, q.options().dtype(wide(q.scalar_type())))};
+               at::full({B, H, T}, kMinusInfinity, q.options().dtype(wide(q.scalar_type())))};
   for (const AttentionTile& tile : tiles) {
     const Attended part = run(tile);
     Cut{tile}.queries(all.out_BHTD).copy_(part.out_BHTD);
@@ -184,7 +184,7 @@ AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tenso
 void merge_attended(Attended& sum, const Attended& block) {
   const at::Tensor difference = block.lse_BHT - sum.lse_BHT;
   // -inf - -inf: no key so far and none in the block; nothing to add.
-  const at::Tensor weight = difference.sigmoid().masked_fill_(block.lse_BHT == kNone, 0.0);
+  const at::Tensor weight = difference.sigmoid().masked_fill_(block.lse_BHT == kMinusInfinity, 0.0);
   sum.out_BHTD.add_((block.out_BHTD - sum.out_BHTD).mul_(weight.unsqueeze(-1)));
   sum.lse_BHT = at::logaddexp(sum.lse_BHT, block.lse_BHT);
 }

@@ -72,7 +72,6 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-double scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
 
 }  // namespace
 
@@ -107,7 +106,7 @@ AttentionCore local_attention() {
                          const AttentionShape& shape) -> std::vector<at::Tensor> {
             if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
             ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
-            const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), scale_of(shape));
+            const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), shape.scale());
             return {all.out_BHTD, q, k, v, all.lse_BHT};
           },
           .backward =
@@ -115,7 +114,7 @@ AttentionCore local_attention() {
                                                             const Microbatch& batch, const AttentionShape& shape) {
                 if (shape.linformer_k) return summaries.backward(dout, kept, batch, shape);
                 return attend_backward_alone(AttentionKernel::flash, dout, kept[1], kept[2], kept[3], kept[0], kept[4],
-                                             tiles_of(batch, shape), scale_of(shape));
+                                             tiles_of(batch, shape), shape.scale());
               }};
 }
 

@@ -41,7 +41,8 @@ AttentionCore local_attention();
 at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Microbatch& batch,
                      const AttentionShape& shape);
 
-/// The tiles of each microbatch and rule, made once for all layers, forward and backward.
+/// The tiles of each microbatch and rule, made once for all layers, forward and backward. A cache is for one set of
+/// places: nothing tells those of another apart.
 class TileCache {
  public:
   using Tiles = std::vector<std::vector<AttentionTile>>;  // by hop, or whatever the core does one after the other

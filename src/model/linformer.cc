@@ -32,7 +32,7 @@ class Linformer {
     if (part_.sum) part_.sum(kv);
     const at::Tensor summary = part_.sum ? kv : kv.to(k.scalar_type());
     const Attended all = attend(AttentionKernel::flash, as_summed(q), summary[0], summary[1], tiles(q, summary),
-                                scale_of(shape));
+                                shape.scale());
     return {all.out_BHTD.to(q.scalar_type()), q, k, v, summary, all.lse_BHT};
   }
 
@@ -41,7 +41,7 @@ class Linformer {
     const at::Tensor &q = kept[1], &k = kept[2], &v = kept[3], &summary = kept[4];
     const AttentionGradients g =
         attend_backward(AttentionKernel::flash, as_summed(dout), as_summed(q), summary[0], summary[1],
-                        as_summed(kept[0]), kept[5], tiles(q, summary), scale_of(shape));
+                        as_summed(kept[0]), kept[5], tiles(q, summary), shape.scale());
     const at::Tensor dkv = at::stack({g.dk_BKSD, g.dv_BKSD});
     if (part_.sum) part_.sum(dkv);
     return {g.dq_BHTD, without_padding(project_backward(*shape.linformer_k, k, dkv[0]), batch),
@@ -64,7 +64,6 @@ class Linformer {
   static std::vector<AttentionTile> tiles(const at::Tensor& q, const at::Tensor& summary) {
     return {{.sequence = -1, .query_end = q.size(2), .key_end = summary.size(3), .seen_first = {}, .seen_end = {}}};
   }
-  static double scale_of(const AttentionShape& shape) { return 1 / std::sqrt(static_cast<double>(shape.head_dim)); }
 
   // Zeros behind the end of each sequence, where some are shorter.
   at::Tensor without_padding(const at::Tensor& x_BKTD, const Microbatch& batch) const {

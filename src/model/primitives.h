@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <span>
@@ -43,6 +44,9 @@ struct AttentionShape {
   VisibilityRule rule;
   /// A layer's Linformer projections, the rows of the tokens that are here, [T, K_p]; none: full attention.
   const Weight *linformer_k = nullptr, *linformer_v = nullptr;
+
+  /// Of scores: 1 / sqrt(D).
+  double scale() const { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 };
 
 /// What queries at these places of the microbatch's sequences see.

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "parallel/sequence/placement_plan.h"
 #include "plan/config_table.h"
 
 namespace orthant {
@@ -257,7 +258,7 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
           !linformer || p.context_parallel_placement == "contiguous" || ring == 1,
           "Linformer's ranks hold neighbouring tokens, as they hold neighbouring rows of its projections",
           "\"contiguous\"");
-  const int64_t pieces = ring * (p.context_parallel_placement == "zigzag" && ring > 1 ? 2 : 1) * ulysses;
+  const int64_t pieces = orthant::pieces(sequence_placement_of(p.context_parallel_placement), ulysses, ring);
   const std::string degrees = fmt::format("{} and {}", config.locate("parallelism.context_parallel_ulysses"),
                                           config.locate("parallelism.context_parallel_ring"));
   if (pieces > config.model.max_position_embeddings) {

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/plan.h"
@@ -35,11 +37,6 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
     throw ConfigError(fmt::format(
         "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
         config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
-  }
-  if (config.training.seq_len > a.max_position_embeddings) {
-    throw ConfigError(fmt::format("{} is more than {}; raise the latter to at least {}",
-                                  config.locate("training.seq_len"), config.locate("model.max_position_embeddings"),
-                                  config.training.seq_len));
   }
   return a;
 }
@@ -85,7 +82,8 @@ Mesh mesh_of(const Config& config, int ranks) {
                                   counted(ranks, "rank"), fixed));
   } else if (fixed != ranks) {
     // The data axis is what others would have left.
-    const Degree& data = degrees[3];
+    const auto is_data = [](const Degree& degree) { return std::string_view(degree.axis) == "data"; };
+    const Degree& data = *std::find_if(degrees.begin(), degrees.end(), is_data);
     const int64_t others = fixed / data.size;
     const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
                                                   : fmt::format("make run.ranks a multiple of {}", others);
@@ -101,14 +99,15 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
   const int ulysses = mesh.axis_size("ulysses"), ring = mesh.axis_size("ring");
   check_context_parallel(config, ulysses, ring);
+  const int64_t summaries = config.model.linformer_length;  // also where no ring adds them up
   return {
       .ulysses = ulysses,
       .ring = ring,
       .window = static_cast<int>(p.context_parallel_window),
       .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
-      .self_attention = p.context_parallel_attention == "ring_self_attention",
+      .method = summaries > 0 ? SequenceMethod::linformer : sequence_method_of(p.context_parallel_attention),
       .all_reduce = p.context_parallel_reduction == "all_reduce",
-      .linformer = config.model.linformer_length};
+      .summary_length = summaries};
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 
 #include "base/text.h"
+#include "mesh/collective.h"
+#include "plan/attention_time.h"
 #include "plan/plan_limits.h"
 #include "plan/text_table.h"
 
@@ -18,19 +21,18 @@ constexpr const char* kNotBuilt = "not in this version";
 struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
-    master = element == 8 ? 8 : 4;
+    master = master_bytes(plan.config);
     for (const auto& parameter : plan.parameters) {
-      if (parameter.name.find(".layers.0.") == std::string::npos) continue;
-      int64_t elements = 1;
-      for (const int64_t extent : parameter.shape) elements *= extent;
-      parameters += elements;
+      if (parameter.layer == 0) parameters += parameter.size();
     }
     const auto& t = plan.config.training;
-    step_row = t.global_batch_size * t.seq_len * a.hidden_size * element;
+    step_row = t.global_batch_size * t.seq_len * a.hidden_size;
   }
 
-  // (n-1)/n of the bytes: an all-gather or a reduce-scatter.
-  int64_t once(int64_t bytes) const { return bytes / ranks * (ranks - 1); }
+  // What the busiest rank sends for so many elements, in elements.
+  int64_t sent(CollectiveKind kind, int64_t elements) const {
+    return busiest_elements(kind, ranks, std::array{elements});
+  }
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
   int64_t optimizer() const { return parameters * 3 * master; }  // masters and two moments
@@ -52,7 +54,7 @@ struct Layer {
   const Architecture& a;
   int ranks, element = 4, master = 4;
   int64_t parameters = 0;  // elements
-  int64_t step_row = 0;    // bytes of one residual stream of the whole batch
+  int64_t step_row = 0;    // elements of one residual stream of the whole batch
 };
 
 std::string cut_name(const SequencePlan& cut, int data) {
@@ -61,14 +63,15 @@ std::string cut_name(const SequencePlan& cut, int data) {
   if (!text.empty()) text += ", ";
   if (cut.ring == 1) return text + fmt::format("ulysses {}", cut.ulysses);
   if (cut.ulysses > 1) text += fmt::format("ulysses {} x ", cut.ulysses);
-  return text + fmt::format("ring {}{}{}", cut.ring, cut.self_attention ? ", self-attention" : "",
+  const bool self_attention = cut.method == SequenceMethod::ring_self_attention;
+  return text + fmt::format("ring {}{}{}", cut.ring, self_attention ? ", self-attention" : "",
                             cut.window > 0 ? fmt::format(" in windows of {}", cut.window) : "");
 }
 
 LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   LayerChoice choice{.name = cut_name(cut, data), .sequence = cut, .data = data};
   const auto& t = layer.plan.config.training;
-  choice.parameter_bytes = 2 * layer.once(layer.gradients());
+  choice.parameter_bytes = layer.sent(CollectiveKind::all_reduce, layer.parameters) * layer.master;
   choice.state_bytes = layer.state();
   const auto sizes = microbatch_sizes(data_share(t.global_batch_size, t.local_batch_size, data, 0));
   const int64_t largest = layer.largest_microbatch(data);
@@ -107,10 +110,10 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
                     : own.ring > 1 ? own.placement
                     : a.causal     ? SequencePlacement::zigzag
                                    : SequencePlacement::contiguous;
-    if (cut.ring > 1 && 2 * ranks > plan.config.training.seq_len) continue;
+    if (pieces(cut.placement, cut.ulysses, cut.ring) > plan.config.training.seq_len) continue;
     cuts.push_back(cut);
     if (cut.ring == 1) continue;
-    cut.self_attention = true;
+    cut.method = SequenceMethod::ring_self_attention;
     if (kept_scores(cut, largest_attention) < kMostElements) cuts.push_back(cut);
   }
   return cuts;
@@ -122,12 +125,13 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
   const int n = layer.ranks;
   LayerChoice two = data;
   two.name = fmt::format("data {}, ZeRO 2", n);
-  two.parameter_bytes = layer.once(layer.gradients()) + layer.once(layer.parameters * layer.element);
+  const int64_t gathered = layer.sent(CollectiveKind::all_gather, layer.parameters) * layer.element;
+  two.parameter_bytes = layer.sent(CollectiveKind::reduce_scatter, layer.parameters) * layer.master + gathered;
   two.state_bytes = (layer.optimizer() + layer.gradients()) / n + layer.parameters * layer.element;
   two.refusal = kNotBuilt, two.chosen = false;
   LayerChoice three = two;
   three.name = fmt::format("data {}, ZeRO 3", n);
-  three.parameter_bytes += layer.once(layer.parameters * layer.element);
+  three.parameter_bytes += gathered;
   three.state_bytes = layer.state() / n;
   choices.push_back(two);
   choices.push_back(three);
@@ -146,17 +150,17 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
       4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
   LayerChoice tensor{.name = fmt::format("tensor {}", n),
                      .data = 0,
-                     .activation_bytes = 8 * layer.once(layer.step_row),
+                     .activation_bytes = 4 * layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element,
                      .state_bytes = layer.state() / n,
                      .kept_bytes = streams + (kept - streams) / n};
   tensor.refusal = kNotBuilt;
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
-  sequence.activation_bytes = 10 * layer.once(layer.step_row);
+  sequence.activation_bytes = 10 * layer.sent(CollectiveKind::all_gather, layer.step_row) * layer.element;
   sequence.kept_bytes = kept / n;
   LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
                        .data = 0,
-                       .activation_bytes = 2 * layer.step_row / layer.a.num_hidden_layers,
+                       .activation_bytes = 2 * layer.step_row * layer.element / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n,
                        .kept_bytes = kept};
   pipeline.refusal = kNotBuilt;
@@ -175,14 +179,14 @@ const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
 std::vector<LayerChoice> layer_choices(const Plan& plan) {
   std::vector<LayerChoice> choices;
   const Layer layer(plan);
-  if (layer.ranks == 1 || plan.sequence.linformer > 0) return choices;
+  if (layer.ranks == 1 || plan.sequence.method == SequenceMethod::linformer) return choices;
   const SequencePlan& own = plan.sequence;
   const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size("data");
   choices.push_back(cut_choice(layer, {.placement = SequencePlacement::contiguous}, layer.ranks));
   choices.back().chosen = cut_ranks == 1;
   const LayerChoice whole = choices.back();
   for (const SequencePlan& cut : cuts_of(plan, cut_ranks > 1 ? cut_ranks : layer.ranks)) {
-    const bool same = cut_ranks > 1 && cut.ulysses == own.ulysses && cut.self_attention == own.self_attention;
+    const bool same = cut_ranks > 1 && cut.ulysses == own.ulysses && cut.method == own.method;
     choices.push_back(cut_choice(layer, same ? own : cut, cut_ranks > 1 ? data : 1));
     choices.back().chosen = same;
   }

@@ -11,7 +11,7 @@
 
 namespace orthant {
 
-/// Averages over the layers, of the busiest rank. Bytes sent are those of a step, both directions; kept are those of
+/// One layer, the first, of the busiest rank. Bytes sent are those of a step, both directions; kept are those of
 /// its largest microbatch.
 struct LayerChoice {
   std::string name;              // "data 2, ulysses 2 x ring 2"
@@ -32,8 +32,8 @@ struct LayerChoice {
 
 /// Data parallelism, every ulysses x ring of the ranks that the plan gives to sequences (of all ranks, if it cuts
 /// none), ring self-attention unless its rows of scores are beyond counting, ZeRO, tensor and pipeline parallelism,
-/// each over all ranks; the plan's own among them. Empty for one rank, and with Linformer, which computes something else
-/// than all of these.
+/// each over all ranks; the plan's own among them. Empty for one rank, and with Linformer, which computes something
+/// else than all of these.
 std::vector<LayerChoice> layer_choices(const Plan& plan);
 
 /// Of those that the run can take, the one that sends least; of equals, the one that keeps least.

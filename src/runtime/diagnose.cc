@@ -1,9 +1,10 @@
 // Where a run went wrong: the same forward again, with every primitive's result looked at.
-#include "runtime/session.h"
-
 #include <ATen/ATen.h>
 
 #include <numeric>
+
+#include "parallel/sequence/run.h"
+#include "runtime/session.h"
 
 namespace orthant {
 namespace {
@@ -62,7 +63,7 @@ std::string Session::first_not_finite(int64_t step) const {
   const bool together = plan_.sequence.parallel();
   std::string found = first_weight_not_finite();
   if (!found.empty() && !together) return found;
-  const Primitives inner = fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan_, comm_)));
+  const Primitives inner = fused_primitives(std::make_shared<AttentionCore>(sequence_attention(comm_, plan_.sequence)));
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
   for (size_t i = 0; i < share_.microbatches.size() && (together || found.empty()); ++i) {

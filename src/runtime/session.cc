@@ -3,10 +3,7 @@
 #include "base/errors.h"
 #include "comm/redistribute.h"
 #include "model/lr_schedule.h"
-#include "parallel/sequence/linformer/run.h"
-#include "parallel/sequence/ring_attention/run.h"
-#include "parallel/sequence/ring_self_attention/run.h"
-#include "parallel/sequence/ulysses/run.h"
+#include "parallel/sequence/run.h"
 
 #include <ATen/ATen.h>
 
@@ -79,23 +76,6 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   return microbatch;
 }
 
-AttentionCore attention_core_of(const Plan& plan, Comm& comm) {
-  const SequencePlan& sequence = plan.sequence;
-  const Axes ring = {"ring"}, ulysses_axes = {"ulysses"};
-  AttentionCore core;
-  if (sequence.linformer > 0 && sequence.ring > 1) {
-    core = linformer(comm, ring);
-  } else if (sequence.self_attention) {
-    core = ring_self_attention(comm, ring, {.placement = sequence.placement, .all_reduce = sequence.all_reduce});
-  } else if (sequence.ring > 1) {
-    core = ring_attention(comm, ring, {.placement = sequence.placement, .window = sequence.window});
-  } else {
-    core = local_attention();
-  }
-  if (sequence.ulysses == 1) return core;
-  return ulysses(comm, ulysses_axes, {sequence.placement, sequence.ring, comm.position(ring)}, std::move(core));
-}
-
 Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)
     : plan_(plan),
       train_(train),
@@ -105,7 +85,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       places_(plan.places(comm.rank())),
       weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype), plan.bundle_elements),
       model_(plan.architecture, weights_,
-             fused_primitives(std::make_shared<AttentionCore>(attention_core_of(plan, comm))),
+             fused_primitives(std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence))),
              model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "data/loader.h"
-#include "model/attention_core.h"
 #include "model/optimizer.h"
 #include "model/transformer.h"
 #include "parallel/data/run.h"
@@ -96,8 +95,5 @@ at::ScalarType scalar_type(const std::string& dtype);
 Microbatch to_microbatch(const Batch& batch);
 /// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
 Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
-
-/// The attention that the plan asks for on this rank.
-AttentionCore attention_core_of(const Plan& plan, Comm& comm);
 
 }  // namespace orthant

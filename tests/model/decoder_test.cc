@@ -2,6 +2,7 @@
 #include "model/decoder.h"
 
 #include "base/errors.h"
+#include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
 #include <gtest/gtest.h>
@@ -43,8 +44,6 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   return model.transformer.logits(x)[0];
 }
 
-double relative(const at::Tensor& a, const at::Tensor& b) { return ((a - b).norm() / b.norm()).item<double>(); }
-
 TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
   for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
                                     TinyOptions{.kv_heads = 4, .llama3 = true}}) {
@@ -56,7 +55,7 @@ TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
     Decoder one_by_one(model.transformer);
     for (size_t t = 0; t < tokens.size(); ++t) {
       const at::Tensor logits = one_by_one.advance(std::span(tokens).subspan(t, 1));
-      ASSERT_LT(relative(logits, expected[static_cast<int64_t>(t)]), 1e-12) << "position " << t;
+      ASSERT_LT(relative_error(logits, expected[static_cast<int64_t>(t)]), 1e-12) << "position " << t;
     }
     Decoder in_pieces(model.transformer);
     size_t done = 0;
@@ -64,7 +63,7 @@ TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
       const at::Tensor logits = in_pieces.advance(std::span(tokens).subspan(done, piece));
       done += piece;
       ASSERT_EQ(in_pieces.length(), static_cast<int64_t>(done));
-      ASSERT_LT(relative(logits, expected[static_cast<int64_t>(done) - 1]), 1e-12) << "after " << done;
+      ASSERT_LT(relative_error(logits, expected[static_cast<int64_t>(done) - 1]), 1e-12) << "after " << done;
     }
     EXPECT_THROW(in_pieces.advance(std::vector<int64_t>{1}), ConfigError);
   }
@@ -79,7 +78,7 @@ TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
     EXPECT_EQ(logits.scalar_type(), at::kFloat);
     // Both paths round after each of some 11 operators a block and 3 more: 25 roundings each for two blocks.
     const double bound = 2 * 25 * (dtype == at::kFloat ? 0x1p-24 : 0x1p-8);
-    EXPECT_LT(relative(logits, all_logits(model, tokens)[8].to(at::kFloat)), bound);
+    EXPECT_LT(relative_error(logits, all_logits(model, tokens)[8].to(at::kFloat)), bound);
   }
 }
 
@@ -88,7 +87,7 @@ TEST(Decoder, RemembersWhatCameBefore) {
   Decoder a(model.transformer), b(model.transformer);
   a.advance(std::vector<int64_t>{1, 2});
   b.advance(std::vector<int64_t>{3, 2});
-  EXPECT_GT(relative(a.advance(std::vector<int64_t>{4}), b.advance(std::vector<int64_t>{4})), 1e-6);
+  EXPECT_GT(relative_error(a.advance(std::vector<int64_t>{4}), b.advance(std::vector<int64_t>{4})), 1e-6);
 }
 
 at::Tensor logits_of(std::vector<double> probabilities) {

@@ -2,6 +2,7 @@
 #include "model/optimizer.h"
 
 #include "tests/support/plain_adamw.h"
+#include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
 #include <gtest/gtest.h>
@@ -15,10 +16,6 @@ void randomize_gradients(Weights& weights, uint64_t seed) {
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     weights.gradient(p).copy_(at::randn(weights.parameters()[p].shape, generator, at::kDouble));
   }
-}
-
-double relative(const at::Tensor& a, const at::Tensor& b) {
-  return ((a.to(at::kDouble) - b.to(at::kDouble)).norm() / b.to(at::kDouble).norm()).item<double>();
 }
 
 TEST(Optimizer, IsAdamW) {
@@ -39,9 +36,9 @@ TEST(Optimizer, IsAdamW) {
         oracle.step(plain, step, 0.01 * static_cast<double>(step), 0.7);
       }
       for (size_t p = 0; p < parameters.size(); ++p) {
-        EXPECT_LT(relative(ours.master(p), plain.master(p)), bound) << parameters[p].name;
-        EXPECT_LT(relative(ours.view(optimizer.first_moments(), p), oracle.m[p]), bound) << parameters[p].name;
-        EXPECT_LT(relative(ours.view(optimizer.second_moments(), p), oracle.v[p]), bound) << parameters[p].name;
+        EXPECT_LT(relative_error(ours.master(p), plain.master(p)), bound) << parameters[p].name;
+        EXPECT_LT(relative_error(ours.view(optimizer.first_moments(), p), oracle.m[p]), bound) << parameters[p].name;
+        EXPECT_LT(relative_error(ours.view(optimizer.second_moments(), p), oracle.v[p]), bound) << parameters[p].name;
       }
     }
   }
@@ -62,7 +59,7 @@ TEST(Optimizer, MatricesDecayAndGainsDoNot) {
       ++gains;
       EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
     } else {
-      EXPECT_LT(relative(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+      EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
     }
   }
   EXPECT_EQ(gains, 5);  // two in each block, one at the end

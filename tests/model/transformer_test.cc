@@ -3,6 +3,7 @@
 
 #include "base/errors.h"
 #include "model/dropout.h"
+#include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
 #include <ATen/ATen.h>
@@ -33,10 +34,6 @@ Result run(const Architecture& a, const Primitives& primitives, const Microbatch
   weights.finish_gradients();
   result.gradients = weights.gradients().clone();
   return result;
-}
-
-double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  return ((a - b).norm() / b.norm()).item<double>();
 }
 
 class Architectures : public ::testing::TestWithParam<Architecture> {};
@@ -94,8 +91,8 @@ TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
     weights.masters().copy_(start).add_(direction, steps_away);
     return model.forward(batch).item<double>();
   };
-  // Of fourth order, since the direction is as long as the root of the number of weights: what a plain central difference
-  // leaves out is of the order of the bound.
+  // Of fourth order, since the direction is as long as the root of the number of weights: what a plain central
+  // difference leaves out is of the order of the bound.
   const double h = 1e-5;
   const double difference = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
   const double slope = (weights.gradients() * direction).sum().item<double>();

@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
+#include "plan/attention_time.h"
 
 namespace orthant {
 namespace {
@@ -80,6 +83,37 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
   }
 }
 
+// Weights that ranks do not divide: what the busiest rank sends to the element, as for the run's own buckets.
+TEST(LayerChoices, GradientsAreReducedToTheElement) {
+  const Plan plan = plan_of(5, {"training.dtype=bfloat16"});
+  const auto choices = layer_choices(plan);
+  int64_t weights = 0, most = 0;
+  for (const auto& parameter : plan.parameters) weights += parameter.layer == 0 ? parameter.size() : 0;
+  ASSERT_NE(weights % 5, 0);
+  const Mesh mesh({{"data", 5}});
+  for (int rank = 0; rank < 5; ++rank)
+    most = std::max(most, reduction_bytes(mesh, {.elements = {0, weights}, .weights = {}, .axes = {"data"}}, 4, rank));
+  EXPECT_EQ(named(choices, "data 5").parameter_bytes, most);
+  // Twice all that is another's, once in gradients and once in bfloat16.
+  EXPECT_EQ(named(choices, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (4 + 2));
+}
+
+// A cut is offered while each of its pieces has a token.
+TEST(LayerChoices, EveryCutThatCanBeIsOffered) {
+  const auto with = [](int64_t tokens, const std::string& placement) {
+    return layer_choices(
+        plan_of(8, {"parallelism.context_parallel_ring=8", "training.seq_len=" + std::to_string(tokens),
+                    "parallelism.context_parallel_placement=" + placement}));
+  };
+  const auto offers = [](const std::vector<LayerChoice>& choices, const std::string& name) {
+    return std::ranges::any_of(choices, [&](const LayerChoice& choice) { return choice.name == name; });
+  };
+  for (const char* placement : {"contiguous", "stripe"}) EXPECT_TRUE(offers(with(8, placement), "ring 8")) << placement;
+  EXPECT_TRUE(offers(with(16, "zigzag"), "ulysses 2 x ring 4"));
+  EXPECT_FALSE(offers(layer_choices(plan_of(8, {"training.seq_len=15"})), "ring 8"));
+  EXPECT_TRUE(offers(layer_choices(plan_of(8, {"training.seq_len=16"})), "ring 8"));
+}
+
 TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
   const auto choices = layer_choices(plan_of(4, {"training.global_batch_size=4", "training.local_batch_size=1"}));
   EXPECT_EQ(sends_least(choices).name, "data 4");
@@ -88,25 +122,29 @@ TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
   EXPECT_TRUE(layer_choices(plan_of(1, {})).empty());
 }
 
+Links links(int ranks_per_host, double inner_bytes_per_s, double outer_bytes_per_s, double flops_per_s = 0) {
+  return {ranks_per_host, inner_bytes_per_s, outer_bytes_per_s, flops_per_s};
+}
+
 // Two hosts of two ranks, and a layer whose ulysses 4 sends fewest bytes.
 TEST(LayerChoices, TheFastestDependsOnTheLinks) {
   const std::vector<std::string> keys = {"model.hidden_size=512",       "model.num_attention_heads=8",
                                          "model.num_key_value_heads=8", "model.max_position_embeddings=4096",
                                          "training.seq_len=4096",       "training.global_batch_size=1",
                                          "training.local_batch_size=1", "parallelism.context_parallel_ulysses=4"};
-  const auto fastest_with = [&](Links links) {
+  const auto fastest_with = [&](const Links& known) {
     Plan plan = plan_of(4, keys);
-    plan.facts.links = links;
+    plan.facts.links = known;
     const auto choices = layer_choices(plan);
     EXPECT_EQ(sends_least(choices).name, "ulysses 4");
     return fastest(choices).name;
   };
   // One host, no compute to hide behind: bytes decide.
-  EXPECT_EQ(fastest_with({.inner = 1e9, .outer = 1e9}), "ulysses 4");
+  EXPECT_EQ(fastest_with(links(0, 1e9, 1e9)), "ulysses 4");
   // A slow link: what crosses it decides.
-  EXPECT_EQ(fastest_with({.ranks_per_host = 2, .inner = 1e11, .outer = 1e7, .flops = 0}), "ulysses 4");
+  EXPECT_EQ(fastest_with(links(2, 1e11, 1e7)), "ulysses 4");
   // Slow compute hides a ring, and no all-to-all.
-  EXPECT_EQ(fastest_with({.ranks_per_host = 2, .inner = 1e9, .outer = 1e9, .flops = 1e8}), "ring 4");
+  EXPECT_EQ(fastest_with(links(2, 1e9, 1e9, 1e8)), "ring 4");
 }
 
 TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
@@ -117,13 +155,12 @@ TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
   const LayerChoice& choice = named(choices, "ulysses 2 x ring 2");
   const auto u = static_cast<double>(choice.ulysses_bytes), r = static_cast<double>(choice.ring_bytes);
   // The all-to-all stays in the host; both ranks of a host send their ring over its one link.
-  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 2, .inner = 100, .outer = 10}),
-                   u / 100 + 2 * r / 10);
-  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.ranks_per_host = 1, .inner = 100, .outer = 10}), u / 10 + r / 10);
-  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 100, .outer = 10}), u / 100 + r / 100);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(2, 100, 10)), u / 100 + 2 * r / 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(1, 100, 10)), u / 10 + r / 10);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 100, 10)), u / 100 + r / 100);
   const double operations =
       6.0 * 1024 * 4096 * 1.0 * static_cast<double>(plan.architecture.num_attention_heads * plan.architecture.head_dim);
-  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, {.inner = 1e12, .outer = 1e12, .flops = 1}), u / 1e12 + operations);
+  EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 1e12, 1e12, 1)), u / 1e12 + operations);
 }
 
 }  // namespace

@@ -40,7 +40,8 @@ TEST(PlanLimits, SizesBeyondTheirOwnLimitAreRefused) {
        {"model.hidden_size=1048577", "model.intermediate_size=4194305", "model.num_hidden_layers=10001",
         "model.num_attention_heads=65537", "model.head_dim=65537", "model.vocab_size=268435457",
         "training.seq_len=134217729", "training.global_batch_size=16777217", "training.local_batch_size=16777217",
-        "run.ranks=65537", "run.threads_per_rank=1025", "model.sliding_window=134217729", "model.max_position_embeddings=9223372036854775807"}) {
+        "run.ranks=65537", "run.threads_per_rank=1025", "model.sliding_window=134217729",
+        "model.max_position_embeddings=9223372036854775807"}) {
     const std::string key = std::string(word).substr(0, std::string(word).find('='));
     EXPECT_TRUE(says(error_of({word}), {key + " = ", "(command line) must be "})) << word;
   }

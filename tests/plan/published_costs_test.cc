@@ -21,7 +21,7 @@ constexpr SequenceAttention kBase{.sequences = kSequences,
 SequencePlan self_attention(bool as_published) {
   return {.ring = kRanks,
           .placement = SequencePlacement::contiguous,
-          .self_attention = true,
+          .method = SequenceMethod::ring_self_attention,
           .all_reduce = as_published};
 }
 

@@ -10,9 +10,7 @@
 #include "model/attention_core.h"
 #include "model/transformer.h"
 #include "parallel/sequence/placement_plan.h"
-#include "parallel/sequence/ring_attention/run.h"
-#include "parallel/sequence/ring_self_attention/run.h"
-#include "parallel/sequence/ulysses/run.h"
+#include "parallel/sequence/run.h"
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_run.h"
 
@@ -74,10 +72,9 @@ struct Mistakes {
 };
 
 AttentionCore core_of(Comm& comm, const Cut& cut, bool divided) {
-  const Axes ring = {"ring"};
-  AttentionCore core = cut.two_rings ? ring_self_attention(comm, ring, {.placement = kZigzag})
-                                     : ring_attention(comm, ring, {.placement = kZigzag});
-  if (cut.ulysses > 1) core = ulysses(comm, {"ulysses"}, {kZigzag, cut.ring, comm.position(ring)}, core);
+  const auto method = cut.two_rings ? SequenceMethod::ring_self_attention : SequenceMethod::ring_attention;
+  AttentionCore core =
+      sequence_attention(comm, {.ulysses = cut.ulysses, .ring = cut.ring, .placement = kZigzag, .method = method});
   if (divided) {
     core.backward = [backward = core.backward, n = cut.ranks()](const auto& dout, const auto& kept, const auto& batch,
                                                                 const auto& shape) {

@@ -7,6 +7,7 @@
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
 #include "runtime/training_data.h"
+#include "tests/support/relative_error.h"
 #include "tests/support/temp_folder.h"
 
 #include <ATen/ATen.h>
@@ -153,17 +154,6 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     if (course.save) save_snapshot(plan, data, session, state);
   });
   return ranks;
-}
-
-/// |a - b| / |b| in the Euclidean norm; infinite where that is no number, so that no maximum loses it.
-inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor wide = b.to(at::kDouble);
-  const double error = ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
-  return std::isnan(error) ? INFINITY : error;
-}
-inline double relative_error(double a, double b) {
-  const double error = std::abs(a - b) / std::abs(b);
-  return std::isnan(error) ? INFINITY : error;
 }
 
 /// The largest relative error of any parameter of a flat buffer, and its name.

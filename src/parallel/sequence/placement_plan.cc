@@ -12,6 +12,10 @@ SequencePlacement sequence_placement_of(std::string_view name) {
   return SequencePlacement::zigzag;
 }
 
+int64_t pieces(SequencePlacement placement, int64_t ulysses, int64_t ring) {
+  return ulysses * ring * (placement == SequencePlacement::zigzag && ring > 1 ? 2 : 1);
+}
+
 std::vector<int64_t> ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r) {
   ORTHANT_CHECK(seq_len > 0 && r >= 0 && r < ring, seq_len, r, ring);
   std::vector<int64_t> places;

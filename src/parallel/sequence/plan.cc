@@ -1,9 +1,11 @@
 #include "parallel/sequence/plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/errors.h"
-#include "mesh/layout.h"
+#include "mesh/collective.h"
+#include "parallel/sequence/ring_plan.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 
 namespace orthant {
@@ -24,7 +26,7 @@ struct Cut {
     own_tokens = tokens[static_cast<size_t>(u)];
     ring_key_heads = own.regular(a.heads, a.key_heads) ? own.key.size() : own.query.size();
   }
-  int64_t block(int member) const { return blocks[static_cast<size_t>((member % plan.ring + plan.ring) % plan.ring)]; }
+  int64_t block(int member) const { return blocks[static_cast<size_t>(member)]; }
   int64_t own_block() const { return block(r); }
 
   const SequencePlan& plan;
@@ -53,28 +55,109 @@ struct Passed {
   int64_t blocks = 0, sums = 0, messages = 0;
 };
 Passed passed_on(const Cut& cut) {
-  const int window = cut.plan.window > 0 ? cut.plan.window : cut.plan.ring, windows = cut.plan.ring / window;
+  const DoubleRing rings = double_ring(cut.plan.ring, cut.r, cut.plan.window > 0 ? cut.plan.window : cut.plan.ring);
+  const Ring &outer = rings.outer, &inner = rings.inner;
+  const auto block = [&](int o, int s) { return cut.block(rings.member(outer.source(o), inner.source(s))); };
   Passed passed;
-  const int w = cut.r / window, i = cut.r % window;
-  const auto block = [&](int step_w, int step_i) {
-    return cut.block(((w - step_w) % windows + windows) % windows * window + ((i - step_i) % window + window) % window);
-  };
-  for (int o = 0; o < windows; ++o) {
-    for (int s = 0; s < window - 1; ++s, ++passed.messages)
+  for (int o = 0; o < outer.size(); ++o) {
+    for (int s = 0; s < inner.size() - 1; ++s, ++passed.messages)
       passed.blocks += block(o, s), passed.sums += block(o, s + 1);
-    if (o < windows - 1) passed.blocks += block(o, 0), passed.sums += block(o + 1, 0), ++passed.messages;
+    if (o < outer.size() - 1) passed.blocks += block(o, 0), passed.sums += block(o + 1, 0), ++passed.messages;
   }
   return passed;
 }
 
-// Of ATen's flash kernel, backward, on one thread: probabilities and their gradients of a tile of its own, in float32
-// or better and in the type of its inputs.
+// Elements that a rank of the ring sends to add up so many on all of them.
+int64_t reduced(const Cut& cut, int64_t elements) {
+  return elements_sent(CollectiveKind::all_reduce, cut.plan.ring, cut.r, std::array{elements});
+}
+
+// What ATen's flash kernel holds in backward, on one thread: probabilities and their gradients of a tile of its own, in
+// float32 or better and in the type of its inputs. Its queries come in tiles of 32, of 64 from 192 on and of 256 from
+// 768 on, its keys in tiles of 512 (cpu_flash_attention_backward in libtorch 2.11 to 2.13).
 int64_t kernel_scratch(int64_t queries, int64_t keys, int64_t sum_bytes, int64_t element_bytes) {
   const int64_t rows = queries >= 768 ? 256 : queries >= 192 ? 64 : 32;
   return 2 * rows * std::min<int64_t>(keys, 512) * (sum_bytes + (element_bytes < sum_bytes ? element_bytes : 0));
 }
 
+// Elements of what a rank holds inside the Ulysses exchange, and outside.
+struct Held {
+  explicit Held(const Cut& cut)
+      : e(cut.a.element_bytes),
+        sums(cut.a.sum_bytes()),
+        exact(e < sums ? sums : 0),
+        ring(cut.plan.ring),
+        heads(cut.own.query.size()),
+        key_heads(cut.ring_key_heads),
+        q(heads * cut.own_block() * cut.row),
+        kv(key_heads * cut.own_block() * cut.row),
+        statistic(heads * cut.own_block() * cut.a.sequences),
+        largest(*std::max_element(cut.blocks.begin(), cut.blocks.end())),
+        block(2 * key_heads * largest * cut.row),
+        outside(cut.a.heads * cut.own_tokens * cut.row),
+        outside_keys(cut.a.key_heads * cut.own_tokens * cut.row),
+        by_heads(cut.plan.ulysses > 1 ? q * e : 0) {}
+
+  // Blocks that are here and arrive; the own share, and sums that leave and arrive.
+  int64_t under_way(int64_t size) const {
+    const int64_t last = (ring > 2 ? 3 : 1) * size * sums + size * e;
+    return ring == 1 ? size * e : ring <= 3 ? std::max(2 * size * e, last) : last + size * e;
+  }
+  // What one device has there is counted with the block: gradients of queries, keys and values, by head and side by
+  // side.
+  int64_t beyond_one_device(int64_t working) const {
+    return std::max<int64_t>(0, working + by_heads - (3 * outside + 4 * outside_keys) * e);
+  }
+
+  int64_t e, sums, exact;  // bytes of an element, of a sum, and of what is copied to the precision of the sums
+  int64_t ring, heads, key_heads;
+  int64_t q, kv, statistic;
+  int64_t largest, block;  // tokens of the largest block; keys and values of a member
+  int64_t outside, outside_keys;
+  int64_t by_heads;  // bytes of the output's gradient, by heads
+};
+
+// Each beside q, k, v and the output: kept, and at most in backward beside the output's gradient.
+SequenceMemory ring_attention_memory(const Cut& cut, const Held& h) {
+  const int64_t per_query_head = 2 * h.heads * h.largest * cut.row;  // a member's keys and values, as kernels want them
+  const int64_t expanded = h.key_heads > 1 && h.key_heads < h.heads ? per_query_head : 0;  // one head needs no copies
+  // Keys and values by query head; gradients of queries, and of both by query head.
+  const int64_t kernel = h.ring > 1 ? h.sums : h.e;
+  int64_t working =
+      (expanded + h.q + per_query_head) * kernel + kernel_scratch(cut.own_block(), h.largest, h.sums, kernel);
+  // Sums of a block's tiles, and of all blocks: dQ, and dQ, dK and dV. What is copied to the precision of the sums.
+  if (h.ring > 1) working += (2 * h.q + h.block) * h.sums + h.under_way(h.block) + (3 * h.q + h.block) * h.exact;
+  return {h.statistic * h.sums, cut.plan.parallel() ? h.beyond_one_device(working) : 0};
+}
+
+SequenceMemory ring_self_attention_memory(const Cut& cut, const Held& h) {
+  const int64_t row = h.statistic * cut.a.seq_len, square = h.statistic * h.largest, one = h.block / 2;
+  // dP or dS, and a block's share. At first, of the own block: its product, and two blocks. Later, of half a block: dQ,
+  // dV.
+  const int64_t first = square * h.sums + 2 * one * h.e;
+  const int64_t later = square / 2 * h.sums + (h.q + h.kv) * h.sums + h.under_way(one);
+  int64_t working = (row + one) * h.sums + std::max(first, later) + (h.key_heads < h.heads ? h.q * h.sums : 0) +
+                    2 * (h.q + one) * h.exact;
+  if (cut.plan.all_reduce) working += h.key_heads * cut.a.seq_len * cut.row * h.sums;
+  return {row * h.e, h.beyond_one_device(working)};
+}
+
+SequenceMemory linformer_memory(const Cut& cut, const Held& h) {
+  const int64_t summaries = 2 * h.key_heads * cut.row * cut.plan.summary_length;
+  // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
+  int64_t working = summaries * (h.heads / h.key_heads + 2) * h.sums + h.by_heads;
+  if (h.ring > 1) working += h.q * h.exact;  // q, the output and its gradient, for the kernel
+  return {h.statistic * h.sums + summaries * (h.ring > 1 ? h.sums : h.e), working};
+}
+
 }  // namespace
+
+SequenceMethod sequence_method_of(std::string_view name) {
+  if (name == "ring_self_attention") return SequenceMethod::ring_self_attention;
+  if (name == "linformer") return SequenceMethod::linformer;
+  ORTHANT_CHECK(name == "ring_attention", name);
+  return SequenceMethod::ring_attention;
+}
 
 SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttention& a, int u, int r) {
   const Cut cut(plan, a, u, r);
@@ -87,17 +170,17 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
         {"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
   }
   if (plan.ring == 1) return traffic;
-  if (plan.linformer > 0) {
-    const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.linformer;
+  if (plan.method == SequenceMethod::linformer) {
+    const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.summary_length;
     const SequenceMessages summaries{"attention, summaries", "all_reduce", "ring", 1,
-                                     (sums + (plan.ring - 2) * shard(sums, plan.ring, r).size()) * a.sum_bytes()};
+                                     reduced(cut, sums) * a.sum_bytes()};
     traffic.forward.push_back(summaries);
     traffic.backward.push_back(summaries);
     return traffic;
   }
   const Passed passed = passed_on(cut);
   const int64_t token = cut.ring_key_heads * cut.row;
-  if (!plan.self_attention) {
+  if (plan.method == SequenceMethod::ring_attention) {
     const SequenceMessages blocks{"attention, keys and values", "exchange", "ring", passed.messages,
                                   2 * passed.blocks * token * e};
     traffic.forward.push_back(blocks);
@@ -111,9 +194,8 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   traffic.forward.push_back(rings);
   traffic.backward.push_back(rings);
   if (plan.all_reduce) {
-    const int64_t whole = token * a.seq_len;
     traffic.backward.push_back({"attention, their gradients", "all_reduce", "ring", 2,
-                                2 * (whole + (plan.ring - 2) * shard(whole, plan.ring, r).size()) * a.sum_bytes()});
+                                2 * reduced(cut, token * a.seq_len) * a.sum_bytes()});
   } else {
     traffic.backward.push_back({"attention, their gradients", "exchange", "ring", 2 * passed.messages,
                                 2 * passed.sums * token * a.sum_bytes()});
@@ -123,61 +205,17 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
 
 SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention& a, int u, int r) {
   const Cut cut(plan, a, u, r);
-  const int64_t e = a.element_bytes, sums = a.sum_bytes();
-  const int64_t heads = cut.own.query.size(), key_heads = cut.ring_key_heads;
-  const int64_t q = heads * cut.own_block() * cut.row;  // elements, inside the Ulysses exchange
-  const int64_t kv = key_heads * cut.own_block() * cut.row;
-  const int64_t statistic = heads * cut.own_block() * a.sequences;
-  const int64_t outside = a.heads * cut.own_tokens * cut.row, outside_keys = a.key_heads * cut.own_tokens * cut.row;
-  const int64_t largest = *std::max_element(cut.blocks.begin(), cut.blocks.end());
-  const int64_t block = 2 * key_heads * largest * cut.row;                           // keys and values of a member
-  const int64_t per_query_head = 2 * heads * largest * cut.row;                      // the same, as kernels want them
-  const int64_t expanded = key_heads > 1 && key_heads < heads ? per_query_head : 0;  // one head needs no copies
-  const int64_t exact = e < sums ? sums : 0;  // bytes of what is copied to the precision of the sums
-
-  SequenceMemory memory;
-  memory.kept_bytes = (2 * q + 2 * kv) * e + (plan.ulysses > 1 ? outside * e : 0);
-  // Blocks that are here and arrive; the own share, and sums that leave and arrive.
-  const auto under_way = [&](int64_t size) {
-    const int64_t last = (plan.ring > 2 ? 3 : 1) * size * sums + size * e;
-    return plan.ring == 1 ? size * e : plan.ring <= 3 ? std::max(2 * size * e, last) : last + size * e;
-  };
-  if (plan.linformer > 0) {
-    const int64_t summaries = 2 * key_heads * cut.row * plan.linformer;
-    memory.kept_bytes += statistic * sums + summaries * (plan.ring > 1 ? sums : e);
-    // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
-    memory.working_bytes = summaries * (heads / key_heads + 2) * sums + (plan.ulysses > 1 ? q * e : 0);
-    if (plan.ring > 1 && e != sums) memory.working_bytes += q * sums;  // q, the output and its gradient, for the kernel
-    return memory;
-  }
-  int64_t working = 0;  // at most in backward, beside the output's gradient
-  if (plan.self_attention) {
-    const int64_t row = statistic * a.seq_len, square = statistic * largest, one = block / 2;
-    memory.kept_bytes += row * e;
-    // dP or dS, and a block's share. At first, of the own block: its product, and two blocks. Later, of half a block:
-    // dQ, dV.
-    const int64_t first = square * sums + 2 * one * e;
-    const int64_t later = square / 2 * sums + (q + kv) * sums + under_way(one);
-    working = (row + one) * sums + std::max(first, later) + (key_heads < heads ? q * sums : 0) + 2 * (q + one) * exact;
-    if (plan.all_reduce) working += key_heads * a.seq_len * cut.row * sums;
-  } else {
-    memory.kept_bytes += statistic * sums;
-    // Keys and values by query head; gradients of queries, and of both by query head.
-    const int64_t kernel = plan.ring > 1 ? sums : e;
-    working = (expanded + q + per_query_head) * kernel + kernel_scratch(cut.own_block(), largest, sums, kernel);
-    // Sums of a block's tiles, and of all blocks: dQ, and dQ, dK and dV. What is copied to the precision of the sums.
-    if (plan.ring > 1) working += (2 * q + block) * sums + under_way(block) + (3 * q + block) * exact;
-  }
-  if (plan.ulysses > 1) working += q * e;  // the output's gradient, by heads
-  // What one device has there is counted with the block: gradients of queries, keys and values, by head and side by
-  // side.
-  const int64_t counted = (3 * outside + 4 * outside_keys) * e;
-  if (plan.parallel()) memory.working_bytes = std::max<int64_t>(0, working - counted);
+  const Held held(cut);
+  const auto of_method = plan.method == SequenceMethod::linformer             ? linformer_memory
+                         : plan.method == SequenceMethod::ring_self_attention ? ring_self_attention_memory
+                                                                              : ring_attention_memory;
+  SequenceMemory memory = of_method(cut, held);
+  memory.kept_bytes += (2 * held.q + 2 * held.kv) * held.e + (plan.ulysses > 1 ? held.outside * held.e : 0);
   return memory;
 }
 
 double kept_scores(const SequencePlan& plan, const SequenceAttention& a) {
-  if (!plan.self_attention) return 0;
+  if (plan.method != SequenceMethod::ring_self_attention) return 0;
   const int64_t heads = head_share(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // no share is larger
   const auto length = static_cast<double>(a.seq_len);
   return static_cast<double>(a.sequences * heads) * (length / plan.ring + 2) * length;

@@ -8,19 +8,30 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace orthant {
 
+/// What goes round the ring, or is added up over it.
+enum class SequenceMethod {
+  ring_attention,       // keys and values
+  ring_self_attention,  // keys, then values: rows of scores are kept
+  linformer,            // summaries of all tokens, in place of keys and values
+};
+
+/// As the run file writes it; LogicError for another name, since the table of keys has refused it.
+SequenceMethod sequence_method_of(std::string_view name);
+
 struct SequencePlan {
   int ulysses = 1, ring = 1;
-  int window = 0;  // of the double ring; 0: one ring
+  int window = 0;  // ring attention: ranks of a window of the double ring; 0: one ring
   SequencePlacement placement = SequencePlacement::zigzag;
-  bool self_attention = false;  // ring self-attention: a row of scores is kept
-  bool all_reduce = false;      // the paper's form of its backward
-  int64_t linformer = 0;        // summary rows of a sequence, in place of its tokens; 0: full attention
+  SequenceMethod method = SequenceMethod::ring_attention;
+  bool all_reduce = false;     // ring self-attention: the paper's form of its backward
+  int64_t summary_length = 0;  // Linformer: summary rows of a sequence
 
-  bool parallel() const { return ulysses * ring > 1 || self_attention; }
+  bool parallel() const { return ulysses * ring > 1; }
 };
 
 /// One layer's attention on a microbatch.

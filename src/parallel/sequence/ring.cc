@@ -22,16 +22,6 @@ Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& lea
 
 }  // namespace
 
-DoubleRing double_ring(int size, int index, int window) {
-  ORTHANT_CHECK(window > 0 && size % window == 0, size, window);
-  DoubleRing rings{.inner = {.members = {}, .index = index % window},
-                   .outer = {.members = {}, .index = index / window},
-                   .window = window};
-  for (int i = 0; i < window; ++i) rings.inner.members.push_back(rings.member(index / window, i));
-  for (int w = 0; w < size / window; ++w) rings.outer.members.push_back(rings.member(w, index % window));
-  return rings;
-}
-
 void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                   const std::function<void(int, at::Tensor)>& work) {
   at::Tensor block = std::move(own);  // freed once it has left, where the caller has no use for it

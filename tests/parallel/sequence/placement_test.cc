@@ -181,5 +181,26 @@ TEST(Placement, IsCountedAsItIsListed) {
   }
 }
 
+TEST(Placement, EveryRankHasATokenFromAsManyAsThereArePieces) {
+  for (const auto placement : {kContiguous, kZigzag, kStripe}) {
+    for (const auto& [ulysses, ring] : {std::pair{1, 1}, {3, 1}, {1, 4}, {2, 3}, {5, 2}}) {
+      const auto fewest = [&](int64_t length) {
+        int64_t least = INT64_MAX;
+        for (int r = 0; r < ring; ++r) {
+          for (int u = 0; u < ulysses; ++u)
+            least = std::min(least, num_held_places(placement, length, ulysses, u, ring, r));
+        }
+        return least;
+      };
+      const int64_t enough = pieces(placement, ulysses, ring);
+      for (int64_t length = enough; length < enough + 20; ++length) EXPECT_GT(fewest(length), 0) << length;
+      // One less is too few for contiguous parts and stripes; zigzag asks for both halves of a block.
+      if (placement != kZigzag || ring == 1) {
+        EXPECT_EQ(fewest(enough - 1), 0) << ulysses << " x " << ring;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace orthant

@@ -38,15 +38,16 @@ Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, con
 
 TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
   ThreadMemory::install();
+  constexpr auto kTwoRings = SequenceMethod::ring_self_attention;
   const Form forms[] = {{{.ring = 2}, usp},
                         {{.ring = 3}, usp},
                         {{.ring = 4}, usp},
                         {{.ulysses = 2}, usp},
                         {{.ulysses = 4}, usp},
                         {{.ulysses = 2, .ring = 2}, usp},
-                        {{.ring = 2, .self_attention = true}, two_rings},
-                        {{.ring = 4, .self_attention = true}, two_rings},
-                        {{.ring = 2, .self_attention = true, .all_reduce = true}, two_rings_as_published}};
+                        {{.ring = 2, .method = kTwoRings}, two_rings},
+                        {{.ring = 4, .method = kTwoRings}, two_rings},
+                        {{.ring = 2, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
   for (Form form : forms) {
     for (const int64_t key_heads : {8, 2}) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -88,7 +89,7 @@ TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
           slack = planned.working_bytes == 0 ? planned_most : 2.0 * static_cast<double>(kv) * (element == 2 ? 2 : 1);
         });
         const std::string name = fmt::format("{}, rows {} {}, {} bytes an element", name_of(c),
-                                             form.plan.self_attention, form.plan.all_reduce, element);
+                                             form.plan.method == kTwoRings, form.plan.all_reduce, element);
         EXPECT_LT(most, 1.05 * planned_most) << name;
         EXPECT_GT(most, 0.95 * (planned_most - slack)) << name;
       }

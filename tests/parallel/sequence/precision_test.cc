@@ -7,7 +7,7 @@
 namespace orthant {
 namespace {
 
-AttentionCore two_stripes(Comm& comm, const AttentionCase& c) {
+AttentionCore ring_of_windows(Comm& comm, const AttentionCase& c) {
   return ring_attention(comm, kRing, {.placement = c.placement, .window = c.ring / 2});
 }
 
@@ -20,7 +20,7 @@ std::vector<Form> forms() {
   return {{"ring", usp, 1, 4},
           {"ulysses", usp, 4, 1},
           {"usp", usp, 2, 2},
-          {"double ring", two_stripes, 1, 4},
+          {"double ring", ring_of_windows, 1, 4},
           {"two rings", two_rings, 1, 4},
           {"two rings, all-reduce", two_rings_as_published, 1, 4}};
 }

@@ -15,9 +15,10 @@
 #include "model/transformer.h"
 #include "parallel/sequence/placement_plan.h"
 #include "parallel/sequence/ring_attention/run.h"
-#include "parallel/sequence/ring_self_attention/run.h"
+#include "parallel/sequence/run.h"
 #include "parallel/sequence/ulysses/run.h"
 #include "tests/support/reference_values.h"
+#include "tests/support/relative_error.h"
 
 namespace orthant {
 
@@ -104,16 +105,17 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
 }
 
 /// The usual cores: Ulysses around ring attention, and ring self-attention in its two forms.
-inline AttentionCore usp(Comm& comm, const AttentionCase& c) {
-  const AttentionCore ring = ring_attention(comm, kRing, {.placement = c.placement});
-  if (c.ulysses == 1) return ring;
-  return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, c.ring == 1 ? local_attention() : ring);
+inline SequencePlan plan_of(const AttentionCase& c, SequenceMethod method = SequenceMethod::ring_attention) {
+  return {.ulysses = c.ulysses, .ring = c.ring, .placement = c.placement, .method = method};
 }
+inline AttentionCore usp(Comm& comm, const AttentionCase& c) { return sequence_attention(comm, plan_of(c)); }
 inline AttentionCore two_rings(Comm& comm, const AttentionCase& c) {
-  return ring_self_attention(comm, kRing, {.placement = c.placement});
+  return sequence_attention(comm, plan_of(c, SequenceMethod::ring_self_attention));
 }
 inline AttentionCore two_rings_as_published(Comm& comm, const AttentionCase& c) {
-  return ring_self_attention(comm, kRing, {.placement = c.placement, .all_reduce = true});
+  SequencePlan plan = plan_of(c, SequenceMethod::ring_self_attention);
+  plan.all_reduce = true;
+  return sequence_attention(comm, plan);
 }
 
 inline constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag,
@@ -128,12 +130,6 @@ inline std::string name_of(const AttentionCase& c) {
   return fmt::format("ulysses {}, ring {}, placement {}, {} tokens, {}/{} heads, causal {}, window {}, packed {}",
                      c.ulysses, c.ring, static_cast<int>(c.placement), c.length, c.heads, c.key_heads, c.rule.causal,
                      c.rule.sliding_window, c.packing != nullptr);
-}
-
-inline double relative_error(const at::Tensor& have, const at::Tensor& want) {
-  const at::Tensor w = want.to(at::kDouble);
-  const double error = (have.to(at::kDouble) - w).norm().item<double>() / w.norm().item<double>();
-  return std::isnan(error) ? INFINITY : error;
 }
 
 }  // namespace orthant

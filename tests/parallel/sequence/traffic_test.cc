@@ -54,18 +54,16 @@ TEST(SequenceTraffic, IsWhatRanksCount) {
   const MakeCore windows = [](Comm& comm, const AttentionCase& c) {
     return ring_attention(comm, kRing, {.placement = c.placement, .window = 2});
   };
-  const MakeCore both = [](Comm& comm, const AttentionCase& c) {
-    return ulysses(comm, kUlysses, {c.placement, c.ring, comm.position(kRing)}, two_rings(comm, c));
-  };
+  constexpr auto kTwoRings = SequenceMethod::ring_self_attention;
   const Form forms[] = {{{.ulysses = 4, .ring = 2}, usp},
                         {{.ulysses = 2, .ring = 4}, usp},
                         {{.ulysses = 1, .ring = 8}, usp},
                         {{.ulysses = 8, .ring = 1}, usp},
                         {{.ulysses = 3, .ring = 2}, usp},
                         {{.ring = 6, .window = 2}, windows},
-                        {{.ring = 4, .self_attention = true}, two_rings},
-                        {{.ulysses = 2, .ring = 3, .self_attention = true}, both},
-                        {{.ring = 4, .self_attention = true, .all_reduce = true}, two_rings_as_published}};
+                        {{.ring = 4, .method = kTwoRings}, two_rings},
+                        {{.ulysses = 2, .ring = 3, .method = kTwoRings}, two_rings},
+                        {{.ring = 4, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
   for (Form form : forms) {
     for (const auto placement : kPlacements) {
       for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {

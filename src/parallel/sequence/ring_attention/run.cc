@@ -97,7 +97,7 @@ class RingAttention {
   // The members' blocks of keys and values, [2, B, K, tokens, D].
   struct Blocks {
     Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
-        : scale(1 / std::sqrt(static_cast<double>(shape.head_dim))),
+        : scale(shape.scale()),
           options(k.options()),
           sums(options.dtype(wide(k.scalar_type()))),
           sizes{2, k.size(0), k.size(1), 0, k.size(3)},

@@ -14,7 +14,7 @@ namespace orthant {
 namespace {
 
 constexpr int kKeysTag = 0, kValuesTag = 2;
-constexpr double kNone = -std::numeric_limits<double>::infinity();
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // Query heads that share a key head, as more rows of it: [B,K,G,T,x] -> [B,K,GT,x].
 at::Tensor as_rows(const at::Tensor& t) { return t.reshape({t.size(0), t.size(1), t.size(2) * t.size(3), t.size(4)}); }
@@ -50,7 +50,7 @@ struct Cut {
     for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
       std::fill(row + tile.seen_first[q], row + tile.seen_end[q], false);
     }
-    scores_BKGTS.masked_fill_(hidden.to(scores_BKGTS.device()), kNone);
+    scores_BKGTS.masked_fill_(hidden.to(scores_BKGTS.device()), kMinusInfinity);
   }
 };
 
@@ -68,7 +68,7 @@ class RingSelfAttention {
     const Blocks blocks(*this, k, batch, shape);
     const at::Tensor q = blocks.by_key_head(q_in);
     const at::Tensor scores =
-        at::full({q.size(0), q.size(1), q.size(2), q.size(3), blocks.length()}, kNone, blocks.sums);
+        at::full({q.size(0), q.size(1), q.size(2), q.size(3), blocks.length()}, kMinusInfinity, blocks.sums);
     visit_blocks(channel(kKeysTag), ring_, k, blocks.keys(), [&](int source, const at::Tensor& keys) {
       blocks.for_tiles(source, keys, [&](const Cut& cut, const at::Tensor& block) {
         at::Tensor part = times(cut.queries(q), block.transpose(-1, -2)).mul_(blocks.scale);
@@ -112,7 +112,7 @@ class RingSelfAttention {
 
   struct Blocks {
     Blocks(RingSelfAttention& of, const at::Tensor& k, const Microbatch& batch, const AttentionShape& attention)
-        : scale(1 / std::sqrt(static_cast<double>(attention.head_dim))),
+        : scale(attention.scale()),
           options(k.options()),
           sums(options.dtype(wide(k.scalar_type()))),
           shape(k.sizes().vec()) {
@@ -165,7 +165,7 @@ class RingSelfAttention {
 
   // In place, of whole rows; a query that sees nothing gets zeros.
   static at::Tensor softmax(at::Tensor scores) {
-    const at::Tensor nothing = scores.amax(-1, true).eq_(kNone).to(at::kBool);
+    const at::Tensor nothing = scores.amax(-1, true).eq_(kMinusInfinity).to(at::kBool);
     at::_softmax_out(scores, scores, -1, false);
     if (nothing.any().item<bool>()) scores.masked_fill_(nothing, 0.0);
     return scores;

@@ -1,10 +1,7 @@
-#include "plan/links.h"
+#include "plan/attention_time.h"
 
 #include <algorithm>
 #include <limits>
-
-#include "plan/layer_choices.h"
-#include "plan/plan.h"
 
 namespace orthant {
 namespace {
@@ -21,7 +18,7 @@ double transfer_seconds(int ranks, double bytes_to_each, const Links& links, Pee
       for (const int peer : peers(rank)) (peer / per_host == host ? within : outer) += bytes_to_each;
       inner = std::max(inner, within);
     }
-    longest = std::max({longest, inner / links.inner, outer / links.outer});
+    longest = std::max({longest, inner / links.inner_bytes_per_s, outer / links.outer_bytes_per_s});
   }
   return longest;
 }
@@ -42,12 +39,10 @@ double attention_seconds(const Plan& plan, const LayerChoice& choice, const Link
       R == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ring_bytes), links, [&](int rank) {
         return std::vector{mesh.rank_at(rank, "ring", (mesh.coord(rank, "ring") + 1) % R)};
       });
-  const auto& a = plan.architecture;
   const auto& t = plan.config.training;
   const double tokens = static_cast<double>(t.global_batch_size * t.seq_len) / ranks;
-  const double operations =
-      (a.causal ? 6.0 : 12.0) * tokens * static_cast<double>(t.seq_len * a.num_attention_heads * a.head_dim);
-  return all_to_all + std::max(ring, links.flops > 0 ? operations / links.flops : 0.0);
+  const double operations = tokens * attention_flops_per_token(plan.architecture, t.seq_len);
+  return all_to_all + std::max(ring, links.flops_per_s > 0 ? operations / links.flops_per_s : 0.0);
 }
 
 }  // namespace orthant

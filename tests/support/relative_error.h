@@ -1,0 +1,22 @@
+// How far results are apart.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+namespace orthant {
+
+/// |a - b| / |b|; infinite where that is no number, so that no maximum loses it.
+inline double relative_error(double a, double b) {
+  const double error = std::abs(a - b) / std::abs(b);
+  return std::isnan(error) ? INFINITY : error;
+}
+/// In the Euclidean norm.
+inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  const double error = ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
+  return std::isnan(error) ? INFINITY : error;
+}
+
+}  // namespace orthant
