@@ -16,6 +16,13 @@ int64_t product(const std::vector<int64_t>& shape) {
   return n;
 }
 
+// Of one layer.
+double attention_flops_per_token(const Architecture& a, int64_t seq_len) {
+  const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
+  if (a.linformer_length > 0) return static_cast<double>(12 * a.linformer_length * (q + kv));
+  return static_cast<double>((a.causal ? 6 : 12) * seq_len * q);
+}
+
 }  // namespace
 
 int64_t ParameterInfo::size() const { return product(shape); }
@@ -149,12 +156,6 @@ double training_flops_per_token(const Architecture& a, int64_t seq_len) {
   // A token's keys and values go into all summary rows, its queries see them all: rows of E and F are no products.
   weights -= static_cast<double>(a.num_hidden_layers * 2 * a.linformer_tokens * a.linformer_length);
   return 6 * weights + static_cast<double>(a.num_hidden_layers) * attention_flops_per_token(a, seq_len);
-}
-
-double attention_flops_per_token(const Architecture& a, int64_t seq_len) {
-  const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
-  if (a.linformer_length > 0) return static_cast<double>(12 * a.linformer_length * (q + kv));
-  return static_cast<double>((a.causal ? 6 : 12) * seq_len * q);
 }
 
 int64_t loss_chunk_rows(int64_t vocab_size) {

@@ -83,8 +83,6 @@ std::vector<double> inverse_frequencies(const Architecture& a);
 /// included, + 12 L T d for attention, half of that where it is causal, or 12 L K_p (d + d_kv) with Linformer's
 /// summaries. Recomputation is not counted.
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
-/// Of those, what one layer's attention takes.
-double attention_flops_per_token(const Architecture& a, int64_t seq_len);
 
 /// Bytes that one microbatch of `tokens` tokens keeps from forward to backward on one device.
 struct ActivationBytes {

@@ -1,21 +1,31 @@
 #include "plan/attention_time.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+
+#include "parallel/sequence/ring_plan.h"
+#include "parallel/sequence/scores_plan.h"
+#include "parallel/sequence/ulysses/heads_plan.h"
 
 namespace orthant {
 namespace {
 
-// Seconds until every rank has sent so many bytes to each of its `peers`.
-template <class Peers>
-double transfer_seconds(int ranks, double bytes_to_each, const Links& links, Peers peers) {
+struct Message {
+  int to = 0;
+  double bytes = 0;
+};
+
+// Seconds until every rank has sent its messages, all at the same time.
+template <class MessagesOf>
+double transfer_seconds(int ranks, const Links& links, MessagesOf messages_of) {
   const int per_host = links.ranks_per_host > 0 ? links.ranks_per_host : ranks;
   double longest = 0;
   for (int host = 0; host * per_host < ranks; ++host) {
     double outer = 0, inner = 0;
     for (int rank = host * per_host; rank < std::min(ranks, (host + 1) * per_host); ++rank) {
       double within = 0;
-      for (const int peer : peers(rank)) (peer / per_host == host ? within : outer) += bytes_to_each;
+      for (const Message& m : messages_of(rank)) (m.to / per_host == host ? within : outer) += m.bytes;
       inner = std::max(inner, within);
     }
     longest = std::max({longest, inner / links.inner_bytes_per_s, outer / links.outer_bytes_per_s});
@@ -23,26 +33,56 @@ double transfer_seconds(int ranks, double bytes_to_each, const Links& links, Pee
   return longest;
 }
 
+// Seconds of the rings: all blocks but one go round inside the window or, one a window, on to the next.
+double ring_seconds(const Mesh& mesh, const LayerChoice& choice, const Links& links) {
+  const int ring = choice.sequence.ring;
+  if (ring == 1) return 0;
+  const int window = choice.sequence.window > 0 ? choice.sequence.window : ring, windows = ring / window;
+  const double block = static_cast<double>(choice.ring_bytes) / (ring - 1);
+  return transfer_seconds(mesh.size(), links, [&](int rank) {
+    const DoubleRing rings = double_ring(ring, mesh.coord(rank, "ring"), window);
+    const auto next = [&](const Ring& of) { return of.members[static_cast<size_t>(of.source(-1))]; };
+    return std::array{Message{mesh.rank_at(rank, "ring", next(rings.inner)), block * windows * (window - 1)},
+                      Message{mesh.rank_at(rank, "ring", next(rings.outer)), block * (windows - 1)}};
+  });
+}
+
+double all_to_all_seconds(const Mesh& mesh, const LayerChoice& choice, const Links& links) {
+  const int ulysses = choice.sequence.ulysses;
+  if (ulysses == 1) return 0;
+  const double to_each = static_cast<double>(choice.ulysses_bytes) / (ulysses - 1);
+  return transfer_seconds(mesh.size(), links, [&](int rank) {
+    std::vector<Message> messages;
+    for (const int peer : mesh.group(rank, {"ulysses"})) {
+      if (peer != rank) messages.push_back({peer, to_each});
+    }
+    return messages;
+  });
+}
+
+// Of the busiest rank: of its queries, its heads and its sequences. A score takes two products of a head's width
+// forward, again where forward runs again, and four backward.
+double operations(const Plan& plan, const LayerChoice& choice) {
+  const auto& a = plan.architecture;
+  const auto& t = plan.config.training;
+  const SequencePlan& cut = choice.sequence;
+  int64_t scores = 0;
+  for (int r = 0; r < cut.ring; ++r) {
+    scores = std::max(scores, num_seen_pairs(cut.placement, t.seq_len, cut.ring, r, a.causal, a.sliding_window));
+  }
+  const int64_t heads = head_share(a.num_attention_heads, a.num_key_value_heads, cut.ulysses, 0).query.size();
+  const int64_t sequences = data_share(t.global_batch_size, t.local_batch_size, choice.data, 0).sequences.size();
+  const double products = plan.config.activation_checkpoint.mode == "full" ? 8 : 6;
+  return 2 * products * static_cast<double>(scores) * static_cast<double>(sequences * heads * a.head_dim);
+}
+
 }  // namespace
 
 double attention_seconds(const Plan& plan, const LayerChoice& choice, const Links& links) {
   if (!choice.cuts_tokens()) return std::numeric_limits<double>::infinity();
-  const int U = choice.sequence.ulysses, R = choice.sequence.ring, ranks = U * R * choice.data;
-  const Mesh mesh({{"ulysses", U}, {"ring", R}, {"data", choice.data}});
-  const double all_to_all =
-      U == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ulysses_bytes) / (U - 1), links, [&](int rank) {
-        std::vector<int> peers = mesh.group(rank, {"ulysses"});
-        std::erase(peers, rank);
-        return peers;
-      });
-  const double ring =
-      R == 1 ? 0 : transfer_seconds(ranks, static_cast<double>(choice.ring_bytes), links, [&](int rank) {
-        return std::vector{mesh.rank_at(rank, "ring", (mesh.coord(rank, "ring") + 1) % R)};
-      });
-  const auto& t = plan.config.training;
-  const double tokens = static_cast<double>(t.global_batch_size * t.seq_len) / ranks;
-  const double operations = tokens * attention_flops_per_token(plan.architecture, t.seq_len);
-  return all_to_all + std::max(ring, links.flops_per_s > 0 ? operations / links.flops_per_s : 0.0);
+  const Mesh mesh({{"ulysses", choice.sequence.ulysses}, {"ring", choice.sequence.ring}, {"data", choice.data}});
+  const double computing = links.flops_per_s > 0 ? operations(plan, choice) / links.flops_per_s : 0.0;
+  return all_to_all_seconds(mesh, choice, links) + std::max(ring_seconds(mesh, choice, links), computing);
 }
 
 }  // namespace orthant

@@ -22,6 +22,7 @@ struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
     master = master_bytes(plan.config);
+    recompute = plan.config.activation_checkpoint.mode == "full";
     for (const auto& parameter : plan.parameters) {
       if (parameter.layer == 0) parameters += parameter.size();
     }
@@ -39,8 +40,8 @@ struct Layer {
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
   // Kept by a rank that holds `tokens` tokens whole.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
-    const auto bytes = activation_bytes(a, tokens, element, false, {attention.kept_bytes, attention.working_bytes});
-    return bytes.per_block + bytes.boundary;
+    const auto bytes = activation_bytes(a, tokens, element, recompute, {attention.kept_bytes, attention.working_bytes});
+    return recompute ? bytes.boundary : bytes.per_block + bytes.boundary;
   }
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
@@ -53,6 +54,7 @@ struct Layer {
   const Plan& plan;
   const Architecture& a;
   int ranks, element = 4, master = 4;
+  bool recompute = false;  // forward runs twice, and keeps its input only
   int64_t parameters = 0;  // elements
   int64_t step_row = 0;    // elements of one residual stream of the whole batch
 };
@@ -80,10 +82,12 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       int64_t by_ulysses = 0, by_ring = 0;
       for (const auto& [sequences, microbatches] : sizes) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
-        for (const auto* direction : {&traffic.forward, &traffic.backward}) {
-          for (const auto& messages : *direction)
-            (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches;
-        }
+        const auto add = [&](const std::vector<SequenceMessages>& all, int64_t times) {
+          for (const auto& messages : all)
+            (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
+        };
+        add(traffic.forward, layer.recompute ? 2 : 1);
+        add(traffic.backward, 1);
       }
       choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);
       choice.ring_bytes = std::max(choice.ring_bytes, by_ring);
@@ -140,23 +144,26 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
 // Megatron's cut of heads and of the MLP: four all-reduces of the residual stream, forward and backward; or as many
 // reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv
 // 2205.05198, section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and
-// keeps as many microbatches as there are ranks (1F1B).
+// keeps as many microbatches as there are ranks (1F1B). A forward that runs again sends again what it does in a layer.
 void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   const int64_t tokens = layer.largest_microbatch(1) * layer.plan.config.training.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
-  const int64_t streams =
-      4 * tokens * layer.a.hidden_size * layer.element;  // two norms, sum and boundary: not cut by heads
+  // Not cut by heads: two norms, sum and boundary; or the boundary alone.
+  const int64_t streams = (layer.recompute ? 1 : 4) * tokens * layer.a.hidden_size * layer.element;
+  const int again = layer.recompute ? 1 : 0;
+  const int64_t reduced = layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element;
+  const int64_t gathered = layer.sent(CollectiveKind::all_gather, layer.step_row) * layer.element;
   LayerChoice tensor{.name = fmt::format("tensor {}", n),
                      .data = 0,
-                     .activation_bytes = 4 * layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element,
+                     .activation_bytes = (4 + 2 * again) * reduced,
                      .state_bytes = layer.state() / n,
                      .kept_bytes = streams + (kept - streams) / n};
   tensor.refusal = kNotBuilt;
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
-  sequence.activation_bytes = 10 * layer.sent(CollectiveKind::all_gather, layer.step_row) * layer.element;
+  sequence.activation_bytes = (10 + 4 * again) * gathered;
   sequence.kept_bytes = kept / n;
   LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
                        .data = 0,

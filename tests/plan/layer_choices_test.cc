@@ -63,8 +63,11 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
       {"parallelism.context_parallel_ulysses=2", "parallelism.context_parallel_ring=2"},
       {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=2"},
       {"parallelism.context_parallel_ring=2", "parallelism.context_parallel_attention=ring_self_attention"}};
-  for (auto keys : cuts) {
-    keys.insert(keys.end(), {"training.global_batch_size=6", "training.local_batch_size=2"});
+  for (size_t i = 0; i < 2 * cuts.size(); ++i) {
+    auto keys = cuts[i / 2];
+    const bool recompute = i % 2 == 1;
+    keys.insert(keys.end(), {"training.global_batch_size=6", "training.local_batch_size=2",
+                             recompute ? "activation_checkpoint.mode=full" : "activation_checkpoint.mode=none"});
     const Plan plan = plan_of(8, keys);
     std::vector<int64_t> sent(8);
     for (const auto& entry : plan.communication) {
@@ -78,6 +81,15 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
       EXPECT_EQ(choice.activation_bytes * plan.architecture.num_hidden_layers,
                 *std::max_element(sent.begin(), sent.end()))
           << choice.name;
+      // All blocks, and what the head keeps: a block's input, its gradient and a statistic a row.
+      const auto& a = plan.architecture;
+      int64_t most = 0, tokens = 0;
+      for (const auto& memory : plan.memory) most = std::max(most, memory.activations);
+      for (int rank = 0; rank < 8; ++rank) tokens = std::max(tokens, 2 * plan.num_places(rank));
+      EXPECT_EQ(choice.kept_bytes * a.num_hidden_layers + tokens * (2 * a.hidden_size + 1) * 4, most) << choice.name;
+      if (recompute) {
+        EXPECT_EQ(choice.kept_bytes, tokens * a.hidden_size * 4) << choice.name;
+      }
     }
     EXPECT_EQ(chosen, 1) << explain_layer_choices(plan);
   }
@@ -112,6 +124,14 @@ TEST(LayerChoices, EveryCutThatCanBeIsOffered) {
   EXPECT_TRUE(offers(with(16, "zigzag"), "ulysses 2 x ring 4"));
   EXPECT_FALSE(offers(layer_choices(plan_of(8, {"training.seq_len=15"})), "ring 8"));
   EXPECT_TRUE(offers(layer_choices(plan_of(8, {"training.seq_len=16"})), "ring 8"));
+  // Eight heads on eight ranks, and half a token each.
+  const std::vector<std::string> heads = {"model.hidden_size=64", "model.num_attention_heads=8",
+                                          "model.num_key_value_heads=8"};
+  const auto ulysses = [&](const std::string& tokens) {
+    return offers(layer_choices(plan_of(8, {heads[0], heads[1], heads[2], "training.seq_len=" + tokens})), "ulysses 8");
+  };
+  EXPECT_TRUE(ulysses("8"));
+  EXPECT_FALSE(ulysses("4"));
 }
 
 TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
@@ -158,8 +178,9 @@ TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(2, 100, 10)), u / 100 + 2 * r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(1, 100, 10)), u / 10 + r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 100, 10)), u / 100 + r / 100);
-  const double operations =
-      6.0 * 1024 * 4096 * 1.0 * static_cast<double>(plan.architecture.num_attention_heads * plan.architecture.head_dim);
+  // Half of the scores of 4,096 queries, of half of the heads.
+  const auto operations = static_cast<double>(12ll * (4096 * 4097 / 4) * plan.architecture.num_attention_heads / 2 *
+                                              plan.architecture.head_dim);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 1e12, 1e12, 1)), u / 1e12 + operations);
 }
 

@@ -87,6 +87,7 @@ struct Held {
         sums(cut.a.sum_bytes()),
         exact(e < sums ? sums : 0),
         ring(cut.plan.ring),
+        window(cut.plan.window > 0 ? cut.plan.window : cut.plan.ring),
         heads(cut.own.query.size()),
         key_heads(cut.ring_key_heads),
         q(heads * cut.own_block() * cut.row),
@@ -98,10 +99,19 @@ struct Held {
         outside_keys(cut.a.key_heads * cut.own_tokens * cut.row),
         by_heads(cut.plan.ulysses > 1 ? q * e : 0) {}
 
-  // Blocks that are here and arrive; the own share, and sums that leave and arrive.
+  // Blocks that are here and arrive; the own share, and sums that leave and arrive. A window's ring has them beside
+  // those of the ring between windows, whose block is its first.
   int64_t under_way(int64_t size) const {
-    const int64_t last = (ring > 2 ? 3 : 1) * size * sums + size * e;
-    return ring == 1 ? size * e : ring <= 3 ? std::max(2 * size * e, last) : last + size * e;
+    const auto sums_of = [&](int64_t step) { return step == 0 ? 0 : step == 1 ? sums : 3 * sums; };
+    int64_t most = 0;
+    for (int64_t o = 0; o < std::min<int64_t>(ring / window, 3); ++o) {
+      for (int64_t i = 0; i < std::min<int64_t>(window, 3); ++i) {
+        const bool goes_on = o + 1 < ring / window;
+        const int64_t blocks = (goes_on ? (i == 0 ? 1 : 2) : 0) + (i + 1 < window ? 2 : 1);
+        most = std::max(most, blocks * e + sums_of(o) + sums_of(i));
+      }
+    }
+    return most * size;
   }
   // What one device has there is counted with the block: gradients of queries, keys and values, by head and side by
   // side.
@@ -110,7 +120,7 @@ struct Held {
   }
 
   int64_t e, sums, exact;  // bytes of an element, of a sum, and of what is copied to the precision of the sums
-  int64_t ring, heads, key_heads;
+  int64_t ring, window, heads, key_heads;
   int64_t q, kv, statistic;
   int64_t largest, block;  // tokens of the largest block; keys and values of a member
   int64_t outside, outside_keys;
@@ -135,10 +145,12 @@ SequenceMemory ring_self_attention_memory(const Cut& cut, const Held& h) {
   // dP or dS, and a block's share. At first, of the own block: its product, and two blocks. Later, of half a block: dQ,
   // dV.
   const int64_t first = square * h.sums + 2 * one * h.e;
-  const int64_t later = square / 2 * h.sums + (h.q + h.kv) * h.sums + h.under_way(one);
-  int64_t working = (row + one) * h.sums + std::max(first, later) + (h.key_heads < h.heads ? h.q * h.sums : 0) +
-                    2 * (h.q + one) * h.exact;
-  if (cut.plan.all_reduce) working += h.key_heads * cut.a.seq_len * cut.row * h.sums;
+  const int64_t later = square / 2 * h.sums + (h.q + h.kv) * h.sums;
+  // Shares travel, or are rows of what all ranks sum.
+  const int64_t travels = cut.plan.all_reduce ? 2 * one * h.e : h.under_way(one);
+  const int64_t shares = (cut.plan.all_reduce ? h.key_heads * cut.a.seq_len * cut.row : one) * h.sums;
+  const int64_t working = row * h.sums + shares + std::max(first, later + travels) +
+                          (h.key_heads < h.heads ? h.q * h.sums : 0) + 2 * (h.q + one) * h.exact;
   return {row * h.e, h.beyond_one_device(working)};
 }
 

@@ -16,6 +16,11 @@ struct Bytes {
   int64_t kept = 0, working = 0;
 };
 
+template <int window>
+AttentionCore in_windows(Comm& comm, const AttentionCase& c) {
+  return ring_attention(comm, kRing, {.placement = c.placement, .window = window});
+}
+
 // Of one rank: beyond its own q, k, v; and in backward, beyond what is kept and the output's gradient.
 Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in) {
   const auto places =
@@ -36,19 +41,24 @@ Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, con
   return {after - before, ThreadMemory::peak() - after};
 }
 
+constexpr auto kTwoRings = SequenceMethod::ring_self_attention;
+const Form kForms[] = {{{.ring = 2}, usp},
+                       {{.ring = 3}, usp},
+                       {{.ring = 4}, usp},
+                       {{.ring = 4, .window = 2}, in_windows<2>},
+                       {{.ring = 8, .window = 4}, in_windows<4>},
+                       {{.ring = 12, .window = 3}, in_windows<3>},
+                       {{.ulysses = 2}, usp},
+                       {{.ulysses = 4}, usp},
+                       {{.ulysses = 2, .ring = 2}, usp},
+                       {{.ring = 2, .method = kTwoRings}, two_rings},
+                       {{.ring = 4, .method = kTwoRings}, two_rings},
+                       {{.ring = 2, .method = kTwoRings, .all_reduce = true}, two_rings_as_published},
+                       {{.ring = 4, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
+
 TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
   ThreadMemory::install();
-  constexpr auto kTwoRings = SequenceMethod::ring_self_attention;
-  const Form forms[] = {{{.ring = 2}, usp},
-                        {{.ring = 3}, usp},
-                        {{.ring = 4}, usp},
-                        {{.ulysses = 2}, usp},
-                        {{.ulysses = 4}, usp},
-                        {{.ulysses = 2, .ring = 2}, usp},
-                        {{.ring = 2, .method = kTwoRings}, two_rings},
-                        {{.ring = 4, .method = kTwoRings}, two_rings},
-                        {{.ring = 2, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
-  for (Form form : forms) {
+  for (Form form : kForms) {
     for (const int64_t key_heads : {8, 2}) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         form.plan.placement = form.plan.ring == 1 ? SequencePlacement::contiguous : SequencePlacement::zigzag;

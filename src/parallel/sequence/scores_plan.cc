@@ -1,0 +1,45 @@
+#include "parallel/sequence/scores_plan.h"
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "mesh/layout.h"
+
+namespace orthant {
+namespace {
+
+struct Places {
+  int64_t first, count, step;
+
+  /// The sum over them of min(place + more, most).
+  int64_t sum(int64_t more, int64_t most) const {
+    const int64_t least = first + more, below = least > most ? 0 : std::min(count, (most - least) / step + 1);
+    return below * least + step * (below * (below - 1) / 2) + (count - below) * most;
+  }
+};
+
+Places places_of(const Range& part) { return {part.begin, part.size(), 1}; }
+
+int64_t seen_pairs(const Places& places, int64_t seq_len, bool causal, int64_t window) {
+  const int64_t up_to_own = places.sum(1, window);
+  if (causal) return up_to_own;
+  // To either side, its own counted twice.
+  return up_to_own + places.sum(window, seq_len) - places.sum(1, seq_len);
+}
+
+}  // namespace
+
+int64_t num_seen_pairs(SequencePlacement placement, int64_t seq_len, int ring, int r, bool causal, int64_t window) {
+  ORTHANT_CHECK(seq_len > 0 && r >= 0 && r < ring, seq_len, r, ring);
+  const int64_t most = window > 0 ? std::min(window, seq_len) : seq_len;
+  const auto of = [&](const Places& places) { return seen_pairs(places, seq_len, causal, most); };
+  switch (placement) {
+    case SequencePlacement::contiguous: return of(places_of(shard(seq_len, ring, r)));
+    case SequencePlacement::zigzag:
+      return of(places_of(shard(seq_len, 2 * ring, r))) + of(places_of(shard(seq_len, 2 * ring, 2 * ring - 1 - r)));
+    case SequencePlacement::stripe: break;
+  }
+  return of({r, shard(seq_len, ring, r).size(), ring});
+}
+
+}  // namespace orthant
