@@ -28,6 +28,7 @@ Json json_of(const Worst& worst) {
 std::string verify_json(const VerifyReport& report, const Plan& plan) {
   return Json{{"ok", report.ok},
               {"steps", report.steps},
+              {"labels", report.labels},
               {"mesh", plan.mesh_text()},
               {"dtype", plan.config.training.dtype},
               {"loss",
@@ -51,6 +52,10 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
   out += line("norm", report.norm_error, report.loss_bound, "");
   out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);
   out += line("weights", report.weights.relative_error, report.weights.bound, report.weights.name);
+  if (report.labels == 0) {
+    return out + "nothing was compared: no token of these steps had a label; take more steps, longer documents or, "
+                 "where words are masked, a larger model.masked_share\n";
+  }
   if (report.ok && plan.mesh.size() == 1) {
     return out + "one rank is the oracle itself: nothing was compared; ask for a layout, such as run.ranks=2\n";
   }

@@ -54,6 +54,12 @@ void check_batch(const Config& config) {
            fmt::format("is more than {}; set it to {} or less", config.locate("training.global_batch_size"),
                        training.global_batch_size));
   }
+  const double tokens = static_cast<double>(training.global_batch_size) * static_cast<double>(training.seq_len);
+  if (config.model.objective == "masked" && config.model.masked_share * tokens < 1) {
+    refuse(config, "model.masked_share",
+           fmt::format("masks less than one of the {:.0f} tokens of a step; set it to {:.1e} or more, or raise {}",
+                       tokens, std::min(1.0, 1.1 / tokens), config.locate("training.global_batch_size")));
+  }
   if (config.lr_scheduler.warmup_steps > training.steps) {
     refuse(config, "lr_scheduler.warmup_steps",
            fmt::format("is more than {}; set it to {} or less", config.locate("training.steps"), training.steps));

@@ -107,13 +107,25 @@ std::string explain_rows(const Schedule& schedule) {
   return out;
 }
 
+// "2 2 1"; of many the equal ones once: "1000 of 2, 24 of 1".
+std::string explain_sizes(const DataShare& share) {
+  constexpr size_t kShown = 12;
+  std::vector<std::string> sizes;
+  if (share.microbatches.size() <= kShown) {
+    for (const Range& m : share.microbatches) sizes.push_back(fmt::format("{}", m.size()));
+    return join(sizes, " ");
+  }
+  for (const auto& [size, count] : microbatch_sizes(share)) {
+    sizes.insert(sizes.begin(), fmt::format("{} of {}", count, size));
+  }
+  return sizes.empty() ? "none" : join(sizes, ", ");
+}
+
 std::string explain_shares(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"data rank", "sequences", "microbatches"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
-    std::string sizes;
-    for (const Range& m : plan.shares[coord].microbatches)
-      sizes += (sizes.empty() ? "" : " ") + fmt::format("{}", m.size());
-    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()), sizes});
+    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()),
+                    explain_sizes(plan.shares[coord])});
     if (coord == 7 && plan.shares.size() > 8) {
       rows.push_back({"...", "", ""});
       break;

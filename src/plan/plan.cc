@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/errors.h"
 #include "base/text.h"
 #include "plan/from_config.h"
 #include "plan/plan_limits.h"
@@ -17,8 +18,7 @@ namespace {
 MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   const Config& config = plan.config;
   const auto& share = plan.share(rank);
-  int64_t largest = 0;
-  for (const Range& microbatch : share.microbatches) largest = std::max(largest, microbatch.size());
+  const int64_t largest = share.microbatches.front().size();  // none is larger
   const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
   const bool recompute = config.activation_checkpoint.mode == "full";
   const int64_t tokens = largest * plan.num_places(rank);
@@ -100,9 +100,17 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   return plan;
 }
 
-Alternative alternative(const Config& config, const RunFacts& facts, std::string change, std::string remark) {
+// Added to those found, unless it would be refused: then it is none.
+void add_alternative(std::vector<Alternative>& found, const Config& config, const RunFacts& facts, std::string change,
+                     std::string remark) {
+  try {
+    require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
+  } catch (const ConfigError&) {
+    return;
+  }
   const Plan plan = plan_once(config, facts);
-  return {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)};
+  found.push_back(
+      {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
 }
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {
@@ -114,20 +122,20 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   };
   const auto& config = plan.config;
   if (config.activation_checkpoint.mode == "none") {
-    found.push_back(alternative(with([](Config& c) { c.activation_checkpoint.mode = "full"; }), plan.facts,
-                                "activation_checkpoint.mode = \"full\"", "every block runs forward twice"));
+    add_alternative(found, with([](Config& c) { c.activation_checkpoint.mode = "full"; }), plan.facts,
+                    "activation_checkpoint.mode = \"full\"", "every block runs forward twice");
   } else {
-    found.push_back(alternative(with([](Config& c) { c.activation_checkpoint.mode = "none"; }), plan.facts,
-                                "activation_checkpoint.mode = \"none\"", "no block runs forward twice"));
+    add_alternative(found, with([](Config& c) { c.activation_checkpoint.mode = "none"; }), plan.facts,
+                    "activation_checkpoint.mode = \"none\"", "no block runs forward twice");
   }
   if (config.training.local_batch_size > 1) {
     const int64_t half = config.training.local_batch_size / 2;
-    found.push_back(alternative(with([&](Config& c) { c.training.local_batch_size = half; }), plan.facts,
-                                fmt::format("training.local_batch_size = {}", half), "more and smaller products"));
+    add_alternative(found, with([&](Config& c) { c.training.local_batch_size = half; }), plan.facts,
+                    fmt::format("training.local_batch_size = {}", half), "more and smaller products");
   }
   if (config.training.dtype != "bfloat16") {
-    found.push_back(alternative(with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
-                                "training.dtype = \"bfloat16\"", "float32 masters and gradients stay"));
+    add_alternative(found, with([](Config& c) { c.training.dtype = "bfloat16"; }), plan.facts,
+                    "training.dtype = \"bfloat16\"", "float32 masters and gradients stay");
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -138,7 +146,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     other.parallelism.context_parallel_ulysses = sequence.ulysses;
     other.parallelism.context_parallel_ring = sequence.ring;
     other.parallelism.data_parallel_degree = -1;
-    found.push_back(alternative(other, facts, fmt::format("run.ranks = {}", ranks), ""));
+    add_alternative(found, other, facts, fmt::format("run.ranks = {}", ranks), "");
   }
   return found;
 }

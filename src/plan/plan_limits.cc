@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/from_config.h"
@@ -23,8 +25,9 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
   const double scores = layers * kept_scores(sequence, attention);
   const double sent = of(t.global_batch_size) * of(t.seq_len) * layers * (h + heads);
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
-  const double microbatches = of(t.global_batch_size) / of(t.local_batch_size) / of(ranks);
-  constexpr double kMostMicrobatches = 0x1p20;
+  const double shares = of(mesh.axis_size("data"));
+  const double microbatches = std::ceil(std::ceil(of(t.global_batch_size) / shares) / of(t.local_batch_size));
+  constexpr double kMostMicrobatches = 0x1p16;
   const auto check = [&](bool holds, const char* what, std::initializer_list<const char*> keys) {
     if (holds) return;
     std::vector<std::string> words;
@@ -45,10 +48,11 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
         {"training.global_batch_size", "training.seq_len", "model.hidden_size", "model.num_hidden_layers"});
   check(run < 0x1p62, "more tokens than can be counted",
         {"training.steps", "training.global_batch_size", "training.seq_len"});
-  if (microbatches < kMostMicrobatches) return;
+  if (microbatches <= kMostMicrobatches) return;
   throw ConfigError(fmt::format(
-      "{} in microbatches of {} makes {:.0f} of them a rank; lower the one or raise the other",
-      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches));
+      "{} in microbatches of {} makes {:.0f} of them a rank, {:.0f} at most; lower the one or raise the other",
+      config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches,
+      kMostMicrobatches));
 }
 
 }  // namespace orthant

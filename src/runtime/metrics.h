@@ -13,7 +13,7 @@ namespace orthant {
 /// bytes are of the rank that writes (rank 0), the memory peak is of the largest rank.
 struct StepMetrics {
   int64_t step = 0;      // 1 is the first
-  double loss = 0;       // sum of token losses over valid tokens of the whole batch, nats
+  double loss = 0;       // sum of token losses over valid tokens of the whole batch, nats; nan where none is valid
   double grad_norm = 0;  // global, before clipping
   double lr = 0;         // the one this step used
   int64_t tokens = 0;    // seen since step 1, this step included, all ranks together

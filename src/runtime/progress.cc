@@ -136,7 +136,8 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
   // Colors take no columns: what fits is found out on the plain line.
   const auto draw = [&](const TerminalStyle& as) {
     fields[kStep] = step_of("step", m.step, total_steps);
-    fields[kLoss] = field("loss ", fit(m.loss, 6, 4), 6, kGreen, as);
+    fields[kLoss] = std::isnan(m.loss) ? paint("  no labels  ", kDim, as)
+                                       : field("loss ", fit(m.loss, 6, 4), 6, kGreen, as);
     fields[kNorm] = field("gnorm ", fit(m.grad_norm, 4, 2), 4, kYellow, as);
     fields[kRate] = field("lr ", m.lr == 0 ? "0" : fit(m.lr, 6, 0), 6, kPlain, as);
     fields[kSpeed] = "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, as) +

@@ -3,6 +3,7 @@
 #include "base/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 namespace orthant {
@@ -68,8 +69,12 @@ Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
       waited += m.communication_seconds;
       spent += m.step_seconds;
     }
-    s.first_loss = steps.front().loss;
-    s.last_loss = steps.back().loss;
+    // Steps without labels have none.
+    const auto has_loss = [](const StepMetrics& m) { return !std::isnan(m.loss); };
+    if (const auto first = std::ranges::find_if(steps, has_loss); first != steps.end()) {
+      s.first_loss = first->loss;
+      s.last_loss = std::find_if(steps.rbegin(), steps.rend(), has_loss)->loss;
+    }
     s.tokens_per_second_median = median(rates);
     s.step_seconds_median = median(seconds);
     s.communication_share = waited / spent;

@@ -118,7 +118,8 @@ void Trainer::step(int64_t step) {
   const Traffic after = comm_.total_traffic();
   StepMetrics m;
   m.step = step;
-  m.loss = last_.loss;
+  // Of no labels there is no loss.
+  m.loss = last_.valid_labels > 0 ? last_.loss : std::numeric_limits<double>::quiet_NaN();
   m.grad_norm = last_.norm;
   m.lr = learning_rate_of(config, step);
   m.tokens = state_.tokens;

@@ -11,7 +11,8 @@
 
 namespace orthant {
 
-/// The tensor with the largest error, |layout - oracle| / |oracle| in the Euclidean norm, over all steps and ranks.
+/// The tensor with the largest error, |layout - oracle| / |oracle| in the Euclidean norm, over all steps and ranks. A
+/// gradient smaller than what rounding leaves of one that is zero is measured against that instead (`rest`).
 struct Worst {
   std::string name;
   double relative_error = 0;
@@ -23,6 +24,7 @@ struct Worst {
 struct VerifyReport {
   bool ok = false;
   int64_t steps = 0;
+  int64_t labels = 0;  // in all steps; without any nothing was compared, and that is not ok
   double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;  // of the worst step
   double norm_error = 0;  // of the gradient norm, bound as for gradients
   Worst gradients, weights;
@@ -45,6 +47,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
 struct RoundingBounds {
   double gradients = 0;  // of the loss and the norm too
   double weights = 0;    // after one update
+  double rest = 0;       // what rounding leaves of a gradient that is zero, over the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan, int64_t steps = 0);
 

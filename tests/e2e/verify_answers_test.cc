@@ -30,6 +30,14 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   EXPECT_FALSE(report["weights"]["worst_name"].get<std::string>().empty());
 }
 
+TEST(VerifyAnswers, SayWhereNothingWasCompared) {
+  const TinyRun run;
+  const std::string text = verify_text(VerifyReport{.steps = 1}, run.plan(2));
+  EXPECT_TRUE(says(text, {"nothing was compared", "masked_share"}));
+  EXPECT_EQ(text.find("ok:"), std::string::npos);
+  EXPECT_EQ(text.find("WRONG"), std::string::npos);
+}
+
 TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
   const TinyRun run;
   const Plan plan = run.plan(3);

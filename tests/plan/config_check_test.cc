@@ -130,6 +130,21 @@ TEST(ConfigCheck, AMaskedShareBelongsToTheMaskedObjective) {
   }
 }
 
+TEST(ConfigCheck, AMaskedShareMasksATokenOfAStep) {
+  const Words masked = {"model.objective=masked", "training.seq_len=16", "training.global_batch_size=4"};
+  const auto with_share = [&](const char* share) {
+    Words words = masked;
+    words.push_back(std::string("model.masked_share=") + share);
+    words.push_back("training.local_batch_size=4");
+    return check_error_of("", words);
+  };
+  EXPECT_TRUE(says(with_share("1e-9"), {"model.masked_share = 1e-09", "less than one of the 64 tokens of a step",
+                                        "1.7e-02 or more", "training.global_batch_size = 4"}));
+  EXPECT_TRUE(says(with_share("0.0156"), {"less than one"}));
+  EXPECT_EQ(with_share("0.015625"), "no error");
+  EXPECT_EQ(with_share("1.7e-02"), "no error");
+}
+
 TEST(ConfigCheck, SettingsOfADegreeOfOneAreRefused) {
   struct Setting {
     std::string key, value, degree, legal;

@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/errors.h"
+#include "parallel/sequence/placement_plan.h"
 #include "plan/layer_choices.h"
 #include "tests/support/says.h"
 
@@ -97,6 +100,54 @@ TEST(PlanLimits, ManyRanksArePlanned) {
     const Words batch = {fmt::format("training.global_batch_size={}", ranks), "training.local_batch_size=1"};
     EXPECT_EQ(error_of(batch, {.ranks = ranks, .vocab_size = 257}), "no error") << ranks;
   }
+}
+
+// What rings of any length and window pass on, block by block as it travels: the plan sums it up without the list.
+TEST(PlanLimits, RingsPassOnWhatTravels) {
+  for (const SequencePlacement placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
+    for (const int ring : {2, 3, 4, 6, 8, 12}) {
+      for (int window = 1; window <= ring; ++window) {
+        if (ring % window != 0) continue;
+        for (const int64_t length : {24, 25, 31, 37, 47}) {
+          const auto block = [&](int member) { return num_ring_places(placement, length, ring, member % ring); };
+          const SequencePlan plan{.ring = ring, .window = window, .placement = placement};
+          const SequenceAttention a{
+              .sequences = 1, .seq_len = length, .heads = 1, .key_heads = 1, .head_dim = 1, .element_bytes = 4};
+          for (int r = 0; r < ring; ++r) {
+            const int windows = ring / window, w = r / window, i = r % window;
+            const auto at = [&](int o, int s) {
+              return block((w - o + windows) % windows * window + (i - s + window) % window);
+            };
+            int64_t blocks = 0, sums = 0, messages = 0;
+            for (int o = 0; o < windows; ++o) {
+              for (int s = 0; s < window - 1; ++s, ++messages) blocks += at(o, s), sums += at(o, s + 1);
+              if (o < windows - 1) blocks += at(o, 0), sums += at(o + 1, 0), ++messages;
+            }
+            const SequenceTraffic traffic = sequence_traffic(plan, a, 0, r);
+            ASSERT_EQ(traffic.forward[0].bytes, 2 * blocks * 4) << ring << ", " << window << ", " << length;
+            ASSERT_EQ(traffic.forward[0].calls, messages);
+            ASSERT_EQ(traffic.backward[1].bytes, 2 * sums * 4) << ring << ", " << window << ", " << length;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
+  const Words words = {"training.global_batch_size=65537", "training.local_batch_size=1"};
+  const RunFacts two{.ranks = 2, .vocab_size = 257};
+  EXPECT_EQ(error_of(words, two), "no error");
+  Words ring = words;
+  ring.push_back("parallelism.context_parallel_ring=2");
+  EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 of them a rank, 65536 at most"}));
+  // On one rank it would be refused: that is no alternative.
+  const Plan plan = make_plan(parse_config("", "run.toml", words), two);
+  const auto offered = [&](const char* change) {
+    return std::ranges::count(plan.alternatives, change, &Alternative::change);
+  };
+  EXPECT_EQ(offered("run.ranks = 1"), 0);
+  EXPECT_EQ(offered("run.ranks = 4"), 1);
 }
 
 const Words kLong = {"model.hidden_size=2048",

@@ -117,7 +117,7 @@ TEST(Progress, UnknownNumbersAreDashes) {
                          .communication_calls = 0,
                          .data_seconds = kUnknown};
   EXPECT_EQ(step_line(m, 20, 9, kPlain),
-            "step     3/20  loss      -  gnorm  inf  lr 1.0e-3     - tok/s      -  comm   -  mem    -  eta   9s");
+            "step     3/20  no labels    gnorm  inf  lr 1.0e-3     - tok/s      -  comm   -  mem    -  eta   9s");
 }
 
 TEST(Progress, ColumnsStayFixedAndWithinHundred) {

@@ -50,6 +50,11 @@ TEST(RunBoxes, SummaryOfStepsAndValidations) {
   EXPECT_EQ(s.best_bits_per_byte, 1.5);
   EXPECT_EQ(s.peak_memory_bytes, 3);
   EXPECT_EQ(s.memory_expected_bytes, plan.largest_memory_bytes());
+  const double no_labels = std::numeric_limits<double>::quiet_NaN();
+  const Summary some =
+      summary_of(plan, std::vector{step(1, no_labels, 1), step(2, 4, 1), step(3, 3, 1), step(4, no_labels, 1)}, {});
+  EXPECT_EQ(some.first_loss, 4);
+  EXPECT_EQ(some.last_loss, 3);
   const Summary none = summary_of(plan, {}, {});
   EXPECT_EQ(none.steps, 0);
   EXPECT_EQ(none.best_validation_step, 0);

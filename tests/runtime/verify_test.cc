@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace orthant {
 namespace {
 
@@ -37,6 +39,48 @@ TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
       EXPECT_TRUE(report.ok) << dtype << ", " << ranks << " ranks: " << report.first_difference;
     }
   }
+}
+
+// Of one visible key the probability is 1, whatever the scores: gradients of queries and keys are zero but for rounding.
+TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
+  const std::vector<std::string> ring = {"parallelism.context_parallel_ring=2"};
+  const std::vector<std::string> heads = {"parallelism.context_parallel_ulysses=2"};
+  for (const char* initial : {"0.02", "0.2"}) {
+    const TinyRun window({"model.sliding_window=1", fmt::format("model.initializer_range={}", initial)});
+    const TinyRun short_run({"training.seq_len=1", fmt::format("model.initializer_range={}", initial)});
+    for (const Plan& plan : {window.plan(2), window.plan(2, ring), window.plan(4, heads), short_run.plan(2)}) {
+      const TrainingData& data = plan.config.training.seq_len == 1 ? short_run.data() : window.data();
+      const VerifyReport report = verify_layout(plan, data, 3);
+      EXPECT_TRUE(report.ok) << plan.mesh_text() << ": " << report.first_difference;
+    }
+  }
+}
+
+// What is allowed there is far below gradients that are merely small.
+TEST(NegativeControls, AFaultInASmallGradientIsFound) {
+  const TinyRun run({"model.tie_word_embeddings=true", "model.initializer_range=0.0005"});
+  const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
+  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const std::string name = "model.layers.1.mlp.gate_proj.weight";
+  EXPECT_TRUE(says(report.first_difference, {"the gradient of " + name}));
+  const auto oracle = train_ranks(run.plan(1), run.data(), {.steps = 1});
+  const at::Tensor all = oracle[0].last().gradients;
+  const FlatLayout flat = flat_layout(plan.parameters);
+  const auto index = std::ranges::find(plan.parameters, name, &ParameterInfo::name) - plan.parameters.begin();
+  const auto small = static_cast<size_t>(index);
+  const at::Tensor part = all.narrow(0, flat.parameter_offsets[small], plan.parameters[small].size());
+  EXPECT_LT(part.norm().item<double>(), 1e-5 * oracle[0].last().norm);
+}
+
+TEST(Verify, WithoutALabelNothingIsCompared) {
+  for (int seed = 1; seed < 50; ++seed) {
+    const TinyRun run({"model.objective=masked", "model.masked_share=0.07", "training.global_batch_size=1",
+                       "training.local_batch_size=1", fmt::format("training.seed={}", seed)});
+    const VerifyReport report = verify_layout(run.plan(2), run.data(), 1);
+    EXPECT_EQ(report.ok, report.labels > 0) << report.first_difference;
+    if (report.labels == 0) return;
+  }
+  FAIL() << "every batch has a masked token";
 }
 
 TEST(Verify, TellsHowFarItIs) {

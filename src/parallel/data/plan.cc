@@ -35,10 +35,12 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
 }
 
 std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share) {
+  // Balanced: the first ones of one size, the rest of one less.
+  const auto count = static_cast<int64_t>(share.microbatches.size());
+  const int64_t least = share.sequences.size() / count, larger = share.sequences.size() % count;
   std::map<int64_t, int64_t> sizes;
-  for (const Range& microbatch : share.microbatches) {
-    if (microbatch.size() > 0) ++sizes[microbatch.size()];
-  }
+  if (larger > 0) sizes[least + 1] = larger;
+  if (least > 0) sizes[least] = count - larger;
   return sizes;
 }
 

@@ -5,7 +5,6 @@
 
 #include "base/errors.h"
 #include "mesh/collective.h"
-#include "parallel/sequence/ring_plan.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 
 namespace orthant {
@@ -15,26 +14,19 @@ namespace {
 struct Cut {
   Cut(const SequencePlan& plan_in, const SequenceAttention& attention_in, int u, int r_in)
       : plan(plan_in), a(attention_in), r(r_in), row(attention_in.sequences * attention_in.head_dim) {
-    for (int ring = 0; ring < plan.ring; ++ring) {
-      blocks.push_back(num_ring_places(plan.placement, a.seq_len, plan.ring, ring));
-    }
-    for (int v = 0; v < plan.ulysses; ++v) {
-      shares.push_back(head_share(a.heads, a.key_heads, plan.ulysses, v));
-      tokens.push_back(num_held_places(plan.placement, a.seq_len, plan.ulysses, v, plan.ring, r));
-    }
-    own = shares[static_cast<size_t>(u)];
-    own_tokens = tokens[static_cast<size_t>(u)];
+    own = head_share(a.heads, a.key_heads, plan.ulysses, u);
+    own_tokens = num_held_places(plan.placement, a.seq_len, plan.ulysses, u, plan.ring, r);
     ring_key_heads = own.regular(a.heads, a.key_heads) ? own.key.size() : own.query.size();
   }
-  int64_t block(int member) const { return blocks[static_cast<size_t>(member)]; }
+  int64_t block(int member) const { return num_ring_places(plan.placement, a.seq_len, plan.ring, member); }
   int64_t own_block() const { return block(r); }
+  // Shards are the larger the earlier they stand; a zigzag adds one from either end.
+  int64_t largest_block() const { return std::max(block(0), block(plan.ring - 1)); }
 
   const SequencePlan& plan;
   const SequenceAttention& a;
   int r;
   int64_t row;
-  std::vector<int64_t> blocks, tokens;  // of the ring's members; of the Ulysses group's
-  std::vector<HeadShare> shares;
   HeadShare own;
   int64_t own_tokens = 0, ring_key_heads = 0;
 };
@@ -43,7 +35,10 @@ struct Cut {
 // and with key heads.
 int64_t to_heads(const Cut& cut, int64_t queries, int64_t keys) {
   int64_t heads = -queries * cut.own.query.size() - keys * cut.own.key.size();
-  for (const HeadShare& share : cut.shares) heads += queries * share.query.size() + keys * share.key.size();
+  for (int v = 0; v < cut.plan.ulysses; ++v) {
+    const HeadShare share = head_share(cut.a.heads, cut.a.key_heads, cut.plan.ulysses, v);
+    heads += queries * share.query.size() + keys * share.key.size();
+  }
   return heads * cut.own_tokens * cut.row;
 }
 int64_t to_tokens(const Cut& cut, int64_t queries, int64_t keys) {
@@ -55,15 +50,15 @@ struct Passed {
   int64_t blocks = 0, sums = 0, messages = 0;
 };
 Passed passed_on(const Cut& cut) {
-  const DoubleRing rings = double_ring(cut.plan.ring, cut.r, cut.plan.window > 0 ? cut.plan.window : cut.plan.ring);
-  const Ring &outer = rings.outer, &inner = rings.inner;
-  const auto block = [&](int o, int s) { return cut.block(rings.member(outer.source(o), inner.source(s))); };
-  Passed passed;
-  for (int o = 0; o < outer.size(); ++o) {
-    for (int s = 0; s < inner.size() - 1; ++s, ++passed.messages)
-      passed.blocks += block(o, s), passed.sums += block(o, s + 1);
-    if (o < outer.size() - 1) passed.blocks += block(o, 0), passed.sums += block(o + 1, 0), ++passed.messages;
+  const int window = cut.plan.window > 0 ? cut.plan.window : cut.plan.ring, windows = cut.plan.ring / window;
+  const int w = cut.r / window, i = cut.r % window;
+  // All blocks pass here but, of each window, the one that ends its way here; and what stands at this place in each
+  // window passes once more, on to the next window, but the last. All sums pass, but that of the own block.
+  Passed passed{.blocks = cut.a.seq_len, .sums = cut.a.seq_len - cut.own_block(), .messages = windows * window - 1};
+  for (int o = 0; o < windows; ++o) {
+    passed.blocks += cut.block(o * window + i) - cut.block(o * window + (i + 1) % window);
   }
+  passed.blocks -= cut.block((w + 1) % windows * window + i);
   return passed;
 }
 
@@ -93,7 +88,7 @@ struct Held {
         q(heads * cut.own_block() * cut.row),
         kv(key_heads * cut.own_block() * cut.row),
         statistic(heads * cut.own_block() * cut.a.sequences),
-        largest(*std::max_element(cut.blocks.begin(), cut.blocks.end())),
+        largest(cut.largest_block()),
         block(2 * key_heads * largest * cut.row),
         outside(cut.a.heads * cut.own_tokens * cut.row),
         outside_keys(cut.a.key_heads * cut.own_tokens * cut.row),
