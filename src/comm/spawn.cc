@@ -188,7 +188,8 @@ class Launcher {
                           (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted));
       if (status == 0 || failed_) continue;
       if (as_asked) {
-        if (exit_code_ == 0) exit_code_ = kFailed;  // killed by the SIGTERM that it should have heeded
+        // Before its first step, or killed by the SIGTERM that it should have heeded.
+        if (exit_code_ == 0) exit_code_ = WIFEXITED(status) ? kInterrupted : kFailed;
         continue;
       }
       failed_ = true;

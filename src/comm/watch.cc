@@ -25,7 +25,7 @@ std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // the name of a rank's latest Watch
 std::string during(const std::string& activity) {
-  return activity.empty() ? "" : fmt::format(" (it was at: {})", activity);
+  return activity.empty() ? "" : fmt::format(" (last heard at: {})", activity);
 }
 
 }  // namespace

@@ -91,7 +91,7 @@ void end_before_first_step(int signal) {
   put("stopped by SIG");
   put(sigabbrev_np(signal));
   put(" before the first step\n");
-  _exit(signal == SIGINT ? kInterrupted : kDone);
+  _exit(kInterrupted);  // nothing was trained: not done
 }
 
 }  // namespace orthant

@@ -10,7 +10,7 @@ namespace orthant {
 /// Keeps the signals back, also in the processes started from now on, until these end_on or note them: a rank that is
 /// still loading its libraries must not die of one without a word.
 void hold_stop_signals();
-/// From now on the signals end the process: kInterrupted after SIGINT, else kDone. `speak`: and say so on stderr.
+/// From now on the signals end the process with kInterrupted. `speak`: and say so on stderr.
 void end_on_stop_signals(bool speak);
 /// From now on they are only noted; `speak`: and answered with a line on stderr. A second SIGINT ends the process at
 /// once, unless it comes within a second: a terminal and a wrapper between us may both deliver the one that a user

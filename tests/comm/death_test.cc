@@ -107,7 +107,7 @@ TEST(Death, OfARankIsKnownSoon) {
       EXPECT_LT(seconds, 1) << program.output();
       // A busy launcher may be slower than the ranks, and speaks for nobody who has spoken.
       EXPECT_TRUE(says(program.output(), {told == "yes" ? "error: rank 1 " : "error: rank 1 died: its process",
-                                          "it was at: 0REDUCE_GRAD"}));
+                                          "last heard at: 0REDUCE_GRAD"}));
       fmt::print("{}, {}: all had ended {:.2f} s after a SIGKILL\n", transport,
                  told == "yes" ? "told by the launcher" : "seen by the others", seconds);
     }
@@ -119,7 +119,7 @@ TEST(Death, AStoppedRankIsKnownByItsSilence) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
     EXPECT_LT(seconds, 6) << program.output();  // of which two are the silence that is allowed here
-    EXPECT_TRUE(says(program.output(), {"error: rank 1 has been silent for", "is stopped", "it was at: 0REDUCE_GRAD"}));
+    EXPECT_TRUE(says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
     fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);
   }
 }

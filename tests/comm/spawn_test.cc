@@ -186,7 +186,7 @@ TEST(Spawn, WithoutALauncherThatTellsTheSurvivorsFindOut) {
   // The ranks meet under another prefix than the one on which the launcher posts.
   Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
-  EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "it was at: step 3"}));
+  EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "last heard at: step 3"}));
 }
 
 TEST(Spawn, TheStoreMayDieWithTheRankThatServesIt) {
@@ -207,7 +207,7 @@ TEST(Spawn, ARankThatServesTheStoreLeavesLast) {
 TEST(Spawn, AStoppedRankIsNamed) {
   Program program = launch("stop", 2, "0.5");
   EXPECT_EQ(program.exit_code(), 1) << program.output();
-  EXPECT_TRUE(says(program.output(), {"rank 1 has been silent for", "is stopped", "it was at: step 3"}));
+  EXPECT_TRUE(says(program.output(), {"rank 1 has been silent for", "is stopped", "last heard at: step 3"}));
   EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
 }
 

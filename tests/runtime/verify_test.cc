@@ -41,7 +41,8 @@ TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
   }
 }
 
-// Of one visible key the probability is 1, whatever the scores: gradients of queries and keys are zero but for rounding.
+// Of one visible key the probability is 1, whatever the scores: gradients of queries and keys are zero but for
+// rounding.
 TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
   const std::vector<std::string> ring = {"parallelism.context_parallel_ring=2"};
   const std::vector<std::string> heads = {"parallelism.context_parallel_ulysses=2"};
