@@ -213,19 +213,18 @@ void refuse_unbuilt(const Config& config) {
   require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
 }
 
-// The divisors of `number` that are nearest to `asked`, below and above.
-std::string nearest_divisors(int64_t number, int64_t asked) {
+// The windows of a ring that are nearest to `asked`, below and above; "0" where there are none.
+std::string nearest_windows(int64_t ring, int64_t asked) {
   std::vector<std::string> words;
-  int64_t below = 1;
-  for (int64_t i = 1; i <= number; ++i) {
-    if (number % i != 0) continue;
-    if (i < asked) below = i;
+  for (int64_t i = 2; i < ring; ++i) {
+    if (ring % i != 0) continue;
+    if (i < asked) words = {fmt::format("{}", i)};
     if (i > asked) {
-      words = {fmt::format("{}", below), fmt::format("{}", i)};
-      return join_or(words);
+      words.push_back(fmt::format("{}", i));
+      break;
     }
   }
-  return fmt::format("{}", below);
+  return words.empty() ? "0" : join_or(words);
 }
 
 }  // namespace
@@ -280,7 +279,11 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
     refuse(config, "parallelism.context_parallel_window",
            fmt::format("does not divide {}{}; try {}", config.locate("parallelism.context_parallel_ring"),
                        p.context_parallel_ring == -1 ? fmt::format(", which leaves a ring of {}", ring) : "",
-                       nearest_divisors(ring, p.context_parallel_window)));
+                       nearest_windows(ring, p.context_parallel_window)));
+  }
+  if (p.context_parallel_window == 1 || p.context_parallel_window == ring) {
+    refuse(config, "parallelism.context_parallel_window",
+           fmt::format("makes one ring of {}, as 0 does; set it to 0", counted(ring, "rank")));
   }
   require(config, "parallelism.context_parallel_window",
           p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",

@@ -91,7 +91,12 @@ TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
                    {"max_position_embeddings = 1024", "131072 pieces", "ring = 65536", "lower one of these"}));
   EXPECT_TRUE(says(error_of({key + "ring=-1", key + "window=3", "parallelism.data_parallel_degree=1"},
                             {.ranks = 4, .vocab_size = 257}),
-                   {"window = 3", "ring = -1", "leaves a ring of 4", "try 2 or 4"}));
+                   {"window = 3", "ring = -1", "leaves a ring of 4", "try 2"}));
+  for (const char* idle : {"1", "4"}) {
+    EXPECT_TRUE(says(error_of({key + "ring=4", key + "window=" + idle}, {.ranks = 4, .vocab_size = 257}),
+                     {std::string("window = ") + idle, "one ring of 4 ranks", "set it to 0"}));
+  }
+  EXPECT_EQ(error_of({key + "ring=4", key + "window=2"}, {.ranks = 4, .vocab_size = 257}), "no error");
 }
 
 // One all-reduce of a bucket, however small the parts of so many ranks.
