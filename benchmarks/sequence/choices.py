@@ -42,7 +42,8 @@ def arguments():
 
 
 def planned(a, tokens, line):
-    """What `orthant plan` says of such a layer: cut -> bytes, and milliseconds at the rates of the line."""
+    """What `orthant plan` says of such a layer: cut -> bytes, and milliseconds at the rates of the line; which cut it
+    names as the fastest."""
     ranks = HOSTS * RANKS_PER_HOST
     gflops = 3.5e-6 * line["forward_flops"] / (line["forward_compute_ms"] + line["backward_compute_ms"])
     links = {"--ranks-per-host": RANKS_PER_HOST, "--inner-gbit": line["inner_gbit"],
@@ -59,7 +60,9 @@ def planned(a, tokens, line):
     if done.returncode:
         sys.exit(f"orthant plan failed with {done.returncode}:\n{done.stderr}")
     choices = {choice["layout"]: choice for choice in json.loads(done.stdout)["layer_choices"]}
-    return {cut: (choices[name]["activation_bytes"], 1000 * choices[name]["seconds"]) for cut, name in CUTS.items()}
+    named = next(name for name, choice in choices.items() if choice["fastest"])
+    return ({cut: (choices[name]["activation_bytes"], 1000 * choices[name]["seconds"]) for cut, name in CUTS.items()},
+            next(cut for cut, name in CUTS.items() if name == named))
 
 
 def step_ms(line):
@@ -77,9 +80,9 @@ def print_tokens(a, tokens, found):
         ms = {cut: step_ms(found[rate, tokens, cut]) for cut in CUTS}
         line = found[rate, tokens, "1x4"]  # which knows its blocks' time alone
         ratio = line["inner_gbit"] / line["outer_gbit"]
-        by_plan = planned(a, tokens, line)
+        by_plan, plans_fastest = planned(a, tokens, line)
         fastest = min(ms, key=ms.get)
-        named = [min(CUTS, key=lambda cut: by_plan[cut][what]) for what in (0, 1)]
+        named = [min(CUTS, key=lambda cut: by_plan[cut][0]), plans_fastest]
         print_row([f"{tokens:,}", rate_text(rate), f"{line['inner_gbit']:.2f}", f"{line['outer_gbit']:.2f}",
                    f"{ratio:.1f}", *(f"{ms[cut]:.3g} ({by_plan[cut][1]:.3g})" for cut in CUTS), CUTS[fastest],
                    *(CUTS[cut] + ("" if cut == fastest else f": {ms[cut] / ms[fastest]:.2f}x") for cut in named)])

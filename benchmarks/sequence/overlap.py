@@ -3,7 +3,8 @@
 
 One rank on each of 2 and 4 hosts (benchmarks/hosts), zigzag, one sequence, float32, forward and backward. Compute
 alone is the same blocks without a message, transfer alone the same messages without a block; the program checks that
-both are what the layer does, to the bit and to the byte. Where one hides the other, wall / longer is 1.
+both are what the layer does, to the bit (dq: to the order of its sums) and to the byte. Where one hides the other,
+wall / longer is 1.
 
 A row above the overlap threshold has at least so many tokens a rank n that compute covers transfer on every hop of the
 ring (e bytes a key's element, e_s one of its gradient's sum, g query heads a key head, F the measured operations a

@@ -201,8 +201,9 @@ void measure_case(const Case& c, Comm& comm, int turns, const std::string& links
   measures[0].step(), measures[1].step();
   const int64_t sent = comm.total_traffic().bytes - before;
   take_turns(comm, measures, turns);
-  if (alone) {  // the same work: to the last bit
-    ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && at::equal(dq, gradients.dq_BHTD), c.ring, c.tokens);
+  if (alone) {  // the same work: to the last bit, but that the ring adds half of its own block to dq at the end
+    const double off = (dq - gradients.dq_BHTD).norm().item<double>() / dq.norm().item<double>();
+    ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && off < 2 * c.ring * 0x1p-24, c.ring, c.tokens, off);
     const int64_t start = comm.total_traffic().bytes;
     alone->forward_messages(), alone->backward_messages();
     ORTHANT_CHECK(comm.total_traffic().bytes - start == sent, sent);

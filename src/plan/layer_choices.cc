@@ -213,7 +213,12 @@ const LayerChoice& holds_least(const std::vector<LayerChoice>& choices) {
 }
 
 const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
-  return least(choices, [](const LayerChoice& c) { return std::tuple(c.seconds, c.sent_bytes()); });
+  constexpr double kAlike = 1.05;
+  const double limit =
+      kAlike * least(choices, [](const LayerChoice& c) { return std::tuple(c.seconds, c.sent_bytes()); }).seconds;
+  return least(choices, [&](const LayerChoice& c) {
+    return std::tuple(c.seconds <= limit ? 0.0 : c.seconds, c.sent_bytes());
+  });
 }
 
 std::string explain_layer_choices(const Plan& plan) {

@@ -39,7 +39,7 @@ std::vector<LayerChoice> layer_choices(const Plan& plan);
 /// Of those that the run can take, the one that sends least; of equals, the one that keeps least.
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices);
 const LayerChoice& holds_least(const std::vector<LayerChoice>& choices);
-/// By attention_seconds().
+/// By attention_seconds(), which does not tell apart what is within 5 %: of those, the one that sends least.
 const LayerChoice& fastest(const std::vector<LayerChoice>& choices);
 
 /// A table of them for people, and what follows from it; or why there are none. Empty for one rank.
