@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "base/errors.h"
 
@@ -33,8 +34,15 @@ std::vector<int64_t> with_extent(std::vector<int64_t> shape, int dim, int64_t ex
   return shape;
 }
 
+// What is made of the tensors once they have come; it keeps alive what is under way.
+using Finish = std::function<at::Tensor()>;
+struct Started {
+  Work work;
+  Finish finish;
+};
+
 // Shards of a dim stand one after another in memory only when it is the first, so gather flat and put together.
-at::Tensor all_gather(const Step& step, const at::Tensor& local) {
+Started all_gather(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
   const auto whole = step.whole_shape(step.before, dim);
   std::vector<int64_t> counts;
@@ -44,14 +52,17 @@ at::Tensor all_gather(const Step& step, const at::Tensor& local) {
     counts.push_back(volume(shapes.back()));
   }
   at::Tensor flat = at::empty({volume(whole)}, local.options());
-  step.comm.all_gather(flat, local.contiguous(), step.axes, counts).wait();
-  if (dim == 0) return flat.view(whole);
-  auto parts = flat.split_with_sizes(counts);
-  for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[i]);
-  return at::cat(parts, dim);
+  const at::Tensor own = local.contiguous();
+  return {step.comm.all_gather(flat, own, step.axes, counts), [=] {
+            (void)own;
+            if (dim == 0) return flat.view(whole);
+            auto parts = flat.split_with_sizes(counts);
+            for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[i]);
+            return at::cat(parts, dim);
+          }};
 }
 
-at::Tensor reduce_scatter(const Step& step, const at::Tensor& local) {
+Started reduce_scatter(const Step& step, const at::Tensor& local) {
   const int dim = step.what.to_dim;
   std::vector<int64_t> counts;
   std::vector<at::Tensor> parts;
@@ -62,11 +73,14 @@ at::Tensor reduce_scatter(const Step& step, const at::Tensor& local) {
   }
   at::Tensor mine = at::empty(parts[static_cast<size_t>(step.position)].sizes(), local.options());
   for (auto& part : parts) part = part.reshape(-1);
-  step.comm.reduce_scatter(mine, dim == 0 ? local.contiguous() : at::cat(parts), step.axes, counts).wait();
-  return mine;
+  const at::Tensor all = dim == 0 ? local.contiguous() : at::cat(parts);
+  return {step.comm.reduce_scatter(mine, all, step.axes, counts), [=] {
+            (void)all;
+            return mine;
+          }};
 }
 
-at::Tensor all_to_all(const Step& step, const at::Tensor& local) {
+Started all_to_all(const Step& step, const at::Tensor& local) {
   const int from = step.what.from_dim, to = step.what.to_dim;
   const auto whole = step.whole_shape(step.before, from);
   std::vector<int64_t> sent, received;
@@ -82,10 +96,22 @@ at::Tensor all_to_all(const Step& step, const at::Tensor& local) {
     received.push_back(volume(shapes.back()));
   }
   at::Tensor flat = at::empty({volume(with_extent(whole, to, mine))}, local.options());
-  step.comm.all_to_all(flat, at::cat(parts), step.axes, received, sent).wait();
-  auto pieces = flat.split_with_sizes(received);
-  for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = pieces[i].view(shapes[i]);
-  return at::cat(pieces, from);
+  const at::Tensor leaving = at::cat(parts);
+  return {step.comm.all_to_all(flat, leaving, step.axes, received, sent), [=] {
+            (void)leaving;
+            auto pieces = flat.split_with_sizes(received);
+            for (size_t i = 0; i < pieces.size(); ++i) pieces[i] = pieces[i].view(shapes[i]);
+            return at::cat(pieces, from);
+          }};
+}
+
+Started all_reduce(const Step& step, const at::Tensor& local) {
+  const at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
+  return {step.comm.all_reduce(sum, step.axes), [=] { return sum; }};
+}
+
+Started at_once(const at::Tensor& result) {
+  return {Work(), [=] { return result; }};
 }
 
 at::Tensor slice(const Step& step, const at::Tensor& local) {
@@ -102,17 +128,37 @@ at::Tensor pad(const Step& step, const at::Tensor& local) {
   return padded;
 }
 
+Started start(Comm& comm, const Collective& collective, const at::Tensor& local, const Layout& before,
+              const std::vector<int64_t>& global_shape) {
+  const Axes axes{collective.axis};
+  const Step step{comm, collective, before, global_shape, axes, comm.group_size(axes), comm.position(axes)};
+  switch (collective.kind) {
+    case CollectiveKind::relabel:
+      return at_once(local);
+    case CollectiveKind::all_gather:
+      return all_gather(step, local);
+    case CollectiveKind::reduce_scatter:
+      return reduce_scatter(step, local);
+    case CollectiveKind::all_to_all:
+      return all_to_all(step, local);
+    case CollectiveKind::all_reduce:
+      return all_reduce(step, local);
+    case CollectiveKind::slice:
+      return at_once(slice(step, local));
+    case CollectiveKind::pad:
+      return at_once(pad(step, local));
+    case CollectiveKind::keep_one:
+      return at_once(step.position == 0 ? local : at::zeros_like(local));
+    case CollectiveKind::broadcast:
+    case CollectiveKind::reduce:
+    case CollectiveKind::shift:
+      break;  // they change no layout, so no path holds them
+  }
+  throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
+}
+
 struct Redistribute : torch::autograd::Function<Redistribute> {
   using Shape = std::vector<int64_t>;
-
-  static at::Tensor run(Comm& comm, at::Tensor part, const Layout& from, const Layout& to, const Shape& global_shape) {
-    Layout before = from;
-    for (const auto& step : orthant::redistribute(comm.mesh(), from, to, global_shape, part.element_size())) {
-      part = carry_out(comm, step, part, before, global_shape);
-      before = step.after;
-    }
-    return part;
-  }
 
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& local, Comm* comm,
                             const Layout& from, const Layout& to, const Shape& global_shape) {
@@ -120,7 +166,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
     context->saved_data["from"] = to_string(from);
     context->saved_data["to"] = to_string(to);
     context->saved_data["shape"] = global_shape;
-    const at::Tensor out = run(*comm, local, from, to, global_shape);
+    const at::Tensor out = Redistribution(*comm, local, from, to, global_shape).wait();
     return out.is_same(local) ? local.view_as(local) : out;
   }
 
@@ -130,7 +176,7 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
     const Layout from = parse_layout(context->saved_data["from"].toStringRef());
     const Layout to = parse_layout(context->saved_data["to"].toStringRef());
     const auto shape = context->saved_data["shape"].toIntVector();
-    return {run(comm, gradients[0].contiguous(), dual(to), dual(from), shape), {}, {}, {}, {}};
+    return {Redistribution(comm, gradients[0].contiguous(), dual(to), dual(from), shape).wait(), {}, {}, {}, {}};
   }
 };
 
@@ -138,40 +184,44 @@ struct Redistribute : torch::autograd::Function<Redistribute> {
 
 at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor& local, const Layout& before,
                      const std::vector<int64_t>& global_shape) {
-  const Axes axes{collective.axis};
-  const Step step{comm, collective, before, global_shape, axes, comm.group_size(axes), comm.position(axes)};
-  switch (collective.kind) {
-    case CollectiveKind::relabel:
-      return local;
-    case CollectiveKind::all_gather:
-      return all_gather(step, local);
-    case CollectiveKind::reduce_scatter:
-      return reduce_scatter(step, local);
-    case CollectiveKind::all_to_all:
-      return all_to_all(step, local);
-    case CollectiveKind::slice:
-      return slice(step, local);
-    case CollectiveKind::pad:
-      return pad(step, local);
-    case CollectiveKind::keep_one:
-      return step.position == 0 ? local : at::zeros_like(local);
-    case CollectiveKind::all_reduce: {
-      at::Tensor sum = local.clone(at::MemoryFormat::Contiguous);
-      comm.all_reduce(sum, axes).wait();
-      return sum;
-    }
-    case CollectiveKind::broadcast:
-    case CollectiveKind::reduce:
-    case CollectiveKind::shift:
-      break;  // they change no layout, so no path holds them
+  Started started = start(comm, collective, local, before, global_shape);
+  started.work.wait();
+  return started.finish();
+}
+
+struct Redistribution::State {
+  Comm& comm;
+  std::vector<int64_t> global_shape;
+  std::vector<Collective> steps;
+  Started first;
+};
+
+Redistribution::Redistribution(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
+                               const std::vector<int64_t>& global_shape) {
+  const auto expected = local_shape(comm.mesh(), from, global_shape, comm.rank());
+  ORTHANT_CHECK(local.sizes() == at::IntArrayRef(expected), to_string(from), comm.rank());
+  const at::NoGradGuard no_grad;
+  auto steps = orthant::redistribute(comm.mesh(), from, to, global_shape, local.element_size());
+  Started first = steps.empty() ? at_once(local) : start(comm, steps[0], local, from, global_shape);
+  state_ = std::make_unique<State>(State{comm, global_shape, std::move(steps), std::move(first)});
+}
+Redistribution::Redistribution(Redistribution&&) noexcept = default;
+Redistribution& Redistribution::operator=(Redistribution&&) noexcept = default;
+Redistribution::~Redistribution() = default;
+
+at::Tensor Redistribution::wait() {
+  const at::NoGradGuard no_grad;
+  const std::unique_ptr<State> state = std::move(state_);
+  state->first.work.wait();
+  at::Tensor part = state->first.finish();
+  for (size_t i = 1; i < state->steps.size(); ++i) {
+    part = carry_out(state->comm, state->steps[i], part, state->steps[i - 1].after, state->global_shape);
   }
-  throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
+  return part;
 }
 
 at::Tensor redistribute(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
                         const std::vector<int64_t>& global_shape) {
-  const auto expected = local_shape(comm.mesh(), from, global_shape, comm.rank());
-  ORTHANT_CHECK(local.sizes() == at::IntArrayRef(expected), to_string(from), comm.rank());
   return Redistribute::apply(local, &comm, from, to, global_shape);
 }
 

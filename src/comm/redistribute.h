@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/comm.h"
@@ -17,6 +18,22 @@ namespace orthant {
 /// until the backward has run. LogicError when `local` has not the shape that `from` gives this rank.
 at::Tensor redistribute(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
                         const std::vector<int64_t>& global_shape);
+
+/// The same under way, without gradient: its first step, and for most layouts there is one only, has begun.
+class [[nodiscard]] Redistribution {
+ public:
+  Redistribution(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
+                 const std::vector<int64_t>& global_shape);
+  Redistribution(Redistribution&&) noexcept;
+  Redistribution& operator=(Redistribution&&) noexcept;
+  ~Redistribution();
+  /// This rank's part in layout `to`; once.
+  at::Tensor wait();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// One step of it, without gradient: the rank's part after the Collective, given the part in layout `before`.
 at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor& local, const Layout& before,

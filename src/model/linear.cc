@@ -40,27 +40,33 @@ at::Tensor linear(const at::Tensor& x, const Weight& weight) {
   return Linear::apply(x, weight.value, reinterpret_cast<int64_t>(&weight));
 }
 
-void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::Tensor& x) {
-  const double beta = weight.take_fresh() ? 0 : 1;
-  at::Tensor gradient = weight.gradient;
-  if (dy.scalar_type() == gradient.scalar_type()) {
-    at::addmm_out(gradient, gradient, dy.t(), x, beta);
+void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool add) {
+  if (a.scalar_type() == sum.scalar_type()) {
+    at::addmm_out(sum, sum, a, b, add ? 1 : 0);
     return;
   }
-  if (dy.is_cpu() && dy.scalar_type() == at::kBFloat16 && cblas_gemm_bf16bf16f32 != nullptr) {
-    const int n = static_cast<int>(dy.size(0)), rows = static_cast<int>(dy.size(1)),
-              columns = static_cast<int>(x.size(1));
-    auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
-    cblas_gemm_bf16bf16f32(kRowMajor, kTrans, kNoTrans, rows, columns, n, 1.0f, bits(dy), rows, bits(x), columns,
-                           static_cast<float>(beta), gradient.mutable_data_ptr<float>(), columns);
+  const auto rows_of = [](const at::Tensor& t) { return t.stride(1) == 1 ? t : t.t(); };  // as it stands in memory
+  const bool straight = rows_of(a).is_contiguous() && rows_of(b).is_contiguous() && sum.is_contiguous();
+  if (a.is_cpu() && a.scalar_type() == at::kBFloat16 && straight && cblas_gemm_bf16bf16f32 != nullptr) {
+    const auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
+    const auto turned = [](const at::Tensor& t) { return t.stride(1) == 1 ? kNoTrans : kTrans; };
+    const auto width = [&](const at::Tensor& t) { return static_cast<int>(rows_of(t).size(1)); };
+    cblas_gemm_bf16bf16f32(kRowMajor, turned(a), turned(b), static_cast<int>(a.size(0)), static_cast<int>(b.size(1)),
+                           static_cast<int>(a.size(1)), 1.0f, bits(a), width(a), bits(b), width(b), add ? 1.0f : 0.0f,
+                           sum.mutable_data_ptr<float>(), width(sum));
     return;
   }
-  const at::Tensor product = dy.t().mm(x);
-  if (beta == 0) {
-    gradient.copy_(product);
+  const at::Tensor product = a.mm(b);
+  if (add) {
+    sum.add_(product);
   } else {
-    gradient.add_(product);
+    sum.copy_(product);
   }
+}
+
+void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::Tensor& x) {
+  const bool add = !weight.take_fresh();
+  add_product(weight.gradient, dy.t(), x, add);
 }
 
 }  // namespace orthant

@@ -10,8 +10,11 @@ namespace orthant {
 /// x W^T, [..., C] x [O, C] -> [..., O], under autograd. Backward gives the input's gradient and adds the weight's.
 at::Tensor linear(const at::Tensor& x, const Weight& weight);
 
-/// weight.gradient (+)= dy^T x, dy [N, O], x [N, C]; the first of a step overwrites. bfloat16 products are accumulated
-/// in float32 without a rounding between: MKL's bf16 x bf16 -> f32 where the wheel has it.
+/// sum [N, O] (+)= a [N, C] b [C, O], in the sum's precision: where that is float32 and the operands are bfloat16,
+/// without a rounding between, by MKL's bf16 x bf16 -> f32 where the wheel has it. Overwrites unless `add`.
+void add_product(at::Tensor sum_NO, const at::Tensor& a_NC, const at::Tensor& b_CO, bool add);
+
+/// weight.gradient (+)= dy^T x, dy [N, O], x [N, C]; the first of a step overwrites.
 void add_weight_gradient(const Weight& weight, const at::Tensor& dy_NO, const at::Tensor& x_NC);
 
 }  // namespace orthant

@@ -1,0 +1,43 @@
+// Tensor parallelism, the plan: one family of layouts of a linear layer's matrices on a mesh of [rows, columns, depth].
+// Tokens are cut over depth and rows, widths over columns, a weight's two dims over rows and columns; depth repeats the
+// weights. [1, p, 1] is Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053), with or without its sequence parallelism
+// (Korthikanti et al. 2022, 2205.05198), [q, q, 1] Optimus (Xu et al. 2021, 2104.05343), [q, q, d] Tesseract (Wang et
+// al. 2021, 2105.14500). What a layer sends stands in words_plan.h.
+#pragma once
+
+#include <string_view>
+
+#include "mesh/layout.h"
+
+namespace orthant {
+
+/// The axes' names, in the mesh from inner to outer.
+inline constexpr std::string_view kColumn = "column", kRow = "row", kDepth = "depth";
+
+/// How the residual stream is cut over columns: by its width (the papers of more than one dimension), by tokens
+/// (Megatron's sequence parallelism), or not at all.
+enum class StreamCut { width, tokens, none };
+
+/// How products move their operands: stationary leaves the largest in place and moves each other one once, whole; summa
+/// is the papers' loop over panels, where the output stays.
+enum class ProductForm { stationary, summa };
+
+struct TensorPlan {
+  int rows = 1, columns = 1, depth = 1;
+  StreamCut stream = StreamCut::width;
+  ProductForm form = ProductForm::stationary;
+
+  int ranks() const { return rows * columns * depth; }
+};
+
+/// Which matrix of y = x W^T stays in place. output: x is gathered over columns. input: y, a partial sum over columns,
+/// is scattered. W is gathered over rows either way.
+enum class Stationary { output, input };
+
+/// How a weight [out, in] is cut.
+Layout weight_layout(Stationary what);
+
+/// What moves less of activations, forward and backward: the input three times or the output twice.
+Stationary stationary_of(int64_t in, int64_t out);
+
+}  // namespace orthant

@@ -1,0 +1,148 @@
+#include "parallel/tensor/summa.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "model/element.h"
+#include "model/linear.h"
+#include "parallel/tensor/plan.h"
+
+namespace orthant {
+namespace {
+
+const Axes kOverColumns{std::string(kColumn)}, kOverRows{std::string(kRow)};
+
+// Part of the cut extent that one column and one row hold.
+struct Panel {
+  Range all, in_column, in_row;  // of the extent, and of what its holders have of it
+  int column, row;
+};
+
+std::vector<Panel> panels_of(const Comm& comm, int64_t extent) {
+  const int columns = comm.group_size(kOverColumns), rows = comm.group_size(kOverRows);
+  std::vector<Panel> panels;
+  for (int column = 0, row = 0; column < columns && row < rows;) {
+    const Range of_column = shard(extent, columns, column), of_row = shard(extent, rows, row);
+    const Range both{std::max(of_column.begin, of_row.begin), std::min(of_column.end, of_row.end)};
+    const auto within = [&](const Range& share) { return Range{both.begin - share.begin, both.end - share.begin}; };
+    if (both.size() > 0) panels.push_back({both, within(of_column), within(of_row), column, row});
+    if (of_column.end <= of_row.end) ++column;
+    if (of_row.end <= of_column.end) ++row;
+  }
+  return panels;
+}
+
+// A piece of a matrix on its way to the ranks of a group: from the holder's own memory where that is in one piece.
+struct Moving {
+  at::Tensor panel;
+  Work work;
+};
+
+Moving broadcast_from(Comm& comm, const Axes& axes, int holder, const at::Tensor& own, int64_t dim, Range within,
+                      int64_t extent) {
+  Moving moving;
+  if (comm.position(axes) == holder) {
+    moving.panel = own.narrow(dim, within.begin, within.size()).contiguous();
+  } else {
+    auto sizes = own.sizes().vec();
+    sizes[static_cast<size_t>(dim)] = extent;
+    moving.panel = at::empty(sizes, own.options());
+  }
+  moving.work = comm.broadcast(moving.panel, axes, holder);
+  return moving;
+}
+
+Moving columns_panel(Comm& comm, const Panel& p, const at::Tensor& a_TK) {
+  return broadcast_from(comm, kOverColumns, p.column, a_TK, 1, p.in_column, p.all.size());
+}
+Moving rows_panel(Comm& comm, const Panel& p, const at::Tensor& b_KN) {
+  return broadcast_from(comm, kOverRows, p.row, b_KN, 0, p.in_row, p.all.size());
+}
+
+// Sums on their way to where they belong: the last panel's while the next is multiplied.
+class Sums {
+ public:
+  Sums(Comm& comm, const Axes& axes) : comm_(comm), axes_(axes) {}
+  void send(at::Tensor sum, int holder, const at::Tensor& place) {
+    finish();
+    sum_ = std::move(sum);
+    place_ = comm_.position(axes_) == holder ? place : at::Tensor();
+    work_ = comm_.reduce(sum_, axes_, holder);
+  }
+  void finish() {
+    work_.wait();
+    if (place_.defined()) place_.copy_(sum_);
+    place_ = at::Tensor();
+  }
+
+ private:
+  Comm& comm_;
+  const Axes& axes_;
+  at::Tensor sum_, place_;
+  Work work_;
+};
+
+int64_t share_size(const Comm& comm, const Axes& axes, int64_t extent) {
+  return shard(extent, comm.group_size(axes), comm.position(axes)).size();
+}
+
+}  // namespace
+
+at::Tensor summa_ab(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
+  const auto panels = panels_of(comm, K);
+  at::Tensor sum = at::zeros({a.size(0), b.size(1)}, a.options().dtype(wide(a.scalar_type())));
+  const auto start = [&](const Panel& p) {
+    return std::array<Moving, 2>{columns_panel(comm, p, a), rows_panel(comm, p, b)};
+  };
+  std::array<Moving, 2> next = start(panels.front());
+  for (size_t t = 0; t < panels.size(); ++t) {
+    std::array<Moving, 2> now = std::move(next);
+    for (Moving& operand : now) operand.work.wait();
+    if (t + 1 < panels.size()) next = start(panels[t + 1]);
+    add_product(sum, now[0].panel, now[1].panel, t > 0);
+  }
+  return sum.to(a.scalar_type());
+}
+
+at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
+  const auto panels = panels_of(comm, K);
+  at::Tensor out = at::empty({a.size(0), share_size(comm, kOverColumns, K)}, a.options());
+  Sums sums(comm, kOverColumns);
+  Moving next = rows_panel(comm, panels.front(), b);
+  for (size_t t = 0; t < panels.size(); ++t) {
+    Moving now = std::move(next);
+    now.work.wait();
+    if (t + 1 < panels.size()) next = rows_panel(comm, panels[t + 1], b);
+    const Panel& p = panels[t];
+    const bool mine = comm.position(kOverColumns) == p.column;
+    sums.send(a.mm(now.panel.t()), p.column,
+              mine ? out.narrow(1, p.in_column.begin, p.in_column.size()) : at::Tensor());
+  }
+  sums.finish();
+  return out;
+}
+
+at::Tensor summa_atb(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
+  const auto panels = panels_of(comm, K);
+  const auto sum_type = a.options().dtype(wide(a.scalar_type()));
+  at::Tensor out = at::empty({share_size(comm, kOverRows, K), b.size(1)}, sum_type);
+  Sums sums(comm, kOverRows);
+  Moving next = columns_panel(comm, panels.front(), a);
+  for (size_t t = 0; t < panels.size(); ++t) {
+    Moving now = std::move(next);
+    now.work.wait();
+    if (t + 1 < panels.size()) next = columns_panel(comm, panels[t + 1], a);
+    const Panel& p = panels[t];
+    at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
+    add_product(product, now.panel.t(), b, false);
+    const bool mine = comm.position(kOverRows) == p.row;
+    sums.send(std::move(product), p.row, mine ? out.narrow(0, p.in_row.begin, p.in_row.size()) : at::Tensor());
+  }
+  sums.finish();
+  return out;
+}
+
+}  // namespace orthant

@@ -1,0 +1,75 @@
+#include "parallel/tensor/words_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace orthant {
+
+TensorWords& TensorWords::operator+=(const TensorWords& other) {
+  forward += other.forward;
+  backward += other.backward;
+  depth += other.depth;
+  return *this;
+}
+
+Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear) {
+  if (plan.form == ProductForm::summa) return Stationary::output;
+  if (!linear.to_stream) return Stationary::output;
+  return plan.stream == StreamCut::width ? stationary_of(linear.in, linear.out) : Stationary::input;
+}
+
+TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens) {
+  const double rows = plan.rows, columns = plan.columns, depth = plan.depth;
+  const bool output = stationary_of(plan, linear) == Stationary::output;
+  const auto width = static_cast<double>(output ? linear.in : linear.out);
+  const double moved = (columns - 1) / columns * tokens * width / (depth * rows);
+  const double weight = static_cast<double>(linear.in * linear.out) / (rows * columns);
+  TensorWords words{.forward = (rows - 1) * weight,
+                    .backward = 2 * (rows - 1) * weight,
+                    .depth = 2 * (depth - 1) / depth * weight};
+  if (plan.stream == StreamCut::none) {  // an all-reduce of what is partial: of the gradient, or of the output
+    (output ? words.backward : words.forward) += 2 * moved;
+  } else {
+    words.forward += moved;
+    words.backward += (output ? 2 : 1) * moved;
+  }
+  return words;
+}
+
+TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens) {
+  TensorWords sum;
+  for (const LinearShape& linear : linears) sum += linear_words(plan, linear, tokens);
+  return sum;
+}
+
+double product_bound(double m, double n, double k, int ranks) {
+  std::array<double, 3> sides{m, n, k};
+  std::sort(sides.begin(), sides.end(), std::greater<>());
+  const auto [large, middle, small] = sides;
+  const double p = ranks;
+  double read = 0;
+  if (p <= large / middle) {
+    read = (large * middle + large * small) / p + middle * small;
+  } else if (p <= large * middle / (small * small)) {
+    read = 2 * std::sqrt(large * middle * small * small / p) + large * middle / p;
+  } else {
+    read = 3 * std::pow(large * middle * small / p, 2.0 / 3);
+  }
+  return read - (m * n + m * k + n * k) / p;
+}
+
+std::vector<TensorPlan> tensor_arrangements(int ranks) {
+  std::vector<TensorPlan> all;
+  for (const StreamCut cut : {StreamCut::tokens, StreamCut::none}) {
+    all.push_back({.rows = 1, .columns = ranks, .depth = 1, .stream = cut});
+  }
+  for (int depth = 1; depth <= ranks; ++depth) {
+    for (int rows = 1; depth * rows <= ranks; ++rows) {
+      if (ranks % (depth * rows) == 0) all.push_back({.rows = rows, .columns = ranks / depth / rows, .depth = depth});
+    }
+  }
+  return all;
+}
+
+}  // namespace orthant

@@ -1,0 +1,55 @@
+// Matrices of small integers, whose products are exact in every dtype and order of sums, cut over a tensor mesh
+// (tensor-parallelism.md, section 11).
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <mutex>
+
+#include "comm/comm.h"
+#include "comm/thread_ranks.h"
+#include "parallel/tensor/plan.h"
+
+namespace orthant {
+
+inline Mesh tensor_mesh(int rows, int columns, int depth) {
+  return Mesh({{std::string(kColumn), columns}, {std::string(kRow), rows}, {std::string(kDepth), depth}});
+}
+inline const Axes kColumns{std::string(kColumn)}, kRows{std::string(kRow)}, kDepths{std::string(kDepth)},
+    kTokens{std::string(kRow), std::string(kDepth)};
+
+/// (a row + b column + modulus c) mod modulus - shift.
+inline at::Tensor integers(int64_t rows, int64_t columns, int64_t a, int64_t b, int64_t modulus, int64_t shift) {
+  const at::Tensor r = at::arange(rows).view({-1, 1}), c = at::arange(columns).view({1, -1});
+  return ((a * r + b * c).remainder(modulus) - shift).to(at::kDouble);
+}
+
+struct Matrices {
+  at::Tensor x_TK, w_KN, dy_TN;
+};
+inline Matrices exact_matrices(int64_t T, int64_t K, int64_t N, at::ScalarType type = at::kDouble) {
+  return {integers(T, K, 3, 5, 7, 3).to(type), integers(K, N, 2, 3, 5, 2).to(type), integers(T, N, 1, 2, 3, 1).to(type)};
+}
+
+/// This rank's part of a matrix whose rows are cut over some axes, and whose columns over others.
+inline at::Tensor part_of(const Comm& comm, const at::Tensor& whole, const Axes& rows, const Axes& columns) {
+  const Range r = shard(whole.size(0), comm.group_size(rows), comm.position(rows));
+  const Range c = shard(whole.size(1), comm.group_size(columns), comm.position(columns));
+  return whole.narrow(0, r.begin, r.size()).narrow(1, c.begin, c.size()).contiguous();
+}
+inline at::Tensor tokens_part(const Comm& comm, const at::Tensor& whole) {
+  return part_of(comm, whole, kTokens, kColumns);
+}
+inline at::Tensor weight_part(const Comm& comm, const at::Tensor& whole) {
+  return part_of(comm, whole, kRows, kColumns);
+}
+
+inline void on_mesh(const Mesh& mesh, const std::function<void(Comm&)>& work) {
+  run_ranks(mesh.size(), [&](Rendezvous rendezvous, int rank) {
+    Comm comm(mesh, rank, rendezvous);
+    work(comm);
+  });
+}
+
+}  // namespace orthant

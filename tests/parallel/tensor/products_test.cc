@@ -1,0 +1,183 @@
+// The three products on every mesh, checks C1 and C3 to C6 of tensor-parallelism.md.
+#include "parallel/tensor/products.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/parallel/tensor/matrices.h"
+
+namespace orthant {
+namespace {
+
+struct MeshCase {
+  int rows, columns, depth;
+  ProductForm form = ProductForm::stationary;
+};
+std::string name_of(const MeshCase& c) {
+  return std::to_string(c.rows) + "x" + std::to_string(c.columns) + "x" + std::to_string(c.depth) +
+         (c.form == ProductForm::summa ? " summa" : "");
+}
+
+std::vector<MeshCase> all_meshes() {
+  std::vector<MeshCase> all;
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    for (const auto& [r, c, d] : std::vector<std::array<int, 3>>{
+             {1, 1, 1}, {2, 2, 1}, {2, 2, 2}, {3, 3, 1}, {3, 3, 2}, {4, 4, 1}, {2, 2, 3}, {2, 2, 4}, {2, 3, 2},
+             {3, 2, 1}, {1, 4, 2}, {4, 1, 2}, {1, 1, 4}, {6, 2, 1}, {5, 3, 1}}) {
+      all.push_back({r, c, d, form});
+    }
+  }
+  return all;
+}
+
+// y, dx, dw of this rank; dw before the sum over depth, and after it.
+struct Products {
+  at::Tensor y, dx, dw_of_layer, dw;
+};
+Products products_on(Comm& comm, ProductForm form, const Matrices& m) {
+  const TensorProducts products(comm, form);
+  const int64_t K = m.x_TK.size(1);
+  const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN), dy = tokens_part(comm, m.dy_TN);
+  Products p{products.ab(x, w, K), products.abt(dy, w, K), products.atb(x, dy, K), {}};
+  p.dw = p.dw_of_layer.clone();
+  comm.all_reduce(p.dw, kDepths).wait();
+  return p;
+}
+
+// What a token's and a column's place weigh in the reference's checksums.
+std::array<double, 3> sums_of(const at::Tensor& t) {
+  const at::Tensor d = t.to(at::kDouble);
+  const at::Tensor weights = at::arange(1, d.size(0) + 1).view({-1, 1}) * at::arange(1, d.size(1) + 1).view({1, -1});
+  return {d.sum().item<double>(), d.square().sum().item<double>(), (d * weights).sum().item<double>()};
+}
+
+TEST(TensorProducts, OfOneRankHaveTheReferenceValues) {
+  const auto check = [](const Matrices& m, std::array<double, 3> y, std::array<double, 3> dx, std::array<double, 3> dw) {
+    EXPECT_EQ(sums_of(m.x_TK.mm(m.w_KN)), y);
+    EXPECT_EQ(sums_of(m.dy_TN.mm(m.w_KN.t())), dx);
+    EXPECT_EQ(sums_of(m.x_TK.t().mm(m.dy_TN)), dw);
+  };
+  check(exact_matrices(48, 12, 24), {13, 88291, 3675}, {0, 5952, -976}, {0, 4720, 640});
+  check(exact_matrices(50, 13, 22), {-8, 93870, -3682}, {-3, 7067, -68}, {5, 3545, -112});
+}
+
+TEST(TensorProducts, AreBitEqualToOneRanks) {
+  for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
+    for (const MeshCase& c : all_meshes()) {
+      on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
+        for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+          const Matrices m = exact_matrices(T, K, N, type);
+          const Products p = products_on(comm, c.form, m);
+          const at::Tensor dw = m.x_TK.to(at::kDouble).t().mm(m.dy_TN.to(at::kDouble));
+          EXPECT_TRUE(p.y.equal(tokens_part(comm, m.x_TK.mm(m.w_KN)))) << name_of(c) << type;
+          EXPECT_TRUE(p.dx.equal(tokens_part(comm, m.dy_TN.mm(m.w_KN.t())))) << name_of(c) << type;
+          EXPECT_TRUE(p.dw.to(at::kDouble).equal(weight_part(comm, dw))) << name_of(c) << type;
+        }
+      });
+    }
+  }
+}
+
+// The controls: without the sum over depth, with rows for columns, or tokens in another order, nothing is right.
+TEST(TensorProducts, NeedTheSumOverDepth) {
+  const Matrices m = exact_matrices(48, 12, 24);
+  on_mesh(tensor_mesh(2, 2, 2), [&](Comm& comm) {
+    const Products p = products_on(comm, ProductForm::stationary, m);
+    if (comm.position(kRows) > 0 || comm.position(kColumns) > 0) return;
+    EXPECT_EQ(p.dw_of_layer[0][0].item<double>(), comm.position(kDepths) == 0 ? 6 : -1);
+    EXPECT_EQ(p.dw[0][0].item<double>(), 5);
+  });
+}
+
+TEST(TensorProducts, NeedEveryRankInItsPlace) {
+  const Matrices m = exact_matrices(48, 12, 24);
+  const at::Tensor y = m.x_TK.mm(m.w_KN);
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    std::atomic<int> swapped = 0, reordered = 0;
+    on_mesh(tensor_mesh(2, 2, 2), [&](Comm& comm) {
+      const TensorProducts products(comm, form);
+      const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN);
+      const Range rows = shard(12, 2, comm.position(kColumns)), columns = shard(24, 2, comm.position(kRows));
+      const at::Tensor other = m.w_KN.slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
+      swapped += !products.ab(x, other, 12).equal(tokens_part(comm, y));
+      const int i = comm.position(kRows), k = comm.position(kDepths);
+      const Range tokens = shard(48, 4, i * 2 + k);  // of row i and depth k, depth inside
+      reordered += !products.ab(x, w, 12).equal(
+          y.slice(0, tokens.begin, tokens.end).slice(1, comm.position(kColumns) * 12, comm.position(kColumns) * 12 + 12));
+    });
+    EXPECT_EQ(swapped, 8);
+    EXPECT_EQ(reordered, 4) << "where row and depth are not the same";
+  }
+}
+
+// Random bfloat16: no mesh is farther from float64 than one rank's product, but where partial sums travel as bfloat16.
+TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
+  const auto random = [](int64_t rows, int64_t columns, uint64_t seed) {
+    auto generator = at::detail::createCPUGenerator(seed);
+    return at::randn({rows, columns}, generator, at::kDouble).to(at::kBFloat16);
+  };
+  const Matrices m{random(48, 4096, 1), random(4096, 24, 2), random(48, 24, 3)};
+  const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const auto error = [&](const at::Tensor& have, const at::Tensor& want) {
+    return (exact(have) - want).norm().item<double>();
+  };
+  const at::Tensor y = exact(m.x_TK).mm(exact(m.w_KN)), dw = exact(m.x_TK).t().mm(exact(m.dy_TN));
+  const double one = error(m.x_TK.mm(m.w_KN), y), one_dw = error(m.x_TK.to(at::kFloat).t().mm(m.dy_TN.to(at::kFloat)), dw);
+  for (const MeshCase& c : all_meshes()) {
+    std::atomic<double> squares = 0, dw_squares = 0;
+    on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
+      const Products p = products_on(comm, c.form, m);
+      const double own = error(p.y, tokens_part(comm, y)), own_dw = error(p.dw, weight_part(comm, dw));
+      squares.fetch_add(own * own);
+      dw_squares.fetch_add(own_dw * own_dw / c.depth);
+    });
+    EXPECT_LE(std::sqrt(squares), 1.1 * one) << name_of(c);
+    EXPECT_LE(std::sqrt(dw_squares), 1.1 * one_dw) << name_of(c);
+  }
+}
+
+// Words that a rank receives, averaged, by the counters of what all send; and calls.
+struct Counted {
+  double words = 0;
+  int64_t calls = 0;
+};
+Counted counted(const MeshCase& c, const std::function<void(Comm&)>& work, int64_t element_bytes = 8) {
+  std::atomic<int64_t> bytes = 0, calls = 0;
+  const Mesh mesh = tensor_mesh(c.rows, c.columns, c.depth);
+  on_mesh(mesh, [&](Comm& comm) {
+    work(comm);
+    bytes += comm.total_traffic().bytes;
+    if (comm.rank() == 0) calls = comm.total_traffic().calls;
+  });
+  return {static_cast<double>(bytes) / static_cast<double>(element_bytes * mesh.size()), calls};
+}
+
+TEST(TensorProducts, SendTheWordsOfTheFormulas) {
+  const Matrices m = exact_matrices(48, 12, 24);
+  struct Case {
+    MeshCase mesh;
+    double words;  // of each product
+    int64_t calls;
+  };
+  const auto summa = ProductForm::summa;
+  for (const Case& c : {Case{{2, 2, 1, summa}, 216, 4}, {{2, 2, 2, summa}, 144, 4}, {{3, 3, 1, summa}, 192, 6},
+                        {{3, 3, 2, summa}, 128, 6}, {{4, 4, 1, summa}, 162, 8}, {{2, 2, 4, summa}, 108, 4},
+                        {{2, 2, 2}, 144, 2}, {{2, 3, 2}, 144, 2}, {{1, 4, 2}, 216, 1}, {{4, 1, 2}, 216, 1}}) {
+    for (const char* product : {"ab", "abt", "atb"}) {
+      const Counted have = counted(c.mesh, [&](Comm& comm) {
+        const TensorProducts products(comm, c.mesh.form);
+        const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN), dy = tokens_part(comm, m.dy_TN);
+        if (product == std::string("ab")) products.ab(x, w, 12);
+        if (product == std::string("abt")) products.abt(dy, w, 12);
+        if (product == std::string("atb")) products.atb(x, dy, 12);
+      });
+      EXPECT_DOUBLE_EQ(have.words, c.words) << name_of(c.mesh) << " " << product;
+      EXPECT_EQ(have.calls, c.calls) << name_of(c.mesh) << " " << product;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
