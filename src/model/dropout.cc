@@ -19,14 +19,15 @@ struct Drop : torch::autograd::Function<Drop> {
     context->save_for_backward({batch.samples_B, batch.places_T});
     context->saved_data["p"] = key.probability;
     context->saved_data["integers"] = std::vector<int64_t>{
-        static_cast<int64_t>(key.seed), static_cast<int64_t>(key.site), batch.step, batch.sequence_length};
+        static_cast<int64_t>(key.seed), static_cast<int64_t>(key.site), batch.step, batch.sequence_length, key.width,
+        key.first_channel};
     return masked_by_key(x, batch, key);
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto integers = context->saved_data["integers"].toIntVector();
     const DropoutKey key{context->saved_data["p"].toDouble(), static_cast<uint64_t>(integers[0]),
-                         static_cast<uint64_t>(integers[1])};
+                         static_cast<uint64_t>(integers[1]), integers[4], integers[5]};
     Microbatch batch;
     batch.samples_B = saved[0];
     batch.places_T = saved[1];
@@ -46,13 +47,14 @@ at::Tensor masked_by_key(const at::Tensor& x_BTC, const Microbatch& batch, const
   const at::Tensor all = batch.places_T.defined() ? batch.places_T : at::arange(T);
   ORTHANT_CHECK(all.numel() == T, all.numel(), T);
   const int64_t* places = all.const_data_ptr<int64_t>();
+  const int64_t width = key.width > 0 ? key.width : C;
   const uint64_t stream = static_cast<uint64_t>(batch.step) * 0x100000000u + key.site;
   for (int64_t b = 0; b < B; ++b) {
-    // Tokens that follow one another in the sequence are one run of indices.
+    // Tokens that follow one another in the sequence are one run of indices, where all of their channels are here.
     for (int64_t t = 0, end = 0; t < T; t = end) {
-      for (end = t + 1; end < T && places[end] == places[end - 1] + 1;) ++end;
+      for (end = t + 1; width == C && end < T && places[end] == places[end - 1] + 1;) ++end;
       const int64_t offset = (b * T + t) * C;
-      const int64_t first = (samples[b] * batch.sequence_length + places[t]) * C;
+      const int64_t first = (samples[b] * batch.sequence_length + places[t]) * width + key.first_channel;
       by_element(x, [&]<class E>(E) {
         dropout<E>({.x = in<E>(x) + offset, .y = out<E>(y) + offset, .count = (end - t) * C, .seed = key.seed,
                     .stream = stream, .first_index = static_cast<uint64_t>(first), .p = key.probability});

@@ -58,6 +58,7 @@ struct DropoutKey {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t site = 0;
+  int64_t width = 0, first_channel = 0;  // where only some channels are here: of how many, and from which on
 };
 
 struct Primitives {

@@ -63,6 +63,44 @@ void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64
   }
 }
 
+template <class T>
+void statistics_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const T* logits = args.logits + row * args.vocab;
+    const int64_t label = args.labels[row] - args.first;
+    const Wide<T> top = row_maximum(logits, args.vocab);
+    double picked = 0;
+    if (label >= 0 && label < args.vocab) picked = static_cast<double>(hn::GetLane(load(logits + label, Tail{1})));
+    args.statistics[row] = {static_cast<double>(top), row_exp_sum(logits, args.vocab, splat<T>(top)), picked};
+  }
+}
+
+template <class T>
+void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    T* logits = args.logits + row * args.vocab;
+    if (args.labels[row] == kIgnoredLabel) {
+      __builtin_memset(logits, 0, static_cast<size_t>(args.vocab) * sizeof(T));
+      continue;
+    }
+    const int64_t label = args.labels[row] - args.first;
+    const auto maximum = splat<T>(args.statistics[row].maximum), factor = splat<T>(args.scale / args.statistics[row].sum);
+    const bool here = label >= 0 && label < args.vocab;
+    auto share = hn::Zero(Tag<T>());
+    if (here) share = hn::Mul(exp_to_88<T>(hn::Sub(load(logits + label, Tail{1}), maximum)), factor);
+    for_vectors<T>(args.vocab, [=](int64_t i, auto part) ORTHANT_BODY {
+      store(hn::Mul(exp_to_88<T>(hn::Sub(load(logits + i, part), maximum)), factor), logits + i, part);
+    });
+    if (here) store(hn::Sub(share, splat<T>(args.scale)), logits + label, Tail{1});
+  }
+}
+
+ORTHANT_KERNEL(statistics_rows, SoftmaxPart, float, f32)
+ORTHANT_KERNEL(statistics_rows, SoftmaxPart, Bf16, bf16)
+ORTHANT_KERNEL(statistics_rows, SoftmaxPart, double, f64)
+ORTHANT_KERNEL(gradient_rows, SoftmaxPart, float, f32)
+ORTHANT_KERNEL(gradient_rows, SoftmaxPart, Bf16, bf16)
+ORTHANT_KERNEL(gradient_rows, SoftmaxPart, double, f64)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
@@ -79,6 +117,30 @@ namespace orthant {
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
+
+ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, float, f32)
+ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, Bf16, bf16)
+ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, double, f64)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, float, f32)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, Bf16, bf16)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, double, f64)
+
+template <class T>
+void softmax_statistics(const SoftmaxPart<T>& args) {
+  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { statistics_rows(args, begin, end); });
+}
+
+template <class T>
+void softmax_gradient(const SoftmaxPart<T>& args) {
+  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { gradient_rows(args, begin, end); });
+}
+
+template void softmax_statistics(const SoftmaxPart<float>&);
+template void softmax_statistics(const SoftmaxPart<Bf16>&);
+template void softmax_statistics(const SoftmaxPart<double>&);
+template void softmax_gradient(const SoftmaxPart<float>&);
+template void softmax_gradient(const SoftmaxPart<Bf16>&);
+template void softmax_gradient(const SoftmaxPart<double>&);
 
 template <class T>
 int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args) {

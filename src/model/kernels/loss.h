@@ -24,4 +24,30 @@ struct SoftmaxCrossEntropy {
 template <class T>
 int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args);
 
+/// What a part of the vocabulary says of each row: enough to know the loss from all parts.
+struct SoftmaxStatistics {
+  double maximum;  // of its logits
+  double sum;      // of exp(logit - maximum)
+  double picked;   // the label's logit, where it is in this part; else 0
+};
+
+/// The part [first, first + vocab) of a larger vocabulary; labels are of the whole one.
+template <class T>
+struct SoftmaxPart {
+  T* logits;  // [rows, vocab]
+  const int64_t* labels;
+  int64_t rows;
+  int64_t vocab;
+  int64_t first;
+  SoftmaxStatistics* statistics;  // [rows]: written by softmax_statistics, of all parts for softmax_gradient
+  double scale = 0;               // of the gradient
+};
+
+/// Reads logits, writes statistics.
+template <class T>
+void softmax_statistics(const SoftmaxPart<T>& args);
+/// Writes scale * (softmax - onehot) over the logits, zeros where the label is ignored.
+template <class T>
+void softmax_gradient(const SoftmaxPart<T>& args);
+
 }  // namespace orthant

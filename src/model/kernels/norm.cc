@@ -25,27 +25,41 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
+/// The sum of squares of one row of s = x + residual, which is stored to `sum`; of x where there is no residual.
+template <class T>
+HWY_INLINE Wide<T> squares_of_row(const T* x, const T* residual, T* sum, int64_t cols) {
+  if (residual) {
+    return sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+      const auto v = store(hn::Add(load(x + i, part), load(residual + i, part)), sum + i, part);
+      return hn::MulAdd(v, v, total);
+    });
+  }
+  return sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+    const auto v = load(x + i, part);
+    return hn::MulAdd(v, v, total);
+  });
+}
+
+template <class T>
+void norm_squares(const RmsNormSquares<T>& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t first = row * args.cols;
+    args.squares[row] = squares_of_row<T>(args.x + first, args.residual ? args.residual + first : nullptr,
+                                          args.residual ? args.sum + first : nullptr, args.cols);
+  }
+}
+
 template <class T>
 void norm_forward(const RmsNormForward<T>& args, int64_t begin, int64_t end) {
   const int64_t cols = args.cols;
   for (int64_t row = begin; row < end; ++row) {
     const T* x = args.x + row * cols;
     const T* s = args.residual ? args.sum + row * cols : x;
-    Wide<T> squares;
-    if (args.residual) {
-      const T* residual = args.residual + row * cols;
-      T* sum = args.sum + row * cols;
-      squares = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-        const auto v = store(hn::Add(load(x + i, part), load(residual + i, part)), sum + i, part);
-        return hn::MulAdd(v, v, total);
-      });
-    } else {
-      squares = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-        const auto v = load(x + i, part);
-        return hn::MulAdd(v, v, total);
-      });
-    }
-    const double mean = static_cast<double>(squares) / static_cast<double>(cols);
+    const Wide<T> squares = args.squares
+                                ? args.squares[row]
+                                : squares_of_row<T>(x, args.residual ? args.residual + row * cols : nullptr,
+                                                    args.residual ? args.sum + row * cols : nullptr, cols);
+    const double mean = static_cast<double>(squares) / static_cast<double>(args.squares ? args.width : cols);
     const auto rstd = static_cast<Wide<T>>(1.0 / __builtin_sqrt(mean + args.eps));
     args.rstd[row] = rstd;
     const auto scale = splat<T>(rstd);
@@ -54,6 +68,21 @@ void norm_forward(const RmsNormForward<T>& args, int64_t begin, int64_t end) {
     for_vectors<T>(cols, [=](int64_t i, auto part) ORTHANT_BODY {
       store(hn::Mul(hn::Mul(load(s + i, part), scale), load(gamma + i, part)), y + i, part);
     });
+  }
+}
+
+/// The sum of dy * gamma * s of one row.
+template <class T>
+HWY_INLINE Wide<T> dot_of_row(const T* dy, const T* s, const T* gamma, int64_t cols) {
+  return sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+    return hn::MulAdd(hn::Mul(load(dy + i, part), load(gamma + i, part)), load(s + i, part), total);
+  });
+}
+
+template <class T>
+void norm_dots(const RmsNormDots<T>& args, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    args.dots[row] = dot_of_row<T>(args.dy + row * args.cols, args.s + row * args.cols, args.gamma, args.cols);
   }
 }
 
@@ -66,12 +95,10 @@ HWY_INLINE void norm_backward_row(const RmsNormBackward<T>& args, int64_t row, W
   const T* dsum = args.dsum ? args.dsum + row * cols : nullptr;
   const T* gamma = args.gamma;
   T* dx = args.dx + row * cols;
-  const Wide<T> dot = sum_vectors<T>(cols, [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-    return hn::MulAdd(hn::Mul(load(dy + i, part), load(gamma + i, part)), load(s + i, part), total);
-  });
+  const Wide<T> dot = args.dots ? args.dots[row] : dot_of_row<T>(dy, s, gamma, cols);
   const double r = static_cast<double>(args.rstd[row]);
   const auto rstd = splat<T>(r);
-  const auto pull = splat<T>(r * r * r * static_cast<double>(dot) / static_cast<double>(cols));
+  const auto pull = splat<T>(r * r * r * static_cast<double>(dot) / static_cast<double>(args.dots ? args.width : cols));
   const auto body = [=](int64_t i, auto part, auto has_dsum) ORTHANT_BODY {
     const auto scaled = hn::Mul(load(dy + i, part), rstd);
     const auto value = load(s + i, part);
@@ -111,7 +138,9 @@ void norm_backward_gamma(const NormBlocks<T>& blocks, int64_t begin, int64_t end
 }
 
 #define ORTHANT_NORM_KERNELS(T, tag)                      \
+  ORTHANT_KERNEL(norm_squares, RmsNormSquares, T, tag)    \
   ORTHANT_KERNEL(norm_forward, RmsNormForward, T, tag)    \
+  ORTHANT_KERNEL(norm_dots, RmsNormDots, T, tag)          \
   ORTHANT_KERNEL(norm_backward, NormBlocks, T, tag)       \
   ORTHANT_KERNEL(norm_backward_gamma, NormBlocks, T, tag)
 ORTHANT_NORM_KERNELS(float, f32)
@@ -131,7 +160,9 @@ HWY_AFTER_NAMESPACE();
 namespace orthant {
 
 #define ORTHANT_NORM_DISPATCH(T, tag)                       \
+  ORTHANT_DISPATCH(norm_squares, RmsNormSquares, T, tag)    \
   ORTHANT_DISPATCH(norm_forward, RmsNormForward, T, tag)    \
+  ORTHANT_DISPATCH(norm_dots, RmsNormDots, T, tag)          \
   ORTHANT_DISPATCH(norm_backward, NormBlocks, T, tag)       \
   ORTHANT_DISPATCH(norm_backward_gamma, NormBlocks, T, tag)
 ORTHANT_NORM_DISPATCH(float, f32)
@@ -139,8 +170,19 @@ ORTHANT_NORM_DISPATCH(Bf16, bf16)
 ORTHANT_NORM_DISPATCH(double, f64)
 
 template <class T>
-void rms_norm_forward(const RmsNormForward<T>& args) {
+void rms_norm_squares(const RmsNormSquares<T>& args) {
   ORTHANT_CHECK(!args.residual || args.sum, args.rows, args.cols);
+  parallel_rows(args.rows, args.cols, [&](int64_t begin, int64_t end) { norm_squares(args, begin, end); });
+}
+
+template <class T>
+void rms_norm_dots(const RmsNormDots<T>& args) {
+  parallel_rows(args.rows, args.cols, [&](int64_t begin, int64_t end) { norm_dots(args, begin, end); });
+}
+
+template <class T>
+void rms_norm_forward(const RmsNormForward<T>& args) {
+  ORTHANT_CHECK(!args.residual || (args.sum && !args.squares), args.rows, args.cols);
   parallel_rows(args.rows, args.cols, [&](int64_t begin, int64_t end) { norm_forward(args, begin, end); });
 }
 
@@ -156,6 +198,12 @@ void rms_norm_backward(const RmsNormBackward<T>& args) {
   norm_backward_gamma(work, 0, args.cols);
 }
 
+template void rms_norm_squares(const RmsNormSquares<float>&);
+template void rms_norm_squares(const RmsNormSquares<Bf16>&);
+template void rms_norm_squares(const RmsNormSquares<double>&);
+template void rms_norm_dots(const RmsNormDots<float>&);
+template void rms_norm_dots(const RmsNormDots<Bf16>&);
+template void rms_norm_dots(const RmsNormDots<double>&);
 template void rms_norm_forward(const RmsNormForward<float>&);
 template void rms_norm_forward(const RmsNormForward<Bf16>&);
 template void rms_norm_forward(const RmsNormForward<double>&);

@@ -1,0 +1,108 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "model/element.h"
+#include "model/linear.h"
+#include "parallel/tensor/layers.h"
+#include "parallel/tensor/products.h"
+#include "parallel/tensor/weight_sum.h"
+
+namespace orthant {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor flat(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+// What a call needs beside its tensors. They outlive it, as the model does.
+struct Call {
+  const TensorMesh* mesh;
+  const Weight* weight;
+  TensorWeight whole;
+};
+
+// The stationary forms. A weight's row cut is along its input where the output stays, else along its output.
+int row_dim(const Call& call) { return call.whole.stays == Stationary::output ? 1 : 0; }
+Redistribution weight_of_rows(const Call& call) {
+  const int64_t extent = row_dim(call) == 1 ? call.whole.in : call.whole.out;
+  return call.mesh->gather_rows(call.weight->value.detach(), row_dim(call), extent);
+}
+
+at::Tensor multiply(const Call& call, const at::Tensor& x) {
+  Redistribution weight = weight_of_rows(call);
+  if (call.whole.stays == Stationary::input) return call.mesh->settle(at::matmul(x, weight.wait().t())).wait();
+  Redistribution whole_x = call.mesh->gather(x, call.whole.in);
+  const at::Tensor w = weight.wait();
+  return at::matmul(whole_x.wait(), w.t());
+}
+
+// While the input's gradient settles, the weight's is multiplied.
+at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+  const bool output = call.whole.stays == Stationary::output;
+  Redistribution weight = weight_of_rows(call);
+  Redistribution other = output ? call.mesh->gather(x, call.whole.in) : call.mesh->gather(dy, call.whole.out);
+  if (!output) {
+    const at::Tensor whole_dy = other.wait(), w = weight.wait();
+    const at::Tensor dx = wants_dx ? at::matmul(whole_dy, w) : at::Tensor();
+    add_gradient_of_rows(*call.mesh, *call.weight, flat(whole_dy), flat(x), 0);
+    return dx;
+  }
+  const at::Tensor w = weight.wait();
+  if (!wants_dx) {
+    add_gradient_of_rows(*call.mesh, *call.weight, flat(dy), flat(other.wait()), 1);
+    return {};
+  }
+  const at::Tensor whole_dx = at::matmul(dy, w), whole_x = other.wait();
+  Redistribution dx = call.mesh->settle(whole_dx);
+  add_gradient_of_rows(*call.mesh, *call.weight, flat(dy), flat(whole_x), 1);
+  return dx.wait();
+}
+
+// The papers' form, of [K, N] = [in, out]: what the weight is, turned.
+at::Tensor summa(const Call& call, const at::Tensor& x) {
+  const at::Tensor y =
+      TensorProducts(call.mesh->comm(), ProductForm::summa).ab(flat(x), call.weight->value.detach().t(), call.whole.in);
+  auto shape = x.sizes().vec();
+  shape.back() = y.size(1);
+  return y.view(shape);
+}
+at::Tensor summa_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+  const TensorProducts products(call.mesh->comm(), ProductForm::summa);
+  at::Tensor dx;
+  if (wants_dx) dx = products.abt(flat(dy), call.weight->value.detach().t(), call.whole.in).view(x.sizes());
+  add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.whole.in).t());
+  return dx;
+}
+
+struct TensorLinear : torch::autograd::Function<TensorLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor&, const Call& call) {
+    context->save_for_backward({x});
+    context->saved_data["mesh"] = reinterpret_cast<int64_t>(call.mesh);
+    context->saved_data["weight"] = reinterpret_cast<int64_t>(call.weight);
+    context->saved_data["whole"] =
+        std::vector<int64_t>{call.whole.out, call.whole.in, static_cast<int64_t>(call.whole.stays)};
+    return call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& outer) {
+    const auto whole = context->saved_data["whole"].toIntVector();
+    const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
+                    reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
+                    {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
+    const at::Tensor x = context->get_saved_variables()[0], dy = outer[0].contiguous();
+    const bool wants_dx = context->needs_input_grad(0);
+    const at::Tensor dx = call.mesh->plan().form == ProductForm::summa ? summa_gradients(call, x, dy, wants_dx)
+                                                                       : gradients(call, x, dy, wants_dx);
+    call.weight->written();
+    return {dx, at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole) {
+  return TensorLinear::apply(x, weight.value, Call{&mesh, &weight, whole});
+}
+
+}  // namespace orthant

@@ -1,0 +1,84 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "model/element.h"
+#include "model/kernels/norm.h"
+#include "parallel/tensor/layers.h"
+
+namespace orthant {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct PartNorm : torch::autograd::Function<PartNorm> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& input,
+                               const std::optional<at::Tensor>& maybe_residual, const at::Tensor& gain,
+                               const TensorMesh* mesh, int64_t weight, double eps, int64_t width) {
+    const at::Tensor residual = maybe_residual.value_or(at::Tensor());
+    const int64_t cols = input.size(-1), rows = input.size(0) * input.size(1);
+    const at::Tensor sum = residual.defined() ? at::empty_like(input) : input, y = at::empty_like(input);
+    const auto statistics = input.options().dtype(wide(input.scalar_type()));
+    const at::Tensor squares = at::empty({rows}, statistics), rstd = at::empty({rows}, statistics);
+    by_element(input, [&]<class T>(T) {
+      rms_norm_squares<T>({.x = in<T>(input), .residual = in<T>(residual), .rows = rows, .cols = cols,
+                           .sum = residual.defined() ? out<T>(sum) : nullptr, .squares = out<Wide<T>>(squares)});
+    });
+    mesh->comm().all_reduce(squares, {std::string(kColumn)}).wait();
+    by_element(input, [&]<class T>(T) {
+      rms_norm_forward<T>({.x = in<T>(sum), .gamma = in<T>(gain), .eps = eps, .rows = rows, .cols = cols,
+                           .y = out<T>(y), .rstd = out<Wide<T>>(rstd), .width = width,
+                           .squares = in<Wide<T>>(squares)});
+    });
+    context->save_for_backward({sum, rstd});
+    context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
+    context->saved_data["weight"] = weight;
+    context->saved_data["width"] = width;
+    context->saved_data["residual"] = residual.defined();
+    context->set_materialize_grads(false);
+    return {y, sum};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto* mesh = reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt());
+    const auto& weight = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
+    const int64_t width = context->saved_data["width"].toInt();
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &sum = saved[0], &rstd = saved[1];
+    const int64_t cols = sum.size(-1), rows = sum.size(0) * sum.size(1);
+    const auto answer = [](const at::Tensor& dx, const at::Tensor& dresidual) {
+      return variable_list{dx, dresidual, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    };
+    if (!gradients[0].defined()) return answer(gradients[1], gradients[1]);
+    const at::Tensor dy = gradients[0].contiguous();
+    const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : gradients[1];
+    const at::Tensor dx = at::empty_like(sum), dots = at::empty_like(rstd);
+    if (weight.take_fresh()) weight.gradient.zero_();
+    by_element(sum, [&]<class T>(T) {
+      rms_norm_dots<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rows = rows, .cols = cols,
+                        .dots = out<Wide<T>>(dots)});
+    });
+    mesh->comm().all_reduce(dots, {std::string(kColumn)}).wait();
+    by_element(sum, [&]<class T>(T) {
+      rms_norm_backward<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rstd = in<Wide<T>>(rstd),
+                            .dsum = in<T>(dsum), .rows = rows, .cols = cols, .dx = out<T>(dx),
+                            .dgamma = out<Wide<T>>(weight.gradient), .width = width, .dots = in<Wide<T>>(dots)});
+    });
+    weight.written();
+    return answer(dx, context->saved_data["residual"].toBool() ? dx : at::Tensor());
+  }
+};
+
+}  // namespace
+
+std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const at::Tensor& input,
+                                                  const at::Tensor& residual, const Weight& gain, double eps,
+                                                  int64_t width) {
+  std::optional<at::Tensor> other;
+  if (residual.defined()) other = residual.contiguous();
+  const auto both = PartNorm::apply(input.contiguous(), other, gain.value, &mesh, reinterpret_cast<int64_t>(&gain), eps,
+                                    width);
+  return {both[0], both[1]};
+}
+
+}  // namespace orthant

@@ -1,0 +1,60 @@
+#include "parallel/tensor/run.h"
+
+#include <ATen/ATen.h>
+
+#include "model/dropout.h"
+
+namespace orthant {
+namespace {
+
+// The microbatch as this rank's part of the stream sees it.
+Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
+  Microbatch part = batch;
+  const int64_t all = batch.tokens_BT.size(1);
+  const Range tokens = mesh.tokens(all);
+  const at::Tensor places = batch.places_T.defined() ? batch.places_T : at::arange(all);
+  part.places_T = places.narrow(0, tokens.begin, tokens.size());
+  return part;
+}
+
+}  // namespace
+
+Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
+                             std::shared_ptr<const AttentionCore> core) {
+  const auto mesh = std::make_shared<const TensorMesh>(comm, plan);
+  const auto whole_of = [wholes = std::move(wholes)](const Weight& weight) {
+    return wholes.at(static_cast<size_t>(weight.index));
+  };
+  Primitives primitives = fused_primitives(core);
+  primitives.embedding = [mesh, whole_of](const at::Tensor& tokens, const Weight& table) {
+    return tensor_embedding(*mesh, tokens, table, whole_of(table));
+  };
+  if (plan.stream == StreamCut::width && plan.columns > 1) {
+    primitives.add_norm = [mesh, hidden_size](const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
+                                              double eps) {
+      return tensor_add_norm(*mesh, input, residual, gain, eps, hidden_size);
+    };
+  }
+  primitives.linear = [mesh, whole_of](const at::Tensor& x, const Weight& weight) {
+    return tensor_linear(*mesh, x, weight, whole_of(weight));
+  };
+  primitives.attention = [core, columns = plan.columns](const at::Tensor& qkv, const Microbatch& batch,
+                                                        const AttentionShape& shape) {
+    AttentionShape own = shape;
+    own.heads /= columns;
+    own.kv_heads /= columns;
+    return attention(*core, qkv, batch, own);
+  };
+  primitives.dropout = [mesh, hidden_size](const at::Tensor& x, const Microbatch& batch, DropoutKey key) {
+    if (key.probability == 0) return x;
+    key.first_channel = mesh->channels(hidden_size).begin;
+    key.width = hidden_size;
+    return keyed_dropout(x, part_of(*mesh, batch), key);
+  };
+  primitives.cross_entropy = [mesh, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
+    return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch);
+  };
+  return primitives;
+}
+
+}  // namespace orthant

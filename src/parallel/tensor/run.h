@@ -1,0 +1,19 @@
+// Tensor parallelism, the doing: the model's primitives on a tensor mesh.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/attention_core.h"
+#include "parallel/tensor/layers.h"
+
+namespace orthant {
+
+/// The primitives of a model whose weights are cut as `wholes` says, by Weight::index; gains are cut as the stream. The
+/// core sees this column's heads. `hidden_size`: the stream's whole width. The Comm must outlive them.
+Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
+                             std::shared_ptr<const AttentionCore> core);
+
+}  // namespace orthant

@@ -1,0 +1,170 @@
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+#include "model/element.h"
+#include "model/kernels/loss.h"
+#include "model/linear.h"
+#include "parallel/tensor/layers.h"
+#include "parallel/tensor/weight_sum.h"
+
+namespace orthant {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+const Axes kOverColumns{std::string(kColumn)};
+
+// Which of the tokens are in this column's part of the vocabulary, as their numbers among all, and within the part.
+struct Found {
+  at::Tensor which, row;
+};
+Found found(const TensorMesh& mesh, const at::Tensor& tokens_BT, int64_t vocabulary) {
+  const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
+  const at::Tensor tokens = tokens_BT.flatten();
+  const at::Tensor which = tokens.ge(part.begin).logical_and_(tokens.lt(part.end)).nonzero().squeeze(1);
+  return {which, tokens.index_select(0, which).sub_(part.begin)};
+}
+
+struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& value,
+                            const TensorMesh* mesh, int64_t weight, int64_t vocabulary, int64_t width) {
+    context->save_for_backward({tokens});
+    context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
+    context->saved_data["weight"] = weight;
+    context->saved_data["whole"] = std::vector<int64_t>{vocabulary, width};
+    const at::Tensor table = mesh->gather_rows(value.detach(), 1, width).wait();
+    const Found here = found(*mesh, tokens, vocabulary);
+    const at::Tensor summand = at::zeros({tokens.numel(), width}, value.options().requires_grad(false));
+    summand.index_copy_(0, here.which, table.index_select(0, here.row));
+    return mesh->settle(summand.view({tokens.size(0), tokens.size(1), width})).wait();
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& outer) {
+    const auto* mesh = reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt());
+    const auto& weight = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
+    const auto whole = context->saved_data["whole"].toIntVector();
+    const Found here = found(*mesh, context->get_saved_variables()[0], whole[0]);
+    const at::Tensor all = mesh->gather(outer[0].contiguous(), whole[1]).wait().reshape({-1, whole[1]});
+    const at::Tensor mine = all.index_select(0, here.which).to(weight.gradient.scalar_type());
+    if (mesh->plan().rows == 1) {
+      if (weight.take_fresh()) weight.gradient.zero_();
+      weight.gradient.index_add_(0, here.row, mine);
+    } else {
+      const at::Tensor sum = at::zeros({weight.gradient.size(0), whole[1]}, weight.gradient.options());
+      add_to_gradient(weight, mesh->sum_rows(sum.index_add_(0, here.row, mine), 1).wait());
+    }
+    weight.written();
+    return {at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+// Every column's statistics become those of the whole vocabulary; returns the sum of the losses.
+double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels) {
+  const auto rows = static_cast<int64_t>(own.size());
+  constexpr int64_t kNumbers = sizeof(SoftmaxStatistics) / sizeof(double);
+  const at::Tensor mine = at::from_blob(own.data(), {rows, kNumbers}, at::kDouble);
+  const at::Tensor all = at::empty({mesh.plan().columns, rows, kNumbers}, at::kDouble);
+  mesh.comm().all_gather(all, mine, kOverColumns).wait();
+  const auto* parts = static_cast<const SoftmaxStatistics*>(all.const_data_ptr());
+  const auto* label = labels.const_data_ptr<int64_t>();
+  double losses = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    SoftmaxStatistics whole{-INFINITY, 0, 0};
+    const auto part = [&](int64_t column) { return parts[column * rows + row]; };
+    for (int64_t column = 0; column < mesh.plan().columns; ++column) {
+      if (std::isnan(part(column).maximum)) whole.maximum = NAN;
+      whole.maximum = std::max(whole.maximum, part(column).maximum);
+    }
+    for (int64_t column = 0; column < mesh.plan().columns; ++column) {
+      if (part(column).sum != 0) whole.sum += part(column).sum * std::exp(part(column).maximum - whole.maximum);
+      whole.picked += part(column).picked;
+    }
+    own[static_cast<size_t>(row)] = whole;
+    if (label[row] != kIgnoredLabel) losses += std::log(whole.sum) + (whole.maximum - whole.picked);
+  }
+  return losses;
+}
+
+void check_labels(const at::Tensor& labels, int64_t vocabulary) {
+  const auto* label = labels.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < labels.numel(); ++i) {
+    if (label[i] == kIgnoredLabel || (label[i] >= 0 && label[i] < vocabulary)) continue;
+    throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}", label[i],
+                                i, vocabulary));
+  }
+}
+
+struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& value,
+                            const TensorMesh* mesh, int64_t weight_handle, int64_t vocabulary, int64_t width,
+                            const Microbatch& batch, bool with_gradient) {
+    const auto& weight = *reinterpret_cast<const Weight*>(weight_handle);
+    Redistribution rows_head = mesh->gather_rows(value.detach(), 1, width);
+    Redistribution whole_x = mesh->gather(x, width);
+    const at::Tensor head = rows_head.wait(), x_BTC = whole_x.wait(), x_NC = x_BTC.reshape({-1, width});
+    const at::Tensor labels = batch.labels_BT.flatten();
+    check_labels(labels, vocabulary);
+    const Range part = shard(vocabulary, mesh->plan().columns, mesh->column());
+    const int64_t chunk = loss_chunk_rows(shard(vocabulary, mesh->plan().columns, 0).size());
+    const bool own_rows = mesh->plan().rows > 1;
+    const at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
+    at::Tensor sum_of_rows;
+    if (with_gradient && own_rows) sum_of_rows = at::empty(head.sizes(), weight.gradient.options());
+    double losses = 0;
+    for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
+      const int64_t n = std::min(chunk, x_NC.size(0) - begin);
+      const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(head.t()), own = labels.narrow(0, begin, n);
+      std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(n));
+      by_element(logits, [&]<class T>(T) {
+        const SoftmaxPart<T> args{.logits = out<T>(logits), .labels = in<int64_t>(own), .rows = n,
+                                  .vocab = part.size(), .first = part.begin, .statistics = statistics.data(),
+                                  .scale = batch.loss_scale};
+        softmax_statistics<T>(args);
+        losses += merge(*mesh, statistics, own);
+        if (with_gradient) softmax_gradient<T>(args);
+      });
+      if (!with_gradient) continue;
+      at::Tensor dx_part = dx.narrow(0, begin, n);
+      at::mm_out(dx_part, logits, head);
+      if (own_rows) {
+        add_product(sum_of_rows, logits.t(), some, begin > 0);
+      } else {
+        add_weight_gradient(weight, logits, some);
+      }
+    }
+    if (with_gradient) {
+      Redistribution settled = mesh->settle(dx.view(x_BTC.sizes()));
+      if (own_rows) add_to_gradient(weight, mesh->sum_rows(sum_of_rows, 1).wait());
+      weight.written();
+      context->save_for_backward({settled.wait()});
+    }
+    return at::scalar_tensor(losses * batch.loss_scale, at::kDouble);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& outer) {
+    ORTHANT_CHECK(outer[0].item<double>() == 1.0);
+    return {context->get_saved_variables()[0], at::Tensor(), at::Tensor(), at::Tensor(),
+            at::Tensor(),                      at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+at::Tensor tensor_embedding(const TensorMesh& mesh, const at::Tensor& tokens, const Weight& table,
+                            const TensorWeight& whole) {
+  return TensorEmbedding::apply(tokens, table.value, &mesh, reinterpret_cast<int64_t>(&table), whole.out, whole.in);
+}
+
+at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x, const Weight& head,
+                                const TensorWeight& whole, const Microbatch& batch) {
+  const bool with_gradient = at::GradMode::is_enabled() && x.requires_grad();
+  return TensorCrossEntropy::apply(x, head.value, &mesh, reinterpret_cast<int64_t>(&head), whole.out, whole.in, batch,
+                                   with_gradient);
+}
+
+}  // namespace orthant

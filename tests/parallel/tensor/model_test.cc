@@ -1,0 +1,176 @@
+// Whole models on tensor meshes against one device: loss and every gradient, checks C8 and C9 of tensor-parallelism.md.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "model/transformer.h"
+#include "parallel/tensor/run.h"
+#include "parallel/tensor/words_plan.h"
+#include "tests/parallel/tensor/matrices.h"
+#include "tests/support/tiny_model.h"
+
+namespace orthant {
+namespace {
+
+struct ModelCase {
+  TensorPlan plan;
+  TinyOptions options = {};
+  int64_t hidden = 24, intermediate = 40, vocab = 37;
+};
+std::string name_of(const ModelCase& c) {
+  const char* streams[] = {"width", "tokens", "uncut"};
+  return fmt::format("{} x {} x {}, {}{}{}", c.plan.rows, c.plan.columns, c.plan.depth,
+                     streams[static_cast<int>(c.plan.stream)], c.plan.form == ProductForm::summa ? ", summa" : "",
+                     c.options.tied ? ", tied" : "");
+}
+
+Architecture architecture_of(const ModelCase& c) {
+  Architecture a = tiny_architecture(c.options);
+  a.hidden_size = c.hidden;
+  a.intermediate_size = c.intermediate;
+  a.vocab_size = c.vocab;
+  return a;
+}
+
+bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+// How a parameter is cut, by its name.
+Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
+  if (p.shape.size() == 1) {
+    Layout layout = whole(1);
+    if (plan.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
+    return layout;
+  }
+  const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
+  return weight_layout(stationary_of(plan, {.in = p.shape[1], .out = p.shape[0], .to_stream = to_stream}));
+}
+
+std::vector<TensorWeight> wholes_of(const std::vector<ParameterInfo>& parameters, const std::vector<Layout>& layouts) {
+  std::vector<TensorWeight> wholes;
+  for (const auto& [first, end] : flat_layout(parameters).members) {
+    TensorWeight& weight = wholes.emplace_back();
+    for (size_t i = first; i < end; ++i) weight.out += parameters[i].shape[0];
+    weight.in = parameters[first].shape.size() > 1 ? parameters[first].shape[1] : 1;
+    const auto& rows = layouts[first].split[0];
+    const bool by_output = !rows.empty() && rows[0] == kColumn;
+    weight.stays = by_output ? Stationary::output : Stationary::input;
+  }
+  return wholes;
+}
+
+constexpr int64_t kBatch = 8, kLength = 12;
+
+struct Oracle {
+  double loss = 0;
+  std::vector<at::Tensor> gradients;  // by parameter
+};
+Oracle one_device(const Architecture& a, const Microbatch& batch) {
+  Weights weights(parameter_table(a), at::kDouble);
+  weights.initialize(7);
+  const Transformer model(a, weights, plain_primitives(), {.seed = 5});
+  const at::Tensor loss = model.forward(batch);
+  torch::autograd::backward({loss}, {});
+  Oracle oracle{.loss = loss.item<double>(), .gradients = {}};
+  for (size_t i = 0; i < weights.parameters().size(); ++i) oracle.gradients.push_back(weights.gradient(i).clone());
+  return oracle;
+}
+
+// Some sequences of a batch.
+Microbatch share_of(const Microbatch& batch, const Range& sequences) {
+  Microbatch share = batch;
+  for (at::Tensor* t : {&share.tokens_BT, &share.labels_BT, &share.positions_BT, &share.samples_B})
+    *t = t->narrow(0, sequences.begin, sequences.size());
+  return share;
+}
+
+// The worst relative error of the loss and of any gradient, on any rank.
+struct Mistakes {
+  bool no_depth_sum = false;
+  int64_t channels_from = -1;  // dropout's
+};
+double worst_error(const ModelCase& c, bool recompute = false, Mistakes mistakes = {}) {
+  const Architecture a = architecture_of(c);
+  const Microbatch batch = random_batch(a, kBatch, kLength, 3);
+  const Oracle oracle = one_device(a, batch);
+  std::mutex mutex;
+  double worst = 0;
+  on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
+    std::vector<ParameterInfo> parameters = parameter_table(a);
+    std::vector<Layout> layouts;
+    for (ParameterInfo& p : parameters) {
+      layouts.push_back(layout_of(p, c.plan));
+      for (const Range& r : local_ranges(comm.mesh(), layouts.back(), p.shape, comm.rank()))
+        p.held.emplace_back(r.begin, r.end);
+    }
+    Weights weights(parameters, at::kDouble);
+    weights.initialize(7);
+    const auto core = std::make_shared<AttentionCore>(local_attention());
+    const Transformer model(a, weights,
+                            tensor_primitives(comm, c.plan, wholes_of(parameters, layouts), a.hidden_size, core),
+                            {.recompute = recompute, .seed = 5});
+    const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
+    const at::Tensor own_loss = model.forward(share_of(batch, sequences));
+    torch::autograd::backward({own_loss}, {});
+    const at::NoGradGuard no_grad;
+    at::Tensor loss = own_loss.detach().clone().view({1});
+    comm.all_reduce(loss, kTokens).wait();
+    double error = std::abs(loss.item<double>() - oracle.loss) / oracle.loss;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      Axes summed = {std::string(kRow), std::string(kDepth)};
+      if (c.plan.stream == StreamCut::tokens) summed.emplace_back(kColumn);
+      if (mistakes.no_depth_sum) std::erase(summed, kDepth);
+      for (const auto& axes : layouts[i].split)
+        for (const std::string& axis : axes) std::erase(summed, axis);
+      at::Tensor gradient = weights.gradient(i).contiguous().clone();
+      if (!summed.empty()) comm.all_reduce(gradient, summed).wait();
+      const at::Tensor want = held_part(parameters[i], oracle.gradients[i]);
+      const double norm = want.norm().item<double>();
+      const double off = (gradient - want).norm().item<double>();
+      error = std::max(error, std::isnan(off) ? INFINITY : want.numel() == 0 ? 0 : off / norm);
+    }
+    const std::lock_guard lock(mutex);
+    worst = std::max(worst, error);
+  });
+  return worst;
+}
+
+std::vector<ModelCase> all_cases() {
+  std::vector<ModelCase> all;
+  const TinyOptions four{.kv_heads = 4}, tied{.tied = true}, dropped{.dropout = 0.1};
+  for (const TinyOptions& options : {TinyOptions{}, tied, dropped}) {
+    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width})
+      all.push_back({{.columns = 2, .stream = stream}, options});
+    for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+      for (const auto& [r, c, d] : {std::array{2, 2, 1}, {2, 2, 2}, {4, 1, 1}, {1, 1, 4}, {3, 2, 1}, {1, 2, 2}})
+        all.push_back({{.rows = r, .columns = c, .depth = d, .form = form}, options});
+    }
+  }
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    all.push_back({{.rows = 2, .columns = 4, .form = form}, four, 26, 43, 41});  // nothing divides
+    all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, four, 26, 43, 3});  // a column without words
+  }
+  all.push_back({{.columns = 4, .stream = StreamCut::tokens}, four, 26, 43, 41});
+  return all;
+}
+
+TEST(TensorModel, EqualsOneDevice) {
+  for (const ModelCase& c : all_cases()) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+}
+
+TEST(TensorModel, RecomputedEqualsOneDevice) {
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    const ModelCase c{{.rows = 2, .columns = 2, .depth = 2, .form = form}, {.dropout = 0.1}};
+    EXPECT_LT(worst_error(c, true), 1e-12) << name_of(c);
+  }
+  EXPECT_LT(worst_error({{.columns = 2, .stream = StreamCut::tokens}, {.dropout = 0.1}}, true), 1e-12);
+}
+
+TEST(TensorModel, NeedsTheSumOverDepth) {
+  EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = 2}}, false, {.no_depth_sum = true}), 1e-3);
+}
+
+}  // namespace
+}  // namespace orthant
