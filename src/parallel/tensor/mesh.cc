@@ -3,53 +3,31 @@
 namespace orthant {
 namespace {
 
-const std::string kColumnAxis(kColumn), kRowAxis(kRow);
-
-constexpr int kTokenDim = 1, kWidthDim = 2;
-
-Layout cut(int dims, int dim, const std::string& axis) {
-  Layout layout = whole(dims);
-  if (dim >= 0) layout.split[static_cast<size_t>(dim)] = {axis};
-  return layout;
-}
-Layout copies(int dims, const std::string& axis) {
-  Layout layout = whole(dims);
-  layout.replicated = {axis};
-  return layout;
-}
-Layout summands(int dims, const std::string& axis) {
-  Layout layout = whole(dims);
-  layout.partial = {axis};
-  return layout;
-}
-
-Layout stream(StreamCut how) {
-  return cut(3, how == StreamCut::width ? kWidthDim : how == StreamCut::tokens ? kTokenDim : -1, kColumnAxis);
+Redistribution start(Comm& comm, const at::Tensor& part, const TensorMove& move) {
+  return {comm, part, move.from, move.to, move.shape};
 }
 
 }  // namespace
 
-int TensorMesh::column() const { return comm_.position({kColumnAxis}); }
+int TensorMesh::column() const { return comm_.position({std::string(kColumn)}); }
 
 Redistribution TensorMesh::gather(const at::Tensor& part, int64_t width) const {
-  auto shape = part.sizes().vec();
-  if (plan_.stream == StreamCut::tokens) shape[kTokenDim] *= plan_.columns;
-  shape[kWidthDim] = width;
-  return {comm_, part, stream(plan_.stream), copies(3, kColumnAxis), shape};
+  const int64_t tokens = part.size(1) * (plan_.stream == StreamCut::tokens ? plan_.columns : 1);
+  return start(comm_, part, gather_stream(plan_, {part.size(0), tokens, width}));
 }
 
 Redistribution TensorMesh::settle(const at::Tensor& summand) const {
-  return {comm_, summand, summands(3, kColumnAxis), stream(plan_.stream), summand.sizes().vec()};
+  return start(comm_, summand, settle_stream(plan_, summand.sizes().vec()));
 }
 
 Redistribution TensorMesh::gather_rows(const at::Tensor& part, int dim, int64_t extent) const {
   auto shape = part.sizes().vec();
   shape[static_cast<size_t>(dim)] = extent;
-  return {comm_, part, cut(2, dim, kRowAxis), copies(2, kRowAxis), shape};
+  return start(comm_, part, orthant::gather_rows(std::move(shape), dim));
 }
 
 Redistribution TensorMesh::sum_rows(const at::Tensor& summand, int dim) const {
-  return {comm_, summand, summands(2, kRowAxis), cut(2, dim, kRowAxis), summand.sizes().vec()};
+  return start(comm_, summand, orthant::sum_rows(summand.sizes().vec(), dim));
 }
 
 Range TensorMesh::tokens(int64_t all) const {

@@ -1,6 +1,61 @@
 #include "parallel/tensor/plan.h"
 
+#include <algorithm>
+
 namespace orthant {
+
+namespace {
+
+const std::string kColumnAxis(kColumn), kRowAxis(kRow);
+constexpr int kTokenDim = 1, kWidthDim = 2;
+
+Layout cut(int dims, int dim, const std::string& axis) {
+  Layout layout = whole(dims);
+  if (dim >= 0) layout.split[static_cast<size_t>(dim)] = {axis};
+  return layout;
+}
+Layout copies(int dims, const std::string& axis) {
+  Layout layout = whole(dims);
+  layout.replicated = {axis};
+  return layout;
+}
+Layout summands(int dims, const std::string& axis) {
+  Layout layout = whole(dims);
+  layout.partial = {axis};
+  return layout;
+}
+
+Layout stream(StreamCut how) {
+  return cut(3, how == StreamCut::width ? kWidthDim : how == StreamCut::tokens ? kTokenDim : -1, kColumnAxis);
+}
+
+}  // namespace
+
+TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
+  return {stream(plan.stream), copies(3, kColumnAxis), std::move(shape)};
+}
+TensorMove settle_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
+  return {summands(3, kColumnAxis), stream(plan.stream), std::move(shape)};
+}
+TensorMove gather_rows(std::vector<int64_t> shape, int dim) {
+  return {cut(2, dim, kRowAxis), copies(2, kRowAxis), std::move(shape)};
+}
+TensorMove sum_rows(std::vector<int64_t> shape, int dim) {
+  return {summands(2, kRowAxis), cut(2, dim, kRowAxis), std::move(shape)};
+}
+
+std::vector<SummaPanel> summa_panels(int64_t extent, int columns, int rows) {
+  std::vector<SummaPanel> panels;
+  for (int column = 0, row = 0; column < columns && row < rows;) {
+    const Range of_column = shard(extent, columns, column), of_row = shard(extent, rows, row);
+    const Range both{std::max(of_column.begin, of_row.begin), std::min(of_column.end, of_row.end)};
+    const auto within = [&](const Range& share) { return Range{both.begin - share.begin, both.end - share.begin}; };
+    if (both.size() > 0) panels.push_back({both, within(of_column), within(of_row), column, row});
+    if (of_column.end <= of_row.end) ++column;
+    if (of_row.end <= of_column.end) ++row;
+  }
+  return panels;
+}
 
 Layout weight_layout(Stationary what) {
   Layout layout = whole(2);

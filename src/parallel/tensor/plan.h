@@ -5,7 +5,9 @@
 // al. 2021, 2105.14500). What a layer sends stands in words_plan.h.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "mesh/layout.h"
 
@@ -36,6 +38,27 @@ enum class Stationary { output, input };
 
 /// How a weight [out, in] is cut.
 Layout weight_layout(Stationary what);
+
+/// A part of a matrix or of the stream on its way to the whole over one axis, or a sum back to its parts: what
+/// redistribute() is asked for. Axes of other kinds stand aside: shapes are this rank's along them.
+struct TensorMove {
+  Layout from, to;
+  std::vector<int64_t> shape;  // of the whole
+};
+/// The residual stream [sequences, tokens, width], gathered over columns, and settled: summed over columns and cut.
+TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape);
+TensorMove settle_stream(const TensorPlan& plan, std::vector<int64_t> shape);
+/// What rows hold of a matrix, of which they cut one dim; and the sum over rows, cut along it.
+TensorMove gather_rows(std::vector<int64_t> shape, int dim);
+TensorMove sum_rows(std::vector<int64_t> shape, int dim);
+
+/// A panel of SUMMA: a part of the extent that one column and one row hold; where it is, and within what they hold.
+struct SummaPanel {
+  Range all, in_column, in_row;
+  int column, row;
+};
+/// A panel ends wherever a column's or a row's share does: q of them on a square mesh.
+std::vector<SummaPanel> summa_panels(int64_t extent, int columns, int rows);
 
 /// What moves less of activations, forward and backward: the input three times or the output twice.
 Stationary stationary_of(int64_t in, int64_t out);

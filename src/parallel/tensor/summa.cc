@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -15,24 +14,8 @@ namespace {
 
 const Axes kOverColumns{std::string(kColumn)}, kOverRows{std::string(kRow)};
 
-// Part of the cut extent that one column and one row hold.
-struct Panel {
-  Range all, in_column, in_row;  // of the extent, and of what its holders have of it
-  int column, row;
-};
-
-std::vector<Panel> panels_of(const Comm& comm, int64_t extent) {
-  const int columns = comm.group_size(kOverColumns), rows = comm.group_size(kOverRows);
-  std::vector<Panel> panels;
-  for (int column = 0, row = 0; column < columns && row < rows;) {
-    const Range of_column = shard(extent, columns, column), of_row = shard(extent, rows, row);
-    const Range both{std::max(of_column.begin, of_row.begin), std::min(of_column.end, of_row.end)};
-    const auto within = [&](const Range& share) { return Range{both.begin - share.begin, both.end - share.begin}; };
-    if (both.size() > 0) panels.push_back({both, within(of_column), within(of_row), column, row});
-    if (of_column.end <= of_row.end) ++column;
-    if (of_row.end <= of_column.end) ++row;
-  }
-  return panels;
+std::vector<SummaPanel> panels_of(const Comm& comm, int64_t extent) {
+  return summa_panels(extent, comm.group_size(kOverColumns), comm.group_size(kOverRows));
 }
 
 // A piece of a matrix on its way to the ranks of a group: from the holder's own memory where that is in one piece.
@@ -55,10 +38,10 @@ Moving broadcast_from(Comm& comm, const Axes& axes, int holder, const at::Tensor
   return moving;
 }
 
-Moving columns_panel(Comm& comm, const Panel& p, const at::Tensor& a_TK) {
+Moving columns_panel(Comm& comm, const SummaPanel& p, const at::Tensor& a_TK) {
   return broadcast_from(comm, kOverColumns, p.column, a_TK, 1, p.in_column, p.all.size());
 }
-Moving rows_panel(Comm& comm, const Panel& p, const at::Tensor& b_KN) {
+Moving rows_panel(Comm& comm, const SummaPanel& p, const at::Tensor& b_KN) {
   return broadcast_from(comm, kOverRows, p.row, b_KN, 0, p.in_row, p.all.size());
 }
 
@@ -94,7 +77,7 @@ int64_t share_size(const Comm& comm, const Axes& axes, int64_t extent) {
 at::Tensor summa_ab(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
   const auto panels = panels_of(comm, K);
   at::Tensor sum = at::zeros({a.size(0), b.size(1)}, a.options().dtype(wide(a.scalar_type())));
-  const auto start = [&](const Panel& p) {
+  const auto start = [&](const SummaPanel& p) {
     return std::array<Moving, 2>{columns_panel(comm, p, a), rows_panel(comm, p, b)};
   };
   std::array<Moving, 2> next = start(panels.front());
@@ -116,7 +99,7 @@ at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64
     Moving now = std::move(next);
     now.work.wait();
     if (t + 1 < panels.size()) next = rows_panel(comm, panels[t + 1], b);
-    const Panel& p = panels[t];
+    const SummaPanel& p = panels[t];
     const bool mine = comm.position(kOverColumns) == p.column;
     sums.send(a.mm(now.panel.t()), p.column,
               mine ? out.narrow(1, p.in_column.begin, p.in_column.size()) : at::Tensor());
@@ -135,7 +118,7 @@ at::Tensor summa_atb(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64
     Moving now = std::move(next);
     now.work.wait();
     if (t + 1 < panels.size()) next = columns_panel(comm, panels[t + 1], a);
-    const Panel& p = panels[t];
+    const SummaPanel& p = panels[t];
     at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
     add_product(product, now.panel.t(), b, false);
     const bool mine = comm.position(kOverRows) == p.row;

@@ -8,6 +8,7 @@
 
 #include "model/transformer.h"
 #include "parallel/tensor/run.h"
+#include "parallel/tensor/traffic_plan.h"
 #include "parallel/tensor/words_plan.h"
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/tiny_model.h"
@@ -86,12 +87,43 @@ Microbatch share_of(const Microbatch& batch, const Range& sequences) {
   return share;
 }
 
+TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64_t sequences, int column) {
+  const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
+  return {.sequences = sequences,
+          .tokens = kLength,
+          .hidden = a.hidden_size,
+          .vocabulary = a.vocab_size,
+          .qkv_rows = (a.num_attention_heads + 2 * a.num_key_value_heads) / plan.columns * a.head_dim,
+          .gate_up_rows = 2 * part(a.intermediate_size),
+          .attention = a.num_attention_heads * a.head_dim,
+          .intermediate = a.intermediate_size,
+          .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.columns, 0).size()),
+          .element_bytes = 8,
+          .sum_bytes = 8};
+}
+
+// What the plan says that a rank sends in a step, by axis and collective.
+std::map<std::pair<std::string, std::string>, Traffic> planned(const Architecture& a, const TensorPlan& plan,
+                                                               const TensorShape& shape, const Comm& comm,
+                                                               bool recompute) {
+  const TensorTraffic traffic = tensor_traffic(plan, shape, comm.mesh(), comm.rank());
+  std::map<std::pair<std::string, std::string>, Traffic> all;
+  const auto add = [&](const std::vector<TensorMessages>& messages, int64_t times) {
+    for (const TensorMessages& m : messages) {
+      Traffic& sum = all[{m.axis, m.collective}];
+      sum.calls += m.calls * times;
+      sum.bytes += m.bytes * times;
+    }
+  };
+  add(traffic.block_forward, a.num_hidden_layers * (recompute ? 2 : 1));
+  add(traffic.block_backward, a.num_hidden_layers);
+  add(traffic.ends_forward, 1);
+  add(traffic.ends_backward, 1);
+  return all;
+}
+
 // The worst relative error of the loss and of any gradient, on any rank.
-struct Mistakes {
-  bool no_depth_sum = false;
-  int64_t channels_from = -1;  // dropout's
-};
-double worst_error(const ModelCase& c, bool recompute = false, Mistakes mistakes = {}) {
+double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_sum = false) {
   const Architecture a = architecture_of(c);
   const Microbatch batch = random_batch(a, kBatch, kLength, 3);
   const Oracle oracle = one_device(a, batch);
@@ -114,6 +146,8 @@ double worst_error(const ModelCase& c, bool recompute = false, Mistakes mistakes
     const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
     const at::Tensor own_loss = model.forward(share_of(batch, sequences));
     torch::autograd::backward({own_loss}, {});
+    const TensorShape shape = shape_of(a, c.plan, sequences.size(), comm.position(kColumns));
+    EXPECT_EQ(planned(a, c.plan, shape, comm, recompute), comm.traffic()) << name_of(c) << ", rank " << comm.rank();
     const at::NoGradGuard no_grad;
     at::Tensor loss = own_loss.detach().clone().view({1});
     comm.all_reduce(loss, kTokens).wait();
@@ -121,7 +155,7 @@ double worst_error(const ModelCase& c, bool recompute = false, Mistakes mistakes
     for (size_t i = 0; i < parameters.size(); ++i) {
       Axes summed = {std::string(kRow), std::string(kDepth)};
       if (c.plan.stream == StreamCut::tokens) summed.emplace_back(kColumn);
-      if (mistakes.no_depth_sum) std::erase(summed, kDepth);
+      if (drop_depth_sum) std::erase(summed, kDepth);
       for (const auto& axes : layouts[i].split)
         for (const std::string& axis : axes) std::erase(summed, axis);
       at::Tensor gradient = weights.gradient(i).contiguous().clone();
@@ -169,7 +203,7 @@ TEST(TensorModel, RecomputedEqualsOneDevice) {
 }
 
 TEST(TensorModel, NeedsTheSumOverDepth) {
-  EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = 2}}, false, {.no_depth_sum = true}), 1e-3);
+  EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = 2}}, false, true), 1e-3);
 }
 
 }  // namespace

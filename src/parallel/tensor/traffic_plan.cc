@@ -1,0 +1,184 @@
+#include "parallel/tensor/traffic_plan.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "mesh/redistribute.h"
+
+namespace orthant {
+namespace {
+
+const std::string kColumnAxis(kColumn), kRowAxis(kRow);
+
+// Collects messages of one rank, those of a kind together.
+class Sender {
+ public:
+  Sender(const TensorPlan& plan, const TensorShape& shape, const Mesh& mesh, int rank)
+      : plan_(plan), shape_(shape), mesh_(mesh), rank_(rank) {}
+
+  std::vector<TensorMessages> take() { return std::exchange(messages_, {}); }
+
+  void gather_stream(const char* what, int64_t width) {
+    move(what, orthant::gather_stream(plan_, stream(width)), element());
+  }
+  void settle_stream(const char* what, int64_t width) {
+    move(what, orthant::settle_stream(plan_, stream(width)), element());
+  }
+  void gather_rows(const char* what, std::vector<int64_t> matrix, int dim) {
+    move(what, orthant::gather_rows(std::move(matrix), dim), element());
+  }
+  void sum_rows(const char* what, std::vector<int64_t> matrix, int dim) {
+    move(what, orthant::sum_rows(std::move(matrix), dim), shape_.sum_bytes);
+  }
+  // One number a token, summed over columns.
+  void statistics(const char* what) {
+    if (plan_.stream != StreamCut::width) return;
+    Layout sum = whole(1);
+    sum.partial = {kColumnAxis};
+    move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
+  }
+  // Three float64 a token of each column, chunk after chunk.
+  void softmax_statistics() {
+    Layout parts = whole(1);
+    parts.split[0] = {kColumnAxis};
+    const int64_t all = shape_.sequences * shape_.tokens;
+    for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
+      const int64_t rows = std::min(shape_.loss_chunk, all - begin);
+      move("statistics of the loss", {parts, whole(1), {plan_.columns * rows * 3}}, sizeof(double));
+    }
+  }
+
+  // A loop over the panels of K, of which tokens' parts and weights' parts are broadcast or summed.
+  void panels(const char* what, int64_t K, bool tokens_move, bool weights_move, bool tokens_sum, bool weights_sum,
+              int64_t weight_columns) {
+    const int64_t tokens = shape_.sequences * shape_.tokens;
+    for (const SummaPanel& p : summa_panels(K, plan_.columns, plan_.rows)) {
+      const int64_t of_tokens = tokens * p.all.size() * element();
+      if (tokens_move) broadcast(what, kColumnAxis, p.column, of_tokens);
+      if (weights_move) broadcast(what, kRowAxis, p.row, weight_columns * p.all.size() * element());
+      if (tokens_sum) reduce(what, kColumnAxis, p.column, of_tokens);
+      if (weights_sum) reduce(what, kRowAxis, p.row, weight_columns * p.all.size() * shape_.sum_bytes);
+    }
+  }
+
+ private:
+  int element() const { return shape_.element_bytes; }
+  std::vector<int64_t> stream(int64_t width) const { return {shape_.sequences, shape_.tokens, width}; }
+
+  void add(const char* what, std::string_view collective, const std::string& axis, int64_t bytes) {
+    if (mesh_.axis_size(axis) == 1) return;
+    for (TensorMessages& known : messages_) {
+      if (known.what != what || known.collective != collective || known.axis != axis) continue;
+      ++known.calls;
+      known.bytes += bytes;
+      return;
+    }
+    messages_.push_back({what, std::string(collective), axis, 1, bytes});
+  }
+  void move(const char* what, const TensorMove& m, int element_bytes) {
+    Layout before = m.from;
+    for (const Collective& step : redistribute(mesh_, m.from, m.to, m.shape, element_bytes)) {
+      if (communicates(step.kind))
+        add(what, name_of(step.kind), step.axis, bytes_sent(mesh_, step, before, m.shape, element_bytes, rank_));
+      before = step.after;
+    }
+  }
+  // As comm: a chain from the root, whose last sends nothing; sums go straight to the root.
+  void broadcast(const char* what, const std::string& axis, int root, int64_t bytes) {
+    const int size = mesh_.axis_size(axis), last = (root + size - 1) % size;
+    add(what, name_of(CollectiveKind::broadcast), axis, mesh_.coord(rank_, axis) == last ? 0 : bytes);
+  }
+  void reduce(const char* what, const std::string& axis, int root, int64_t bytes) {
+    add(what, name_of(CollectiveKind::reduce), axis, mesh_.coord(rank_, axis) == root ? 0 : bytes);
+  }
+
+  const TensorPlan& plan_;
+  const TensorShape& shape_;
+  const Mesh& mesh_;
+  const int rank_;
+  std::vector<TensorMessages> messages_;
+};
+
+// y = x W^T: whole sizes, and what this rank has of the dim that columns cut.
+struct Linear {
+  LinearShape whole;
+  int64_t column_part;
+};
+
+// As tensor_linear().
+void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
+  if (plan.form == ProductForm::summa) {
+    return send.panels("products", l.whole.in, true, true, false, false, l.column_part);
+  }
+  if (stationary_of(plan, l.whole) == Stationary::output) {
+    send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
+    send.gather_stream("activations", l.whole.in);
+  } else {
+    send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
+    send.settle_stream("activations", l.whole.out);
+  }
+}
+
+void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
+  if (plan.form == ProductForm::summa) {
+    send.panels("products", l.whole.in, false, true, true, false, l.column_part);
+    return send.panels("products", l.whole.in, true, false, false, true, l.column_part);
+  }
+  if (stationary_of(plan, l.whole) == Stationary::output) {
+    send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
+    send.gather_stream("activations", l.whole.in);
+    send.settle_stream("activations", l.whole.in);
+    send.sum_rows("weight gradients", {l.column_part, l.whole.in}, 1);
+  } else {
+    send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
+    send.gather_stream("activations", l.whole.out);
+    send.sum_rows("weight gradients", {l.whole.out, l.column_part}, 0);
+  }
+}
+
+}  // namespace
+
+TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const Mesh& mesh, int rank) {
+  const int column = mesh.coord(rank, kColumn);
+  const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
+  // What a column has of a layer into the stream: of its input where the stream's sum is scattered, else of its output.
+  const auto into_stream = [&](int64_t in) {
+    const LinearShape whole{.in = in, .out = s.hidden, .to_stream = true};
+    return Linear{whole, part(stationary_of(plan, whole) == Stationary::output ? s.hidden : in)};
+  };
+  const Linear linears[] = {{{s.hidden, s.qkv_rows * plan.columns}, s.qkv_rows},
+                            into_stream(s.attention),
+                            {{s.hidden, s.gate_up_rows * plan.columns}, s.gate_up_rows},
+                            into_stream(s.intermediate)};
+  Sender send(plan, s, mesh, rank);
+  TensorTraffic traffic;
+  for (size_t i = 0; i < std::size(linears); ++i) {
+    if (i % 2 == 0) send.statistics("statistics of norms");
+    forward(send, plan, linears[i]);
+  }
+  traffic.block_forward = send.take();
+  for (size_t i = 0; i < std::size(linears); ++i) {
+    if (i % 2 == 0) send.statistics("statistics of norms");
+    backward(send, plan, linears[i]);
+  }
+  traffic.block_backward = send.take();
+
+  const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
+  send.gather_rows("weights", table, 1);
+  send.settle_stream("activations", s.hidden);
+  send.statistics("statistics of norms");
+  send.gather_rows("weights", table, 1);
+  send.gather_stream("activations", s.hidden);
+  send.softmax_statistics();
+  send.settle_stream("activations", s.hidden);
+  send.sum_rows("weight gradients", table, 1);
+  traffic.ends_forward = send.take();
+  send.statistics("statistics of norms");
+  send.gather_stream("activations", s.hidden);
+  send.sum_rows("weight gradients", table, 1);
+  traffic.ends_backward = send.take();
+  return traffic;
+}
+
+}  // namespace orthant
