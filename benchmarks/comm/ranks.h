@@ -62,16 +62,10 @@ inline double quantile(std::vector<double>& values, double share) {
   return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
-inline Axes all_axes(const Comm& comm) {
-  Axes names;
-  for (const Axis& axis : comm.mesh().axes) names.push_back(axis.name);
-  return names;
-}
-
 /// The number that rank 0 says, on all ranks.
 inline int64_t agree(Comm& comm, int64_t number) {
   const at::Tensor said = at::tensor({number}, at::kLong);
-  comm.broadcast(said, all_axes(comm)).wait();
+  comm.broadcast(said, all_axes(comm.mesh())).wait();
   return said.item<int64_t>();
 }
 
@@ -79,13 +73,13 @@ inline int64_t agree(Comm& comm, int64_t number) {
 inline std::vector<double> gather(Comm& comm, double number) {
   const at::Tensor own = at::tensor({number}, at::kDouble);
   const at::Tensor all = own.repeat({comm.mesh().size()});
-  comm.all_gather(all, own, all_axes(comm)).wait();
+  comm.all_gather(all, own, all_axes(comm.mesh())).wait();
   return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
 }
 
 /// Seconds of one step on the slowest rank, counted from a barrier.
 inline double time_step(Comm& comm, const std::function<void()>& step) {
-  comm.barrier(all_axes(comm)).wait();
+  comm.barrier(all_axes(comm.mesh())).wait();
   const double start = now_s();
   step();
   const auto all = gather(comm, now_s() - start);

@@ -147,6 +147,12 @@ std::string Mesh::joined_name(std::span<const std::string> among) const {
   return join(names, "+");
 }
 
+std::vector<std::string> all_axes(const Mesh& mesh) {
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh.axes) names.push_back(axis.name);
+  return names;
+}
+
 std::string to_string(const Mesh& mesh) {
   std::vector<std::string> words;
   for (const Axis& axis : mesh.axes) words.push_back(fmt::format("{} {}", axis.name, axis.size));

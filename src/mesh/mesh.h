@@ -68,6 +68,9 @@ struct Mesh {
   bool operator==(const Mesh&) const = default;
 };
 
+/// The names of all axes.
+std::vector<std::string> all_axes(const Mesh& mesh);
+
 /// "[tensor 2, ring 4, data 3]", inner to outer.
 std::string to_string(const Mesh& mesh);
 /// Reads what to_string() wrote; DataError if it is anything else.

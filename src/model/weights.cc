@@ -49,12 +49,11 @@ at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole) {
   return whole;
 }
 
-Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, int64_t bundle)
+Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
     : parameters_(std::move(parameters)), flat_(flat_layout(parameters_)) {
   const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
   masters_ = at::zeros({flat_.elements}, master_dtype);
-  bundled_ = at::zeros({bundle + flat_.elements}, master_dtype);
-  gradients_ = bundled_.narrow(0, bundle, flat_.elements);
+  gradients_ = at::zeros({flat_.elements}, master_dtype);
   values_ = working == master_dtype ? masters_ : at::zeros({flat_.elements}, working);
 
   for (size_t w = 0; w < flat_.weights.size(); ++w) {

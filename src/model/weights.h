@@ -37,8 +37,7 @@ struct Weight {
 /// float32.
 class Weights {
  public:
-  /// bundle: elements in front of the gradients, in one buffer with them, for what is to travel with their reduction.
-  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working, int64_t bundle = 0);
+  Weights(std::vector<ParameterInfo> parameters, at::ScalarType working);
   Weights(const Weights&) = delete;
 
   /// A weight by its parameter's name, or by the fused name of a group. LogicError when there is none.
@@ -54,9 +53,6 @@ class Weights {
   at::Tensor masters() const { return masters_; }
   at::Tensor gradients() const { return gradients_; }
   at::Tensor values() const { return values_; }
-  /// The bundle, and the bundle with the gradients behind it.
-  at::Tensor bundle() const { return bundled_.narrow(0, 0, bundled_.numel() - gradients_.numel()); }
-  at::Tensor bundled_gradients() const { return bundled_; }
   const FlatLayout& flat() const { return flat_; }
 
   /// Masters from the counter-based generator keyed by (seed, name, global index); then publish().
@@ -75,7 +71,7 @@ class Weights {
   FlatLayout flat_;
   std::vector<Weight> weights_;
   std::map<std::string, int> by_name_;
-  at::Tensor masters_, bundled_, gradients_, values_;
+  at::Tensor masters_, gradients_, values_;
 };
 
 /// The part of a whole tensor that is held of the parameter.

@@ -28,7 +28,7 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
       activation_bytes(plan.architecture, tokens, element, recompute, {attention.kept_bytes, attention.working_bytes});
   MemoryBytes memory;
   memory.parameters = flat.elements * (element == master ? master : master + element);
-  memory.gradients = (flat.elements + plan.bundle_elements) * master;
+  memory.gradients = flat.elements * master;
   memory.optimizer = 2 * flat.elements * master;
   memory.activations = activations.kept;
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
@@ -77,8 +77,6 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
   const int data_ranks = plan.mesh.axis_size("data");
-  plan.bundle_elements =
-      (Bundle::elements(facts.ranks) + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
   lay_out_parameters(plan);
 
   const auto& training = config.training;

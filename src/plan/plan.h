@@ -28,7 +28,7 @@ struct RunFacts {
 /// Bytes of one rank, each as the allocator will count it.
 struct MemoryBytes {
   int64_t parameters = 0;   // masters, and working copies where their dtype differs
-  int64_t gradients = 0;    // with the bundle in front of them
+  int64_t gradients = 0;
   int64_t optimizer = 0;
   int64_t activations = 0;  // kept from forward to backward, all live microbatches
   int64_t working = 0;      // the largest temporaries on top of that; tables and batches
@@ -69,8 +69,7 @@ struct Plan {
   std::vector<Layout> layouts;             // of the parameters
   std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
-  int64_t bundle_elements = 0;
-  std::vector<GradientBucket> buckets;  // of rank 0's flat gradient buffer, bundle in front
+  std::vector<GradientBucket> buckets;  // of rank 0's flat gradient buffer
   std::vector<DataShare> shares;        // by coordinate on the data axis
   Schedule schedule;
   Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
@@ -106,11 +105,11 @@ constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vo
 /// Config -> Plan, a pure function. Throws ConfigError.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
-/// Slots of the bundle that travels with the gradients: what every rank must know of the others after each step.
-/// Sums over ranks, then the memory peak of each rank (zero elsewhere, so that the sum gathers them).
-struct Bundle {
-  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakMib = 3;
-  static int64_t elements(int ranks) { return kFirstPeakMib + int64_t{ranks}; }
+/// What every rank must know of the others after each step, in float64: sums over all ranks, then the memory peak of
+/// each rank (zero elsewhere, so that the sum gathers them).
+struct StepSignals {
+  static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakBytes = 3;
+  static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }
 };
 
 /// The plan for people: mesh, who holds what, who does what when, bytes, memory, alternatives.

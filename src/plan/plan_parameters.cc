@@ -15,7 +15,7 @@ Layout layout_of(const ParameterInfo& parameter, const SequencePlan& sequence) {
   return layout;
 }
 
-// Where a rank's weights stand in its gradient buffer, behind the bundle, which is in the first region.
+// Where a rank's weights stand in its gradient buffer.
 struct GradientPlaces {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
@@ -23,11 +23,9 @@ struct GradientPlaces {
 GradientPlaces gradient_places(const Plan& plan, int rank) {
   const FlatLayout flat = flat_layout(plan.parameters_of(rank));
   GradientPlaces places{.weights = flat.weights, .regions = {}};
-  for (auto& extent : places.weights) extent.first += plan.bundle_elements;
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
-    const Range elements{g == 0 ? 0 : plan.bundle_elements + begin, plan.bundle_elements + end};
-    places.regions.push_back({elements, plan.groups[g].reduced});
+    places.regions.push_back({{begin, end}, plan.groups[g].reduced});
   }
   return places;
 }
@@ -78,14 +76,17 @@ void add_gradients(Plan& plan) {
     }
     plan.communication.push_back(std::move(entry));
   }
-  for (const ParameterGroup& group : plan.groups) {
-    if (group.split.empty()) continue;
-    auto entry = all_reduce_entry(plan, "gradient norm, of what is split", group.split);
-    const GradientBucket one_sum{{0, 1}, {}, group.split};
+  const auto add_numbers = [&](const char* what, int64_t numbers, const std::vector<std::string>& axes) {
+    if (plan.mesh.group_size(axes) == 1) return;
+    auto entry = all_reduce_entry(plan, what, axes);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, one_sum, sizeof(double), rank));
+      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
     }
     plan.communication.push_back(std::move(entry));
+  };
+  add_numbers("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
+  for (const ParameterGroup& group : plan.groups) {
+    if (!group.split.empty()) add_numbers("gradient norm, of what is split", 1, group.split);
   }
 }
 

@@ -83,7 +83,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       mutation_(mutation),
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
-      weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype), plan.bundle_elements),
+      weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype)),
       model_(plan.architecture, weights_,
              fused_primitives(std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence))),
              model_options(plan.config)),
@@ -91,7 +91,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
-      reducer_(comm, weights_.bundled_gradients(), plan.buckets_of(comm.rank()), uses_of(model_, weights_)),
+      reducer_(comm, weights_.gradients(), plan.buckets_of(comm.rank()), uses_of(model_, weights_)),
       executor_(model_, weights_, reducer_) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
@@ -125,12 +125,11 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   StepResult result;
   result.valid_labels = labels_of(step);
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
-  at::Tensor bundle = weights_.bundle();
-  auto put = [&](int64_t slot, double value) { bundle[slot] = value; };
-  bundle.zero_();
-  put(Bundle::kTerminate, signals.terminate ? 1 : 0);
-  put(Bundle::kInterrupt, signals.interrupt ? 1 : 0);
-  put(Bundle::kFirstPeakMib + comm_.rank(), signals.peak_memory_bytes / (1 << 20));
+  const at::Tensor all_signals = at::zeros({StepSignals::elements(comm_.mesh().size())}, at::kDouble);
+  double* slots = all_signals.mutable_data_ptr<double>();
+  slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
+  slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
+  slots[StepSignals::kFirstPeakBytes + comm_.rank()] = signals.peak_memory_bytes;
 
   const auto& row = plan_.row(comm_.rank());
   const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
@@ -149,16 +148,15 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                             comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action),
                                                            index + 1, row.size(), step));
                           },
-                      .loss = [&](double sum) { put(Bundle::kLoss, sum); }});
+                      .loss = [&](double sum) { slots[StepSignals::kLoss] = sum; }});
 
   if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
-  const at::Tensor seen = bundle.to(at::kDouble);
-  const double* slots = seen.const_data_ptr<double>();
-  result.loss = slots[Bundle::kLoss];
-  result.terminate = slots[Bundle::kTerminate] > 0;
-  result.interrupt = slots[Bundle::kInterrupt] > 0;
+  comm_.all_reduce(all_signals, all_axes(comm_.mesh())).wait();
+  result.loss = slots[StepSignals::kLoss];
+  result.terminate = slots[StepSignals::kTerminate] > 0;
+  result.interrupt = slots[StepSignals::kInterrupt] > 0;
   for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
-    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[Bundle::kFirstPeakMib + rank] * (1 << 20));
+    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[StepSignals::kFirstPeakBytes + rank]);
   }
   result.norm = gradient_norm();
   return result;

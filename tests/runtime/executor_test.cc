@@ -18,7 +18,7 @@ const Axes kData = {"data"};
 struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
       : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
-        reducer(comm, weights.bundled_gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
+        reducer(comm, weights.gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
         executor(model, weights, reducer) {
     weights.initialize(7);
   }

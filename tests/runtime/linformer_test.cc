@@ -100,7 +100,7 @@ TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
 int64_t state_bytes(const Plan& plan, int rank) {
   install_counting_allocator();
   const int64_t before = allocated_bytes();
-  Weights weights(plan.parameters_of(rank), scalar_type(plan.config.training.dtype), plan.bundle_elements);
+  Weights weights(plan.parameters_of(rank), scalar_type(plan.config.training.dtype));
   const Optimizer optimizer(weights, {});
   return allocated_bytes() - before;
 }

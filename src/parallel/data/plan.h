@@ -48,7 +48,7 @@ struct GradientBucket {
 /// Cuts weights (given by [offset, size) in the flat buffer, in the model's order) into buckets of at least
 /// bucket_elements, from the last weight on, since backward completes that first; a bucket lies in one region, whose
 /// remainder is its first bucket. In the order in which they are complete, the last first. A region's first bucket
-/// starts where it does, so that whatever is bundled in front of the gradients travels with them.
+/// starts where the region does.
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              std::span<const GradientRegion> regions, int64_t bucket_elements);
 

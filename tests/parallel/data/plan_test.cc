@@ -86,7 +86,7 @@ TEST(DataShare, SizesBelowOneAreOurOwnMistake) {
   EXPECT_THROW(num_microbatches(1, 1, 0), LogicError);
 }
 
-// Weights of random sizes behind a bundle, with gaps as alignment leaves them, each of some region.
+// Weights of random sizes behind some elements, with gaps as alignment leaves them, each of some region.
 struct Flat {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<int> region_of;
@@ -180,7 +180,7 @@ TEST(GradientBuckets, OneBucketWhereTheBufferIsSmall) {
   const GradientRegion all[] = {{{0, 197}, {"data"}}};
   const auto buckets = gradient_buckets(weights, all, 1000);
   ASSERT_EQ(buckets.size(), 1u);
-  EXPECT_EQ(buckets[0].elements.begin, 0);  // the bundle in front of the first weight travels along
+  EXPECT_EQ(buckets[0].elements.begin, 0);  // what stands in front of the first weight travels along
   EXPECT_EQ(buckets[0].elements.end, 197);
   EXPECT_EQ(buckets[0].weights.size(), 3u);
 }
