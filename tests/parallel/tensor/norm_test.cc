@@ -1,0 +1,105 @@
+// Norms over a width cut by columns: check C7 of tensor-parallelism.md.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <mutex>
+
+#include "model/primitives.h"
+#include "model/weights.h"
+#include "parallel/tensor/layer_norm.h"
+#include "parallel/tensor/layers.h"
+#include "tests/parallel/tensor/matrices.h"
+#include "tests/support/reference_values.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kEps = 1e-5;
+
+at::Tensor columns_of(const TensorMesh& mesh, const at::Tensor& whole) {
+  const Range mine = mesh.channels(whole.size(-1));
+  return whole.narrow(-1, mine.begin, mine.size()).contiguous();
+}
+
+// The row of the reference: far from zero, of small variance.
+at::Tensor far_row() {
+  const at::Tensor a = at::arange(1024, at::kDouble);
+  return 4096 + (1.7 * a).sin() + 0.5 * (0.3 * a).cos();
+}
+
+TEST(TensorNorm, KeepsItsDigitsFarFromZero) {
+  const at::Tensor row = far_row();
+  const double variance = row.var(at::OptionalIntArrayRef(), 0).item<double>();
+  EXPECT_NEAR(variance, 0.62483, 1e-5);
+  const at::Tensor want = (row - row.mean()) / std::sqrt(variance + kEps);
+  on_mesh(tensor_mesh(1, 4, 1), [&](Comm& comm) {
+    const TensorMesh mesh(comm, {.columns = 4});
+    const at::Tensor x = columns_of(mesh, row.view({1, 1, 1024})).to(at::kFloat);
+    const at::Tensor one = at::ones({256}), zero = at::zeros({256});
+    const at::Tensor y = tensor_layer_norm(mesh, x, one, zero, kEps, 1024);
+    const at::Tensor off = y.to(at::kDouble) - columns_of(mesh, want.view({1, 1, 1024}));
+    EXPECT_LT(off.abs().max().item<double>(), 2 * 4096 * 0x1p-24 / std::sqrt(variance)) << "the input's own rounding";
+  });
+  // The control: by E[x^2] - E[x]^2 nothing is left.
+  const at::Tensor narrow = row.to(at::kFloat);
+  const float naive = narrow.square().mean().item<float>() - narrow.mean().square().item<float>();
+  EXPECT_GT(std::abs(naive - 0.62483), 0.1);
+}
+
+double off(const at::Tensor& have, const at::Tensor& want) {
+  const double error = (have - want).norm().item<double>() / want.norm().item<double>();
+  return std::isnan(error) ? INFINITY : error;
+}
+
+TEST(TensorNorm, EqualsOneRanks) {
+  const at::Tensor x = reference_values({2, 5, 26}, 1), dy = reference_values({2, 5, 26}, 2);
+  const at::Tensor gain = reference_values({26}, 3), bias = reference_values({26}, 4);
+  const auto leaf = [](const at::Tensor& t) { return t.detach().clone().set_requires_grad(true); };
+  const at::Tensor whole_x = leaf(x), whole_gain = leaf(gain), whole_bias = leaf(bias);
+  const at::Tensor y = at::layer_norm(whole_x, {26}, whole_gain, whole_bias, kEps);
+  torch::autograd::backward({y}, {dy});
+  for (const int columns : {1, 2, 4, 5}) {
+    on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
+      const TensorMesh mesh(comm, {.columns = columns});
+      const at::Tensor own = leaf(columns_of(mesh, x)), g = leaf(columns_of(mesh, gain)), b = leaf(columns_of(mesh, bias));
+      const at::Tensor out = tensor_layer_norm(mesh, own, g, b, kEps, 26);
+      torch::autograd::backward({out}, {columns_of(mesh, dy)});
+      EXPECT_LT(off(out.detach(), columns_of(mesh, y.detach())), 1e-12) << columns;
+      EXPECT_LT(off(own.grad(), columns_of(mesh, whole_x.grad())), 1e-12) << columns;
+      EXPECT_LT(off(g.grad(), columns_of(mesh, whole_gain.grad())), 1e-12) << columns;
+      EXPECT_LT(off(b.grad(), columns_of(mesh, whole_bias.grad())), 1e-12) << columns;
+    });
+  }
+}
+
+// The model's own norm, with a residual: against the plain one.
+TEST(TensorNorm, RmsNormEqualsOneRanks) {
+  const at::Tensor x = reference_values({2, 5, 26}, 1), residual = reference_values({2, 5, 26}, 5);
+  const at::Tensor dy = reference_values({2, 5, 26}, 2), ds = reference_values({2, 5, 26}, 6);
+  const auto run = [&](const std::function<at::Tensor(const at::Tensor&)>& part, int64_t width, const auto& norm) {
+    Weights weights({{.name = "gain", .shape = {width}}}, at::kDouble);
+    weights.values().narrow(0, 0, width).copy_(part(reference_values({26}, 3)));
+    const at::Tensor own = part(x).set_requires_grad(true), other = part(residual).set_requires_grad(true);
+    const auto [y, s] = norm(own, other, weights["gain"]);
+    torch::autograd::backward({y, s}, {part(dy), part(ds)});
+    return std::vector<at::Tensor>{y.detach(), s.detach(), own.grad(), other.grad(), weights.gradient(0).clone()};
+  };
+  const auto all = [](const at::Tensor& t) { return t.clone(); };
+  const auto want = run(all, 26, [](const auto& a, const auto& b, const Weight& gain) {
+    return plain_primitives().add_norm(a, b, gain, kEps);
+  });
+  for (const int columns : {1, 2, 4, 5}) {
+    on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
+      const TensorMesh mesh(comm, {.columns = columns});
+      const auto part = [&](const at::Tensor& t) { return columns_of(mesh, t); };
+      const auto have = run(part, mesh.channels(26).size(), [&](const auto& a, const auto& b, const Weight& gain) {
+        return tensor_add_norm(mesh, a, b, gain, kEps, 26);
+      });
+      for (size_t i = 0; i < have.size(); ++i) EXPECT_LT(off(have[i], part(want[i])), 1e-12) << columns << " " << i;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace orthant
