@@ -27,7 +27,7 @@ ROOMS = {
     "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, words sent.", False, "mesh base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
     "plan": Room("The run file, and the Plan made from it.", False,
-                 "parallel/data/plan parallel/sequence/plan model/plan mesh schedule base"),
+                 "parallel/data/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "comm": Room("Process groups bound to mesh axes, counted collectives, launch. Alone in naming c10d.", True, "mesh base"),
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
@@ -40,7 +40,7 @@ ROOMS = {
     "parallel/tensor": Room("Products of matrices, and the layers around them, that no rank holds whole.", True,
                             "parallel/tensor/plan comm model mesh base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
-                    "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan plan comm model model/plan data checkpoint mesh schedule base"),
+                    "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan plan comm model model/plan data checkpoint mesh schedule base"),
     "app": Room("The commands.", True, "runtime plan comm model model/plan data checkpoint mesh schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")

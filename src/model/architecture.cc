@@ -46,24 +46,26 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
   const double residual_std = std / std::sqrt(2.0 * static_cast<double>(std::max<int64_t>(1, a.num_hidden_layers)));
 
   std::vector<ParameterInfo> table;
-  table.push_back({.name = "model.embed_tokens.weight", .shape = {a.vocab_size, hidden}, .init_std = std, .layer = -1});
+  table.push_back({.name = "model.embed_tokens.weight", .shape = {a.vocab_size, hidden}, .init_std = std, .layer = -1,
+                   .role = ParameterRole::embedding});
   for (int layer = 0; layer < a.num_hidden_layers; ++layer) {
     const std::string block = fmt::format("model.layers.{}.", layer);
     const std::string qkv = block + "self_attn.qkv_proj";
     const std::string gate_up = block + "mlp.gate_up_proj";
-    auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std,
+    auto add = [&](const std::string& name, std::vector<int64_t> shape, double init_std, ParameterRole role,
                    const std::string& fused = "") {
       table.push_back({.name = block + name + ".weight",
                        .shape = std::move(shape),
                        .fused = fused,
                        .init_std = init_std,
-                       .layer = layer});
+                       .layer = layer,
+                       .role = role});
     };
-    add("input_layernorm", {hidden}, 0);
-    add("self_attn.q_proj", {q_rows, hidden}, std, qkv);
-    add("self_attn.k_proj", {kv_rows, hidden}, std, qkv);
-    add("self_attn.v_proj", {kv_rows, hidden}, std, qkv);
-    add("self_attn.o_proj", {hidden, q_rows}, residual_std);
+    add("input_layernorm", {hidden}, 0, ParameterRole::gain);
+    add("self_attn.q_proj", {q_rows, hidden}, std, ParameterRole::from_stream, qkv);
+    add("self_attn.k_proj", {kv_rows, hidden}, std, ParameterRole::from_stream, qkv);
+    add("self_attn.v_proj", {kv_rows, hidden}, std, ParameterRole::from_stream, qkv);
+    add("self_attn.o_proj", {hidden, q_rows}, residual_std, ParameterRole::to_stream);
     if (a.linformer_length > 0) {
       // Entries of variance 1/K_p keep lengths (Wang et al. 2020, arXiv 2006.04768, theorem 1).
       const double projection_std = 1 / std::sqrt(static_cast<double>(a.linformer_length));
@@ -72,18 +74,19 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
                          .shape = {a.linformer_tokens, a.linformer_length},
                          .init_std = projection_std,
                          .layer = layer,
-                         .per_token = true});
+                         .role = ParameterRole::projection});
       }
     }
-    add("post_attention_layernorm", {hidden}, 0);
-    add("mlp.gate_proj", {a.intermediate_size, hidden}, std, gate_up);
-    add("mlp.up_proj", {a.intermediate_size, hidden}, std, gate_up);
-    add("mlp.down_proj", {hidden, a.intermediate_size}, residual_std);
+    add("post_attention_layernorm", {hidden}, 0, ParameterRole::gain);
+    add("mlp.gate_proj", {a.intermediate_size, hidden}, std, ParameterRole::from_stream, gate_up);
+    add("mlp.up_proj", {a.intermediate_size, hidden}, std, ParameterRole::from_stream, gate_up);
+    add("mlp.down_proj", {hidden, a.intermediate_size}, residual_std, ParameterRole::to_stream);
   }
   const int last = static_cast<int>(a.num_hidden_layers);
   table.push_back({.name = "model.norm.weight", .shape = {hidden}, .init_std = 0, .layer = last});
   if (!a.tie_word_embeddings) {
-    table.push_back({.name = "lm_head.weight", .shape = {a.vocab_size, hidden}, .init_std = std, .layer = last});
+    table.push_back({.name = "lm_head.weight", .shape = {a.vocab_size, hidden}, .init_std = std, .layer = last,
+                     .role = ParameterRole::head});
   }
   return table;
 }

@@ -39,6 +39,9 @@ struct Architecture {
   double initializer_range = 0.02;
 };
 
+/// What a parameter does between the vocabulary and the residual stream.
+enum class ParameterRole { embedding, gain, from_stream, to_stream, head, projection };
+
 /// One parameter: its Hugging Face name, its global shape ([out, in] for a matrix) and how it starts.
 /// Parameters with the same fused name stand one after the other and are used as one matrix (q, k, v; gate, up).
 struct ParameterInfo {
@@ -47,7 +50,8 @@ struct ParameterInfo {
   std::string fused = {};
   double init_std = 0.0;   // 0: starts at one (a norm's gain)
   int layer = -1;          // -1: before the first block; num_hidden_layers: after the last
-  bool per_token = false;  // its rows stand for the tokens of a sequence, and are held where those are
+  /// projection: its rows stand for the tokens of a sequence, and are held where those are (Linformer).
+  ParameterRole role = ParameterRole::gain;
   int group = 0;           // parameters of one group stand side by side in a flat buffer
   /// Of each dim the first index that is here, and one past the last; empty: all of it is.
   std::vector<std::pair<int64_t, int64_t>> held = {};

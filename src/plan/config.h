@@ -13,6 +13,8 @@
 
 namespace orthant {
 
+struct TensorPlan;
+
 struct JobConfig {
   std::string dump_folder = "runs/jargon";
   std::string description;
@@ -122,6 +124,7 @@ struct ParallelismConfig {
   int64_t tensor_parallel_degree = 1;
   std::array<int64_t, 3> tensor_parallel_mesh = {1, 1, 1};
   bool tensor_parallel_sequence = true;
+  std::string tensor_parallel_product = "stationary";
   int64_t context_parallel_ulysses = 1;
   int64_t context_parallel_ring = 1;
   std::string context_parallel_attention = "ring_attention";
@@ -191,6 +194,9 @@ void check_config(const Config& config, const Abilities& abilities = {});
 
 /// How sequences are cut over that many ranks, which may be the rest of the ranks. Throws ConfigError.
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
+
+/// The same of a tensor mesh, where so many tokens of a sequence are on a rank before the stream is cut.
+void check_tensor_parallel(const Config& config, const TensorPlan& plan, int64_t data, int64_t held_tokens);
 
 /// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
 /// equal Config.

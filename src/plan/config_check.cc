@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/sequence/placement_plan.h"
+#include "parallel/tensor/plan.h"
 #include "plan/config_table.h"
 
 namespace orthant {
@@ -202,15 +203,34 @@ void refuse_unbuilt(const Config& config) {
           "this version of Orthant trains LLaMA models only", "\"llama\"");
   require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
           "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
-  constexpr std::string_view kDataOnly = "this version of Orthant runs data and sequence parallelism only";
+  constexpr std::string_view kNoPipeline = "this version of Orthant runs data, sequence and tensor parallelism only";
   for (const std::string_view key : kDegrees) {
-    const bool built = key == "parallelism.data_parallel_degree" || key.find("context_parallel") != key.npos;
-    if (!built) require(config, key, degree(config, key) == 1, kDataOnly, "1");
+    const bool unbuilt = key.find("pipeline") != key.npos || key.find("expert") != key.npos;
+    if (unbuilt) require(config, key, degree(config, key) == 1, kNoPipeline, "1");
   }
-  require(config, "parallelism.tensor_parallel_kind", parallelism.tensor_parallel_kind == "1d", kDataOnly, "\"1d\"");
-  require(config, "parallelism.tensor_parallel_mesh",
-          parallelism.tensor_parallel_mesh == std::array<int64_t, 3>{1, 1, 1}, kDataOnly, "[1, 1, 1]");
-  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kDataOnly, "\"none\"");
+  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kNoPipeline,
+          "\"none\"");
+}
+
+// Each kind has keys of its own.
+void check_tensor_kind(const Config& config) {
+  const auto& p = config.parallelism;
+  const std::string kind = config.locate("parallelism.tensor_parallel_kind");
+  if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
+    const std::string why = fmt::format("it belongs to the kinds \"2d\" and \"2.5d\", but {}", kind);
+    require_default(config, "parallelism.tensor_parallel_mesh", why);
+    require_default(config, "parallelism.tensor_parallel_product", why);
+  } else {
+    require_default(config, "parallelism.tensor_parallel_degree",
+                    fmt::format("with {}, parallelism.tensor_parallel_mesh says how many ranks", kind));
+  }
+  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+  require(config, "parallelism.tensor_parallel_mesh", p.tensor_parallel_kind != "2d" || depth == 1,
+          "a mesh of two dimensions has depth 1", fmt::format("[{}, {}, 1]", rows, columns));
+  if (p.tensor_parallel_kind != "1d") {
+    require_default(config, "parallelism.tensor_parallel_sequence",
+                    fmt::format("it belongs to the kind \"1d\", but {}", kind));
+  }
 }
 
 // The windows of a ring that are nearest to `asked`, below and above; "0" where there are none.
@@ -293,12 +313,37 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
           "\"reduce_scatter\"");
 }
 
+void check_tensor_parallel(const Config& config, const TensorPlan& plan, int64_t data, int64_t held_tokens) {
+  const auto& p = config.parallelism;
+  const bool one_dimension = p.tensor_parallel_kind == "1d";
+  const std::string asked = config.locate(one_dimension ? "parallelism.tensor_parallel_degree"
+                                                        : "parallelism.tensor_parallel_mesh");
+  const int64_t columns = plan.columns;
+  if (config.model.num_key_value_heads % columns != 0) {
+    throw ConfigError(fmt::format("{} cuts heads over {}, which does not divide {}; try {}", asked,
+                                  counted(columns, "column"), config.locate("model.num_key_value_heads"),
+                                  divisors(config.model.num_key_value_heads)));
+  }
+  if (plan.stream == StreamCut::tokens && held_tokens % columns != 0) {
+    throw ConfigError(fmt::format("{} does not divide the {} of a sequence that a rank holds, by {}; make that a "
+                                  "multiple, or set parallelism.tensor_parallel_sequence to false",
+                                  asked, counted(held_tokens, "token"), config.locate("training.seq_len")));
+  }
+  const int64_t shares = data * plan.rows * plan.depth, batch = config.training.global_batch_size;
+  if (plan.rows * plan.depth > 1 && batch % shares != 0) {
+    throw ConfigError(fmt::format("{} cuts the batch into {} with {} of data, which does not divide {}; make that {}",
+                                  asked, counted(shares, "share"), counted(data, "rank"),
+                                  config.locate("training.global_batch_size"), (batch + shares - 1) / shares * shares));
+  }
+}
+
 void check_config(const Config& config, const Abilities& abilities) {
   check_model_from(config);
   check_device(config, abilities);
   check_degrees(config);
   refuse_unbuilt(config);
   check_idle_settings(config);
+  check_tensor_kind(config);
   check_data(config);
   check_heads(config);
   check_linformer(config);

@@ -135,6 +135,8 @@ const Key kTable[] = {
   KEY(parallelism, tensor_parallel_degree, degree(), "ranks", "ranks that share each matrix (kind 1d)"),
   KEY(parallelism, tensor_parallel_mesh, at_least(1), "ranks", "rows, columns, depth (kinds 2d and 2.5d)"),
   KEY(parallelism, tensor_parallel_sequence, any(), "", "Megatron's sequence parallelism between matrices (kind 1d)"),
+  KEY(parallelism, tensor_parallel_product, one_of({"stationary", "summa"}), "",
+      "stationary: each matrix moves once, the largest not at all; summa: the papers' panels (kinds 2d and 2.5d)"),
   KEY(parallelism, context_parallel_ulysses, degree(), "ranks", "ranks that trade sequence for heads"),
   KEY(parallelism, context_parallel_ring, degree(), "ranks", "ranks that pass keys and values around"),
   KEY(parallelism, context_parallel_attention, one_of({"ring_attention", "ring_self_attention", "linformer"}), "",

@@ -48,7 +48,13 @@ Mesh mesh_of(const Config& config, int ranks) {
     int64_t size;
   };
   // Inner to outer, most talkative first.
-  std::vector<Degree> degrees = {{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree},
+  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+  const char* const tensor_mesh = "parallelism.tensor_parallel_mesh";
+  const bool one_dimension = p.tensor_parallel_kind == "1d";
+  std::vector<Degree> degrees = {{"column", one_dimension ? "parallelism.tensor_parallel_degree" : tensor_mesh,
+                                  one_dimension ? p.tensor_parallel_degree : columns},
+                                 {"row", tensor_mesh, rows},
+                                 {"depth", tensor_mesh, depth},
                                  {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
                                  {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
                                  {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
@@ -108,6 +114,25 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
       .method = summaries > 0 ? SequenceMethod::linformer : sequence_method_of(p.context_parallel_attention),
       .all_reduce = p.context_parallel_reduction == "all_reduce",
       .summary_length = summaries};
+}
+
+TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence) {
+  const auto& p = config.parallelism;
+  TensorPlan plan{.rows = mesh.axis_size(kRow), .columns = mesh.axis_size(kColumn), .depth = mesh.axis_size(kDepth)};
+  if (p.tensor_parallel_kind == "1d") {
+    plan.stream = p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none;
+  } else if (p.tensor_parallel_product == "summa") {
+    plan.form = ProductForm::summa;
+  }
+  if (plan.ranks() == 1) return {};
+  for (int ring = 0; ring < sequence.ring; ++ring) {
+    for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
+      check_tensor_parallel(config, plan, mesh.axis_size("data"),
+                            num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, ulysses,
+                                            sequence.ring, ring));
+    }
+  }
+  return plan;
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

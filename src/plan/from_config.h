@@ -4,6 +4,7 @@
 #include "mesh/mesh.h"
 #include "model/architecture.h"
 #include "parallel/sequence/plan.h"
+#include "parallel/tensor/plan.h"
 #include "plan/config.h"
 
 namespace orthant {
@@ -17,6 +18,12 @@ Mesh mesh_of(const Config& config, int ranks);
 
 /// How it cuts sequences over that mesh. ConfigError where it cannot.
 SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
+
+/// How weights and the residual stream are cut over it. ConfigError where they cannot be.
+TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
+
+/// The axes that cut batches, from inner to outer.
+inline const std::vector<std::string> kBatchAxes = {std::string(kRow), std::string(kDepth), "data"};
 
 /// One layer's attention on a microbatch of so many sequences.
 SequenceAttention attention_of(const Config& config, const Architecture& architecture, int64_t sequences);

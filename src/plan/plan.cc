@@ -37,31 +37,52 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   return memory;
 }
 
-// What attention sends in all layers and microbatches of a step.
-void add_attention(Plan& plan) {
+// Messages of a step, kind by kind, as the ranks one after the other say what they send.
+class MessageTable {
+ public:
+  explicit MessageTable(size_t ranks) : ranks_(ranks) {}
+  /// Kinds must come in the same order from every rank.
+  void begin_rank(size_t rank) { rank_ = rank, next_ = 0; }
+  template <class Messages>
+  void add(const Messages& messages, const char* when, int64_t times) {
+    for (const auto& m : messages) {
+      if (next_ == entries_.size()) {
+        entries_.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(ranks_)});
+      }
+      if (rank_ == 0) entries_[next_].calls += m.calls * times;
+      entries_[next_++].bytes_per_rank[rank_] += m.bytes * times;
+    }
+  }
+  void restart() { next_ = 0; }
+  std::vector<CommunicationEntry> take() { return std::move(entries_); }
+
+ private:
+  size_t ranks_, rank_ = 0, next_ = 0;
+  std::vector<CommunicationEntry> entries_;
+};
+
+// What blocks and what stands around them send in all microbatches of a step.
+void add_activations(Plan& plan) {
   const int64_t layers = plan.architecture.num_hidden_layers;
   const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
-  std::vector<CommunicationEntry> entries;
+  MessageTable table(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
+    table.begin_rank(rank);
     for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
-      const SequenceTraffic traffic = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
-      size_t entry = 0;
-      const auto add = [&](const std::vector<SequenceMessages>& messages, const char* when, int64_t times) {
-        for (const SequenceMessages& m : messages) {
-          if (entry == entries.size()) {
-            entries.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(ranks)});
-          }
-          if (rank == 0) entries[entry].calls += m.calls * times;
-          entries[entry++].bytes_per_rank[rank] += m.bytes * times;
-        }
-      };
-      add(traffic.forward, "forward", layers * forwards * microbatches);
-      add(traffic.backward, "backward", layers * microbatches);
+      table.restart();
+      const SequenceTraffic attention = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
+      table.add(attention.forward, "forward", layers * forwards * microbatches);
+      table.add(attention.backward, "backward", layers * microbatches);
+      const TensorTraffic tensor = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
+      table.add(tensor.block_forward, "blocks forward", layers * forwards * microbatches);
+      table.add(tensor.block_backward, "blocks backward", layers * microbatches);
+      table.add(tensor.ends_forward, "vocabulary forward", microbatches);
+      table.add(tensor.ends_backward, "vocabulary backward", microbatches);
     }
   }
-  plan.communication.insert(plan.communication.end(), entries.begin(), entries.end());
+  for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
 // Everything but the alternatives, which are plans themselves.
@@ -73,10 +94,14 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.mesh = mesh_of(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
   plan.sequence = sequence_plan_of(config, plan.mesh);
+  plan.tensor = tensor_plan_of(config, plan.mesh, plan.sequence);
   plan.gradient_axes = {"data"};
+  if (plan.tensor.depth > 1) plan.gradient_axes.emplace_back(kDepth);
+  if (plan.tensor.rows > 1) plan.gradient_axes.emplace_back(kRow);
+  if (plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens) plan.gradient_axes.emplace_back(kColumn);
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
-  const int data_ranks = plan.mesh.axis_size("data");
+  const int data_ranks = plan.mesh.group_size(kBatchAxes);
   lay_out_parameters(plan);
 
   const auto& training = config.training;
@@ -93,7 +118,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
     if (plan.first_like(rank) == rank) flats.emplace(rank, flat_layout(plan.parameters_of(rank)));
     plan.memory.push_back(memory_of_rank(plan, flats.at(plan.first_like(rank)), rank));
   }
-  add_attention(plan);
+  add_activations(plan);
   add_gradients(plan);
   return plan;
 }
@@ -157,10 +182,32 @@ int master_bytes(const Config& config) { return config.training.dtype == "float6
 
 int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
 
-const DataShare& Plan::share(int rank) const { return shares[static_cast<size_t>(mesh.coord(rank, "data"))]; }
+int Plan::share_index(int rank) const { return mesh.group_index(rank, kBatchAxes); }
 
 SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
-  return attention_of(plan.config, plan.architecture, sequences);
+  SequenceAttention attention = attention_of(plan.config, plan.architecture, sequences);
+  attention.heads /= plan.tensor.columns;
+  attention.key_heads /= plan.tensor.columns;
+  return attention;
+}
+
+TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
+  const Architecture& a = plan.architecture;
+  const auto part = [&](int64_t extent) {
+    return shard(extent, plan.tensor.columns, plan.mesh.coord(rank, kColumn)).size();
+  };
+  const SequenceAttention attention = attention_of(plan, sequences);
+  return {.sequences = sequences,
+          .tokens = plan.num_places(rank),
+          .hidden = a.hidden_size,
+          .vocabulary = a.vocab_size,
+          .qkv_rows = (attention.heads + 2 * attention.key_heads) * a.head_dim,
+          .gate_up_rows = 2 * part(a.intermediate_size),
+          .attention = a.num_attention_heads * a.head_dim,
+          .intermediate = a.intermediate_size,
+          .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.tensor.columns, 0).size()),
+          .element_bytes = attention.element_bytes,
+          .sum_bytes = attention.sum_bytes()};
 }
 
 int64_t Plan::num_places(int rank) const {

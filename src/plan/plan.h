@@ -7,6 +7,7 @@
 #include "model/architecture.h"
 #include "parallel/data/plan.h"
 #include "parallel/sequence/plan.h"
+#include "parallel/tensor/traffic_plan.h"
 #include "plan/config.h"
 #include "plan/links.h"
 #include "schedule/schedule.h"
@@ -65,12 +66,13 @@ struct Plan {
   Architecture architecture;
   Mesh mesh;
   SequencePlan sequence;                   // how sequences are cut
+  TensorPlan tensor;                       // how weights and the residual stream are
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;             // of the parameters
   std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
   std::vector<GradientBucket> buckets;  // of rank 0's flat gradient buffer
-  std::vector<DataShare> shares;        // by coordinate on the data axis
+  std::vector<DataShare> shares;        // by position over kBatchAxes
   Schedule schedule;
   Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
   std::vector<MemoryBytes> memory;      // by rank
@@ -85,7 +87,8 @@ struct Plan {
   /// The first of the ranks that hold the same of the parameters as this one.
   int first_like(int rank) const;
   /// What a rank reads of each batch, and what it does.
-  const DataShare& share(int rank) const;
+  int share_index(int rank) const;
+  const DataShare& share(int rank) const { return shares[static_cast<size_t>(share_index(rank))]; }
   /// Places of the tokens of each sequence that it holds, ascending.
   std::vector<int64_t> places(int rank) const;
   int64_t num_places(int rank) const;
@@ -96,8 +99,10 @@ struct Plan {
   int64_t largest_communication_bytes() const;
 };
 
-/// One layer's attention on a microbatch of so many sequences.
+/// One layer's attention on a microbatch of so many sequences, of one column's heads.
 SequenceAttention attention_of(const Plan& plan, int64_t sequences);
+/// What tensor parallelism sees of it on a rank.
+TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences);
 
 /// The id that masks others where model.objective = "masked": the one behind the tokenizer's own.
 constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vocab_size; }

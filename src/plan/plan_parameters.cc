@@ -5,14 +5,47 @@
 #include <algorithm>
 #include <map>
 
+#include "base/errors.h"
+#include "plan/from_config.h"
+
 namespace orthant {
 namespace {
 
-// How a parameter is cut: rows that stand for tokens are held where those are.
-Layout layout_of(const ParameterInfo& parameter, const SequencePlan& sequence) {
+Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
   Layout layout = whole(static_cast<int>(parameter.shape.size()));
-  if (parameter.per_token && sequence.ring > 1) layout.split[0] = {"ring"};
+  switch (parameter.role) {
+    case ParameterRole::projection:  // rows that stand for tokens are held where those are
+      layout.split[0] = {"ring"};
+      return layout;
+    case ParameterRole::gain:
+      if (plan.tensor.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
+      return layout;
+    case ParameterRole::to_stream:
+      return weight_layout(
+          stationary_of(plan.tensor, {.in = parameter.shape[1], .out = parameter.shape[0], .to_stream = true}));
+    case ParameterRole::embedding:
+    case ParameterRole::from_stream:
+    case ParameterRole::head:
+      return weight_layout(Stationary::output);
+  }
+  throw LogicError("a parameter without a role: " + parameter.name);
+}
+
+// How a parameter is cut; axes of one rank cut nothing.
+Layout layout_of(const ParameterInfo& parameter, const Plan& plan) {
+  Layout layout = layout_on_any_mesh(parameter, plan);
+  for (auto& axes : layout.split) {
+    std::erase_if(axes, [&](const std::string& axis) { return plan.mesh.axis_size(axis) == 1; });
+  }
   return layout;
+}
+
+// Over which axes a parameter's gradient is a partial sum, were it whole: each column's heads use all of a projection.
+std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const Plan& plan) {
+  std::vector<std::string> axes = plan.gradient_axes;
+  const bool known = std::find(axes.begin(), axes.end(), kColumn) != axes.end();
+  if (parameter.role == ParameterRole::projection && plan.tensor.columns > 1 && !known) axes.emplace_back(kColumn);
+  return axes;
 }
 
 // Where a rank's weights stand in its gradient buffer.
@@ -43,8 +76,8 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
 void lay_out_parameters(Plan& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
   for (ParameterInfo& parameter : plan.parameters) {
-    const Layout& layout = plan.layouts.emplace_back(layout_of(parameter, plan.sequence));
-    ParameterGroup group{plan.gradient_axes, {}};
+    const Layout& layout = plan.layouts.emplace_back(layout_of(parameter, plan));
+    ParameterGroup group{gradient_axes_of(parameter, plan), {}};
     for (const auto& axes : layout.split) {
       for (const std::string& axis : axes) {
         std::erase(group.reduced, axis);

@@ -59,11 +59,11 @@ std::string Session::first_weight_not_finite() const {
 
 std::string Session::first_not_finite(int64_t step) const {
   at::NoGradGuard no_grad;
-  // Ranks that attend together must all go on, whoever has found it.
-  const bool together = plan_.sequence.parallel();
+  // Ranks that attend or multiply together must all go on, whoever has found it.
+  const bool together = plan_.sequence.parallel() || plan_.tensor.rows * plan_.tensor.columns > 1;
   std::string found = first_weight_not_finite();
   if (!found.empty() && !together) return found;
-  const Primitives inner = fused_primitives(std::make_shared<AttentionCore>(sequence_attention(comm_, plan_.sequence)));
+  const Primitives inner = primitives_of(plan_, comm_);
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
   for (size_t i = 0; i < share_.microbatches.size() && (together || found.empty()); ++i) {

@@ -4,6 +4,7 @@
 #include "comm/redistribute.h"
 #include "model/lr_schedule.h"
 #include "parallel/sequence/run.h"
+#include "parallel/tensor/run.h"
 
 #include <ATen/ATen.h>
 
@@ -34,8 +35,8 @@ Transformer::Options model_options(const Config& config) {
 
 // Which share of the batch a rank reads. The mutation makes the second rank read the first one's.
 DataShare share_of(const Plan& plan, const Comm& comm, Mutation mutation) {
-  const int coord = plan.mesh.coord(comm.rank(), "data");
-  return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && coord == 1 ? 0 : coord)];
+  const int index = plan.share_index(comm.rank());
+  return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && index == 1 ? 0 : index)];
 }
 
 }  // namespace
@@ -76,6 +77,21 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   return microbatch;
 }
 
+Primitives primitives_of(const Plan& plan, Comm& comm) {
+  auto core = std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence));
+  if (plan.tensor.rows * plan.tensor.columns == 1) return fused_primitives(std::move(core));
+  std::vector<TensorWeight> wholes;
+  for (const auto& [first, end] : flat_layout(plan.parameters).members) {
+    TensorWeight& weight = wholes.emplace_back();
+    const auto& shape = plan.parameters[first].shape;
+    for (size_t i = first; i < end; ++i) weight.out += plan.parameters[i].shape[0];
+    weight.in = shape.size() > 1 ? shape[1] : 1;
+    if (plan.parameters[first].role == ParameterRole::to_stream)
+      weight.stays = stationary_of(plan.tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
+  }
+  return tensor_primitives(comm, plan.tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
+}
+
 Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)
     : plan_(plan),
       train_(train),
@@ -84,9 +100,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
       weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype)),
-      model_(plan.architecture, weights_,
-             fused_primitives(std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence))),
-             model_options(plan.config)),
+      model_(plan.architecture, weights_, primitives_of(plan, comm), model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
@@ -148,7 +162,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                             comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action),
                                                            index + 1, row.size(), step));
                           },
-                      .loss = [&](double sum) { slots[StepSignals::kLoss] = sum; }});
+                      .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
 
   if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
   comm_.all_reduce(all_signals, all_axes(comm_.mesh())).wait();
@@ -192,14 +206,18 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     const int64_t first = i * training.global_batch_size;
     if (first >= held_out.num_samples()) break;
     const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
-    const int data_ranks = comm_.mesh().axis_size("data");
-    const auto share =
-        data_share(size, training.local_batch_size, data_ranks, comm_.mesh().coord(comm_.rank(), "data"));
+    const auto share = data_share(size, training.local_batch_size, static_cast<int>(plan_.shares.size()),
+                                  plan_.share_index(comm_.rank()));
     for (const Range& range : share.microbatches) {
-      if (range.size() == 0) continue;
-      const Batch batch = held_out.batch(first + range.begin, range.size());
-      const Microbatch microbatch = to_microbatch(batch, places_, plan_.config.data.mask_documents);
-      sum[0] += model_.forward(microbatch).item<double>();
+      // Ranks that hold rows of the same weights go on together: one without a sequence reads the first, and no label.
+      const bool idle = range.size() == 0;
+      if (idle && plan_.tensor.rows == 1) continue;
+      const Batch batch = idle ? held_out.batch(first, 1) : held_out.batch(first + range.begin, range.size());
+      Microbatch microbatch = to_microbatch(batch, places_, plan_.config.data.mask_documents);
+      if (idle) microbatch.labels_BT.fill_(kIgnoredLabel);
+      const double nats = model_.forward(microbatch).item<double>();
+      if (!counts_tokens()) continue;
+      sum[0] += nats;
       const int64_t* labels = microbatch.labels_BT.const_data_ptr<int64_t>();
       for (const int64_t label : std::span(labels, static_cast<size_t>(microbatch.labels_BT.numel()))) {
         if (label == kIgnoredLabel) continue;
@@ -208,7 +226,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
       }
     }
   }
-  comm_.all_reduce(sums, plan_.gradient_axes).wait();
+  comm_.all_reduce(sums, all_axes(comm_.mesh())).wait();
   return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
 }
 

@@ -43,7 +43,7 @@ class Session {
   /// Clips and updates.
   void update(int64_t step, const StepResult& result);
 
-  /// Sums over the held-out sequences, in one all-reduce over the axes of Plan::gradient_axes.
+  /// Sums over the held-out sequences, in one all-reduce over all ranks.
   struct Validation {
     double nats = 0;
     int64_t labels = 0;
@@ -68,6 +68,8 @@ class Session {
  private:
   int64_t labels_of(int64_t step) const;
   double gradient_norm();  // of all ranks' parts
+  /// Columns see the same tokens, and the loss of all of them: one tells.
+  bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// labels: valid ones of the step's whole batch.
   Microbatch load(int64_t step, int microbatch, int64_t labels) const;
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
@@ -95,5 +97,8 @@ at::ScalarType scalar_type(const std::string& dtype);
 Microbatch to_microbatch(const Batch& batch);
 /// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
 Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
+
+/// The model's primitives as the plan binds them on this rank.
+Primitives primitives_of(const Plan& plan, Comm& comm);
 
 }  // namespace orthant

@@ -198,7 +198,9 @@ void Trainer::print_banner() const {
 void Trainer::finish() {
   const Config& config = plan_.config;
   const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal;
-  const std::string filled = complete && masked ? filled_text(session_.model(), plan_, data_, comm_) : "";
+  // What a rank holds of the weights writes no text by itself; `orthant generate` reads them whole.
+  const bool whole = plan_.tensor.rows * plan_.tensor.columns == 1;
+  const std::string filled = complete && masked && whole ? filled_text(session_.model(), plan_, data_, comm_) : "";
   if (!output_) return;
   Summary s = summary_of(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
@@ -209,9 +211,9 @@ void Trainer::finish() {
     s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
   }
   if (complete) {
-    s.sample_text = masked ? filled : sample_text(session_.model(), plan_, data_);
+    if (whole) s.sample_text = masked ? filled : sample_text(session_.model(), plan_, data_);
     if (!masked) s.sample_command = options_.sample_command;
-    std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
+    if (whole) std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
   } else {
     s.resume_command = options_.resume_command;
   }
