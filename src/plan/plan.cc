@@ -162,7 +162,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
-    if (ranks == plan.facts.ranks || ranks % (sequence.ulysses * sequence.ring) != 0) continue;
+    if (ranks == plan.facts.ranks || ranks % (sequence.ulysses * sequence.ring * plan.tensor.ranks()) != 0) continue;
     RunFacts facts = plan.facts;
     facts.ranks = ranks;
     Config other = config;

@@ -7,14 +7,16 @@
 
 namespace orthant {
 
-/// |a - b| / |b|; infinite where that is no number, so that no maximum loses it.
+/// |a - b| / |b|; 0 for equal ones, zeros among them; infinite where that is no number, so that no maximum loses it.
 inline double relative_error(double a, double b) {
+  if (a == b) return 0;
   const double error = std::abs(a - b) / std::abs(b);
   return std::isnan(error) ? INFINITY : error;
 }
 /// In the Euclidean norm.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
+  if (a.sizes() == b.sizes() && a.to(at::kDouble).equal(wide)) return 0;
   const double error = ((a.to(at::kDouble) - wide).norm() / wide.norm()).item<double>();
   return std::isnan(error) ? INFINITY : error;
 }
