@@ -217,7 +217,7 @@ void check_tensor_kind(const Config& config) {
   const auto& p = config.parallelism;
   const std::string kind = config.locate("parallelism.tensor_parallel_kind");
   if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
-    const std::string why = fmt::format("it belongs to the kinds \"2d\" and \"2.5d\", but {}", kind);
+    const std::string why = fmt::format("it belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}", kind);
     require_default(config, "parallelism.tensor_parallel_mesh", why);
     require_default(config, "parallelism.tensor_parallel_product", why);
   } else {

@@ -49,12 +49,13 @@ Mesh mesh_of(const Config& config, int ranks) {
   };
   // Inner to outer, most talkative first.
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
-  const char* const tensor_mesh = "parallelism.tensor_parallel_mesh";
   const bool one_dimension = p.tensor_parallel_kind == "1d";
-  std::vector<Degree> degrees = {{"column", one_dimension ? "parallelism.tensor_parallel_degree" : tensor_mesh,
-                                  one_dimension ? p.tensor_parallel_degree : columns},
-                                 {"row", tensor_mesh, rows},
-                                 {"depth", tensor_mesh, depth},
+  const bool countable = std::max({rows, columns, depth}) <= ranks;
+  const Degree tensor =
+      one_dimension ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
+                    : Degree{"tensor", "parallelism.tensor_parallel_mesh",
+                             countable ? rows * columns * depth : int64_t{ranks} + 1};
+  std::vector<Degree> degrees = {tensor,
                                  {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
                                  {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
                                  {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
@@ -66,8 +67,11 @@ Mesh mesh_of(const Config& config, int ranks) {
     for (const Degree& other : degrees) {
       if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
     }
-    throw ConfigError(
-        fmt::format("{} is more than the {}; set it to {}", config.locate(degree.key), counted(ranks, "rank"), left));
+    const bool is_mesh = std::string_view(degree.key) == "parallelism.tensor_parallel_mesh";
+    throw ConfigError(is_mesh ? fmt::format("{} takes more than the {}; name three numbers whose product is {}",
+                                            config.locate(degree.key), counted(ranks, "rank"), left)
+                              : fmt::format("{} is more than the {}; set it to {}", config.locate(degree.key),
+                                            counted(ranks, "rank"), left));
   }
   int64_t fixed = 1;
   Degree* rest = nullptr;
@@ -97,7 +101,15 @@ Mesh mesh_of(const Config& config, int ranks) {
                                   others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
   }
   std::vector<Axis> axes;
-  for (const Degree& degree : degrees) axes.push_back({degree.axis, static_cast<int>(degree.size)});
+  for (const Degree& degree : degrees) {
+    if (degree.axis != std::string_view("tensor")) {
+      axes.push_back({degree.axis, static_cast<int>(degree.size)});
+      continue;
+    }
+    axes.push_back({std::string(kColumn), static_cast<int>(one_dimension ? degree.size : columns)});
+    axes.push_back({std::string(kRow), static_cast<int>(rows)});
+    axes.push_back({std::string(kDepth), static_cast<int>(depth)});
+  }
   return Mesh(axes);
 }
 

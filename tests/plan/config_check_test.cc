@@ -73,7 +73,7 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 }
 
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
-  constexpr const char* kDataOnly = ": this version of Orthant runs data and sequence parallelism only; set it to ";
+  constexpr const char* kDataOnly = ": this version of Orthant runs data, sequence and tensor parallelism only; set it to ";
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda", "run.device = \"cuda\" (command line): this build of Orthant has no CUDA; set it to \"cpu\""},
       {"run.transport=ucx",
@@ -93,16 +93,10 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"parallelism.zero_stage=1",
        "parallelism.zero_stage = 1 (command line): this version of Orthant keeps gradients "
        "and optimizer state whole on every rank; set it to 0"},
-      {"parallelism.tensor_parallel_degree=3",
-       fmt::format("parallelism.tensor_parallel_degree = 3 (command line){}1", kDataOnly)},
       {"parallelism.pipeline_parallel_degree=2",
        fmt::format("parallelism.pipeline_parallel_degree = 2 (command line){}1", kDataOnly)},
       {"parallelism.expert_parallel_degree=2",
        fmt::format("parallelism.expert_parallel_degree = 2 (command line){}1", kDataOnly)},
-      {"parallelism.tensor_parallel_kind=2d",
-       fmt::format("parallelism.tensor_parallel_kind = \"2d\" (command line){}\"1d\"", kDataOnly)},
-      {"parallelism.tensor_parallel_mesh=2,2,1",
-       fmt::format("parallelism.tensor_parallel_mesh = [2, 2, 1] (command line){}[1, 1, 1]", kDataOnly)},
       {"parallelism.vocabulary_parallel=naive",
        fmt::format("parallelism.vocabulary_parallel = \"naive\" (command line){}\"none\"", kDataOnly)},
   };

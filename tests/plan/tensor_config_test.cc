@@ -1,0 +1,79 @@
+// Tensor meshes that a run file may and may not ask for.
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "plan/plan.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+Plan plan_of(int ranks, const std::vector<std::string>& keys) {
+  std::vector<std::string> words = {"model.hidden_size=32",         "model.num_attention_heads=8",
+                                    "model.num_key_value_heads=4",  "training.seq_len=32",
+                                    "training.global_batch_size=8", "training.local_batch_size=2",
+                                    "data.path=text.txt",           "model.max_position_embeddings=64"};
+  for (const std::string& key : keys) words.push_back("parallelism." + key);
+  const Config config = parse_config("", "run.toml", words);
+  check_config(config);
+  return make_plan(config, {.ranks = ranks, .vocab_size = 257});
+}
+
+TEST(TensorConfig, MakesTheMesh) {
+  EXPECT_EQ(to_string(plan_of(8, {"tensor_parallel_degree=4"}).mesh),
+            "[column 4, row 1, depth 1, ulysses 1, ring 1, data 2, pipeline 1]");
+  const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[1,2,2]",
+                                "context_parallel_ring=2"});
+  EXPECT_EQ(plan.mesh_text(), "column 2, depth 2, ring 2");
+  EXPECT_EQ(plan.tensor.stream, StreamCut::width);
+  EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=-1", "data_parallel_degree=1"}).tensor.columns, 4);
+  EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=4", "tensor_parallel_sequence=false"}).tensor.stream, StreamCut::none);
+  EXPECT_EQ(plan_of(4, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_product=summa"})
+                .tensor.form,
+            ProductForm::summa);
+}
+
+// Check C1: a token's block is that of its depth and row, depth outermost.
+TEST(TensorConfig, OrdersRanksAsTheReferenceDoes) {
+  const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"});
+  const Mesh& mesh = plan.mesh;
+  EXPECT_EQ(mesh.coord(5, kDepth), 1);
+  EXPECT_EQ(mesh.coord(5, kRow), 0);
+  EXPECT_EQ(mesh.coord(5, kColumn), 1);
+  using Group = std::vector<int>;
+  EXPECT_EQ(mesh.group(0, {"column"}), (Group{0, 1}));
+  EXPECT_EQ(mesh.group(5, {"row"}), (Group{5, 7}));
+  EXPECT_EQ(mesh.group(3, {"depth"}), (Group{3, 7}));
+  EXPECT_EQ(mesh.group(2, {"row", "depth"}), (Group{0, 2, 4, 6}));
+  EXPECT_EQ(mesh.group(7, {"row", "depth"}), (Group{1, 3, 5, 7}));
+  for (const int rank : {0, 2, 4, 6}) EXPECT_EQ(plan.share_index(rank), rank / 2);
+}
+
+TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
+  struct Bad {
+    int ranks;
+    std::vector<std::string> keys;
+    std::vector<std::string> says;
+  };
+  const std::string two = "tensor_parallel_kind=2d", deep = "tensor_parallel_kind=2.5d";
+  for (const Bad& bad : std::vector<Bad>{
+           {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "1, 2 or 4"}},
+           {4, {"tensor_parallel_degree=8"}, {"tensor_parallel_degree = 8", "4 ranks", "set it to 4"}},
+           {4, {two, "tensor_parallel_mesh=[2,3,1]"}, {"tensor_parallel_mesh = [2, 3, 1]", "4 ranks", "product is 4"}},
+           {4, {two, "tensor_parallel_mesh=[1,1,4]"}, {"tensor_parallel_mesh = [1, 1, 4]", "depth 1"}},
+           {8, {deep, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "num_key_value_heads = 4", "1, 2 or 4"}},
+           {3, {deep, "tensor_parallel_mesh=[1,1,3]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
+           {6, {deep, "tensor_parallel_mesh=[3,2,1]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
+           {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
+           {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
+           {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"}, {"tensor_parallel_mesh says how many"}},
+           {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_sequence=false"}, {"belongs to"}},
+           {4, {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"}, {"4 ranks", "product is 4"}},
+           {12, {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
+            {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32"}}}) {
+    EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(bad.ranks, bad.keys); }), bad.says)) << bad.keys.back();
+  }
+}
+
+}  // namespace
+}  // namespace orthant
