@@ -38,7 +38,7 @@ ROOMS = {
     "parallel/sequence": Room("Attention over sequences that no rank holds whole: rings, all-to-alls.", True,
                               "parallel/sequence/plan comm model mesh base"),
     "parallel/tensor": Room("Products of matrices, and the layers around them, that no rank holds whole.", True,
-                            "parallel/tensor/plan comm model mesh base"),
+                            "parallel/tensor/plan comm model model/kernels mesh base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan plan comm model model/plan data checkpoint mesh schedule base"),
     "app": Room("The commands.", True, "runtime plan comm model model/plan data checkpoint mesh schedule base"),

@@ -41,38 +41,52 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   return a;
 }
 
-Mesh mesh_of(const Config& config, int ranks) {
+namespace {
+
+constexpr const char* kTensorMeshKey = "parallelism.tensor_parallel_mesh";
+
+struct Degree {
+  const char *axis, *key;
+  int64_t size;
+};
+
+// Inner to outer, most talkative first. "tensor" stands for the three axes of its mesh.
+std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
-  struct Degree {
-    const char *axis, *key;
-    int64_t size;
-  };
-  // Inner to outer, most talkative first.
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
-  const bool one_dimension = p.tensor_parallel_kind == "1d";
   const bool countable = std::max({rows, columns, depth}) <= ranks;
   const Degree tensor =
-      one_dimension ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
-                    : Degree{"tensor", "parallelism.tensor_parallel_mesh",
-                             countable ? rows * columns * depth : int64_t{ranks} + 1};
-  std::vector<Degree> degrees = {tensor,
-                                 {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
-                                 {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
-                                 {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
-                                 {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
-  // Before products, which could not be counted.
+      p.tensor_parallel_kind == "1d"
+          ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
+          : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
+  return {tensor,
+          {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
+          {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
+          {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
+          {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+}
+
+// Before products of degrees, which could not be counted.
+void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
   for (const Degree& degree : degrees) {
     if (degree.size <= ranks) continue;
     int64_t left = ranks;
     for (const Degree& other : degrees) {
       if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
     }
-    const bool is_mesh = std::string_view(degree.key) == "parallelism.tensor_parallel_mesh";
-    throw ConfigError(is_mesh ? fmt::format("{} takes more than the {}; name three numbers whose product is {}",
-                                            config.locate(degree.key), counted(ranks, "rank"), left)
-                              : fmt::format("{} is more than the {}; set it to {}", config.locate(degree.key),
-                                            counted(ranks, "rank"), left));
+    const std::string asked = config.locate(degree.key), all = counted(ranks, "rank");
+    throw ConfigError(degree.key == std::string_view(kTensorMeshKey)
+                          ? fmt::format("{} takes more than the {}; name three numbers whose product is {}", asked, all,
+                                        left)
+                          : fmt::format("{} is more than the {}; set it to {}", asked, all, left));
   }
+}
+
+}  // namespace
+
+Mesh mesh_of(const Config& config, int ranks) {
+  std::vector<Degree> degrees = degrees_of(config, ranks);
+  refuse_more_than(ranks, degrees, config);
   int64_t fixed = 1;
   Degree* rest = nullptr;
   for (Degree& degree : degrees) {
@@ -106,6 +120,8 @@ Mesh mesh_of(const Config& config, int ranks) {
       axes.push_back({degree.axis, static_cast<int>(degree.size)});
       continue;
     }
+    const auto [rows, columns, depth] = config.parallelism.tensor_parallel_mesh;
+    const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
     axes.push_back({std::string(kColumn), static_cast<int>(one_dimension ? degree.size : columns)});
     axes.push_back({std::string(kRow), static_cast<int>(rows)});
     axes.push_back({std::string(kDepth), static_cast<int>(depth)});

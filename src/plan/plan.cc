@@ -10,6 +10,7 @@
 #include "plan/from_config.h"
 #include "plan/plan_limits.h"
 #include "plan/plan_parameters.h"
+#include "plan/tensor_memory.h"
 #include "schedule/validate.h"
 
 namespace orthant {
@@ -24,8 +25,12 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   const int64_t tokens = largest * plan.num_places(rank);
   const SequenceMemory attention = sequence_memory(plan.sequence, attention_of(plan, largest),
                                                    plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
-  const auto activations =
-      activation_bytes(plan.architecture, tokens, element, recompute, {attention.kept_bytes, attention.working_bytes});
+  const AttentionBytes core{attention.kept_bytes, attention.working_bytes};
+  const bool whole = plan.tensor.rows * plan.tensor.columns == 1;
+  const ActivationBytes activations =
+      whole ? activation_bytes(plan.architecture, tokens, element, recompute, core)
+            : tensor_activation_bytes(plan.architecture, plan.tensor, tensor_shape_of(plan, rank, largest), recompute,
+                                      core);
   MemoryBytes memory;
   memory.parameters = flat.elements * (element == master ? master : master + element);
   memory.gradients = flat.elements * master;
@@ -168,6 +173,8 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     Config other = config;
     other.parallelism.context_parallel_ulysses = sequence.ulysses;
     other.parallelism.context_parallel_ring = sequence.ring;
+    if (config.parallelism.tensor_parallel_kind == "1d")
+      other.parallelism.tensor_parallel_degree = plan.tensor.columns;
     other.parallelism.data_parallel_degree = -1;
     add_alternative(found, other, facts, fmt::format("run.ranks = {}", ranks), "");
   }

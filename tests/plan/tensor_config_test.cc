@@ -64,6 +64,7 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
            {8, {deep, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "num_key_value_heads = 4", "1, 2 or 4"}},
            {3, {deep, "tensor_parallel_mesh=[1,1,3]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
            {6, {deep, "tensor_parallel_mesh=[3,2,1]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
+           {4, {"tensor_parallel_kind=auto"}, {"tensor_parallel_kind", "by itself", "\"1d\""}},
            {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
            {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"}, {"tensor_parallel_mesh says how many"}},
