@@ -2,7 +2,7 @@
 """The longest sequence and the largest batch that a given memory per rank can train, by the counting allocator.
 
 For no sequence parallelism (each rank has sequences of its own: data parallelism), ring attention and ring self-
-attention on 1 to 8 ranks: `orthant train` does a whole step of the 4-layer model of benchmarks/data_parallel, and its
+attention on several ranks: `orthant train` does a whole step of the 4-layer model of benchmarks/data_parallel, and its
 largest rank's peak of bytes in tensors (peak_memory_bytes of metrics.jsonl: weights, gradients and optimizer included)
 must stay within the limit. Found by bisection over such runs, from where `orthant plan` says that the limit is; to 1
 in 64, or to the smallest step that the cut allows. The batch: of sequences of --batch-seq-len tokens, in one
@@ -146,6 +146,8 @@ def main():
         corpus = write_corpus(a, folder)
         for kind in a.kinds.split(","):
             for ranks in map(int, a.ranks.split(",")):
+                if ranks == 1 and kind != "none":
+                    continue  # nothing to cut
                 length, length_peak, batch, batch_peak = measure(a, kind, ranks, corpus, folder)
                 print_row([KINDS[kind], str(ranks), f"{length:,}", f"{length_peak / 2**20:.1f}", f"{batch:,}",
                            f"{batch_peak / 2**20:.1f}"])
