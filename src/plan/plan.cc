@@ -133,12 +133,12 @@ void add_alternative(std::vector<Alternative>& found, const Config& config, cons
                      std::string remark) {
   try {
     require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
+    const Plan plan = plan_once(config, facts);
+    found.push_back(
+        {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
   } catch (const ConfigError&) {
-    return;
+    // Legal here, and not there.
   }
-  const Plan plan = plan_once(config, facts);
-  found.push_back(
-      {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
 }
 
 std::vector<Alternative> alternatives_to(const Plan& plan) {

@@ -8,12 +8,13 @@
 namespace orthant {
 namespace {
 
-Plan plan_of(int ranks, const std::vector<std::string>& keys) {
+Plan plan_of(int ranks, const std::vector<std::string>& keys, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"model.hidden_size=32",         "model.num_attention_heads=8",
                                     "model.num_key_value_heads=4",  "training.seq_len=32",
                                     "training.global_batch_size=8", "training.local_batch_size=2",
                                     "data.path=text.txt",           "model.max_position_embeddings=64"};
   for (const std::string& key : keys) words.push_back("parallelism." + key);
+  words.insert(words.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", words);
   check_config(config);
   return make_plan(config, {.ranks = ranks, .vocab_size = 257});
@@ -47,6 +48,14 @@ TEST(TensorConfig, OrdersRanksAsTheReferenceDoes) {
   EXPECT_EQ(mesh.group(2, {"row", "depth"}), (Group{0, 2, 4, 6}));
   EXPECT_EQ(mesh.group(7, {"row", "depth"}), (Group{1, 3, 5, 7}));
   for (const int rank : {0, 2, 4, 6}) EXPECT_EQ(plan.share_index(rank), rank / 2);
+}
+
+// Four shares of two sequences are refused; that the plan looks at eight ranks, too, is no fault of the run file.
+TEST(TensorConfig, MayBeWhereItsAlternativesMayNot) {
+  const std::vector<std::string> keys = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
+  const Plan plan = plan_of(4, keys, {"training.global_batch_size=2", "training.local_batch_size=1"});
+  EXPECT_EQ(plan.shares.size(), 2u);
+  for (const Alternative& other : plan.alternatives) EXPECT_NE(other.change, "run.ranks = 8");
 }
 
 TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
