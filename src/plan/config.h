@@ -26,6 +26,7 @@ struct RunConfig {
   std::string transport = "auto";
   int64_t threads_per_rank = 0;
   double timeout_s = 600.0;
+  double memory_gib_per_rank = 0;
 };
 
 struct ModelConfig {

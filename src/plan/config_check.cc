@@ -216,9 +216,7 @@ void refuse_unbuilt(const Config& config) {
 void check_tensor_kind(const Config& config) {
   const auto& p = config.parallelism;
   const std::string kind = config.locate("parallelism.tensor_parallel_kind");
-  require(config, "parallelism.tensor_parallel_kind", p.tensor_parallel_kind != "auto",
-          "this version of Orthant does not choose the mesh by itself", "\"1d\", \"2d\" or \"2.5d\"");
-  if (p.tensor_parallel_kind == "1d") {
+  if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
     const std::string why = fmt::format("it belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}", kind);
     require_default(config, "parallelism.tensor_parallel_mesh", why);
     require_default(config, "parallelism.tensor_parallel_product", why);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
+#include "plan/tensor_choices.h"
 #include "plan/text_table.h"
 
 namespace orthant {
@@ -160,6 +161,10 @@ std::string explain(const Plan& plan) {
     out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" +
            choices;
   }
+  if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
+    out += "\none layer on every tensor mesh of as many ranks: words that a rank receives for its products a step\n" +
+           choices;
+  }
   out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
          explain_memory(plan);
   out += "\nalternatives\n";
@@ -239,6 +244,19 @@ std::string plan_json(const Plan& plan) {
                                     {"seconds", timed && choice.cuts_tokens() ? Json(choice.seconds) : Json()},
                                     {"fastest", timed && &choice == &fastest(choices)},
                                     {"holds_least", &choice == &holds_least(choices)}});
+  }
+  out["tensor_choices"] = Json::array();
+  for (const TensorChoice& choice : plan.tensor_choices) {
+    out["tensor_choices"].push_back({{"mesh", choice.name},
+                                     {"rows", choice.tensor.rows},
+                                     {"columns", choice.tensor.columns},
+                                     {"depth", choice.tensor.depth},
+                                     {"words_forward", choice.words.forward},
+                                     {"words_backward", choice.words.backward},
+                                     {"words_depth", choice.words.depth},
+                                     {"memory_bytes", choice.memory_bytes},
+                                     {"refusal", choice.refusal},
+                                     {"chosen", choice.chosen}});
   }
   out["alternatives"] = Json::array();
   for (const auto& other : plan.alternatives) {

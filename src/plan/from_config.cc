@@ -50,13 +50,19 @@ struct Degree {
   int64_t size;
 };
 
+// Whether a degree says how many ranks a tensor mesh has, and not three extents.
+bool is_one_number(const Config& config) {
+  const std::string& kind = config.parallelism.tensor_parallel_kind;
+  return kind == "1d" || kind == "auto";
+}
+
 // Inner to outer, most talkative first. "tensor" stands for the three axes of its mesh.
 std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
   const bool countable = std::max({rows, columns, depth}) <= ranks;
   const Degree tensor =
-      p.tensor_parallel_kind == "1d"
+      is_one_number(config)
           ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
           : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
   return {tensor,
@@ -121,8 +127,7 @@ Mesh mesh_of(const Config& config, int ranks) {
       continue;
     }
     const auto [rows, columns, depth] = config.parallelism.tensor_parallel_mesh;
-    const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
-    axes.push_back({std::string(kColumn), static_cast<int>(one_dimension ? degree.size : columns)});
+    axes.push_back({std::string(kColumn), static_cast<int>(is_one_number(config) ? degree.size : columns)});
     axes.push_back({std::string(kRow), static_cast<int>(rows)});
     axes.push_back({std::string(kDepth), static_cast<int>(depth)});
   }

@@ -10,6 +10,7 @@
 #include "plan/from_config.h"
 #include "plan/plan_limits.h"
 #include "plan/plan_parameters.h"
+#include "plan/tensor_choices.h"
 #include "plan/tensor_memory.h"
 #include "schedule/validate.h"
 
@@ -257,7 +258,11 @@ int64_t Plan::largest_communication_bytes() const {
 
 Plan make_plan(const Config& config, const RunFacts& facts) {
   require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
-  Plan plan = plan_once(config, facts);
+  const auto plan_of = [&](const Config& other) { return plan_once(other, facts); };
+  const bool choose = config.parallelism.tensor_parallel_kind == "auto";
+  const int tensor_ranks = choose ? mesh_of(config, facts.ranks).axis_size(kColumn) : 1;
+  Plan plan = plan_once(choose ? with_cheapest_tensor_plan(config, tensor_ranks, plan_of) : config, facts);
+  plan.tensor_choices = tensor_choices(plan, plan_of);
   plan.alternatives = alternatives_to(plan);
   return plan;
 }

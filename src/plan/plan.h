@@ -60,6 +60,16 @@ struct ParameterGroup {
   bool operator==(const ParameterGroup&) const = default;
 };
 
+/// Another arrangement of the tensor mesh's ranks.
+struct TensorChoice {
+  std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
+  TensorPlan tensor;
+  TensorWords words;    // of a layer, a step
+  int64_t memory_bytes = 0;  // of the largest rank
+  std::string refusal;  // why it cannot be; empty if it can
+  bool chosen = false;
+};
+
 struct Plan {
   Config config;
   RunFacts facts;
@@ -78,6 +88,7 @@ struct Plan {
   std::vector<MemoryBytes> memory;      // by rank
   std::vector<CommunicationEntry> communication;
   std::vector<Alternative> alternatives;
+  std::vector<TensorChoice> tensor_choices;  // empty for a tensor mesh of one rank
 
   int64_t num_parameters() const;
   int64_t tokens_per_step() const;

@@ -180,6 +180,8 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
     int64_t roundings = 2 * (22 * a.num_hidden_layers + 4);
     // Its probabilities, which the oracle does not keep.
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
+    // Columns' summands, rounded before they are added up.
+    if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
   const double smallest_weights = a.initializer_range / std::sqrt(2.0 * static_cast<double>(a.num_hidden_layers));

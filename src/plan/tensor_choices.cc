@@ -1,0 +1,156 @@
+#include "plan/tensor_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "plan/text_table.h"
+
+namespace orthant {
+namespace {
+
+// The four products of a block.
+std::vector<LinearShape> linears_of(const Architecture& a) {
+  const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
+  return {{.in = a.hidden_size, .out = q + 2 * kv},
+          {.in = q, .out = a.hidden_size, .to_stream = true},
+          {.in = a.hidden_size, .out = 2 * a.intermediate_size},
+          {.in = a.intermediate_size, .out = a.hidden_size, .to_stream = true}};
+}
+
+// Of a step and one replica of the mesh.
+double tokens_of(const Plan& plan) {
+  const double replicas = plan.mesh.axis_size("data") * plan.sequence.ulysses * plan.sequence.ring;
+  return static_cast<double>(plan.tokens_per_step()) / replicas;
+}
+
+std::string name_of(const TensorPlan& tensor) {
+  if (tensor.stream == StreamCut::none) return fmt::format("1d, {} columns", tensor.columns);
+  if (tensor.stream == StreamCut::tokens) return fmt::format("1d, {} columns, sequence", tensor.columns);
+  return fmt::format("[{}, {}, {}]{}", tensor.rows, tensor.columns, tensor.depth,
+                     tensor.form == ProductForm::summa ? ", summa" : "");
+}
+
+bool same(const TensorPlan& a, const TensorPlan& b) {
+  return a.rows == b.rows && a.columns == b.columns && a.depth == b.depth && a.stream == b.stream && a.form == b.form;
+}
+
+int64_t memory_limit(const Config& config) {
+  return static_cast<int64_t>(config.run.memory_gib_per_rank * (int64_t{1} << 30));
+}
+
+std::string words_text(double words) { return grouped(static_cast<int64_t>(words + 0.5)); }
+
+}  // namespace
+
+Config with_tensor_plan(Config config, const TensorPlan& tensor) {
+  auto& p = config.parallelism;
+  const ParallelismConfig defaults;
+  p.tensor_parallel_degree = defaults.tensor_parallel_degree;
+  p.tensor_parallel_mesh = defaults.tensor_parallel_mesh;
+  p.tensor_parallel_sequence = tensor.stream != StreamCut::none;
+  p.tensor_parallel_product = tensor.form == ProductForm::summa ? "summa" : "stationary";
+  if (tensor.stream == StreamCut::width) {
+    p.tensor_parallel_kind = tensor.depth > 1 ? "2.5d" : "2d";
+    p.tensor_parallel_mesh = {tensor.rows, tensor.columns, tensor.depth};
+  } else {
+    p.tensor_parallel_kind = "1d";
+    p.tensor_parallel_degree = tensor.columns;
+  }
+  return config;
+}
+
+std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<Plan(const Config&)>& plan_of) {
+  std::vector<TensorChoice> choices;
+  if (plan.tensor.ranks() == 1) return choices;
+  const auto linears = linears_of(plan.architecture);
+  for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
+    if (tensor.stream == StreamCut::width) tensor.form = plan.tensor.form;
+    TensorChoice& choice = choices.emplace_back();
+    choice.name = name_of(tensor);
+    choice.tensor = tensor;
+    choice.chosen = same(tensor, plan.tensor);
+    choice.words = linear_words(tensor, linears, tokens_of(plan));
+    try {
+      choice.memory_bytes = plan_of(with_tensor_plan(plan.config, tensor)).largest_memory_bytes();
+    } catch (const ConfigError& error) {
+      choice.refusal = error.what();
+    }
+  }
+  return choices;
+}
+
+Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of) {
+  std::vector<TensorChoice> choices;
+  std::string refusal;
+  for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
+    try {
+      const Plan plan = plan_of(with_tensor_plan(config, tensor));
+      choices.push_back({.name = name_of(tensor),
+                         .tensor = tensor,
+                         .words = linear_words(tensor, linears_of(plan.architecture), tokens_of(plan)),
+                         .memory_bytes = plan.largest_memory_bytes()});
+    } catch (const ConfigError& error) {
+      if (refusal.empty()) refusal = error.what();
+    }
+  }
+  if (choices.empty()) {
+    throw ConfigError(fmt::format("{}: none of its meshes can be; the first, because {}",
+                                  config.locate("parallelism.tensor_parallel_degree"), refusal));
+  }
+  if (const TensorChoice* best = cheapest(choices, memory_limit(config))) return with_tensor_plan(config, best->tensor);
+  const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
+  const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
+  throw ConfigError(fmt::format("{} fits no tensor mesh of {}: the least is {}, of {}; raise it, use more ranks, or set "
+                                "activation_checkpoint.mode to \"full\"",
+                                config.locate("run.memory_gib_per_rank"), counted(ranks, "rank"),
+                                human_bytes(static_cast<double>(least.memory_bytes)), least.name));
+}
+
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes) {
+  const TensorChoice* best = nullptr;
+  const auto cost = [](const TensorChoice& c) { return std::tuple(c.words.total(), c.memory_bytes); };
+  for (const TensorChoice& choice : choices) {
+    if (!choice.refusal.empty() || (memory_bytes > 0 && choice.memory_bytes > memory_bytes)) continue;
+    if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
+  }
+  return best;
+}
+
+std::string explain_tensor_choices(const Plan& plan) {
+  if (plan.tensor_choices.empty()) return "";
+  const TensorChoice* const best = cheapest(plan.tensor_choices, memory_limit(plan.config));
+  std::vector<std::vector<std::string>> rows = {
+      {"mesh", "words forward", "words backward", "over depth", "memory of a rank", ""}};
+  for (const TensorChoice& choice : plan.tensor_choices) {
+    std::vector<std::string> remarks;
+    if (choice.chosen) remarks.push_back("as planned");
+    if (&choice == best) remarks.push_back("sends least");
+    if (!choice.refusal.empty()) remarks.push_back("cannot be: " + choice.refusal);
+    const bool fits = memory_limit(plan.config) == 0 || choice.memory_bytes <= memory_limit(plan.config);
+    if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
+    rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
+                    words_text(choice.words.depth),
+                    choice.refusal.empty() ? human_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    join(remarks, "; ")});
+  }
+  double bound = 0;
+  for (const LinearShape& linear : linears_of(plan.architecture)) {
+    bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
+                           plan.tensor.ranks());
+  }
+  std::string out = text_table(rows);
+  out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
+                     words_text(bound));
+  const auto own = std::find_if(plan.tensor_choices.begin(), plan.tensor_choices.end(),
+                                [](const TensorChoice& choice) { return choice.chosen; });
+  if (best != nullptr && !best->chosen && own != plan.tensor_choices.end()) {
+    out += fmt::format("  {} sends {:.2f} of the plan's words\n", best->name, best->words.total() / own->words.total());
+  }
+  return out;
+}
+
+}  // namespace orthant

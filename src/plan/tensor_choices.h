@@ -1,0 +1,31 @@
+// The tensor meshes of as many ranks, beside the plan's own: what a layer sends on each, and whether it fits.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "parallel/tensor/words_plan.h"
+#include "plan/plan.h"
+
+namespace orthant {
+
+/// The run file that asks for this mesh.
+Config with_tensor_plan(Config config, const TensorPlan& tensor);
+
+/// Everything that is arranged otherwise: words of a layer that a rank receives a step (averaged over ranks), memory of
+/// the largest rank, or why it cannot be. `plan_of` plans a config. Empty where the mesh has one rank.
+std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<Plan(const Config&)>& plan_of);
+
+/// The run file with tensor_parallel_kind = "auto" resolved: the mesh of so many ranks that cheapest() takes within
+/// run.memory_gib_per_rank. ConfigError where none can be, or none fits.
+Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of);
+
+/// Of those that can be and fit that many bytes (0: any do), the one that sends fewest words; of equals, the one that
+/// holds least. Null where none does.
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes);
+
+/// A table of them for people, the lower bound, and what follows from it.
+std::string explain_tensor_choices(const Plan& plan);
+
+}  // namespace orthant
