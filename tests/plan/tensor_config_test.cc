@@ -3,6 +3,7 @@
 
 #include "base/errors.h"
 #include "plan/plan.h"
+#include "plan/tensor_choices.h"
 #include "tests/support/says.h"
 
 namespace orthant {
@@ -73,7 +74,6 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
            {8, {deep, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "num_key_value_heads = 4", "1, 2 or 4"}},
            {3, {deep, "tensor_parallel_mesh=[1,1,3]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
            {6, {deep, "tensor_parallel_mesh=[3,2,1]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
-           {4, {"tensor_parallel_kind=auto"}, {"tensor_parallel_kind", "by itself", "\"1d\""}},
            {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
            {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"}, {"tensor_parallel_mesh says how many"}},
@@ -83,6 +83,41 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32"}}}) {
     EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(bad.ranks, bad.keys); }), bad.says)) << bad.keys.back();
   }
+}
+
+// Check C11: what sends least, of what fits.
+TEST(TensorChoices, TheCheapestIsTaken) {
+  const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
+  ASSERT_EQ(plan.tensor_choices.size(), tensor_arrangements(8).size());
+  const TensorChoice* own = nullptr;
+  for (const TensorChoice& choice : plan.tensor_choices) {
+    if (choice.chosen) own = &choice;
+    const bool heads_divide = 4 % choice.tensor.columns == 0;
+    EXPECT_EQ(choice.refusal.empty(), heads_divide) << choice.name << ": " << choice.refusal;
+  }
+  ASSERT_NE(own, nullptr);
+  for (const TensorChoice& choice : plan.tensor_choices) {
+    if (choice.refusal.empty()) {
+      EXPECT_LE(own->words.total(), choice.words.total()) << choice.name;
+    }
+  }
+  EXPECT_EQ(own, cheapest(plan.tensor_choices, 0));
+  // With less memory than it takes, another one.
+  const double gib = static_cast<double>(own->memory_bytes - 1) / (1 << 30);
+  const std::string limit = fmt::format("run.memory_gib_per_rank={}", gib);
+  const Plan smaller = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"}, {limit});
+  EXPECT_LT(smaller.largest_memory_bytes(), own->memory_bytes);
+  EXPECT_TRUE(says(message_of<ConfigError>([&] {
+                     plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"},
+                             {"run.memory_gib_per_rank=1e-6"});
+                   }),
+                   {"run.memory_gib_per_rank = 1e-06", "8 ranks", "the least is"}));
+}
+
+TEST(TensorChoices, AreSaidByThePlan) {
+  const std::string text = explain(plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"}));
+  for (const char* part : {"[2, 2, 2]", "as planned", "sends least", "1d, 8 columns", "cannot be", "fewer than"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
 }
 
 }  // namespace
