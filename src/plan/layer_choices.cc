@@ -184,6 +184,7 @@ const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
 }  // namespace
 
 std::vector<LayerChoice> layer_choices(const Plan& plan) {
+  if (plan.tensor.ranks() > 1) return {};
   std::vector<LayerChoice> choices;
   const Layer layer(plan);
   if (layer.ranks == 1 || plan.sequence.method == SequenceMethod::linformer) return choices;
@@ -222,6 +223,7 @@ const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
 }
 
 std::string explain_layer_choices(const Plan& plan) {
+  if (plan.tensor.ranks() > 1) return "";
   const auto choices = layer_choices(plan);
   if (choices.empty() && plan.mesh.size() > 1) {
     return "  not compared: with Linformer a layer computes something else than with full attention, which these ways "
