@@ -49,7 +49,7 @@ TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
 WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 17-25 s and more than a gigabyte a file
 ONLY_COMM = re.compile(r"\bc10d::|\bProcessGroup(Gloo|NCCL)?\b|\buc[pst]_\w+")
 ONLY_COMM_HEADER = re.compile(r"torch/csrc/distributed/|uc[pst]/")
-FILE_LINES, HEADER_LINES, FUNCTION_LINES = 400, 250, 60
+FILE_LINES, HEADER_LINES, FUNCTION_LINES, LINE_COLUMNS = 400, 250, 60, 120
 
 
 class File(NamedTuple):
@@ -147,6 +147,9 @@ def check_form(f):
         yield f"{f.path}: its folder is no room of the table in tools/check_layers.py"
     if lines > limit:
         yield f"{f.path} has {lines} lines, more than {limit}: split it along an idea"
+    for number, line in enumerate(f.text.split("\n"), 1):
+        if len(line) > LINE_COLUMNS:
+            yield f"{f.path}:{number}: {len(line)} columns, more than {LINE_COLUMNS}"
     if header and not f.text.startswith("//"):
         yield f"{f.path}: a header begins with a comment that says what it is for"
     # Highway's -inl.h files are read once for each instruction set, so they toggle a guard instead.

@@ -1,5 +1,5 @@
-// UCX: a worker or two for each rank, an endpoint for each peer that it sends to, tagged messages straight from and into
-// tensor memory. A build without UCX says so here.
+// UCX: a worker or two for each rank, an endpoint for each peer that it sends to, tagged messages straight from and
+// into tensor memory. A build without UCX says so here.
 #include "comm/transport.h"
 
 #ifdef ORTHANT_UCX
@@ -136,8 +136,9 @@ class UcxTransport : public Transport {
       ucx().ucp_request_free(request);
     };
     param.user_data = &message;
-    void* const request = ucx().ucp_tag_recv_nbx(lane_to(message.peer).worker, message.data, static_cast<size_t>(message.bytes),
-                                                 wire_tag(message.tag, message.peer, 0), kMatched, &param);
+    void* const request =
+        ucx().ucp_tag_recv_nbx(lane_to(message.peer).worker, message.data, static_cast<size_t>(message.bytes),
+                               wire_tag(message.tag, message.peer, 0), kMatched, &param);
     if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // it could not be posted
   }
 

@@ -119,8 +119,8 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
   const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, rank);
   return element_bytes * elements_sent(collective.kind, mesh.axis_size(collective.axis),
-                                               mesh.coord(rank, collective.axis), extents, collective.from_dim,
-                                               collective.to_dim);
+                                       mesh.coord(rank, collective.axis), extents, collective.from_dim,
+                                       collective.to_dim);
 }
 
 int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
@@ -129,7 +129,7 @@ int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layo
   // 0 of all other axes.
   const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, 0);
   return element_bytes * busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
-                                                  collective.from_dim, collective.to_dim);
+                                          collective.from_dim, collective.to_dim);
 }
 
 }  // namespace orthant

@@ -182,7 +182,7 @@ class Search {
     int64_t elements = 0;
     if (communicates(move.kind))
       elements = step_elements_ + busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
-                                                           local_extents(state), move.from_dim, move.to_dim);
+                                                   local_extents(state), move.from_dim, move.to_dim);
     if (move.to_dim >= 0)
       where = {static_cast<uint8_t>(kSplit + move.to_dim),
                static_cast<uint8_t>(depth[static_cast<size_t>(move.to_dim)])};

@@ -160,7 +160,7 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
                      .activation_bytes = (4 + 2 * again) * reduced,
                      .state_bytes = layer.state() / n,
                      .kept_bytes = streams + (kept - streams) / n};
-  tensor.refusal = kNotBuilt;
+  tensor.refusal = "by its published formula";
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = (10 + 4 * again) * gathered;

@@ -22,7 +22,7 @@ struct LayerChoice {
   int64_t ulysses_bytes = 0, ring_bytes = 0;
   int64_t state_bytes = 0;  // held: parameters, gradients, optimizer
   int64_t kept_bytes = 0;   // activations, from forward to backward
-  std::string refusal;      // why this run cannot take it; empty if it can
+  std::string refusal;      // why it is not one to take; empty if it is
   bool chosen = false;
   double seconds = 0;  // attention_seconds(), where the links are known
 

@@ -64,8 +64,8 @@ ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan&
   const int64_t mlp = std::max({down, gates, gate_up});
   const int64_t mlp_kept = z.gate_up + z.hidden + 2 * z.part + z.statistic;
   const int64_t core = z.part + 2 * z.qkv + 2 * z.heads + attention.working;
-  const int64_t qkv = 2 * z.part + z.qkv + z.gathered + z.summand + z.packed + rows_work(plan, s, s.qkv_rows * s.hidden) -
-                      attention.kept;
+  const int64_t qkv = 2 * z.part + z.qkv + z.gathered + z.summand + z.packed +
+                      rows_work(plan, s, s.qkv_rows * s.hidden) - attention.kept;
   const int64_t held = recompute ? 2 * z.part : 0;
   const int64_t attended = std::max(core, qkv) + held - mlp_kept;
   const int64_t block_work =

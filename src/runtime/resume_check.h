@@ -8,8 +8,9 @@
 
 namespace orthant {
 
-/// Where the checkpoint's run stood. ConfigError where tokenizer, model, settings that would change the run, or data are
-/// others than those of this run, named in this order, since a tokenizer brings its own vocabulary and its own data.
+/// Where the checkpoint's run stood. ConfigError where tokenizer, model, settings that would change the run, or data
+/// are others than those of this run, named in this order, since a tokenizer brings its own vocabulary and its own
+/// data.
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data);
 
 }  // namespace orthant

@@ -119,7 +119,8 @@ TEST(Death, AStoppedRankIsKnownByItsSilence) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
     EXPECT_LT(seconds, 6) << program.output();  // of which two are the silence that is allowed here
-    EXPECT_TRUE(says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
+    EXPECT_TRUE(
+        says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
     fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);
   }
 }

@@ -70,6 +70,8 @@ class CheckLayers(unittest.TestCase):
         self.fault("more than 250", "src/mesh/a.h", HEAD + "\n" * 249)
         self.fault("begins with a comment", "src/mesh/a.h", "#pragma once\n")
         self.fault("#pragma once is missing", "src/mesh/a.h", "// What it is for.\n")
+        self.fault("src/mesh/a.cc:2: 121 columns", "src/mesh/a.cc", "\n" + "x" * 121 + "\n")
+        self.assertEqual(self.findings(**{"src/mesh/a.cc": "x" * 120 + "\n"}), [])
         guard = "// Read once a target.\n#if defined(A_INL_H) == defined(HWY_TARGET_TOGGLE)\n#endif\n"
         self.assertEqual(self.findings(**{"src/model/kernels/a-inl.h": guard}), [])
         self.fault("is no room", "src/attic/a.cc", "\n")

@@ -73,7 +73,8 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 }
 
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
-  constexpr const char* kDataOnly = ": this version of Orthant runs data, sequence and tensor parallelism only; set it to ";
+  constexpr const char* kDataOnly =
+      ": this version of Orthant runs data, sequence and tensor parallelism only; set it to ";
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda", "run.device = \"cuda\" (command line): this build of Orthant has no CUDA; set it to \"cpu\""},
       {"run.transport=ucx",

@@ -66,6 +66,19 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
 }
 
+// Rows and depth take their shares of the batch as data ranks do.
+TEST(PlanLimits, MicrobatchesAreCountedByAllAxesThatCutTheBatch) {
+  const Words batch = {"training.global_batch_size=131072", "training.local_batch_size=1",
+                       "parallelism.tensor_parallel_kind=2.5d"};
+  const auto on = [&](const char* mesh, int ranks) {
+    Words words = batch;
+    words.push_back(std::string("parallelism.tensor_parallel_mesh=") + mesh);
+    return error_of(words, {.ranks = ranks, .vocab_size = 257});
+  };
+  EXPECT_TRUE(says(on("[1,2,1]", 2), {"131072 of them a rank"}));
+  EXPECT_EQ(on("[2,1,8]", 16), "no error");
+}
+
 // Degrees are refused against the ranks before anything is made of their product.
 TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   const std::string key = "parallelism.context_parallel_", data = "parallelism.data_parallel_degree=";

@@ -76,10 +76,13 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
            {6, {deep, "tensor_parallel_mesh=[3,2,1]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
            {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
            {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
-           {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"}, {"tensor_parallel_mesh says how many"}},
+           {4,
+            {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"},
+            {"tensor_parallel_mesh says how many"}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_sequence=false"}, {"belongs to"}},
            {4, {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"}, {"4 ranks", "product is 4"}},
-           {12, {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
+           {12,
+            {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
             {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32"}}}) {
     EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(bad.ranks, bad.keys); }), bad.says)) << bad.keys.back();
   }

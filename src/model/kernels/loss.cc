@@ -37,6 +37,24 @@ HWY_INLINE double row_exp_sum(const T* logits, int64_t vocab, Vec<T> maximum) {
   return sum;
 }
 
+/// scale * (softmax - onehot) over one row of logits, of which the label may be elsewhere (outside [0, vocab)).
+template <class T>
+HWY_INLINE void gradient_row(T* logits, int64_t vocab, int64_t label, double top, double sum, double scale) {
+  const auto maximum = splat<T>(top), factor = splat<T>(scale / sum);
+  const bool here = label >= 0 && label < vocab;
+  auto share = hn::Zero(Tag<T>());
+  if (here) share = hn::Mul(exp_to_88<T>(hn::Sub(load(logits + label, Tail{1}), maximum)), factor);
+  for_vectors<T>(vocab, [=](int64_t i, auto part) ORTHANT_BODY {
+    store(hn::Mul(exp_to_88<T>(hn::Sub(load(logits + i, part), maximum)), factor), logits + i, part);
+  });
+  if (here) store(hn::Sub(share, splat<T>(scale)), logits + label, Tail{1});
+}
+
+template <class T>
+HWY_INLINE void clear_row(T* logits, int64_t vocab) {
+  __builtin_memset(logits, 0, static_cast<size_t>(vocab) * sizeof(T));
+}
+
 template <class T>
 void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
@@ -44,22 +62,14 @@ void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64
     const int64_t label = args.labels[row];
     if (label == kIgnoredLabel) {
       args.losses[row] = 0.0;
-      if (args.write_gradient) __builtin_memset(logits, 0, static_cast<size_t>(args.vocab) * sizeof(T));
+      if (args.write_gradient) clear_row(logits, args.vocab);
       continue;
     }
-    const Wide<T> top = row_maximum(logits, args.vocab);
-    const auto maximum = splat<T>(top);
-    const double sum = row_exp_sum(logits, args.vocab, maximum);
-    const auto picked = load(logits + label, Tail{1});
-    args.losses[row] = __builtin_log(sum) + (static_cast<double>(top) - static_cast<double>(hn::GetLane(picked)));
-    if (!args.write_gradient) continue;
-    const auto factor = splat<T>(args.scale / sum);
-    for_vectors<T>(args.vocab, [=](int64_t i, auto part) ORTHANT_BODY {
-      const auto value = exp_to_88<T>(hn::Sub(load(logits + i, part), maximum));
-      store(hn::Mul(value, factor), logits + i, part);
-    });
-    const auto share = hn::Mul(exp_to_88<T>(hn::Sub(picked, maximum)), factor);
-    store(hn::Sub(share, splat<T>(args.scale)), logits + label, Tail{1});
+    const auto top = static_cast<double>(row_maximum(logits, args.vocab));
+    const double sum = row_exp_sum(logits, args.vocab, splat<T>(top));
+    const auto picked = static_cast<double>(hn::GetLane(load(logits + label, Tail{1})));
+    args.losses[row] = __builtin_log(sum) + (top - picked);
+    if (args.write_gradient) gradient_row(logits, args.vocab, label, top, sum, args.scale);
   }
 }
 
@@ -79,19 +89,12 @@ template <class T>
 void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     T* logits = args.logits + row * args.vocab;
+    const auto& [maximum, sum, picked] = args.statistics[row];
     if (args.labels[row] == kIgnoredLabel) {
-      __builtin_memset(logits, 0, static_cast<size_t>(args.vocab) * sizeof(T));
-      continue;
+      clear_row(logits, args.vocab);
+    } else {
+      gradient_row(logits, args.vocab, args.labels[row] - args.first, maximum, sum, args.scale);
     }
-    const int64_t label = args.labels[row] - args.first;
-    const auto maximum = splat<T>(args.statistics[row].maximum), factor = splat<T>(args.scale / args.statistics[row].sum);
-    const bool here = label >= 0 && label < args.vocab;
-    auto share = hn::Zero(Tag<T>());
-    if (here) share = hn::Mul(exp_to_88<T>(hn::Sub(load(logits + label, Tail{1}), maximum)), factor);
-    for_vectors<T>(args.vocab, [=](int64_t i, auto part) ORTHANT_BODY {
-      store(hn::Mul(exp_to_88<T>(hn::Sub(load(logits + i, part), maximum)), factor), logits + i, part);
-    });
-    if (here) store(hn::Sub(share, splat<T>(args.scale)), logits + label, Tail{1});
   }
 }
 

@@ -13,7 +13,8 @@
 namespace orthant {
 
 /// One rank's end of a tensor mesh. The stream is [B,T,C], of which a rank holds a part of the width (or, as Megatron's
-/// sequence parallelism, of the tokens, which must then divide over columns; or all). Each pair is the other's gradient.
+/// sequence parallelism, of the tokens, which must then divide over columns; or all). Each pair is the other's
+/// gradient.
 class TensorMesh {
  public:
   /// The Comm must outlive it.

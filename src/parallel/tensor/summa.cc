@@ -72,58 +72,55 @@ int64_t share_size(const Comm& comm, const Axes& axes, int64_t extent) {
   return shard(extent, comm.group_size(axes), comm.position(axes)).size();
 }
 
+// work(panel, what moves) for all of them; the next panel is under way meanwhile.
+template <class Start, class Multiply>
+void for_panels(const std::vector<SummaPanel>& panels, Start start, Multiply multiply) {
+  auto next = start(panels.front());
+  for (size_t t = 0; t < panels.size(); ++t) {
+    auto now = std::move(next);
+    for (Moving& operand : now) operand.work.wait();
+    if (t + 1 < panels.size()) next = start(panels[t + 1]);
+    multiply(panels[t], now);
+  }
+}
+
 }  // namespace
 
 at::Tensor summa_ab(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
-  const auto panels = panels_of(comm, K);
   at::Tensor sum = at::zeros({a.size(0), b.size(1)}, a.options().dtype(wide(a.scalar_type())));
-  const auto start = [&](const SummaPanel& p) {
-    return std::array<Moving, 2>{columns_panel(comm, p, a), rows_panel(comm, p, b)};
-  };
-  std::array<Moving, 2> next = start(panels.front());
-  for (size_t t = 0; t < panels.size(); ++t) {
-    std::array<Moving, 2> now = std::move(next);
-    for (Moving& operand : now) operand.work.wait();
-    if (t + 1 < panels.size()) next = start(panels[t + 1]);
-    add_product(sum, now[0].panel, now[1].panel, t > 0);
-  }
+  for_panels(
+      panels_of(comm, K),
+      [&](const SummaPanel& p) { return std::array<Moving, 2>{columns_panel(comm, p, a), rows_panel(comm, p, b)}; },
+      [&](const SummaPanel&, const auto& moved) { add_product(sum, moved[0].panel, moved[1].panel, true); });
   return sum.to(a.scalar_type());
 }
 
 at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
-  const auto panels = panels_of(comm, K);
   at::Tensor out = at::empty({a.size(0), share_size(comm, kOverColumns, K)}, a.options());
   Sums sums(comm, kOverColumns);
-  Moving next = rows_panel(comm, panels.front(), b);
-  for (size_t t = 0; t < panels.size(); ++t) {
-    Moving now = std::move(next);
-    now.work.wait();
-    if (t + 1 < panels.size()) next = rows_panel(comm, panels[t + 1], b);
-    const SummaPanel& p = panels[t];
-    const bool mine = comm.position(kOverColumns) == p.column;
-    sums.send(a.mm(now.panel.t()), p.column,
-              mine ? out.narrow(1, p.in_column.begin, p.in_column.size()) : at::Tensor());
-  }
+  for_panels(
+      panels_of(comm, K), [&](const SummaPanel& p) { return std::array<Moving, 1>{rows_panel(comm, p, b)}; },
+      [&](const SummaPanel& p, const auto& moved) {
+        const bool mine = comm.position(kOverColumns) == p.column;
+        sums.send(a.mm(moved[0].panel.t()), p.column,
+                  mine ? out.narrow(1, p.in_column.begin, p.in_column.size()) : at::Tensor());
+      });
   sums.finish();
   return out;
 }
 
 at::Tensor summa_atb(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
-  const auto panels = panels_of(comm, K);
   const auto sum_type = a.options().dtype(wide(a.scalar_type()));
   at::Tensor out = at::empty({share_size(comm, kOverRows, K), b.size(1)}, sum_type);
   Sums sums(comm, kOverRows);
-  Moving next = columns_panel(comm, panels.front(), a);
-  for (size_t t = 0; t < panels.size(); ++t) {
-    Moving now = std::move(next);
-    now.work.wait();
-    if (t + 1 < panels.size()) next = columns_panel(comm, panels[t + 1], a);
-    const SummaPanel& p = panels[t];
-    at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
-    add_product(product, now.panel.t(), b, false);
-    const bool mine = comm.position(kOverRows) == p.row;
-    sums.send(std::move(product), p.row, mine ? out.narrow(0, p.in_row.begin, p.in_row.size()) : at::Tensor());
-  }
+  for_panels(
+      panels_of(comm, K), [&](const SummaPanel& p) { return std::array<Moving, 1>{columns_panel(comm, p, a)}; },
+      [&](const SummaPanel& p, const auto& moved) {
+        at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
+        add_product(product, moved[0].panel.t(), b, false);
+        const bool mine = comm.position(kOverRows) == p.row;
+        sums.send(std::move(product), p.row, mine ? out.narrow(0, p.in_row.begin, p.in_row.size()) : at::Tensor());
+      });
   sums.finish();
   return out;
 }

@@ -29,7 +29,8 @@ struct Matrices {
   at::Tensor x_TK, w_KN, dy_TN;
 };
 inline Matrices exact_matrices(int64_t T, int64_t K, int64_t N, at::ScalarType type = at::kDouble) {
-  return {integers(T, K, 3, 5, 7, 3).to(type), integers(K, N, 2, 3, 5, 2).to(type), integers(T, N, 1, 2, 3, 1).to(type)};
+  return {integers(T, K, 3, 5, 7, 3).to(type), integers(K, N, 2, 3, 5, 2).to(type),
+          integers(T, N, 1, 2, 3, 1).to(type)};
 }
 
 /// This rank's part of a matrix whose rows are cut over some axes, and whose columns over others.

@@ -62,7 +62,8 @@ TEST(TensorNorm, EqualsOneRanks) {
   for (const int columns : {1, 2, 4, 5}) {
     on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
       const TensorMesh mesh(comm, {.columns = columns});
-      const at::Tensor own = leaf(columns_of(mesh, x)), g = leaf(columns_of(mesh, gain)), b = leaf(columns_of(mesh, bias));
+      const at::Tensor own = leaf(columns_of(mesh, x)), g = leaf(columns_of(mesh, gain)),
+                       b = leaf(columns_of(mesh, bias));
       const at::Tensor out = tensor_layer_norm(mesh, own, g, b, kEps, 26);
       torch::autograd::backward({out}, {columns_of(mesh, dy)});
       EXPECT_LT(off(out.detach(), columns_of(mesh, y.detach())), 1e-12) << columns;

@@ -54,7 +54,8 @@ std::array<double, 3> sums_of(const at::Tensor& t) {
 }
 
 TEST(TensorProducts, OfOneRankHaveTheReferenceValues) {
-  const auto check = [](const Matrices& m, std::array<double, 3> y, std::array<double, 3> dx, std::array<double, 3> dw) {
+  const auto check = [](const Matrices& m, std::array<double, 3> y, std::array<double, 3> dx,
+                        std::array<double, 3> dw) {
     EXPECT_EQ(sums_of(m.x_TK.mm(m.w_KN)), y);
     EXPECT_EQ(sums_of(m.dy_TN.mm(m.w_KN.t())), dx);
     EXPECT_EQ(sums_of(m.x_TK.t().mm(m.dy_TN)), dw);
@@ -104,8 +105,9 @@ TEST(TensorProducts, NeedEveryRankInItsPlace) {
       swapped += !products.ab(x, other, 12).equal(tokens_part(comm, y));
       const int i = comm.position(kRows), k = comm.position(kDepths);
       const Range tokens = shard(48, 4, i * 2 + k);  // of row i and depth k, depth inside
-      reordered += !products.ab(x, w, 12).equal(
-          y.slice(0, tokens.begin, tokens.end).slice(1, comm.position(kColumns) * 12, comm.position(kColumns) * 12 + 12));
+      reordered +=
+          !products.ab(x, w, 12).equal(y.slice(0, tokens.begin, tokens.end)
+                                           .slice(1, comm.position(kColumns) * 12, comm.position(kColumns) * 12 + 12));
     });
     EXPECT_EQ(swapped, 8);
     EXPECT_EQ(reordered, 4) << "where row and depth are not the same";
@@ -124,7 +126,8 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
     return (exact(have) - want).norm().item<double>();
   };
   const at::Tensor y = exact(m.x_TK).mm(exact(m.w_KN)), dw = exact(m.x_TK).t().mm(exact(m.dy_TN));
-  const double one = error(m.x_TK.mm(m.w_KN), y), one_dw = error(m.x_TK.to(at::kFloat).t().mm(m.dy_TN.to(at::kFloat)), dw);
+  const double one = error(m.x_TK.mm(m.w_KN), y),
+               one_dw = error(m.x_TK.to(at::kFloat).t().mm(m.dy_TN.to(at::kFloat)), dw);
   for (const MeshCase& c : all_meshes()) {
     std::atomic<double> squares = 0, dw_squares = 0;
     on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
