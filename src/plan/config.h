@@ -13,7 +13,6 @@
 
 namespace orthant {
 
-struct TensorPlan;
 
 struct JobConfig {
   std::string dump_folder = "runs/jargon";
@@ -195,9 +194,6 @@ void check_config(const Config& config, const Abilities& abilities = {});
 
 /// How sequences are cut over that many ranks, which may be the rest of the ranks. Throws ConfigError.
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
-
-/// The same of a tensor mesh, where so many tokens of a sequence are on a rank before the stream is cut.
-void check_tensor_parallel(const Config& config, const TensorPlan& plan, int64_t data, int64_t held_tokens);
 
 /// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
 /// equal Config.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "plan/from_config.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
 #include "plan/tensor_choices.h"
@@ -123,7 +124,13 @@ std::string explain_sizes(const DataShare& share) {
 }
 
 std::string explain_shares(const Plan& plan) {
-  std::vector<std::vector<std::string>> rows = {{"data rank", "sequences", "microbatches"}};
+  std::vector<std::string> axes;
+  for (const std::string& axis : kBatchAxes) {
+    if (plan.mesh.axis_size(axis) > 1) axes.push_back(axis);
+  }
+  const bool data = axes.empty() || axes == std::vector<std::string>{"data"};
+  std::vector<std::vector<std::string>> rows = {
+      {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "microbatches"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
     rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()),
                     explain_sizes(plan.shares[coord])});

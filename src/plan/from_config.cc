@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/plan.h"
+#include "plan/tensor_check.h"
 
 namespace orthant {
 
@@ -61,16 +62,17 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
   const bool countable = std::max({rows, columns, depth}) <= ranks;
-  const Degree tensor =
-      is_one_number(config)
-          ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
-          : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
+  const Degree tensor = is_one_number(config)
+                            ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
+                            : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
   return {tensor,
           {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
           {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
           {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
           {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
+
+int64_t data_ranks(const Config& config) { return std::max<int64_t>(config.parallelism.data_parallel_degree, 1); }
 
 // Before products of degrees, which could not be counted.
 void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
@@ -81,10 +83,13 @@ void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Confi
       if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
     }
     const std::string asked = config.locate(degree.key), all = counted(ranks, "rank");
-    throw ConfigError(degree.key == std::string_view(kTensorMeshKey)
-                          ? fmt::format("{} takes more than the {}; name three numbers whose product is {}", asked, all,
-                                        left)
-                          : fmt::format("{} is more than the {}; set it to {}", asked, all, left));
+    if (degree.key != std::string_view(kTensorMeshKey)) {
+      throw ConfigError(fmt::format("{} is more than the {}; set it to {}", asked, all, left));
+    }
+    const std::string mesh = nearest_tensor_mesh(config, left, data_ranks(config));
+    throw ConfigError(fmt::format("{} takes more than the {}; {}", asked, all,
+                                  mesh.empty() ? fmt::format("name three numbers whose product is {}", left)
+                                               : fmt::format("the nearest mesh that works is {}", mesh)));
   }
 }
 
@@ -108,8 +113,15 @@ Mesh mesh_of(const Config& config, int ranks) {
     for (const Degree& degree : degrees) {
       if (degree.size > 1) taken.push_back(config.locate(degree.key));
     }
-    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}", join(taken, ", "), fixed,
-                                  counted(ranks, "rank"), fixed));
+    // Where the tensor mesh is what can be made otherwise.
+    const int64_t tensor = degrees.front().size, others = fixed / std::max<int64_t>(tensor, 1);
+    std::string mesh;
+    if (tensor > 1 && !is_one_number(config) && ranks % others == 0) {
+      mesh = nearest_tensor_mesh(config, ranks / others, data_ranks(config));
+    }
+    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}{}", join(taken, ", "),
+                                  fixed, counted(ranks, "rank"), fixed,
+                                  mesh.empty() ? "" : fmt::format(", or take the nearest mesh that works, {}", mesh)));
   } else if (fixed != ranks) {
     // The data axis is what others would have left.
     const auto is_data = [](const Degree& degree) { return std::string_view(degree.axis) == "data"; };
@@ -139,14 +151,13 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
   const int ulysses = mesh.axis_size("ulysses"), ring = mesh.axis_size("ring");
   check_context_parallel(config, ulysses, ring);
   const int64_t summaries = config.model.linformer_length;  // also where no ring adds them up
-  return {
-      .ulysses = ulysses,
-      .ring = ring,
-      .window = static_cast<int>(p.context_parallel_window),
-      .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
-      .method = summaries > 0 ? SequenceMethod::linformer : sequence_method_of(p.context_parallel_attention),
-      .all_reduce = p.context_parallel_reduction == "all_reduce",
-      .summary_length = summaries};
+  return {.ulysses = ulysses,
+          .ring = ring,
+          .window = static_cast<int>(p.context_parallel_window),
+          .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement),
+          .method = summaries > 0 ? SequenceMethod::linformer : sequence_method_of(p.context_parallel_attention),
+          .all_reduce = p.context_parallel_reduction == "all_reduce",
+          .summary_length = summaries};
 }
 
 TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence) {
@@ -158,13 +169,7 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
     plan.form = ProductForm::summa;
   }
   if (plan.ranks() == 1) return {};
-  for (int ring = 0; ring < sequence.ring; ++ring) {
-    for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
-      check_tensor_parallel(config, plan, mesh.axis_size("data"),
-                            num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, ulysses,
-                                            sequence.ring, ring));
-    }
-  }
+  check_tensor_parallel(config, plan, sequence, mesh.axis_size("data"));
   return plan;
 }
 

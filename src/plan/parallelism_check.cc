@@ -2,9 +2,9 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/sequence/placement_plan.h"
-#include "parallel/tensor/plan.h"
 #include "plan/config_refusal.h"
 #include "plan/config_table.h"
+#include "plan/tensor_check.h"
 
 namespace orthant {
 namespace {
@@ -53,28 +53,6 @@ void check_degree_settings(const Config& config, std::string_view degree_key, in
     if (setting.degree != degree_key) continue;
     require_default(config, setting.key,
                     fmt::format("it belongs to {} and changes nothing {}", config.locate(degree_key), how));
-  }
-}
-
-// Each kind has keys of its own.
-void check_tensor_kind(const Config& config) {
-  const auto& p = config.parallelism;
-  const std::string kind = config.locate("parallelism.tensor_parallel_kind");
-  if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
-    const std::string why =
-        fmt::format("it belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}", kind);
-    require_default(config, "parallelism.tensor_parallel_mesh", why);
-    require_default(config, "parallelism.tensor_parallel_product", why);
-  } else {
-    require_default(config, "parallelism.tensor_parallel_degree",
-                    fmt::format("with {}, parallelism.tensor_parallel_mesh says how many ranks", kind));
-  }
-  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
-  require(config, "parallelism.tensor_parallel_mesh", p.tensor_parallel_kind != "2d" || depth == 1,
-          "a mesh of two dimensions has depth 1", fmt::format("[{}, {}, 1]", rows, columns));
-  if (p.tensor_parallel_kind != "1d") {
-    require_default(config, "parallelism.tensor_parallel_sequence",
-                    fmt::format("it belongs to the kind \"1d\", but {}", kind));
   }
 }
 
@@ -144,30 +122,6 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
   require(config, "parallelism.context_parallel_reduction",
           p.context_parallel_reduction == "reduce_scatter" || self_attention, "it belongs to ring_self_attention",
           "\"reduce_scatter\"");
-}
-
-void check_tensor_parallel(const Config& config, const TensorPlan& plan, int64_t data, int64_t held_tokens) {
-  const auto& p = config.parallelism;
-  const bool one_dimension = p.tensor_parallel_kind == "1d";
-  const std::string asked = config.locate(one_dimension ? "parallelism.tensor_parallel_degree"
-                                                        : "parallelism.tensor_parallel_mesh");
-  const int64_t columns = plan.columns;
-  if (config.model.num_key_value_heads % columns != 0) {
-    throw ConfigError(fmt::format("{} cuts heads over {}, which does not divide {}; try {}", asked,
-                                  counted(columns, "column"), config.locate("model.num_key_value_heads"),
-                                  divisors(config.model.num_key_value_heads)));
-  }
-  if (plan.stream == StreamCut::tokens && held_tokens % columns != 0) {
-    throw ConfigError(fmt::format("{} does not divide the {} of a sequence that a rank holds, by {}; make that a "
-                                  "multiple, or set parallelism.tensor_parallel_sequence to false",
-                                  asked, counted(held_tokens, "token"), config.locate("training.seq_len")));
-  }
-  const int64_t shares = data * plan.rows * plan.depth, batch = config.training.global_batch_size;
-  if (plan.rows * plan.depth > 1 && batch % shares != 0) {
-    throw ConfigError(fmt::format("{} cuts the batch into {} with {} of data, which does not divide {}; make that {}",
-                                  asked, counted(shares, "share"), counted(data, "rank"),
-                                  config.locate("training.global_batch_size"), (batch + shares - 1) / shares * shares));
-  }
 }
 
 void check_parallelism(const Config& config) {

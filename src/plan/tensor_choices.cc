@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/tensor_check.h"
 #include "plan/text_table.h"
 
 namespace orthant {
@@ -77,7 +78,8 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
     try {
       choice.memory_bytes = plan_of(with_tensor_plan(plan.config, tensor)).largest_memory_bytes();
     } catch (const ConfigError& error) {
-      choice.refusal = error.what();
+      const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size("data"));
+      choice.refusal = misfit.empty() ? error.what() : misfit;
     }
   }
   return choices;

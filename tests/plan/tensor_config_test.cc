@@ -24,8 +24,8 @@ Plan plan_of(int ranks, const std::vector<std::string>& keys, const std::vector<
 TEST(TensorConfig, MakesTheMesh) {
   EXPECT_EQ(to_string(plan_of(8, {"tensor_parallel_degree=4"}).mesh),
             "[column 4, row 1, depth 1, ulysses 1, ring 1, data 2, pipeline 1]");
-  const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[1,2,2]",
-                                "context_parallel_ring=2"});
+  const Plan plan =
+      plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[1,2,2]", "context_parallel_ring=2"});
   EXPECT_EQ(plan.mesh_text(), "column 2, depth 2, ring 2");
   EXPECT_EQ(plan.tensor.stream, StreamCut::width);
   EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=-1", "data_parallel_degree=1"}).tensor.columns, 4);
@@ -69,18 +69,39 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   for (const Bad& bad : std::vector<Bad>{
            {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "1, 2 or 4"}},
            {4, {"tensor_parallel_degree=8"}, {"tensor_parallel_degree = 8", "4 ranks", "set it to 4"}},
-           {4, {two, "tensor_parallel_mesh=[2,3,1]"}, {"tensor_parallel_mesh = [2, 3, 1]", "4 ranks", "product is 4"}},
+           {4,
+            {two, "tensor_parallel_mesh=[2,3,1]"},
+            {"tensor_parallel_mesh = [2, 3, 1]", "4 ranks", "the nearest mesh that works is [2, 2, 1]"}},
            {4, {two, "tensor_parallel_mesh=[1,1,4]"}, {"tensor_parallel_mesh = [1, 1, 4]", "depth 1"}},
-           {8, {deep, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "num_key_value_heads = 4", "1, 2 or 4"}},
-           {3, {deep, "tensor_parallel_mesh=[1,1,3]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
-           {6, {deep, "tensor_parallel_mesh=[3,2,1]"}, {"3 shares", "global_batch_size = 8", "make that 9"}},
+           {8,
+            {deep, "tensor_parallel_mesh=[1,8,1]"},
+            {"8 columns", "num_key_value_heads = 4", "the nearest mesh that works is [2, 4, 1]"}},
+           {8, {two, "tensor_parallel_mesh=[1,8,1]"}, {"8 columns", "the nearest mesh that works is [2, 4, 1]"}},
+           {6, {deep, "tensor_parallel_mesh=[2,2,1]"}, {"cannot take 4 of 6 ranks", "a multiple of 4"}},
+           {16,
+            {deep, "tensor_parallel_mesh=[3,4,1]"},
+            {"cannot take 12 of 16 ranks", "take the nearest mesh that works, [4, 4, 1]"}},
+           {16,
+            {deep, "tensor_parallel_mesh=[1,1,16]"},
+            {"16 shares", "the nearest mesh that works is [1, 2, 8]", "global_batch_size = 16 works"}},
+           {5,
+            {deep, "tensor_parallel_mesh=[1,5,1]"},
+            {"5 columns", "no mesh of 5 ranks works; columns may be 1, 2 or 4"}},
+           {3,
+            {deep, "tensor_parallel_mesh=[1,1,3]"},
+            {"3 shares", "global_batch_size = 8", "global_batch_size = 9 works"}},
+           {6,
+            {deep, "tensor_parallel_mesh=[3,2,1]"},
+            {"3 shares", "global_batch_size = 8", "global_batch_size = 9 works"}},
            {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
            {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
            {4,
             {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"},
             {"tensor_parallel_mesh says how many"}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_sequence=false"}, {"belongs to"}},
-           {4, {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"}, {"4 ranks", "product is 4"}},
+           {4,
+            {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"},
+            {"4 ranks", "the nearest mesh that works is ["}},
            {12,
             {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
             {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32"}}}) {

@@ -1,0 +1,128 @@
+#include "plan/tensor_check.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "parallel/sequence/placement_plan.h"
+#include "parallel/tensor/words_plan.h"
+#include "plan/config_refusal.h"
+
+namespace orthant {
+namespace {
+
+int64_t shares_of(const TensorPlan& plan, int64_t data) { return data * plan.rows * plan.depth; }
+
+// Rows and depth must have equal parts of the batch: they work on a microbatch together.
+bool batch_divides(const Config& config, const TensorPlan& plan, int64_t data) {
+  return plan.rows * plan.depth == 1 || config.training.global_batch_size % shares_of(plan, data) == 0;
+}
+
+bool heads_divide(const Config& config, const TensorPlan& plan) {
+  return config.model.num_key_value_heads % plan.columns == 0;
+}
+
+// The tokens that some rank holds of a sequence and that columns cannot cut into equal parts; 0 if all can be.
+int64_t uncut_tokens(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
+  if (plan.stream != StreamCut::tokens) return 0;
+  for (int ring = 0; ring < sequence.ring; ++ring) {
+    for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
+      const int64_t tokens =
+          num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, ulysses, sequence.ring, ring);
+      if (tokens % plan.columns != 0) return tokens;
+    }
+  }
+  return 0;
+}
+
+double distance(const TensorPlan& plan, const std::array<int64_t, 3>& asked) {
+  const auto apart = [](int have, int64_t want) {
+    return std::abs(std::log(have) - std::log(static_cast<double>(want)));
+  };
+  return apart(plan.rows, asked[0]) + apart(plan.columns, asked[1]) + apart(plan.depth, asked[2]);
+}
+
+}  // namespace
+
+void check_tensor_kind(const Config& config) {
+  const auto& p = config.parallelism;
+  const std::string kind = config.locate("parallelism.tensor_parallel_kind");
+  if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
+    const std::string why =
+        fmt::format("it belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}", kind);
+    require_default(config, "parallelism.tensor_parallel_mesh", why);
+    require_default(config, "parallelism.tensor_parallel_product", why);
+  } else {
+    require_default(config, "parallelism.tensor_parallel_degree",
+                    fmt::format("with {}, parallelism.tensor_parallel_mesh says how many ranks", kind));
+  }
+  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+  require(config, "parallelism.tensor_parallel_mesh", p.tensor_parallel_kind != "2d" || depth == 1,
+          "a mesh of two dimensions has depth 1", fmt::format("[{}, {}, 1]", rows, columns));
+  if (p.tensor_parallel_kind != "1d") {
+    require_default(config, "parallelism.tensor_parallel_sequence",
+                    fmt::format("it belongs to the kind \"1d\", but {}", kind));
+  }
+}
+
+std::string tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
+  if (!heads_divide(config, plan)) {
+    return fmt::format("{} of heads do not divide {}", counted(plan.columns, "column"),
+                       config.locate("model.num_key_value_heads"));
+  }
+  if (const int64_t tokens = uncut_tokens(config, plan, sequence); tokens > 0) {
+    return fmt::format("{} do not divide the {} of a sequence that a rank holds, by {}",
+                       counted(plan.columns, "column"), counted(tokens, "token"), config.locate("training.seq_len"));
+  }
+  if (!batch_divides(config, plan, data)) {
+    return fmt::format("{} of the batch, with {} of data, do not divide {}", counted(shares_of(plan, data), "share"),
+                       counted(data, "rank"), config.locate("training.global_batch_size"));
+  }
+  return "";
+}
+
+void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
+  const std::string misfit = tensor_misfit(config, plan, sequence, data);
+  if (misfit.empty()) return;
+  std::vector<std::string> ways;
+  const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
+  if (one_dimension && !heads_divide(config, plan)) {
+    ways.push_back(fmt::format("try {}", divisors(config.model.num_key_value_heads)));
+  } else if (one_dimension) {
+    ways.push_back("make that a multiple, or set parallelism.tensor_parallel_sequence to false");
+  } else if (const std::string nearest = nearest_tensor_mesh(config, plan.ranks(), data); !nearest.empty()) {
+    ways.push_back(fmt::format("the nearest mesh that works is {}", nearest));
+  } else if (!heads_divide(config, plan)) {
+    ways.push_back(fmt::format("no mesh of {} works; columns may be {}", counted(plan.ranks(), "rank"),
+                               divisors(config.model.num_key_value_heads)));
+  }
+  if (!batch_divides(config, plan, data)) {
+    const int64_t shares = shares_of(plan, data), batch = config.training.global_batch_size;
+    ways.push_back(
+        fmt::format("training.global_batch_size = {} works with this one", (batch + shares - 1) / shares * shares));
+  }
+  throw ConfigError(fmt::format(
+      "{}: {}; {}",
+      config.locate(one_dimension ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh"), misfit,
+      join(ways, "; ")));
+}
+
+std::string nearest_tensor_mesh(const Config& config, int64_t ranks, int64_t data) {
+  const auto& asked = config.parallelism.tensor_parallel_mesh;
+  double least = std::numeric_limits<double>::infinity();
+  std::string nearest;
+  for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
+    const bool legal = plan.stream == StreamCut::width && heads_divide(config, plan) &&
+                       batch_divides(config, plan, data) &&
+                       (plan.depth == 1 || config.parallelism.tensor_parallel_kind == "2.5d");
+    if (!legal || distance(plan, asked) >= least) continue;
+    least = distance(plan, asked);
+    nearest = fmt::format("[{}, {}, {}]", plan.rows, plan.columns, plan.depth);
+  }
+  return nearest;
+}
+
+}  // namespace orthant
