@@ -126,17 +126,7 @@ TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
 TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
   const TinyRun run({"model.objective=masked"});
   const auto sums_over = [&](const Layout& layout, int64_t after_steps) {
-    const Plan plan = run.plan(layout.ranks, layout.keys);
-    Session::Validation sums;
-    run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
-      Session session(plan, run.data().train, comm);
-      session.weights().initialize(3);
-      for (int64_t step = 1; step <= after_steps; ++step) session.gradients(step, {});  // moves no weight
-      const auto mine = session.validate(*run.data().held_out, 50, run.data().bytes_of_token);
-      if (rank == 0) sums = mine;
-    });
-    return sums;
+    return validate_ranks(run.plan(layout.ranks, layout.keys), run.data(), after_steps)[0];
   };
   const Session::Validation one = sums_over({1, {}}, 0);
   EXPECT_EQ(one.labels, run.data().held_out->valid_labels(0, run.data().held_out->num_samples()));

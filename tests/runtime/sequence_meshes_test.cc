@@ -91,15 +91,7 @@ TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
   const auto sums_over = [&](const Cut& cut) {
     auto keys = cut.overrides();
     keys.push_back(batch);
-    const Plan plan = run.plan(cut.ranks(), keys);
-    std::vector<Session::Validation> sums(static_cast<size_t>(cut.ranks()));
-    run_ranks(cut.ranks(), [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
-      Session session(plan, run.data().train, comm);
-      session.weights().initialize(3);
-      sums[static_cast<size_t>(rank)] = session.validate(*run.data().held_out, 50, run.data().bytes_of_token);
-    });
-    return sums;
+    return validate_ranks(run.plan(cut.ranks(), keys), run.data());
   };
   const auto one = sums_over({1, 1})[0];
   EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);

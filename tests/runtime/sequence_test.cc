@@ -53,9 +53,7 @@ TEST(SequenceRuns, SendWhatThePlanSays) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      int64_t planned = 0;
-      for (const auto& entry : plan.communication) planned += entry.bytes_per_rank[rank];
-      EXPECT_EQ(ranks[rank].last().traffic.bytes, planned) << cut.name() << ", rank " << rank;
+      EXPECT_EQ(ranks[rank].last().traffic, planned_traffic(plan, rank)) << cut.name() << ", rank " << rank;
     }
   }
 }

@@ -24,11 +24,7 @@ TEST_P(RankCounts, SendWhatThePlanSays) {
       EXPECT_EQ(plan.buckets.size() > 2, *bucket_mib == '0');
       const auto ranks = train_ranks(plan, run.data(), {.steps = 2});
       for (size_t rank = 0; rank < ranks.size(); ++rank) {
-        Traffic planned;
-        for (const auto& entry : plan.communication) {
-          planned.calls += entry.calls;
-          planned.bytes += entry.bytes_per_rank[rank];
-        }
+        const Traffic planned = planned_traffic(plan, rank);
         for (const StepTrace& step : ranks[rank].steps) {
           EXPECT_EQ(step.traffic, planned) << "rank " << rank << ": " << step.traffic.bytes << " for " << planned.bytes;
         }
@@ -61,22 +57,10 @@ TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
 
 TEST_P(RankCounts, ValidateAlike) {
   const TinyRun run;
-  auto sums_over = [&](int ranks) {
-    const Plan plan = run.plan(ranks);
-    std::vector<Session::Validation> sums(static_cast<size_t>(ranks));
-    run_ranks(ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
-      Session session(plan, run.data().train, comm);
-      session.weights().initialize(3);
-      // More batches than there are held-out samples: the last one is short, the rest are skipped.
-      sums[static_cast<size_t>(rank)] = session.validate(*run.data().held_out, 50, run.data().bytes_of_token);
-    });
-    return sums;
-  };
-  const Session::Validation one = sums_over(1).front();
+  const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
   EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);
   EXPECT_GT(one.bytes, 0);
-  for (const auto& sum : sums_over(GetParam())) {
+  for (const auto& sum : validate_ranks(run.plan(GetParam()), run.data())) {
     EXPECT_EQ(sum.labels, one.labels);
     EXPECT_EQ(sum.bytes, one.bytes);
     EXPECT_LT(relative_error(sum.nats, one.nats), 1e-12);

@@ -14,6 +14,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -122,6 +123,8 @@ struct Course {
   std::string resume_from;    // a checkpoint's directory; empty: from the seed
   bool save = false;          // at the end, into DUMP/checkpoints
   Mutation mutation = Mutation::none;
+  double descent_rate = 0;    // above 0: plain gradient descent in place of AdamW, without clipping
+  std::function<void(Session& session, int rank)> prepare = {};  // each rank, before its first step
 };
 
 /// Trains the plan's ranks as threads; what each of them had, by rank.
@@ -136,13 +139,19 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     } else {
       state = load_snapshot(course.resume_from, plan, data, session, Verify::checksums);
     }
+    if (course.prepare) course.prepare(session, rank);
     RankTrace& trace = ranks[static_cast<size_t>(rank)];
     while (state.step < course.steps) {
       const Traffic before = comm.total_traffic();
       const StepResult result = session.gradients(++state.step, {});
       const Traffic after = comm.total_traffic();
       StepTrace step{.loss = result.loss, .norm = result.norm, .gradients = session.weights().gradients().clone()};
-      session.update(state.step, result);
+      if (course.descent_rate > 0) {
+        session.weights().masters().sub_(session.weights().gradients(), course.descent_rate);
+        session.weights().publish();
+      } else {
+        session.update(state.step, result);
+      }
       state.tokens += result.tokens;
       step.weights = session.weights().masters().clone();
       step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
@@ -154,6 +163,32 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
     if (course.save) save_snapshot(plan, data, session, state);
   });
   return ranks;
+}
+
+/// What the plan says that a rank sends in a step.
+inline Traffic planned_traffic(const Plan& plan, size_t rank) {
+  Traffic planned;
+  for (const auto& entry : plan.communication) {
+    planned.calls += entry.calls;
+    planned.bytes += entry.bytes_per_rank[rank];
+  }
+  return planned;
+}
+
+/// The sums over the held-out text that the ranks have, by rank: over more batches than there are, so that the last one
+/// is short and the rest are skipped. after_steps: gradients of so many steps come first, which move no weight.
+inline std::vector<Session::Validation> validate_ranks(const Plan& plan, const TrainingData& data,
+                                                       int64_t after_steps = 0) {
+  constexpr int64_t kBatches = 50;
+  std::vector<Session::Validation> sums(static_cast<size_t>(plan.mesh.size()));
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+    Session session(plan, data.train, comm);
+    session.weights().initialize(3);
+    for (int64_t step = 1; step <= after_steps; ++step) session.gradients(step, {});
+    sums[static_cast<size_t>(rank)] = session.validate(*data.held_out, kBatches, data.bytes_of_token);
+  });
+  return sums;
 }
 
 /// The largest relative error of any parameter of a flat buffer, and its name.

@@ -1,0 +1,188 @@
+// Long runs on tensor meshes (tensor-parallelism.md, C10 and C14): with AdamW and with plain gradient descent they stay
+// one rank's, what is saved goes on to the last bit, copies of a weight are one to the bit, and late ranks change none.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/hash.h"
+#include "tests/support/random.h"
+#include "tests/support/tensor_cuts.h"
+
+namespace orthant {
+namespace {
+
+constexpr int64_t kSteps = 20;
+
+std::vector<std::string> long_run(std::vector<std::string> more = {}) {
+  more.insert(more.end(), {"training.global_batch_size=8", "training.steps=20", "model.dropout=0.1",
+                           "training.max_norm=1.0", "optimizer.weight_decay=0.1"});
+  return more;
+}
+
+std::vector<TensorCut> meshes() {
+  return {grid(1, 1, 1), grid(2, 2, 1),           grid(2, 2, 2),    grid(1, 4, 1), grid(4, 1, 1),
+          grid(1, 2, 4), grid(1, 1, 8), grid(2, 2, 2, {kSumma}), one_dimension(4)};
+}
+// Key heads for four columns.
+const std::string kFourKeyHeads = "model.num_key_value_heads=4";
+
+// Curves and weights at the end.
+void expect_one_ranks_course(const Plan& plan, const std::vector<RankTrace>& have, const RankTrace& want,
+                             const std::string& name) {
+  for (size_t rank = 0; rank < have.size(); ++rank) {
+    const size_t first = want.steps.size() - have[rank].steps.size();  // of a run that went on
+    for (size_t step = 0; step < have[rank].steps.size(); ++step) {
+      const StepTrace &h = have[rank].steps[step], &w = want.steps[first + step];
+      EXPECT_LT(relative_error(h.loss, w.loss), 1e-10) << name << ", step " << first + step + 1;
+      EXPECT_LT(relative_error(h.norm, w.norm), 1e-10) << name << ", step " << first + step + 1;
+    }
+    const NamedError weight =
+        worst_parameter(plan, have[rank].last().weights, want.last().weights, static_cast<int>(rank));
+    EXPECT_LT(weight.error, 1e-8) << weight.name << ", " << name;
+  }
+}
+
+TEST(TensorTraining, TwentyStepsOfAdamWAndOfDescentAreOneRanks) {
+  const TinyRun run(long_run({kFourKeyHeads}));
+  for (const double descent_rate : {0.0, 0.3}) {
+    const Course course{.steps = kSteps, .descent_rate = descent_rate};
+    const auto want = train_ranks(run.plan(1), run.data(), course)[0];
+    EXPECT_LT(want.last().loss, 0.9 * want.steps[0].loss) << "nothing was learnt";
+    for (const TensorCut& cut : meshes()) {
+      const Plan plan = run.plan(cut.ranks, cut.keys);
+      expect_one_ranks_course(plan, train_ranks(plan, run.data(), course), want,
+                              fmt::format("{}, descent {}", cut.name(), descent_rate));
+    }
+  }
+}
+
+// The control, and why descent is asked for: without clipping and decay AdamW hides a scale, descent does not.
+TEST(TensorTraining, DescentSeesAScaleThatAdamWHides) {
+  const TinyRun run(long_run({kFourKeyHeads}));
+  const TensorCut cut = grid(2, 2, 2, {"training.max_norm=0", "optimizer.weight_decay=0"});
+  const auto error_of = [&](double descent_rate) {
+    Course course{.steps = kSteps, .descent_rate = descent_rate};
+    const Plan alone = run.plan(1, {"training.max_norm=0", "optimizer.weight_decay=0"}), plan = run.plan(8, cut.keys);
+    const auto want = train_ranks(alone, run.data(), course)[0];
+    course.mutation = Mutation::stray_mean;
+    return relative_error(train_ranks(plan, run.data(), course)[0].last().loss, want.last().loss);
+  };
+  EXPECT_LT(error_of(0), 1e-4);
+  EXPECT_GT(error_of(0.3), 1e-2);
+}
+
+TEST(TensorTraining, GoesOnToTheLastBitAndOnAnyOtherMesh) {
+  const TinyRun run(long_run());
+  const auto want = train_ranks(run.plan(1), run.data(), {.steps = kSteps})[0];
+  const std::string saved = run.folder() + "/out/checkpoints/step-000010";
+  for (const TensorCut& first : {grid(2, 2, 2), grid(4, 1, 1), one_dimension(2)}) {
+    const Plan plan = run.plan(first.ranks, first.keys);
+    const auto straight = train_ranks(plan, run.data(), {.steps = kSteps});
+    train_ranks(plan, run.data(), {.steps = 10, .save = true});
+    const auto resumed = train_ranks(plan, run.data(), {.steps = kSteps, .resume_from = saved});
+    for (size_t rank = 0; rank < straight.size(); ++rank) {
+      ASSERT_EQ(resumed[rank].steps.size(), 10u);
+      EXPECT_EQ(resumed[rank].last().loss, straight[rank].last().loss) << first.name();
+      EXPECT_TRUE(resumed[rank].last().weights.equal(straight[rank].last().weights)) << first.name();
+      EXPECT_TRUE(resumed[rank].first_moments.equal(straight[rank].first_moments)) << first.name();
+      EXPECT_TRUE(resumed[rank].second_moments.equal(straight[rank].second_moments)) << first.name();
+    }
+    for (const TensorCut& second : {grid(1, 2, 4), grid(2, 2, 1, {kSumma}), TensorCut{1, {}}}) {
+      const Plan other = run.plan(second.ranks, second.keys);
+      expect_one_ranks_course(other, train_ranks(other, run.data(), {.steps = kSteps, .resume_from = saved}), want,
+                              first.name() + " then " + second.name());
+    }
+  }
+}
+
+std::string_view bytes_of(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
+
+// Parameters of which ranks that should hold the same do not; how many comparisons there were, by the copies' axes.
+struct Copies {
+  std::vector<std::string> different;
+  std::map<std::string, int> compared;
+};
+Copies compare_copies(const Plan& plan, const std::vector<RankTrace>& ranks) {
+  Copies copies;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const auto held = plan.parameters_of(rank);
+    const FlatLayout flat = flat_layout(held);
+    for (size_t p = 0; p < held.size(); ++p) {
+      // The copy that stands at 0 of every axis that does not cut the parameter.
+      int twin = rank;
+      std::string axes;
+      for (const Axis& axis : plan.mesh.axes) {
+        const auto& split = plan.groups[static_cast<size_t>(held[p].group)].split;
+        if (axis.size == 1 || std::ranges::find(split, axis.name) != split.end()) continue;
+        twin = plan.mesh.rank_at(twin, axis.name, 0);
+        axes += (axes.empty() ? "" : "+") + axis.name;
+      }
+      if (twin == rank) continue;
+      const FlatLayout twins = flat_layout(plan.parameters_of(twin));
+      const auto hash = [&](int of, const FlatLayout& layout) {
+        const at::Tensor& all = ranks[static_cast<size_t>(of)].last().weights;
+        return xxh3(bytes_of(all.narrow(0, layout.parameter_offsets[p], held[p].held_size())));
+      };
+      ++copies.compared[axes];
+      if (hash(rank, flat) != hash(twin, twins)) copies.different.push_back(held[p].name);
+    }
+  }
+  return copies;
+}
+
+TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
+  const TinyRun run({"training.global_batch_size=8", "training.steps=100", "training.dtype=float32",
+                     "model.dropout=0.1"});
+  const Plan plan = run.plan(8, grid(2, 2, 2).keys);
+  const Course course{.steps = 100};
+  const auto first = train_ranks(plan, run.data(), course), second = train_ranks(plan, run.data(), course);
+  EXPECT_LT(first[0].last().loss, 0.9 * first[0].steps[0].loss) << "nothing was learnt";
+  const Copies copies = compare_copies(plan, first);
+  EXPECT_TRUE(copies.different.empty()) << copies.different[0];
+  // Matrices over depth on four ranks, gains over rows and depth on six.
+  const int64_t gains = 2 * 2 + 1, matrices = static_cast<int64_t>(plan.parameters.size()) - gains;
+  EXPECT_EQ(copies.compared, (std::map<std::string, int>{{"depth", 4 * matrices}, {"row+depth", 6 * gains}}));
+  for (size_t rank = 0; rank < first.size(); ++rank) {
+    EXPECT_TRUE(first[rank].last().weights.equal(second[rank].last().weights)) << rank;
+    EXPECT_TRUE(first[rank].second_moments.equal(second[rank].second_moments)) << rank;
+    for (size_t step = 0; step < 100; ++step) EXPECT_EQ(first[rank].steps[step].loss, second[rank].steps[step].loss);
+  }
+  // The control: what is not summed over its copies drifts apart.
+  const auto apart = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
+  EXPECT_FALSE(compare_copies(plan, apart).different.empty());
+}
+
+// Every rank is late a thousand times, each time by another while: within a backward (that is where a weight's gradient
+// has been written, and recomputation makes the next block's forward late as well) and between steps.
+TEST(TensorTraining, AThousandDelaysChangeNoBit) {
+  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1",
+                     kRecompute});
+  for (const TensorCut& cut : {grid(2, 2, 2), grid(2, 2, 2, {kSumma})}) {
+    const Plan plan = run.plan(cut.ranks, cut.keys);
+    const auto in_time = train_ranks(plan, run.data(), {.steps = 8});
+    std::atomic<int> delays = 0;
+    const auto late = train_ranks(plan, run.data(), {.steps = 8, .prepare = [&](Session& session, int rank) {
+      const auto random = std::make_shared<Random>(static_cast<uint64_t>(100 + rank));
+      session.weights().on_gradient = [&delays, random, next = session.weights().on_gradient](const Weight& weight) {
+        std::this_thread::sleep_for(std::chrono::microseconds(random->below(3000)));
+        ++delays;
+        next(weight);
+      };
+    }});
+    EXPECT_GE(delays, 1000);
+    for (size_t rank = 0; rank < late.size(); ++rank) {
+      for (size_t step = 0; step < 8; ++step) {
+        EXPECT_EQ(late[rank].steps[step].loss, in_time[rank].steps[step].loss) << cut.name();
+        EXPECT_TRUE(late[rank].steps[step].gradients.equal(in_time[rank].steps[step].gradients)) << cut.name();
+      }
+      EXPECT_TRUE(late[rank].last().weights.equal(in_time[rank].last().weights)) << cut.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
