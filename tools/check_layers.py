@@ -25,6 +25,7 @@ ROOMS = {
     "parallel/data/plan": Room("Data parallelism as values: buckets, shares of a batch.", False, "mesh schedule base"),
     "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
     "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, words sent.", False, "mesh base"),
+    "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
     "plan": Room("The run file, and the Plan made from it.", False,
                  "parallel/data/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),

@@ -43,7 +43,7 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 0.25;
   durations.reduce_s = {1};
-  const Schedule schedule = with_reductions(with_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
+  const Schedule schedule = with_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
   const Timeline timeline = simulate(schedule, durations);
   const std::string svg = draw_svg(schedule, timeline);
   int boxes = 0;
@@ -72,7 +72,7 @@ TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
   Durations durations = Durations::of(2, 3, 1);
   durations.link_s = 2.5;
   for (int round = 0; round < 30; ++round) {
-    const Schedule schedule = with_weights(with_messages(random_schedule(random, 3, 6, 4)));
+    const Schedule schedule = with_weights(add_messages(random_schedule(random, 3, 6, 4)));
     const Timeline timeline = simulate(schedule, durations);
     const nlohmann::ordered_json trace = parse_json(chrome_trace(timeline), "trace");
     std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> threads;

@@ -45,7 +45,7 @@ TEST(Schedule, CsvReadsBack) {
   for (int round = 0; round < 300; ++round) {
     const int ranks = 1 + random.below(4);
     Schedule schedule = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5));
-    if (random.below(2) == 0) schedule = with_messages(schedule);
+    if (random.below(2) == 0) schedule = add_messages(schedule);
     if (random.below(2) == 0) schedule = with_weights(schedule);
     EXPECT_EQ(parse_csv(to_csv(schedule)), schedule);
   }

@@ -60,7 +60,7 @@ TEST(Simulate, SplitBackwardFillsTheBubbleOfZbH1) {
 TEST(Simulate, LinksByHand) {
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 0.5;
-  for (const Schedule& schedule : {gpipe(2, 1), with_messages(gpipe(2, 1))}) {
+  for (const Schedule& schedule : {gpipe(2, 1), add_messages(gpipe(2, 1))}) {
     const Timeline t = simulate(schedule, durations);
     EXPECT_EQ(span_of(t, "0F0").end_s, 1);
     EXPECT_EQ(span_of(t, "1F0").start_s, 1.5);
@@ -68,7 +68,7 @@ TEST(Simulate, LinksByHand) {
     EXPECT_EQ(span_of(t, "0B0").start_s, 5);
     EXPECT_EQ(t.makespan_s, 7);
   }
-  const Timeline t = simulate(with_messages(gpipe(2, 1)), durations);
+  const Timeline t = simulate(add_messages(gpipe(2, 1)), durations);
   EXPECT_EQ(span_of(t, "0SEND_F0").start_s, 1);
   EXPECT_EQ(span_of(t, "1RECV_F0").end_s, 1.5);
   EXPECT_EQ(span_of(t, "1RECV_F0").lane, Lane::receive);
@@ -78,7 +78,7 @@ TEST(Simulate, OneLaneSendsOneMessageAtATime) {
   // Two results at times 1 and 2 over a link that takes 5: the second arrives at 11.
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 5;
-  const Timeline t = simulate(with_messages(gpipe(2, 2)), durations);
+  const Timeline t = simulate(add_messages(gpipe(2, 2)), durations);
   EXPECT_EQ(span_of(t, "1F0").start_s, 6);
   EXPECT_EQ(span_of(t, "1F1").start_s, 11);
 }
@@ -97,7 +97,7 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
     const Schedule plain = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(6));
     const Durations durations = Durations::of(1 + random.below(5), 1 + random.below(5), 1 + random.below(5));
     const Timeline a = simulate(plain, durations);
-    const Timeline b = simulate(with_weights(with_messages(plain)), durations);
+    const Timeline b = simulate(with_weights(add_messages(plain)), durations);
     EXPECT_EQ(a.makespan_s, b.makespan_s);
     EXPECT_EQ(a.busy_s, b.busy_s);
     EXPECT_EQ(a.peak_live, b.peak_live);
@@ -135,7 +135,7 @@ TEST(Simulate, ComputationWaitsForGatheredWeightsAndStagesHaveTheirOwnTimes) {
 
 TEST(Simulate, SixtyFourStagesTimes512Microbatches) {
   Durations durations = Durations::of(1, 1, 1);
-  const Timeline t = simulate(with_messages(one_f_one_b(64, 512)), durations);
+  const Timeline t = simulate(add_messages(one_f_one_b(64, 512)), durations);
   EXPECT_EQ(t.makespan_s, 3.0 * (512 + 63));
   EXPECT_EQ(t.spans.size(), 64u * 512 * 2 + 63u * 512 * 4);
 }

@@ -28,7 +28,7 @@ Case random_case(Random& random) {
   const int stages = ranks + random.below(3);
   const int microbatches = 1 + random.below(4);
   Case out{random_schedule(random, ranks, stages, microbatches), microbatches, {}};
-  if (random.below(2) == 0) out.schedule = with_messages(out.schedule);
+  if (random.below(2) == 0) out.schedule = add_messages(out.schedule);
   if (random.below(3) == 0) out.schedule = with_weights(out.schedule);
   for (int stage = 0; stage < stages; ++stage) out.buckets.push_back(1 + random.below(3));
   out.schedule = with_reductions(out.schedule, out.buckets);
@@ -44,7 +44,7 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
   }
   for (int p : {1, 2, 5})
     for (int m : {1, 3, 9})
-      for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), with_messages(zb_h1(p, m))})
+      for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), add_messages(zb_h1(p, m))})
         EXPECT_NO_THROW(validate(schedule, m));
 }
 

@@ -1,0 +1,24 @@
+// Schedules made of one microbatch's pattern, repeated at a fixed interval: what a rank holds then follows from how
+// long the pattern lasts. Qi et al. 2024, "Pipeline Parallelism with Controllable Memory", arXiv 2405.15362.
+#pragma once
+
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
+
+namespace orthant {
+
+/// When the forward and the backward (I) of the first microbatch begin, in slots of one pass each. On a rank the slots
+/// of all its stages' F and I are distinct modulo `interval`, which has room for as many W.
+struct BuildingBlock {
+  Schedule stages;  // owners; the rows are empty
+  int interval = 0;
+  std::vector<int> forward, backward;  // by stage
+};
+
+/// Repeats the block, fills in W, then moves what stands before the steady part and behind it to the earliest slots at
+/// which nothing is needed that is not there and no rank holds more than in the steady part. W are placed in three
+/// ways, as among equal passes, by `durations` where no forward begins any more, and by them throughout; the shortest
+/// is taken.
+Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& durations);
+
+}  // namespace orthant

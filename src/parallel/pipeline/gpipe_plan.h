@@ -1,0 +1,13 @@
+// GPipe: all forwards of a step, then all backwards. Huang et al. 2019, arXiv 1811.06965.
+//
+// Of p ranks and m microbatches with passes of f, b (for the input) and w (for the weights): bubble (p-1)(f+b+w), and
+// every rank holds m microbatches.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+Schedule gpipe(int ranks, int microbatches);
+
+}  // namespace orthant

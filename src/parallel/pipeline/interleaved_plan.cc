@@ -1,0 +1,35 @@
+#include "parallel/pipeline/interleaved_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "parallel/pipeline/stages_plan.h"
+
+namespace orthant {
+
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches) {
+  ORTHANT_CHECK(microbatches >= 1, microbatches);
+  Schedule out = looped(ranks, stages_per_rank);
+  const int whole_groups = (microbatches + ranks - 1) / ranks * ranks;
+  const int passes = stages_per_rank > 1 ? whole_groups * stages_per_rank : microbatches;
+  const int round = ranks * stages_per_rank;  // passes of one group of microbatches on one rank
+  for (int rank = 0; rank < ranks; ++rank) {
+    auto& row = out.rows[static_cast<size_t>(rank)];
+    const auto add = [&](ActionKind kind, int pass) {
+      const int chunk = pass % round / ranks;
+      const int stage = (kind == ActionKind::F ? chunk : stages_per_rank - 1 - chunk) * ranks + rank;
+      row.push_back({kind, stage, pass / round * ranks + pass % ranks});
+    };
+    const int ahead = (stages_per_rank > 1 ? 2 : 1) * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks;
+    const int warm_up = std::min(passes, ahead);
+    for (int pass = 0; pass < warm_up; ++pass) add(ActionKind::F, pass);
+    for (int pass = 0; pass < passes; ++pass) {
+      if (warm_up + pass < passes) add(ActionKind::F, warm_up + pass);
+      add(ActionKind::B, pass);
+    }
+  }
+  return first_microbatches(std::move(out), microbatches);
+}
+
+}  // namespace orthant

@@ -1,0 +1,17 @@
+// Interleaved 1F1B: every rank has v stages, dealt round, so a microbatch passes each rank v times. Megatron-LM,
+// Narayanan et al. 2021, arXiv 2104.04473, section 2.2.
+//
+// Of p ranks and m microbatches, where a rank's stages together take f, b and w: bubble (p-1)(f+b+w)/v; rank r holds
+// min(mv, 2(p-1-r) + (v-1)p + 1) stages' activations; v times 1F1B's messages. Microbatches go in groups of p. The
+// paper asks for whole groups; here the last may be short: it is a whole one with the microbatches left out that are
+// not there.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+/// One stage a rank is 1F1B.
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches);
+
+}  // namespace orthant

@@ -1,0 +1,16 @@
+// Passes that any pipeline schedule goes through on its way to the runtime.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+/// Adds a SEND and a RECV for each result that another rank reads. All ranks' rows are parts of one order in which both
+/// ends of a message stand at the same place, so a step ends even where every SEND and every RECV waits for its
+/// partner, and any ranks see their messages in one order. LogicError where the rows cannot be carried out.
+Schedule add_messages(const Schedule& schedule);
+
+/// Each B as I and W, one behind the other.
+Schedule split_backward(Schedule schedule);
+
+}  // namespace orthant

@@ -1,0 +1,14 @@
+// 1F1B: a rank begins backwards as soon as it can, and then takes one forward and one backward in turn.
+// PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503.
+//
+// Of p ranks and m microbatches with passes of f, b and w: bubble (p-1)(f+b+w) as GPipe's, but rank r holds min(m, p-r)
+// microbatches only.
+#pragma once
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+Schedule one_f_one_b(int ranks, int microbatches);
+
+}  // namespace orthant

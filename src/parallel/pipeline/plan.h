@@ -1,0 +1,27 @@
+// Pipeline parallelism, the plan: stages of layers on ranks, and the published orders in which ranks do microbatches'
+// passes. Each schedule is a function to a Schedule of computations alone; add_messages() makes it one that can run.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
+
+namespace orthant {
+
+/// A schedule under the name that it has in a run file.
+struct PipelineSchedule {
+  std::string_view name;
+  std::string_view meaning;
+  int stages_per_rank;  // that it wants
+  bool any_stages;      // takes more than that too
+  bool splits_backward;
+  Schedule (*make)(int ranks, int stages_per_rank, int microbatches, const Durations& durations);
+};
+
+std::span<const PipelineSchedule> pipeline_schedules();
+/// LogicError for a name that is none.
+const PipelineSchedule& pipeline_schedule(std::string_view name);
+
+}  // namespace orthant

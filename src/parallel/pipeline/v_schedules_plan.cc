@@ -1,0 +1,88 @@
+#include "parallel/pipeline/v_schedules_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "parallel/pipeline/building_block_plan.h"
+#include "parallel/pipeline/stages_plan.h"
+
+namespace orthant {
+namespace {
+
+/// One rank's row as it grows: the next microbatch of each kind and stage is counted here.
+struct Row {
+  std::vector<Action>& actions;
+  const int down, up;  // the rank's two stages
+  int count[2][3] = {};
+
+  int& done(ActionKind kind, int stage) {
+    return count[stage == up][kind == ActionKind::F ? 0 : kind == ActionKind::I ? 1 : 2];
+  }
+  void add(ActionKind kind, int stage) { actions.push_back({kind, stage, done(kind, stage)++}); }
+};
+
+/// One row of ZB-V for m microbatches, m >= 2 ranks - 1.
+void zb_v_row(Row row, int rank, int ranks, int m) {
+  using enum ActionKind;
+  const int a = row.down, b = row.up;
+  for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) row.add(F, a);
+  for (int i = 0; i < rank; ++i) row.add(F, b), row.add(F, a);
+  for (int i = 0; i < ranks - rank; ++i) row.add(F, b), row.add(I, b), row.add(W, b);
+  while (row.done(F, b) < row.done(F, a) || row.done(F, a) < m) {
+    if (row.done(F, a) < m) row.add(F, a);
+    row.add(I, a), row.add(W, a), row.add(F, b), row.add(I, b), row.add(W, b);
+  }
+  for (int i = 0; i < rank; ++i) row.add(I, a), row.add(I, b);
+  for (int i = 0; i < ranks - rank; ++i) row.add(I, a), row.add(W, a);
+  for (const int stage : {b, a})
+    while (row.done(W, stage) < m) row.add(W, stage);
+}
+
+/// When the four passes of the first microbatch begin on a rank: F and I of its lower stage, then of its upper one.
+struct Start {
+  int down_F, up_F, up_I, down_I;
+};
+
+template <typename StartOn>
+Schedule repeat_v(int ranks, int microbatches, const Durations& durations, StartOn start_on) {
+  BuildingBlock block{.stages = v_shaped(ranks), .interval = 6, .forward = {}, .backward = {}};
+  block.forward.resize(static_cast<size_t>(2 * ranks));
+  block.backward.resize(static_cast<size_t>(2 * ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Start start = start_on(rank);
+    const size_t down = static_cast<size_t>(rank), up = static_cast<size_t>(2 * ranks - 1 - rank);
+    block.forward[down] = start.down_F;
+    block.forward[up] = start.up_F;
+    block.backward[up] = start.up_I;
+    block.backward[down] = start.down_I;
+  }
+  return repeat(block, microbatches, durations);
+}
+
+}  // namespace
+
+Schedule zb_v(int ranks, int microbatches) {
+  ORTHANT_CHECK(microbatches >= 1, microbatches);
+  Schedule out = v_shaped(ranks);
+  for (int rank = 0; rank < ranks; ++rank)
+    zb_v_row({.actions = out.rows[static_cast<size_t>(rank)], .down = rank, .up = 2 * ranks - 1 - rank}, rank, ranks,
+             std::max(microbatches, 2 * ranks - 1));
+  return first_microbatches(std::move(out), microbatches);
+}
+
+Schedule v_half(int ranks, int microbatches, const Durations& durations) {
+  const int p = ranks, turn = p % 2 == 0 ? 3 : 0;  // slots that rank 0 waits between its F and I of the last stage
+  return repeat_v(p, microbatches, durations, [&](int r) -> Start {
+    return {2 * r, 3 * p - 2 - r, 3 * p - 1 + turn + 2 * r, 6 * p - 2 + turn - r};
+  });
+}
+
+Schedule v_min(int ranks, int microbatches, const Durations& durations) {
+  const int p = ranks, turn = p % 3 == 0 ? 2 : 0;
+  return repeat_v(p, microbatches, durations, [&](int r) -> Start {
+    return {r, 2 * p - 1 - r, 2 * p + turn + r, 4 * p + turn - 1 - r};
+  });
+}
+
+}  // namespace orthant

@@ -1,0 +1,109 @@
+#include "parallel/pipeline/weights_plan.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kUnknown = -1;
+
+/// Carries the rows out, rank by rank as far as each can go, and writes down what they did.
+class Placement {
+ public:
+  Placement(const Schedule& in, int most_live, const Durations& durations)
+      : in_(in),
+        most_live_(most_live),
+        durations_(durations),
+        stages_(stage_count(in)),
+        microbatches_(static_cast<size_t>(microbatch_count(in))),
+        ends_s_(2, std::vector<double>(static_cast<size_t>(stages_) * microbatches_, kUnknown)),
+        ranks_(in.rows.size()),
+        out_{.rows = std::vector<std::vector<Action>>(in.rows.size()), .stage_owner = in.stage_owner} {}
+
+  Schedule run() {
+    std::deque<size_t> ready;
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) ready.push_back(rank);
+    for (; !ready.empty(); ready.pop_front())
+      while (step(ready.front(), ready)) {
+      }
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+      ORTHANT_CHECK(ranks_[rank].next == in_.rows[rank].size(), rank, "the order cannot be carried out");
+      while (!ranks_[rank].queue.empty()) put_weight(rank);
+    }
+    return std::move(out_);
+  }
+
+ private:
+  struct Rank {
+    size_t next = 0;
+    double free_s = 0;
+    int live = 0;
+    std::deque<Action> queue;  // W whose I is done
+  };
+
+  size_t owner(int stage) const { return static_cast<size_t>(in_.stage_owner[static_cast<size_t>(stage)]); }
+  double& end_s(bool forward, int stage, int m) {
+    return ends_s_[forward ? 1 : 0][static_cast<size_t>(stage) * microbatches_ + static_cast<size_t>(m)];
+  }
+
+  void put(size_t rank, const Action& action) {
+    Rank& state = ranks_[rank];
+    out_.rows[rank].push_back(action);
+    state.free_s += durations_.of(action);
+    state.live += action.kind == ActionKind::F ? 1 : action.kind == ActionKind::I ? 0 : -1;
+    if (action.kind != ActionKind::W)
+      end_s(action.kind == ActionKind::F, action.stage, action.microbatch) = state.free_s;
+  }
+
+  void put_weight(size_t rank) {
+    put(rank, ranks_[rank].queue.front());
+    ranks_[rank].queue.pop_front();
+  }
+
+  bool step(size_t rank, std::deque<size_t>& ready) {
+    Rank& state = ranks_[rank];
+    if (state.next == in_.rows[rank].size()) return false;
+    const Action action = in_.rows[rank][state.next];
+    if (action.kind == ActionKind::W) {
+      if (!state.queue.empty()) put_weight(rank);
+      ++state.next;
+      return true;
+    }
+    const bool forward = action.kind == ActionKind::F;
+    const int before = action.stage + (forward ? -1 : 1), after = action.stage + (forward ? 1 : -1);
+    double start_s = state.free_s;
+    if (before >= 0 && before < stages_) {
+      const double made_s = end_s(forward, before, action.microbatch);
+      if (made_s == kUnknown) return false;
+      start_s = std::max(start_s, made_s + (owner(before) == rank ? 0 : durations_.link_s));
+    }
+    const auto fits = [&] { return state.free_s + durations_.of(state.queue.front()) <= start_s; };
+    while (!state.queue.empty() && (fits() || (forward && state.live >= most_live_))) put_weight(rank);
+    state.free_s = std::max(state.free_s, start_s);
+    put(rank, action);
+    if (action.kind == ActionKind::I) state.queue.push_back({ActionKind::W, action.stage, action.microbatch});
+    if (after >= 0 && after < stages_ && owner(after) != rank) ready.push_back(owner(after));
+    ++state.next;
+    return true;
+  }
+
+  const Schedule& in_;
+  const int most_live_;
+  const Durations& durations_;
+  const int stages_;
+  const size_t microbatches_;
+  std::vector<std::vector<double>> ends_s_;  // of backwards and of forwards
+  std::vector<Rank> ranks_;
+  Schedule out_;
+};
+
+}  // namespace
+
+Schedule place_weights(const Schedule& schedule, int most_live, const Durations& durations) {
+  return Placement(schedule, most_live, durations).run();
+}
+
+}  // namespace orthant

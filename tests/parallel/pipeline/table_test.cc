@@ -1,0 +1,68 @@
+// The table of schedules: the names of the run file, and any numbers of ranks, stages and microbatches.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+#include "parallel/pipeline/messages_plan.h"
+#include "schedule/validate.h"
+#include "tests/parallel/pipeline/measures.h"
+
+namespace orthant {
+namespace {
+
+TEST(Table, HasTheNamesOfTheRunFile) {
+  std::set<std::string> names;
+  for (const PipelineSchedule& each : pipeline_schedules()) EXPECT_TRUE(names.insert(std::string(each.name)).second);
+  for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"})
+    EXPECT_EQ(pipeline_schedule(name).name, name);
+  EXPECT_THROW(pipeline_schedule("1F1B"), LogicError);
+}
+
+TEST(Table, EverySizeIsValidWithAndWithoutMessages) {
+  const Durations equal = Durations::of(1, 1, 1);
+  for (int p : {1, 2, 3, 4, 5, 8, 12})
+    for (int m : {1, 2, 3, 4, 5, 7, 8, 11, 16, 25}) {
+      for (const auto& [name, schedule] : every_schedule(p, m)) {
+        EXPECT_EQ(problems(schedule, m), std::vector<std::string>{}) << name << " " << p << " " << m;
+        const Schedule sent = add_messages(schedule);
+        EXPECT_EQ(problems(sent, m), std::vector<std::string>{}) << name << " " << p << " " << m;
+        EXPECT_EQ(simulate(sent, equal).makespan_s, simulate(schedule, equal).makespan_s)
+            << name << " " << p << " " << m;
+      }
+    }
+}
+
+TEST(Table, SaysWhetherBackwardIsSplit) {
+  for (const PipelineSchedule& each : pipeline_schedules()) {
+    const Schedule schedule = each.make(3, each.stages_per_rank, 7, Durations::of(1, 1, 1));
+    bool split = false;
+    for (const auto& row : schedule.rows)
+      for (const Action& action : row) split |= action.kind == ActionKind::I;
+    EXPECT_EQ(split, each.splits_backward) << each.name;
+    EXPECT_EQ(stage_count(schedule), 3 * each.stages_per_rank) << each.name;
+  }
+}
+
+TEST(SplitBackward, KeepsEveryTimeButThatOfTheGradientPassedOn) {
+  const Schedule whole = one_f_one_b(4, 6), split = split_backward(whole);
+  EXPECT_EQ(problems(split, 6), std::vector<std::string>{});
+  const Durations durations = Durations::of(2, 3, 1);
+  // Each rank hands I's result on w earlier, three times over.
+  EXPECT_EQ(simulate(split, durations).makespan_s, simulate(whole, durations).makespan_s - 3 * 1);
+  EXPECT_EQ(simulate(split, durations).busy_s, simulate(whole, durations).busy_s);
+  EXPECT_EQ(split_backward(split), split);
+}
+
+TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {
+  EXPECT_THROW(add_messages(parse_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n")), LogicError);
+  EXPECT_THROW(add_messages(add_messages(gpipe(2, 2))), LogicError);
+  // Nothing crosses ranks inside a V's turn.
+  const Schedule v = add_messages(zb_v(1, 2));
+  EXPECT_EQ(v, zb_v(1, 2));
+}
+
+}  // namespace
+}  // namespace orthant
