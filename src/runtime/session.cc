@@ -39,6 +39,20 @@ DataShare share_of(const Plan& plan, const Comm& comm, Mutation mutation) {
   return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && index == 1 ? 0 : index)];
 }
 
+// Whose part of the weights a rank holds. The mutation takes its row for its column, and its column for its row.
+int holder(const Plan& plan, int rank, Mutation mutation) {
+  if (mutation != Mutation::swapped_groups) return rank;
+  const int row = plan.mesh.coord(rank, kRow), column = plan.mesh.coord(rank, kColumn);
+  return plan.mesh.rank_at(plan.mesh.rank_at(rank, kRow, column), kColumn, row);
+}
+
+std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation mutation) {
+  std::vector<GradientBucket> buckets = plan.buckets_of(rank);
+  if (mutation != Mutation::dropped_depth) return buckets;
+  for (GradientBucket& bucket : buckets) std::erase(bucket.axes, kDepth);
+  return buckets;
+}
+
 }  // namespace
 
 at::ScalarType scalar_type(const std::string& dtype) {
@@ -99,13 +113,13 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       mutation_(mutation),
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
-      weights_(plan.parameters_of(comm.rank()), scalar_type(plan.config.training.dtype)),
+      weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
       model_(plan.architecture, weights_, primitives_of(plan, comm), model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
-      reducer_(comm, weights_.gradients(), plan.buckets_of(comm.rank()), uses_of(model_, weights_)),
+      reducer_(comm, weights_.gradients(), buckets_of(plan, comm.rank(), mutation), uses_of(model_, weights_)),
       executor_(model_, weights_, reducer_) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
@@ -164,7 +178,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                           },
                       .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
 
-  if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
+  spoil_gradients();
   comm_.all_reduce(all_signals, all_axes(comm_.mesh())).wait();
   result.loss = slots[StepSignals::kLoss];
   result.terminate = slots[StepSignals::kTerminate] > 0;
@@ -174,6 +188,17 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   }
   result.norm = gradient_norm();
   return result;
+}
+
+void Session::spoil_gradients() {
+  if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
+  if (mutation_ != Mutation::mean_over_rows) return;
+  for (size_t group = 0; group < plan_.groups.size(); ++group) {
+    const auto& split = plan_.groups[group].split;
+    if (std::ranges::find(split, kRow) == split.end()) continue;
+    const auto [begin, end] = weights_.flat().groups[group];
+    weights_.gradients().narrow(0, begin, end - begin).div_(plan_.tensor.rows);
+  }
 }
 
 double Session::gradient_norm() {

@@ -25,8 +25,12 @@ struct StepResult {
   double data_seconds = 0;                    // of this rank
 };
 
-/// Mistakes that `verify` must catch, planted on purpose: the negative controls.
-enum class Mutation { none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions };
+/// Mistakes that `verify` must catch, planted on purpose: the negative controls. The last three are of tensor meshes:
+/// weights held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them.
+enum class Mutation {
+  none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions,
+  swapped_groups, dropped_depth, mean_over_rows
+};
 
 class Session {
  public:
@@ -68,6 +72,7 @@ class Session {
  private:
   int64_t labels_of(int64_t step) const;
   double gradient_norm();  // of all ranks' parts
+  void spoil_gradients();  // as a mutation says that is about sums
   /// Columns see the same tokens, and the loss of all of them: one tells.
   bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// labels: valid ones of the step's whole batch.

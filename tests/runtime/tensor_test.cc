@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "runtime/verify.h"
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
@@ -109,16 +108,6 @@ TEST(TensorRuns, ValidateAsOneRank) {
     for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data())) {
       EXPECT_LT(relative_error(have.nats, one.nats), 1e-12) << cut.name();
       EXPECT_EQ(have.labels, one.labels) << cut.name();
-    }
-  }
-}
-
-TEST(TensorRuns, AreProvedByVerify) {
-  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
-    const TinyRun run({"training.global_batch_size=8", fmt::format("training.dtype={}", dtype)});
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma})}) {
-      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
-      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
     }
   }
 }

@@ -1,0 +1,106 @@
+// verify_layout() on tensor meshes: says ok where the layout is right, and where it is not, the first tensor, its layer
+// and the rank.
+#include <gtest/gtest.h>
+
+#include "runtime/verify.h"
+#include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
+
+namespace orthant {
+namespace {
+
+TEST(TensorVerify, AcceptsWhatIsRight) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run({"training.global_batch_size=8", fmt::format("training.dtype={}", dtype)});
+    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma})}) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+    }
+  }
+}
+
+struct Fault {
+  const char* name;
+  Mutation mutation;
+  std::vector<TensorCut> cuts;
+};
+void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+
+class TensorFaults : public ::testing::TestWithParam<Fault> {};
+INSTANTIATE_TEST_SUITE_P(
+    Mutations, TensorFaults,
+    ::testing::Values(
+        Fault{"swapped_groups", Mutation::swapped_groups, {grid(2, 2, 1), grid(2, 2, 2), grid(2, 2, 1, {kSumma})}},
+        Fault{"dropped_depth", Mutation::dropped_depth, {grid(2, 2, 2), grid(1, 2, 2), grid(1, 1, 2, {}, 2)}},
+        Fault{"mean_over_rows", Mutation::mean_over_rows, {grid(2, 2, 1), grid(4, 1, 2), grid(2, 2, 2, {kSumma})}},
+        Fault{"stray_mean", Mutation::stray_mean, {grid(2, 2, 1), grid(1, 2, 2), one_dimension(2), grid(2, 2, 2)}}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+// What verify must say, found without it: tensor by tensor, and of each rank by rank, the first gradient that is wrong.
+std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>& have, const at::Tensor& want,
+                                 Mutation mutation) {
+  const auto whole = parameter_table(plan.architecture);
+  const FlatLayout all = flat_layout(whole);
+  for (size_t p = 0; p < whole.size(); ++p) {
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      int of = rank;
+      if (mutation == Mutation::swapped_groups) {
+        of = plan.mesh.rank_at(rank, kRow, plan.mesh.coord(rank, kColumn));
+        of = plan.mesh.rank_at(of, kColumn, plan.mesh.coord(rank, kRow));
+      }
+      const auto held = plan.parameters_of(of);
+      const at::Tensor part = have[static_cast<size_t>(rank)].last().gradients.narrow(
+          0, flat_layout(held).parameter_offsets[p], held[p].held_size());
+      const at::Tensor wanted = want.narrow(0, all.parameter_offsets[p], whole[p].size()).view(whole[p].shape);
+      if (relative_error(part, held_part(held[p], wanted).flatten()) < 1e-3) continue;
+      const bool in_a_layer = whole[p].shape.size() > 1 && whole[p].layer >= 0;
+      return fmt::format("step 1, rank {}: the gradient of {}{} is off", rank, whole[p].name,
+                         in_a_layer ? fmt::format(", layer {}", whole[p].layer) : "");
+    }
+  }
+  return "nothing";
+}
+
+TEST_P(TensorFaults, AreFoundInEveryDtypeAndNamed) {
+  const auto& [name, mutation, cuts] = GetParam();
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run({"training.global_batch_size=8", "model.vocab_size=258", fmt::format("training.dtype={}", dtype)});
+    const auto want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0].last().gradients;
+    for (const TensorCut& cut : cuts) {
+      const Plan plan = run.plan(cut.ranks, cut.keys);
+      const VerifyReport report = verify_layout(plan, run.data(), 1, mutation);
+      EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
+      EXPECT_GT(report.gradients.relative_error, 1e-1) << dtype << ", " << cut.name();
+      const auto have = train_ranks(plan, run.data(), {.steps = 1, .mutation = mutation});
+      const std::string wrong = first_wrong_gradient(plan, have, want, mutation);
+      EXPECT_NE(wrong, "nothing");
+      EXPECT_TRUE(says(report.first_difference, {wrong})) << dtype << ", " << cut.name();
+    }
+  }
+}
+
+// Where only a middle layer is wrong, and where the first ranks have it right.
+TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
+  const TinyRun tied({"training.global_batch_size=8", "model.tie_word_embeddings=true"});
+  const Plan plan = tied.plan(8, grid(2, 2, 2, {"parallelism.bucket_mib=0.005"}).keys);
+  const VerifyReport dropped = verify_layout(plan, tied.data(), 1, Mutation::dropped_reduction);
+  const auto want = train_ranks(tied.plan(1), tied.data(), {.steps = 1})[0].last().gradients;
+  const auto have = train_ranks(plan, tied.data(), {.steps = 1, .mutation = Mutation::dropped_reduction});
+  const std::string wrong = first_wrong_gradient(plan, have, want, Mutation::dropped_reduction);
+  EXPECT_TRUE(says(wrong, {"model.layers.1."}));
+  EXPECT_TRUE(says(dropped.first_difference, {wrong}));
+
+  // All labels are on the first ranks of the depth: they need no sum.
+  for (int seed = 1; seed < 50; ++seed) {
+    const TinyRun one({"model.objective=masked", "model.masked_share=0.07", "training.global_batch_size=2",
+                       fmt::format("training.seed={}", seed)});
+    if (one.data().train.valid_labels(0, 1) == 0 || one.data().train.valid_labels(1, 1) > 0) continue;
+    const VerifyReport depth = verify_layout(one.plan(4, grid(1, 2, 2).keys), one.data(), 1, Mutation::dropped_depth);
+    EXPECT_TRUE(says(depth.first_difference, {"step 1, rank 2: the gradient of model.embed_tokens.weight"}));
+    return;
+  }
+  FAIL() << "the second sequence always has a label";
+}
+
+}  // namespace
+}  // namespace orthant
