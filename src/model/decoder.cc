@@ -21,18 +21,14 @@ at::Tensor rotate(const at::Tensor& x_HTD, const at::Tensor& cos_TD, const at::T
 
 }  // namespace
 
-Decoder::Decoder(const Transformer& model) : model_(model) {
-  const auto& a = model.architecture_;
-  const auto options = model.embedding_->value.options().requires_grad(false);
-  for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
-    keys_.push_back(at::empty({a.num_key_value_heads, 0, a.head_dim}, options));
-    values_.push_back(at::empty({a.num_key_value_heads, 0, a.head_dim}, options));
-  }
-}
+Decoder::Decoder(const Transformer& model)
+    : model_(model), keys_(model.blocks_.size()), values_(model.blocks_.size()) {}
 
 at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const AttentionShape& shape = model_.attention_;
-  const int64_t T = qkv_BTE.size(1), H = shape.heads, K = shape.kv_heads, D = shape.head_dim;
+  const int64_t T = qkv_BTE.size(1), D = shape.head_dim;
+  const int64_t shares = (shape.heads + 2 * shape.kv_heads) * D / qkv_BTE.size(2);  // of heads, of which one is here
+  const int64_t H = shape.heads / shares, K = shape.kv_heads / shares;
   const auto dtype = wide(qkv_BTE.scalar_type());
   const auto parts = qkv_BTE.view({T, H + 2 * K, D}).transpose(0, 1).split_with_sizes({H, K, K}, 0);
   const at::Tensor cos = shape.cos_PD.narrow(0, length_, T), sin = shape.sin_PD.narrow(0, length_, T);
@@ -41,10 +37,10 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
 
   // Capacity doubles, so that a text of n tokens copies O(n) keys.
   auto append = [&](at::Tensor& cache, const at::Tensor& fresh) {
-    if (cache.size(1) < length_ + T) {
+    if (!cache.defined() || cache.size(1) < length_ + T) {
       const int64_t most = model_.architecture_.max_position_embeddings;
-      at::Tensor larger = at::empty({K, std::min(most, std::max<int64_t>(64, 2 * (length_ + T))), D}, cache.options());
-      larger.narrow(1, 0, length_).copy_(cache.narrow(1, 0, length_));
+      at::Tensor larger = at::empty({K, std::min(most, std::max<int64_t>(64, 2 * (length_ + T))), D}, fresh.options());
+      if (cache.defined()) larger.narrow(1, 0, length_).copy_(cache.narrow(1, 0, length_));
       cache = larger;
     }
     cache.narrow(1, length_, T).copy_(fresh);

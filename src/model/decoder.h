@@ -1,4 +1,4 @@
-// Making tokens one after another on one device: keys and values of earlier positions are kept, not computed again.
+// Making tokens one after another: keys and values of earlier positions are kept, not computed again.
 #pragma once
 
 #include "model/transformer.h"
@@ -9,7 +9,8 @@
 
 namespace orthant {
 
-/// One sequence's state. Positions are limited by max_position_embeddings (ConfigError beyond).
+/// One sequence's state. Positions are limited by max_position_embeddings (ConfigError beyond). The model's primitives
+/// may know some of the heads only, as long as its logits are whole.
 class Decoder {
  public:
   explicit Decoder(const Transformer& model);
@@ -21,7 +22,7 @@ class Decoder {
   at::Tensor attend(size_t layer, const at::Tensor& qkv_BTE);
 
   const Transformer& model_;
-  std::vector<at::Tensor> keys_, values_;  // per layer: [kv heads, capacity, D]
+  std::vector<at::Tensor> keys_, values_;  // per layer: [kv heads that are here, capacity, D]
   int64_t length_ = 0;
 };
 

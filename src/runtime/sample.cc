@@ -2,6 +2,7 @@
 
 #include "base/labels.h"
 #include "base/text.h"
+#include "parallel/tensor/run.h"
 #include "runtime/session.h"
 
 #include <ATen/ATen.h>
@@ -11,14 +12,28 @@
 namespace orthant {
 namespace {
 
-// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The first data rank's ranks
-// work it out, each where its tokens are, and all are told.
+// The model as it writes: with the logits of all columns, and one token at a time, which no columns can share.
+Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
+  Plan uncut = plan;
+  if (uncut.tensor.stream == StreamCut::tokens) uncut.tensor.stream = StreamCut::none;
+  Primitives primitives = primitives_of(uncut, comm);
+  if (plan.tensor.rows * plan.tensor.columns > 1) {
+    const bool tied = plan.architecture.tie_word_embeddings;
+    const int head = weights[tied ? "model.embed_tokens.weight" : "lm_head.weight"].index;
+    primitives = with_whole_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
+  }
+  return {plan.architecture, weights, std::move(primitives), {}};
+}
+
+// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The ranks of the first copy
+// of the weights work it out, each where its tokens are, and all are told, by the first row in each column.
 std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const Batch& batch, int64_t ids,
                                Comm& comm) {
   at::NoGradGuard no_grad;
   const std::vector<int64_t> places = plan.places(comm.rank());
   at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
-  if (comm.mesh().coord(comm.rank(), "data") == 0) {
+  const int rank = comm.rank();
+  if (comm.mesh().coord(rank, "data") == 0 && comm.mesh().coord(rank, kDepth) == 0) {
     const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
     at::Tensor x_BTC = model.embed(microbatch);
     for (int layer = 0; layer < plan.architecture.num_hidden_layers; ++layer) {
@@ -29,8 +44,11 @@ std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const
       const at::Tensor logits_V = model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
       found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
     }
+    if (comm.mesh().coord(rank, kRow) > 0) found.zero_();
   }
-  comm.all_reduce(found, plan.gradient_axes).wait();
+  Axes between = all_axes(comm.mesh());
+  std::erase(between, kColumn);
+  comm.all_reduce(found, between).wait();
   const double* tokens = found.const_data_ptr<double>();
   return {tokens, tokens + batch.seq_len};
 }
@@ -65,20 +83,20 @@ GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer
   return {tokenizer.decode(std::vector<int32_t>(made.tokens.begin(), made.tokens.end())), made.out_of_positions};
 }
 
-std::string sample_text(const Transformer& model, const Plan& plan, const TrainingData& data) {
+std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr int64_t kNewTokens = 240;
   auto prompt = data.tokenizer->encode(data.opening);
   // Half of the context for the prompt at most, so that there is room for what follows.
   const auto half = static_cast<size_t>(std::max<int64_t>(1, plan.architecture.max_position_embeddings / 2));
   prompt.resize(std::min(prompt.size(), half));
   const std::string opening = data.tokenizer->decode(prompt);
-  return opening + generate_text(model, *data.tokenizer, opening, kNewTokens,
+  return opening + generate_text(writer(weights, plan, comm), *data.tokenizer, opening, kNewTokens,
                                  {.temperature = 0.7, .top_p = 0.9,
                                   .seed = static_cast<uint64_t>(plan.config.training.seed)})
                        .text;
 }
 
-std::string filled_text(const Transformer& model, const Plan& plan, const TrainingData& data, Comm& comm) {
+std::string filled_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr size_t kShownBytes = 80;  // about a line
   const Tokenizer& tokenizer = *data.tokenizer;
   Batch batch = (data.held_out ? *data.held_out : data.train).batch(0, 1);
@@ -90,7 +108,8 @@ std::string filled_text(const Transformer& model, const Plan& plan, const Traini
     text[place] = batch.labels[place];
     batch.tokens[place] = mask_token(tokenizer.vocab_size());
   }
-  const std::vector<int64_t> guesses = likeliest(model, plan, batch, tokenizer.vocab_size(), comm);
+  const std::vector<int64_t> guesses =
+      likeliest(writer(weights, plan, comm), plan, batch, tokenizer.vocab_size(), comm);
 
   std::string masked, filled, whole;
   std::vector<int32_t> before;

@@ -19,11 +19,12 @@ struct GeneratedText {
 GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
                             int64_t max_new_tokens, const Sampling& sampling);
 
-/// The opening of a held-out document (half of the context at most) and how the model goes on.
-std::string sample_text(const Transformer& model, const Plan& plan, const TrainingData& data);
+/// The opening of a held-out document (half of the context at most) and how the model goes on. The ranks that hold the
+/// first copy of the weights, Plan::first_like() of themselves, call it together, each with its part, and have the same.
+std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 
 /// Three lines: the beginning of a held-out (else a training) sample with [MASK] where tokens are hidden, the same as
-/// the model fills it in, and as it is. All ranks call it, each with its part of the model, and have the same.
-std::string filled_text(const Transformer& model, const Plan& plan, const TrainingData& data, Comm& comm);
+/// the model fills it in, and as it is. All ranks call it, each with its part of the weights, and have the same.
+std::string filled_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 
 }  // namespace orthant

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <thread>
@@ -95,7 +96,6 @@ int Trainer::run() {
     if (last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
     if (stop) break;
   }
-  comm_.set_activity("done");
   finish();
   return last_.interrupt ? kInterrupted : kDone;
 }
@@ -198,9 +198,13 @@ void Trainer::print_banner() const {
 void Trainer::finish() {
   const Config& config = plan_.config;
   const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal;
-  // What a rank holds of the weights writes no text by itself; `orthant generate` reads them whole.
-  const bool whole = plan_.tensor.rows * plan_.tensor.columns == 1;
-  const std::string filled = complete && masked && whole ? filled_text(session_.model(), plan_, data_, comm_) : "";
+  const std::string sample_file = config.job.dump_folder + "/sample.txt";
+  std::string text;
+  comm_.set_activity("writing a sample");
+  if (complete && masked) text = filled_text(session_.weights(), plan_, data_, comm_);
+  const bool first_copy = plan_.first_like(comm_.rank()) == comm_.rank();
+  if (complete && !masked && first_copy) text = sample_text(session_.weights(), plan_, data_, comm_);
+  comm_.set_activity("done");
   if (!output_) return;
   Summary s = summary_of(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
@@ -211,10 +215,11 @@ void Trainer::finish() {
     s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
   }
   if (complete) {
-    if (whole) s.sample_text = masked ? filled : sample_text(session_.model(), plan_, data_);
+    s.sample_text = text;
     if (!masked) s.sample_command = options_.sample_command;
-    if (whole) std::ofstream(config.job.dump_folder + "/sample.txt") << visible_text(s.sample_text) << "\n";
+    std::ofstream(sample_file) << visible_text(text) << "\n";
   } else {
+    std::filesystem::remove(sample_file);  // of fewer steps, before the run went on
     s.resume_command = options_.resume_command;
   }
   if (options_.write_report) s.report = options_.write_report();

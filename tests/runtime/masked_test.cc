@@ -201,7 +201,7 @@ TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
       Comm comm(plan.mesh, rank, meeting);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(1);
-      shown[static_cast<size_t>(rank)] = filled_text(session.model(), plan, run.data(), comm);
+      shown[static_cast<size_t>(rank)] = filled_text(session.weights(), plan, run.data(), comm);
     });
     return shown;
   };

@@ -57,4 +57,19 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
   return primitives;
 }
 
+Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary) {
+  primitives.linear = [&comm, linear = std::move(primitives.linear), head, vocabulary](const at::Tensor& x_BTC,
+                                                                                       const Weight& weight) {
+    const at::Tensor part_BTV = linear(x_BTC, weight);
+    if (weight.index != head) return part_BTV;
+    Layout cut = whole(3);
+    cut.split[2] = {std::string(kColumn)};
+    const at::Tensor logits_BTV =
+        redistribute(comm, part_BTV, cut, whole(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
+    comm.broadcast(logits_BTV, {std::string(kRow)}).wait();
+    return logits_BTV;
+  };
+  return primitives;
+}
+
 }  // namespace orthant

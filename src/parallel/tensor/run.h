@@ -16,4 +16,9 @@ namespace orthant {
 Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
                              std::shared_ptr<const AttentionCore> core);
 
+/// The same where the logits themselves are wanted: what the head (a Weight's index) makes of a column's part of the
+/// vocabulary is gathered over columns, and all rows have the first one's, whatever their processors round. Without
+/// gradient.
+Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary);
+
 }  // namespace orthant
