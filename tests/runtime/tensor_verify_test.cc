@@ -64,7 +64,7 @@ std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>&
 TEST_P(TensorFaults, AreFoundInEveryDtypeAndNamed) {
   const auto& [name, mutation, cuts] = GetParam();
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
-    const TinyRun run({"training.global_batch_size=8", "model.vocab_size=258", fmt::format("training.dtype={}", dtype)});
+    const TinyRun run({kBatch[0], "model.vocab_size=258", fmt::format("training.dtype={}", dtype)});
     const auto want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0].last().gradients;
     for (const TensorCut& cut : cuts) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
