@@ -19,8 +19,8 @@ struct GeneratedText {
 GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
                             int64_t max_new_tokens, const Sampling& sampling);
 
-/// The opening of a held-out document (half of the context at most) and how the model goes on. The ranks that hold the
-/// first copy of the weights, Plan::first_like() of themselves, call it together, each with its part, and have the same.
+/// The opening of a held-out document (half of the context at most) and how the model goes on. The ranks of the first
+/// copy of the weights (each Plan::first_like() itself) call it together, each with its part, and have the same.
 std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 
 /// Three lines: the beginning of a held-out (else a training) sample with [MASK] where tokens are hidden, the same as

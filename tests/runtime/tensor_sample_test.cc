@@ -45,7 +45,7 @@ TEST(TensorSample, IsOneRanks) {
        {std::vector<std::string>{}, {"model.tie_word_embeddings=true"}, {"training.dtype=float32"},
         {"model.sliding_window=5"}}) {
     std::vector<std::string> keys = kBatch;
-    keys.push_back("model.max_position_embeddings=128");
+    keys.push_back("model.max_position_embeddings=64");
     keys.insert(keys.end(), more.begin(), more.end());
     expect_one_ranks_text(TinyRun(keys), sample_text, false, 30);
   }
