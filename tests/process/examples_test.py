@@ -22,6 +22,21 @@ class Examples(ProcessTest):
                 self.assertGreater(len((dump / "sample.txt").read_text()), 20)
                 if "objective = \"masked\"" in example.read_text():
                     self.check_masked(dump, result)
+                if "tensor_parallel" in example.read_text():
+                    self.check_tensor(example, dump)
+
+    def check_tensor(self, example, dump):
+        """Its plan shows the mesh among the others, verify accepts it, and one rank goes on with its text."""
+        plan = self.orthant("plan", example)
+        self.assertEqual(plan.code, 0, plan)
+        chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
+        self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
+        self.assertIn("no mesh without depth can send fewer than", plan.out)
+        verify = self.orthant("verify", example, "--steps", "1")
+        self.assertEqual(verify.code, 0, verify)
+        self.assertIn("ok: the layout computes what one device computes", verify.out)
+        text = self.orthant("generate", dump, "--prompt", "The", "--max-new-tokens", "8")
+        self.assertEqual((text.code, text.out[:3]), (0, "The"), text)
 
     def check_masked(self, dump, result):
         """It says what the model fills in, claims no bits a byte, and is no model to go on with a text."""
