@@ -1,4 +1,6 @@
 """What is done with a run when it is over: text from its model, its report."""
+import shutil
+import signal
 import struct
 import sys
 import unittest
@@ -44,6 +46,44 @@ class Generate(ProcessTest):
         texts = {self.orthant("generate", "run", "--temperature", "1", "--seed", str(seed)).out
                  for seed in (1, 1 + 2**32, 2**63 - 1)}
         self.assertEqual(len(texts), 3)
+
+
+class TensorRun(ProcessTest):
+    """What a run leaves whose weights no rank held whole: the text is that of one rank's run."""
+    MESH = ("run.ranks=8", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]")
+
+    def run_to(self, steps, dump, *arguments):
+        return self.train_well(f"training.steps={steps}", f"job.dump_folder={dump}", "training.dtype=float64",
+                               "training.global_batch_size=8", "validation.freq=0", *arguments)
+
+    def texts(self, dump):
+        return [(self.folder / dump / "sample.txt").read_text(),
+                *(self.orthant("generate", dump, "--prompt", "The red door", "--temperature", temperature).out
+                  for temperature in ("0", "1"))]
+
+    def test_text_is_one_ranks_before_and_after_another_mesh(self):
+        self.run_to(5, "one", "run.ranks=1")
+        self.run_to(5, "mesh", *self.MESH)
+        after_five = self.texts("one")
+        self.assertGreater(min(map(len, after_five)), 60)
+        self.assertEqual(self.texts("mesh"), after_five)
+        self.run_to(10, "one", "run.ranks=1", "--resume")
+        shutil.copytree(self.folder / "mesh", self.folder / "again", symlinks=True)
+        self.run_to(10, "mesh", "run.ranks=1", "--resume")
+        self.run_to(10, "again", *self.MESH, "--resume")
+        after_ten = self.texts("one")
+        self.assertEqual([self.texts("mesh"), self.texts("again")], [after_ten, after_ten])
+        for before, after in zip(after_five, after_ten):
+            self.assertNotEqual(before, after)  # the control: other weights, another text
+
+    def test_a_sample_of_fewer_steps_does_not_stay(self):
+        for mesh in (self.MESH, ("run.ranks=2",)):
+            self.train_well("training.steps=5", "training.global_batch_size=8", *mesh)
+            self.assertTrue((self.dump / "sample.txt").exists())
+            running = self.start_training("training.global_batch_size=8", "--resume", *mesh, until_step=8)
+            running.process.send_signal(signal.SIGTERM)
+            self.assertEqual(running.result().code, 0)
+            self.assertFalse((self.dump / "sample.txt").exists())
 
 
 class Report(ProcessTest):
