@@ -156,9 +156,9 @@ TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
   EXPECT_FALSE(compare_copies(plan, apart).different.empty());
 }
 
-// Every rank is late a thousand times, each time by another while: within a backward (that is where a weight's gradient
-// has been written, and recomputation makes the next block's forward late as well) and between steps.
-TEST(TensorTraining, AThousandDelaysChangeNoBit) {
+// More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's gradient
+// has been written; recomputation makes the forward of the next block late as well.
+TEST(TensorDelays, AThousandChangeNoBit) {
   const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1",
                      kRecompute});
   for (const TensorCut& cut : {grid(2, 2, 2), grid(2, 2, 2, {kSumma})}) {
