@@ -156,8 +156,8 @@ TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
   EXPECT_FALSE(compare_copies(plan, apart).different.empty());
 }
 
-// More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's gradient
-// has been written; recomputation makes the forward of the next block late as well.
+// More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's
+// gradient has been written; recomputation makes the forward of the next block late as well.
 TEST(TensorDelays, AThousandChangeNoBit) {
   const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1",
                      kRecompute});
