@@ -47,6 +47,15 @@ std::span<const KindFacts> action_kinds() { return kFacts; }
 
 const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
 
+Action other_end(const Action& message) {
+  const auto [kind, stage, m] = message;
+  ORTHANT_CHECK(kind == SEND_F || kind == RECV_F || kind == SEND_B || kind == RECV_B, to_string(message));
+  return kind == SEND_F   ? Action{RECV_F, stage + 1, m}
+         : kind == RECV_F ? Action{SEND_F, stage - 1, m}
+         : kind == SEND_B ? Action{RECV_B, stage - 1, m}
+                          : Action{SEND_B, stage + 1, m};
+}
+
 std::string to_string(const Action& action) {
   const std::string out = fmt::format("{}{}", action.stage, facts(action.kind).text);
   return action.microbatch < 0 ? out : fmt::format("{}{}", out, action.microbatch);

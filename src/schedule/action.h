@@ -53,6 +53,9 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
+/// The RECV of a SEND, and the SEND of a RECV, on the neighboring stage.
+Action other_end(const Action& message);
+
 /// "2F5", "3SEND_F1", "0UNSHARD", "0REDUCE_GRAD3" (bucket 3), "0REDUCE_GRAD" (the whole stage).
 std::string to_string(const Action& action);
 /// Reads what to_string() wrote; DataError if it is anything else.

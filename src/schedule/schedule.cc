@@ -99,7 +99,7 @@ Schedule parse_csv(std::string_view text) {
     }
   }
   // A damaged number must not become a table of as many entries.
-  constexpr int64_t kMostPasses = int64_t{1} << 24;
+  constexpr int64_t kMostPasses = int64_t{1} << 22;
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
   if (stages > kMostPasses / std::max<int64_t>(microbatches, 1))
     throw DataError(fmt::format("a schedule of {} stages and {} microbatches: their product is {} at most", stages,

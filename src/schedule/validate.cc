@@ -2,16 +2,19 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
-#include <tuple>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "schedule/progress.h"
 
 namespace orthant {
 namespace {
 
 using enum ActionKind;
+
+/// The kinds that count microbatches come first.
+constexpr size_t kMicrobatchKinds = static_cast<size_t>(RECV_B) + 1;
 
 struct Place {
   int rank = -1;
@@ -20,8 +23,12 @@ struct Place {
 
 class Checker {
  public:
-  Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets)
-      : schedule_(schedule), microbatches_(microbatches), buckets_(buckets), stages_(stage_count(schedule)) {}
+  Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets, const PlaceName& place)
+      : schedule_(schedule),
+        microbatches_(microbatches),
+        buckets_(buckets),
+        stages_(stage_count(schedule)),
+        name_(place ? place : by_rank) {}
 
   std::vector<std::string> run() {
     if (!collect()) return found_;
@@ -40,14 +47,25 @@ class Checker {
     found_.push_back(fmt::format(format, std::forward<Values>(values)...));
   }
 
-  std::string at(const Action& action) const {
-    const Place place = place_of(action);
-    return fmt::format("{} (rank {}, Action {})", to_string(action), place.rank, place.index);
+  static std::string by_rank(int rank, int index) {
+    return index < 0 ? fmt::format("rank {}", rank) : fmt::format("rank {}, Action {}", rank, index);
   }
-  bool has(const Action& action) const { return places_.contains(key(action)); }
-  Place place_of(const Action& action) const { return places_.at(key(action)); }
-  static std::tuple<int, int, int> key(const Action& action) {
-    return {static_cast<int>(action.kind), action.stage, action.microbatch};
+  std::string named(const Action& action, Place place) const {
+    return fmt::format("{} ({})", to_string(action), name_(place.rank, place.index));
+  }
+  std::string at(const Action& action) const { return named(action, place_of(action)); }
+
+  /// What has a microbatch is in a table, what has a bucket in a map; each stands on the owner of its stage.
+  Place place_of(const Action& action) const {
+    if (facts(action.kind).counts == ThirdField::microbatch) return {owner(action.stage), indices_[cell(action)]};
+    const auto found = bucket_indices_.find({action.stage, action.microbatch});
+    return {owner(action.stage), found == bucket_indices_.end() ? -1 : found->second};
+  }
+  bool has(const Action& action) const { return place_of(action).index >= 0; }
+  size_t cell(const Action& action) const {
+    const size_t pass = static_cast<size_t>(action.stage) * static_cast<size_t>(microbatches_) +
+                        static_cast<size_t>(action.microbatch);
+    return pass * kMicrobatchKinds + static_cast<size_t>(action.kind);
   }
   int owner(int stage) const { return schedule_.stage_owner[static_cast<size_t>(stage)]; }
 
@@ -57,9 +75,15 @@ class Checker {
       report("the schedule has Actions on {} stages and owners for {}", stages_, schedule_.stage_owner.size());
       return false;
     }
+    if (microbatches_ < 1) {
+      report("{} microbatches", microbatches_);
+      return false;
+    }
+    indices_.assign(static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_) * kMicrobatchKinds, -1);
     const int ranks = static_cast<int>(schedule_.rows.size());
     for (int stage = 0; stage < stages_; ++stage)
       if (owner(stage) < 0 || owner(stage) >= ranks) report("stage {} belongs to no rank", stage);
+    if (!found_.empty()) return false;
     for (int rank = 0; rank < ranks; ++rank)
       for (size_t i = 0; i < schedule_.rows[static_cast<size_t>(rank)].size(); ++i)
         collect(schedule_.rows[static_cast<size_t>(rank)][i], {rank, static_cast<int>(i)});
@@ -67,23 +91,21 @@ class Checker {
   }
 
   void collect(const Action& action, Place place) {
-    const std::string name = fmt::format("{} (rank {}, Action {})", to_string(action), place.rank, place.index);
     const KindFacts& kind = facts(action.kind);
-    if (action.stage < 0) {
-      report("{} has no stage", name);
-      return;
-    }
+    if (action.stage < 0) return report("{} has no stage", named(action, place));
     if (owner(action.stage) != place.rank)
-      report("{}: stage {} stands on rank {}", name, action.stage, owner(action.stage));
-    if (action.microbatch < (kind.counts == ThirdField::microbatch ? 0 : -1) ||
-        (kind.counts == ThirdField::nothing && action.microbatch >= 0))
-      report("{}: not a number for this kind", name);
-    else if (kind.counts == ThirdField::microbatch && action.microbatch >= microbatches_)
-      report("{}: there are microbatches 0 to {}", name, microbatches_ - 1);
+      return report("{}: stage {} stands on {}", named(action, place), action.stage, name_(owner(action.stage), -1));
     messages_ |= kind.lane == Lane::send || kind.lane == Lane::receive;
     reductions_ |= action.kind == REDUCE;
+    if (action.microbatch < (kind.counts == ThirdField::microbatch ? 0 : -1) ||
+        (kind.counts == ThirdField::nothing && action.microbatch >= 0))
+      return report("{}: not a number for this kind", named(action, place));
+    if (kind.counts == ThirdField::microbatch && action.microbatch >= microbatches_)
+      return report("{}: there are microbatches 0 to {}", named(action, place), microbatches_ - 1);
     if (kind.counts == ThirdField::nothing) return;
-    if (!places_.try_emplace(key(action), place).second) report("{} stands twice, first as {}", name, at(action));
+    if (has(action)) return report("{} stands twice, first as {}", named(action, place), at(action));
+    (kind.counts == ThirdField::microbatch ? indices_[cell(action)]
+                                           : bucket_indices_[{action.stage, action.microbatch}]) = place.index;
   }
 
   void demand_order(const Action& first, const Action& second) {
@@ -91,12 +113,17 @@ class Checker {
       report("{} comes before {}", at(second), at(first));
   }
 
+  /// Where something that is missing should be: before or after another Action, if that is there.
+  std::string beside(const char* side, const Action& other) const {
+    return has(other) ? fmt::format("{} {}", side, at(other)) : fmt::format("({})", name_(owner(other.stage), -1));
+  }
+
   /// F, and B or I and W, of one microbatch on one stage.
   void check_pass(int stage, int m) {
     const Action f{F, stage, m}, b{B, stage, m}, i{I, stage, m}, w{W, stage, m};
-    if (!has(f)) report("{} is missing", to_string(f));
+    if (!has(f)) report("{} is missing {}", to_string(f), beside("before", has(b) ? b : i));
     if (has(b) && (has(i) || has(w))) report("{} beside {}", at(b), at(has(i) ? i : w));
-    if (!has(b) && !has(i) && !has(w)) report("{} is missing", to_string(b));
+    if (!has(b) && !has(i) && !has(w)) report("{} is missing {}", to_string(b), beside("after", f));
     if (!has(b) && has(i) != has(w)) report("{} is missing beside {}", to_string(has(i) ? w : i), at(has(i) ? i : w));
     for (const Action& backward : {b, i, w})
       if (has(f) && has(backward)) demand_order(f, backward);
@@ -111,73 +138,73 @@ class Checker {
 
   void check_messages() {
     if (!messages_) return;
-    std::set<std::tuple<int, int, int>> expected;
     for (int stage = 0; stage + 1 < stages_; ++stage) {
       if (owner(stage) == owner(stage + 1)) continue;
       for (int m = 0; m < microbatches_; ++m) {
         check_message({F, stage, m}, {SEND_F, stage, m}, {RECV_F, stage + 1, m}, {F, stage + 1, m});
         check_message(backward_of(stage + 1, m), {SEND_B, stage + 1, m}, {RECV_B, stage, m}, backward_of(stage, m));
-        for (const ActionKind kind : {SEND_F, RECV_B}) expected.insert(key({kind, stage, m}));
-        for (const ActionKind kind : {RECV_F, SEND_B}) expected.insert(key({kind, stage + 1, m}));
       }
     }
     for (const auto& row : schedule_.rows)
       for (const Action& action : row) {
         const Lane lane = facts(action.kind).lane;
-        if ((lane == Lane::send || lane == Lane::receive) && !expected.contains(key(action)))
+        if (lane != Lane::send && lane != Lane::receive) continue;
+        const int other = action.stage + (action.kind == SEND_F || action.kind == RECV_B ? 1 : -1);
+        if (other < 0 || other >= stages_ || owner(other) == owner(action.stage))
           report("{}: nothing crosses ranks there", at(action));
       }
     if (found_.empty()) check_message_order();
   }
 
   void check_message(const Action& made, const Action& sent, const Action& received, const Action& used) {
-    for (const auto& [each, other] : {std::pair(sent, received), std::pair(received, sent)})
-      if (!has(each)) report("{} is missing{}", to_string(each), has(other) ? " for " + at(other) : "");
+    const auto other = [&](const Action& action) { return has(action) ? ", for " + at(action) : ""; };
+    if (!has(sent)) report("{} is missing {}{}", to_string(sent), beside("after", made), other(received));
+    if (!has(received)) report("{} is missing {}{}", to_string(received), beside("before", used), other(sent));
     if (has(made) && has(sent)) demand_order(made, sent);
     if (has(received) && has(used)) demand_order(received, used);
   }
 
   /// Between two ranks messages travel in one order: the k-th sent has to be the k-th received.
   void check_message_order() {
-    std::map<std::pair<int, int>, std::vector<Action>> sent, received;
+    std::map<std::pair<int, int>, std::vector<Action>> sent, received;  // what is received, in both orders
     for (const auto& row : schedule_.rows)
       for (const Action& action : row) {
         const Lane lane = facts(action.kind).lane;
-        const bool forward = action.kind == SEND_F || action.kind == RECV_F;
-        if (lane == Lane::send) {
-          const int to = action.stage + (forward ? 1 : -1);
-          sent[{owner(action.stage), owner(to)}].push_back({forward ? RECV_F : RECV_B, to, action.microbatch});
-        } else if (lane == Lane::receive) {
-          received[{owner(action.stage + (forward ? -1 : 1)), owner(action.stage)}].push_back(action);
-        }
+        if (lane != Lane::send && lane != Lane::receive) continue;
+        const Action other = other_end(action);
+        if (lane == Lane::send)
+          sent[{owner(action.stage), owner(other.stage)}].push_back(other);
+        else
+          received[{owner(other.stage), owner(action.stage)}].push_back(action);
       }
     for (const auto& [ranks, order] : sent) {
       const std::vector<Action>& other = received[ranks];
       const auto [expected, got] = std::mismatch(order.begin(), order.end(), other.begin(), other.end());
       if (expected != order.end() && got != other.end())
-        report("{} takes the place of {}, which rank {} sends first", at(*got), at(*expected), ranks.first);
+        report("{} takes the place of {}: {} is sent before {}", at(*got), at(*expected), at(other_end(*expected)),
+               at(other_end(*got)));
     }
   }
 
   void check_weights() {
-    std::set<int> gathered;  // stages that have any UNSHARD
+    std::vector<char> gathered(static_cast<size_t>(stages_)), whole = gathered;  // gathered: has any UNSHARD or RESHARD
     for (const auto& row : schedule_.rows)
       for (const Action& action : row)
-        if (action.kind == UNSHARD || action.kind == RESHARD) gathered.insert(action.stage);
-    std::set<int> whole;
+        if (action.kind == UNSHARD || action.kind == RESHARD) gathered[static_cast<size_t>(action.stage)] = 1;
     for (size_t rank = 0; rank < schedule_.rows.size(); ++rank)
       for (size_t index = 0; index < schedule_.rows[rank].size(); ++index) {
         const Action& action = schedule_.rows[rank][index];
-        const std::string name = fmt::format("{} (rank {}, Action {})", to_string(action), rank, index);
-        const bool is_whole = whole.contains(action.stage);
+        const Place place{static_cast<int>(rank), static_cast<int>(index)};
+        const auto stage = static_cast<size_t>(action.stage);
+        char& is_whole = whole[stage];
         if (action.kind == UNSHARD) {
-          if (is_whole) report("{}: the weights are gathered already", name);
-          whole.insert(action.stage);
+          if (is_whole) report("{}: the weights are gathered already", named(action, place));
+          is_whole = 1;
         } else if (action.kind == RESHARD) {
-          if (!is_whole) report("{}: the weights are not gathered", name);
-          whole.erase(action.stage);
-        } else if (facts(action.kind).lane == Lane::compute && gathered.contains(action.stage) && !is_whole) {
-          report("{}: the weights are not gathered there", name);
+          if (!is_whole) report("{}: the weights are not gathered", named(action, place));
+          is_whole = 0;
+        } else if (facts(action.kind).lane == Lane::compute && gathered[stage] && !is_whole) {
+          report("{}: the weights are not gathered there", named(action, place));
         }
       }
   }
@@ -207,48 +234,18 @@ class Checker {
     }
     for (int bucket = 0; bucket < count && !has(for_all); ++bucket)
       if (!has({REDUCE, stage, bucket})) report("{} is missing", to_string(Action{REDUCE, stage, bucket}));
+    Action last{F, stage, 0};  // of the stage's computations, where each microbatch has a backward
+    for (int m = 0; m < microbatches_; ++m)
+      for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}})
+        if (has(each) && (last.kind == F || place_of(each).index > place_of(last).index)) last = each;
     for (const Action& reduction : all)
-      for (int m = 0; m < microbatches_; ++m)
-        for (const Action& last : {Action{B, stage, m}, Action{W, stage, m}})
-          if (has(last)) demand_order(last, reduction);
+      if (last.kind != F) demand_order(last, reduction);
   }
 
-  /// The Action whose end the next one of a row waits for, if that has not been done.
-  const Action* missing(const Action& action, const std::set<std::tuple<int, int, int>>& done, Action& needed) const {
-    const int m = action.microbatch;
-    const bool backward = action.kind == B || action.kind == I;
-    if (action.kind == F && action.stage > 0)
-      needed = messages_ && owner(action.stage - 1) != owner(action.stage) ? Action{SEND_F, action.stage - 1, m}
-                                                                           : Action{F, action.stage - 1, m};
-    else if (backward && action.stage + 1 < stages_)
-      needed = messages_ && owner(action.stage + 1) != owner(action.stage) ? Action{SEND_B, action.stage + 1, m}
-                                                                           : backward_of(action.stage + 1, m);
-    else
-      return nullptr;
-    return done.contains(key(needed)) ? nullptr : &needed;
-  }
-
-  /// Carries the rows out as far as they go.
   void check_progress() {
-    std::set<std::tuple<int, int, int>> done;
-    std::vector<size_t> next(schedule_.rows.size(), 0);
-    Action needed;
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (size_t rank = 0; rank < next.size(); ++rank) {
-        const auto& row = schedule_.rows[rank];
-        for (; next[rank] < row.size() && missing(row[next[rank]], done, needed) == nullptr; ++next[rank]) {
-          done.insert(key(row[next[rank]]));
-          moved = true;
-        }
-      }
-    }
-    for (size_t rank = 0; rank < next.size(); ++rank) {
-      if (next[rank] == schedule_.rows[rank].size()) continue;
-      const Action& action = schedule_.rows[rank][next[rank]];
-      missing(action, done, needed);
-      report("deadlock: rank {} waits at its Action {}, {}, for {} of rank {}", rank, next[rank], to_string(action),
-             to_string(needed), owner(needed.stage));
+    for (const Stop& stop : stops(schedule_)) {
+      const Action& action = schedule_.rows[static_cast<size_t>(stop.rank)][static_cast<size_t>(stop.index)];
+      report("deadlock: {} waits for {}", at(action), at(stop.needed));
     }
   }
 
@@ -257,14 +254,17 @@ class Checker {
   const std::vector<int>& buckets_;
   const int stages_;
   bool messages_ = false, reductions_ = false;
-  std::map<std::tuple<int, int, int>, Place> places_;
+  const PlaceName name_;
+  std::vector<int> indices_;                           // in the rows, by stage, microbatch and kind; -1: nowhere
+  std::map<std::pair<int, int>, int> bucket_indices_;  // by stage and bucket
   std::vector<std::string> found_;
 };
 
 }  // namespace
 
-std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets) {
-  return Checker(schedule, microbatches, buckets).run();
+std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets,
+                                  const PlaceName& place) {
+  return Checker(schedule, microbatches, buckets, place).run();
 }
 
 void validate(const Schedule& schedule, int microbatches, const std::vector<int>& buckets) {

@@ -4,9 +4,11 @@
 //     after what makes it, the RECV before what reads it, in one order on both sides of each pair of ranks
 //   - UNSHARD and RESHARD of a stage alternate, and where a stage has any, it computes only in between
 //   - with any REDUCE: every stage has buckets 0, 1, ... once each (or one REDUCE for all) after its last backward
-//   - carried out in the order of the rows it ends; otherwise: which ranks wait at which Action for what
+//   - carried out in the order of the rows it ends, even where every SEND and RECV waits for its partner (progress.h);
+//     otherwise: which ranks wait at which Action for what
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,9 +16,14 @@
 
 namespace orthant {
 
-/// Everything that is wrong, each with the Action, its rank and its place in the row, counted from 0; empty if nothing.
-/// `buckets`: number of gradient buckets by stage, where known; then REDUCE is asked for exactly those.
-std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {});
+/// Words for the place of an Action, or of a row where the index is negative: "rank 2, Action 7", "line 3, cell 8".
+using PlaceName = std::function<std::string(int rank, int index)>;
+
+/// Everything that is wrong, each with the Action and its place, by default its rank and index in the row, counted from
+/// 0; empty if nothing. `buckets`: number of gradient buckets by stage, where known; then REDUCE is asked for exactly
+/// those.
+std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {},
+                                  const PlaceName& place = {});
 
 /// LogicError with all problems, if there are any.
 void validate(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {});

@@ -1,12 +1,10 @@
 // A machine that carries out the rows of a schedule: what validate() is judged by.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -14,8 +12,8 @@
 
 namespace orthant {
 
-/// Ranks with first-in-first-out channels between them. Every rule is checked at the moment at which a real run would
-/// fail by it; none is taken from validate().
+/// Ranks that meet for every message: a SEND waits until the other rank has come to its RECV, and a RECV to its SEND.
+/// Every rule is checked at the moment at which a real run would fail by it; none is taken from validate().
 class Machine {
  public:
   Machine(const Schedule& schedule, int microbatches, const std::vector<int>& buckets)
@@ -30,34 +28,36 @@ class Machine {
 
   /// Whether the step ends, and ends right.
   bool works() {
-    std::vector<size_t> next(schedule_.rows.size(), 0);
+    next_.assign(schedule_.rows.size(), 0);
     for (bool moved = true; moved && !broken_;) {
       moved = false;
-      for (size_t rank = 0; rank < next.size(); ++rank)
-        while (next[rank] < schedule_.rows[rank].size() && !broken_ &&
-               act(static_cast<int>(rank), schedule_.rows[rank][next[rank]])) {
-          ++next[rank];
+      for (size_t rank = 0; rank < next_.size(); ++rank)
+        while (current(static_cast<int>(rank)) != nullptr && !broken_ &&
+               act(static_cast<int>(rank), *current(static_cast<int>(rank)))) {
+          ++next_[rank];
           moved = true;
         }
     }
-    for (size_t rank = 0; rank < next.size(); ++rank)
-      if (next[rank] < schedule_.rows[rank].size()) return false;
+    for (size_t rank = 0; rank < next_.size(); ++rank)
+      if (current(static_cast<int>(rank)) != nullptr) return false;
     return !broken_ && complete();
   }
 
  private:
   using Tensor = std::tuple<bool, int, int>;  // activation or gradient, the stage that reads it, microbatch
-  struct Channel {
-    std::deque<Tensor> sent, asked;
-  };
 
+  const Action* current(int rank) const {
+    const auto& row = schedule_.rows[static_cast<size_t>(rank)];
+    const size_t next = next_[static_cast<size_t>(rank)];
+    return next < row.size() ? &row[next] : nullptr;
+  }
   int stages() const { return static_cast<int>(schedule_.stage_owner.size()); }
   int owner(int stage) const { return schedule_.stage_owner[static_cast<size_t>(stage)]; }
   bool fail() {
     broken_ = true;
     return true;
   }
-  /// ThirdField; a second time is a failure.
+  /// A second time is a failure.
   void once(const std::string& what) { broken_ |= !done_.insert(what).second; }
 
   bool act(int rank, const Action& action) {
@@ -112,20 +112,19 @@ class Machine {
     if (std::min(reader, maker) < 0 || std::max(reader, maker) >= stages()) return fail();
     if (owner(reader) == owner(maker)) return fail();
     const Tensor tensor{forward, reader, action.microbatch};
-    once((sends ? "send " : "receive ") + to_string(action));
-    Channel& channel = channels_[{owner(maker), owner(reader)}];
     if (sends && !made_.contains(tensor)) return fail();
-    if (!sends) {
-      const auto used = std::to_string(reader) + (forward ? "F" : "input") + std::to_string(action.microbatch);
-      if (done_.contains(used)) return fail();
-    }
-    (sends ? channel.sent : channel.asked).push_back(tensor);
-    while (!channel.sent.empty() && !channel.asked.empty()) {
-      if (channel.sent.front() != channel.asked.front()) return fail();
-      here_.insert(channel.sent.front());
-      channel.sent.pop_front();
-      channel.asked.pop_front();
-    }
+    const auto used = std::to_string(reader) + (forward ? "F" : "input") + std::to_string(action.microbatch);
+    if (done_.contains(used)) return fail();
+    // The other end has to be where its rank is now; both go on at once.
+    const ActionKind kinds[] = {ActionKind::SEND_F, ActionKind::RECV_F, ActionKind::SEND_B, ActionKind::RECV_B};
+    const Action other{kinds[(forward ? 0 : 2) + (sends ? 1 : 0)], sends ? reader : maker, action.microbatch};
+    const int peer = owner(other.stage);
+    if (current(peer) == nullptr || !(*current(peer) == other)) return false;
+    if (!made_.contains(tensor)) return fail();
+    once("message " + to_string(action));
+    once("message " + to_string(other));
+    here_.insert(tensor);
+    ++next_[static_cast<size_t>(peer)];
     return true;
   }
 
@@ -138,8 +137,6 @@ class Machine {
   }
 
   bool complete() {
-    for (const auto& [ranks, channel] : channels_)
-      if (!channel.sent.empty() || !channel.asked.empty()) return false;
     int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
       buckets += buckets_[static_cast<size_t>(stage)];
@@ -159,7 +156,7 @@ class Machine {
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;
   std::map<int, int> last_weight_;
-  std::map<std::pair<int, int>, Channel> channels_;
+  std::vector<size_t> next_;  // index of the Action that a rank has come to
 };
 
 }  // namespace orthant

@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "tests/schedule/generators.h"
 #include "tests/schedule/machine.h"
+#include "tests/schedule/mutations.h"
 
 namespace orthant {
 namespace {
@@ -46,50 +47,6 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
     for (int m : {1, 3, 9})
       for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), add_messages(zb_h1(p, m))})
         EXPECT_NO_THROW(validate(schedule, m));
-}
-
-struct Mutation {
-  Schedule schedule;
-  std::string what;  // the Action that was touched
-};
-
-Mutation mutated(Random& random, Schedule schedule) {
-  size_t rank = 0;
-  do rank = static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())));
-  while (schedule.rows[rank].empty());
-  auto& row = schedule.rows[rank];
-  const int n = static_cast<int>(row.size());
-  const int at = random.below(n);
-  Action& action = row[static_cast<size_t>(at)];
-  const std::string what = to_string(action);
-  switch (random.below(6)) {
-    case 0:
-      row.erase(row.begin() + at);
-      return {schedule, "dropped " + what};
-    case 1: {
-      const Action copy = action;
-      row.insert(row.begin() + random.below(n + 1), copy);
-      return {schedule, "twice " + what};
-    }
-    case 2: {
-      const int other = random.below(n);
-      std::swap(row[static_cast<size_t>(at)], row[static_cast<size_t>(other)]);
-      return {schedule, "swapped " + what};
-    }
-    case 3:
-      action.kind = static_cast<ActionKind>(random.below(static_cast<int>(kActionKinds)));
-      return {schedule, "kind of " + what};
-    case 4:
-      action.microbatch = random.below(5) - 1;
-      return {schedule, "number of " + what};
-    default: {
-      const Action moved = action;
-      row.erase(row.begin() + at);
-      auto& other = schedule.rows[static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())))];
-      other.insert(other.begin() + random.below(static_cast<int>(other.size()) + 1), moved);
-      return {schedule, "moved " + what};
-    }
-  }
 }
 
 TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
@@ -147,21 +104,28 @@ std::string first_problem(const char* csv, int microbatches) {
 
 TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0B0\n", 1), "");
-  EXPECT_EQ(first_problem("0F0\n", 1), "0B0 is missing");
+  EXPECT_EQ(first_problem("0F0\n", 1), "0B0 is missing after 0F0 (rank 0, Action 0)");
   EXPECT_EQ(first_problem("0B0,0F0\n", 1), "0B0 (rank 0, Action 0) comes before 0F0 (rank 0, Action 1)");
   EXPECT_EQ(first_problem("0F0,0B0,0B0\n", 1), "0B0 (rank 0, Action 2) stands twice, first as 0B0 (rank 0, Action 1)");
   EXPECT_EQ(first_problem("0F0,0B0\n0F1,0B1\n", 2), "0F1 (rank 1, Action 0): stage 0 stands on rank 0");
   EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n", 1), "0F1 (rank 0, Action 2): there are microbatches 0 to 0");
   EXPECT_EQ(first_problem("0F0,0I0\n", 1), "0W0 is missing beside 0I0 (rank 0, Action 1)");
   EXPECT_EQ(first_problem("0F0,0B0,0W0\n", 1), "0B0 (rank 0, Action 1) beside 0W0 (rank 0, Action 2)");
-  EXPECT_EQ(first_problem("0F0,0SEND_F0,0B0\n1F0,1B0\n", 1), "1RECV_F0 is missing for 0SEND_F0 (rank 0, Action 1)");
+  EXPECT_EQ(first_problem("0F0,0B0\n", 2), "0F1 is missing (rank 0)");
+  EXPECT_EQ(first_problem("0F0,0SEND_F0,0B0\n1F0,1B0\n", 1),
+            "1RECV_F0 is missing before 1F0 (rank 1, Action 0), for 0SEND_F0 (rank 0, Action 1)");
+  EXPECT_EQ(first_problem("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
+            "0RECV_B0 is missing before 0B0 (rank 0, Action 2), for 1SEND_B0 (rank 1, Action 3)");
   EXPECT_EQ(first_problem("0F0,0UNSHARD,0B0\n", 1), "0F0 (rank 0, Action 0): the weights are not gathered there");
   EXPECT_EQ(first_problem("0F0,0REDUCE_GRAD0,0B0\n", 1),
             "0REDUCE_GRAD0 (rank 0, Action 1) comes before 0B0 (rank 0, Action 2)");
   EXPECT_EQ(first_problem("0F0,0B0,0REDUCE_GRAD1\n", 1), "0REDUCE_GRAD0 is missing");
   EXPECT_EQ(first_problem("0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n", 1), "1REDUCE_GRAD is missing");
   EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n", 2),
-            "deadlock: rank 0 waits at its Action 1, 0B0, for 1B0 of rank 1");
+            "deadlock: 0B0 (rank 0, Action 1) waits for 1B0 (rank 1, Action 3)");
+  // A receive before the send that its message comes of: each rank waits for the other's second.
+  EXPECT_EQ(first_problem("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
+            "deadlock: 0RECV_B0 (rank 0, Action 1) waits for 1SEND_B0 (rank 1, Action 3)");
   EXPECT_EQ(first_problem("2F0,2B0\n", 1), "stage 0 belongs to no rank");
   EXPECT_NE(first_problem("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                           "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n", 2).find("takes the place of"),

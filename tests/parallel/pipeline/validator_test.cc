@@ -1,0 +1,102 @@
+// Every published schedule, damaged: whatever would hang or compute wrongly is refused, and a single fault is named.
+// What would hang is decided by a machine of the tests.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "parallel/pipeline/messages_plan.h"
+#include "schedule/validate.h"
+#include "tests/parallel/pipeline/measures.h"
+#include "tests/schedule/machine.h"
+#include "tests/schedule/mutations.h"
+
+namespace orthant {
+namespace {
+
+struct Sample {
+  std::string name;
+  Schedule schedule;
+  int microbatches;
+  std::vector<int> buckets;  // none
+};
+
+/// Schedules of the table in small sizes, one in four without messages.
+std::vector<Sample> samples() {
+  std::vector<Sample> out;
+  for (int p : {1, 2, 3, 4, 5})
+    for (int m : {1, 2, 3, 5, 7})
+      for (auto& [name, schedule] : every_schedule(p, m)) {
+        const std::vector<int> buckets(schedule.stage_owner.size(), 0);
+        out.push_back({name, out.size() % 4 == 0 ? schedule : add_messages(schedule), m, buckets});
+      }
+  return out;
+}
+
+std::vector<std::string> problems_of(const Schedule& schedule, const Sample& sample) {
+  return problems(schedule, sample.microbatches);
+}
+
+TEST(Validator, TheMachineCarriesOutEverySchedule) {
+  for (const Sample& s : samples()) {
+    EXPECT_EQ(problems_of(s.schedule, s), std::vector<std::string>{}) << s.name;
+    EXPECT_TRUE(Machine(s.schedule, s.microbatches, s.buckets).works()) << s.name << "\n" << to_csv(s.schedule);
+  }
+}
+
+TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
+  Random random(71);
+  const std::vector<Sample> all = samples();
+  std::map<bool, int> counts;
+  for (int round = 0; round < 10000; ++round) {
+    const Sample& sample = all[static_cast<size_t>(random.below(static_cast<int>(all.size())))];
+    Mutation mutation = mutated(random, sample.schedule);
+    if (random.below(4) == 0) mutation = mutated(random, mutation.schedule);
+    bool counts_nothing = false;  // UNSHARD, RESHARD and REDUCE: tests/schedule/validate_test.cc
+    for (const auto& row : mutation.schedule.rows)
+      for (const Action& action : row) counts_nothing |= facts(action.kind).lane == Lane::collective;
+    if (counts_nothing) {
+      --round;
+      continue;
+    }
+    const bool works = Machine(mutation.schedule, sample.microbatches, sample.buckets).works();
+    const std::vector<std::string> found = problems_of(mutation.schedule, sample);
+    ASSERT_EQ(found.empty(), works) << sample.name << ", " << mutation.what << "\n"
+                                    << to_csv(mutation.schedule) << (found.empty() ? "" : found[0]);
+    ++counts[works];
+  }
+  EXPECT_GT(counts[true], 200);
+  EXPECT_GT(counts[false], 8000);
+}
+
+TEST(Validator, NamesTheActionThatWasDroppedDoubledOrSwapped) {
+  Random random(72);
+  std::map<std::string, int> refused;
+  for (const Sample& sample : samples())
+    for (size_t rank = 0; rank < sample.schedule.rows.size(); ++rank)
+      for (const std::string what : {"dropped", "doubled", "swapped"}) {
+        Schedule schedule = sample.schedule;
+        auto& row = schedule.rows[rank];
+        const int n = static_cast<int>(row.size()), at = random.below(n), other = random.below(n);
+        const Action action = row[static_cast<size_t>(at)], second = row[static_cast<size_t>(other)];
+        if (what == "dropped") row.erase(row.begin() + at);
+        if (what == "doubled") row.insert(row.begin() + other, action);
+        if (what == "swapped") std::swap(row[static_cast<size_t>(at)], row[static_cast<size_t>(other)]);
+        const std::vector<std::string> found = problems_of(schedule, sample);
+        if (what == "swapped" && Machine(schedule, sample.microbatches, sample.buckets).works()) continue;
+        const bool named = std::any_of(found.begin(), found.end(), [&](const std::string& problem) {
+          return problem.find(to_string(action)) != std::string::npos ||
+                 (what == "swapped" && problem.find(to_string(second)) != std::string::npos);
+        });
+        ASSERT_TRUE(named) << sample.name << ", " << what << " " << to_string(action) << "\n"
+                           << to_csv(schedule) << (found.empty() ? "" : found[0]);
+        ++refused[what];
+      }
+  for (const auto& [what, count] : refused) EXPECT_GT(count, 400) << what;
+  EXPECT_EQ(refused.size(), 3u);
+}
+
+}  // namespace
+}  // namespace orthant
