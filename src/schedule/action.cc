@@ -15,7 +15,7 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {F, "F", "forward", Lane::compute, ThirdField::microbatch, "#0072b2"},
     {B, "B", "backward", Lane::compute, ThirdField::microbatch, "#e69f00"},
     {I, "I", "backward, input", Lane::compute, ThirdField::microbatch, "#d55e00"},
-    {W, "W", "backward, weights", Lane::compute, ThirdField::microbatch, "#009e73"},
+    {W, "W", "backward, weights", Lane::compute, ThirdField::microbatch, "#cc79a7"},
     {SEND_F, "SEND_F", "activation message", Lane::send, ThirdField::microbatch, "#56b4e9"},
     {RECV_F, "RECV_F", "activation message", Lane::receive, ThirdField::microbatch, "#56b4e9"},
     {SEND_B, "SEND_B", "gradient message", Lane::send, ThirdField::microbatch, "#e69f00"},

@@ -48,7 +48,9 @@ struct Scale {
       if (tick_s == 10 * decade && raw <= step * decade * (1 + 1e-9)) tick_s = step * decade;
   }
   double x(double at_s) const { return kLeft + at_s / makespan_s * (kWidth - kLeft - kRight); }
-  std::string text(double at_s) const { return fmt::format("{:.4g} {}", at_s / unit_s, unit); }
+  std::string text(double at_s) const {
+    return fmt::format("{:.4g}{}{}", at_s / unit_s, unit.empty() ? "" : " ", unit);
+  }
 };
 
 /// Heights of the bands: the computation, then a thin lane for each kind of communication that there is.
@@ -178,7 +180,7 @@ class Drawing {
         thin ? kThin : kBox);
     if (width > 8 && !thin) put(" rx=\"2\"");
     put(" fill=\"{}\"", kind.color);
-    if (later > 0) put(" fill-opacity=\"{:.2f}\"", std::max(0.25, 1 - 0.45 * later));
+    if (later > 0) put(" fill-opacity=\"{:.2f}\"", opacity(later));
     if (timeline_.spans.size() <= kMostTitles) {
       put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start_s),
           scale_.text(span.end_s));
@@ -189,6 +191,12 @@ class Drawing {
     if (thin || width < 7.0 * static_cast<double>(number.size()) + 4) return;
     const std::string_view ink = later > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + kBox / 2 + 4, number);
+  }
+
+  /// Evenly paler from the rank's second stage to its last, with a step before them.
+  double opacity(int later) const {
+    const int most = *std::max_element(chunks_.begin(), chunks_.end());
+    return 0.55 * (most + 1 - later) / most;
   }
 
   const Schedule& schedule_;

@@ -4,14 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
+#include "parallel/pipeline/interleaved_plan.h"
+#include "parallel/pipeline/v_schedules_plan.h"
 #include "tests/schedule/generators.h"
 
 namespace orthant {
@@ -65,6 +70,71 @@ TEST(Draw, LargeSchedulesDrawWithoutTooltips) {
   EXPECT_EQ(count(svg, "<title>"), 1);
   EXPECT_GT(count(svg, "<rect"), 16 * 200 * 2);
   EXPECT_TRUE(draw_svg(Schedule{}, Timeline{}).ends_with("</svg>\n"));
+}
+
+using Color = std::array<double, 3>;
+
+/// What an eye sees of a color over a ground, in CIE L*a*b*: with all cones, or without the long, middle or short ones
+/// (Machado, Oliveira and Fernandes 2009).
+Color seen(const std::string& color, double opacity, const std::string& ground, int eye) {
+  const double eyes[4][3][3] = {
+      {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
+      {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
+      {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
+      {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}}};
+  Color light{}, rgb{};
+  for (size_t i = 0; i < 3; ++i) {
+    const auto channel = [&](const std::string& hex) {
+      return std::stoi(hex.substr(1 + 2 * i, 2), nullptr, 16) / 255.0;
+    };
+    const double mixed = opacity * channel(color) + (1 - opacity) * channel(ground);
+    light[i] = mixed <= 0.04045 ? mixed / 12.92 : std::pow((mixed + 0.055) / 1.055, 2.4);
+  }
+  for (size_t i = 0; i < 3; ++i)
+    for (size_t j = 0; j < 3; ++j) rgb[i] += eyes[eye][i][j] * light[j];
+  for (double& each : rgb) each = std::clamp(each, 0.0, 1.0);
+  const auto bent = [](double t) { return t > 0.008856 ? std::cbrt(t) : 7.787 * t + 16.0 / 116; };
+  const double x = bent((0.4124 * rgb[0] + 0.3576 * rgb[1] + 0.1805 * rgb[2]) / 0.95047);
+  const double y = bent(0.2126 * rgb[0] + 0.7152 * rgb[1] + 0.0722 * rgb[2]);
+  const double z = bent((0.0193 * rgb[0] + 0.1192 * rgb[1] + 0.9505 * rgb[2]) / 1.08883);
+  return {116 * y - 16, 500 * (x - y), 200 * (y - z)};
+}
+
+/// The least difference between two kinds of box of a drawing, or of one from the ground, to any eye, light or dark.
+double least_difference(const std::string& svg) {
+  std::set<std::pair<std::string, double>> boxes;
+  const std::regex box("height=\"30\"(?: rx=\"2\")? fill=\"(#[0-9a-f]{6})\"(?: fill-opacity=\"([0-9.]+)\")?");
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), box); it != std::sregex_iterator(); ++it)
+    boxes.insert({(*it)[1], (*it)[2].length() > 0 ? std::stod((*it)[2]) : 1});
+  double least = 1000;
+  for (const std::string ground : {"#f0f2f5", "#1c2128"})
+    for (int eye = 0; eye < 4; ++eye) {
+      std::vector<Color> all = {seen(ground, 1, ground, eye)};
+      for (const auto& [color, opacity] : boxes) all.push_back(seen(color, opacity, ground, eye));
+      for (size_t i = 0; i < all.size(); ++i)
+        for (size_t j = 0; j < i; ++j)
+          least = std::min(least, std::hypot(all[i][0] - all[j][0], all[i][1] - all[j][1], all[i][2] - all[j][2]));
+    }
+  return least;
+}
+
+TEST(Draw, EveryEyeTellsKindsAndStagesApart) {
+  const Durations equal = Durations::of(1, 1, 1);
+  for (const Schedule& schedule : {one_f_one_b(4, 8), zb_h1(4, 8), v_half(4, 8), interleaved_1f1b(4, 2, 8)}) {
+    const std::string svg = draw_svg(schedule, simulate(schedule, equal));
+    EXPECT_GT(least_difference(svg), 12);
+    // Its negative control: the same with W in a green that is the forward's blue without short cones.
+    const std::string green = std::regex_replace(svg, std::regex("#cc79a7"), "#009e73");
+    if (green != svg && stage_count(schedule) > 4) {
+      EXPECT_LT(least_difference(green), 12);
+    }
+    EXPECT_EQ(count(svg, "class=\"box"), static_cast<int>(simulate(schedule, equal).spans.size()));  // all numbered
+  }
+  // More stages of a rank are paler yet, each by as much.
+  const Schedule many = interleaved_1f1b(2, 4, 2);
+  const std::string svg = draw_svg(many, simulate(many, equal));
+  for (const char* opacity : {"0.55", "0.37", "0.18"})
+    EXPECT_EQ(count(svg, std::string("fill-opacity=\"") + opacity), 2 * 2 * 2) << opacity;
 }
 
 TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
