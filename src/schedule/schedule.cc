@@ -81,12 +81,14 @@ std::string to_csv(const Schedule& schedule) {
   return out;
 }
 
-Schedule parse_csv(std::string_view text) {
+Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_of) {
   Schedule schedule;
+  std::vector<std::vector<int>> places;
   std::vector<std::string> lines = split(text, '\n');
   if (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
   for (size_t line = 0; line < lines.size(); ++line) {
     std::vector<Action>& row = schedule.rows.emplace_back();
+    std::vector<int>& row_places = places.emplace_back();
     const std::vector<std::string> cells = split(lines[line], ',');
     for (size_t cell = 0; cell < cells.size(); ++cell) {
       const std::string_view entry = trim(cells[cell]);
@@ -96,6 +98,7 @@ Schedule parse_csv(std::string_view text) {
       } catch (const DataError& error) {
         throw DataError(fmt::format("schedule line {}, cell {}: {}", line + 1, cell + 1, error.what()));
       }
+      row_places.resize(row.size(), static_cast<int>(cell) + 1);
     }
   }
   // A damaged number must not become a table of as many entries.
@@ -110,6 +113,7 @@ Schedule parse_csv(std::string_view text) {
       int& owner = schedule.stage_owner[static_cast<size_t>(action.stage)];
       if (owner < 0) owner = static_cast<int>(rank);
     }
+  if (cells_of != nullptr) *cells_of = std::move(places);
   return schedule;
 }
 

@@ -33,7 +33,8 @@ Schedule one_stage(int microbatches, int buckets);
 std::string to_csv(const Schedule& schedule);
 /// Reads it back, and what PyTorch writes: an empty cell is idle time and is dropped; "(0F1;7B2)OVERLAP_F_B" counts as
 /// its parts in their order. A stage belongs to the first rank on which it stands. DataError names line and cell.
-Schedule parse_csv(std::string_view text);
+/// `cells`, where given, is told the cell of each Action by rank and index, counted from 1.
+Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells = nullptr);
 
 /// For a terminal: one line a rank, one column a unit of time when every computation takes one; "." is idle. Where the
 /// order cannot be carried out, one column an Action.

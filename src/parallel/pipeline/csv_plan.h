@@ -1,0 +1,15 @@
+// A schedule of one's own, from a file in the form that PyTorch's pipelining writes and reads.
+#pragma once
+
+#include <string_view>
+
+#include "schedule/schedule.h"
+
+namespace orthant {
+
+/// The text as a Schedule that can run: one line a pipeline rank, one Action a cell; stages stand where the lines put
+/// them. Computations alone get their messages. DataError where a cell is no Action; ConfigError, with line and cell of
+/// everything that is wrong, where the step would hang or not do each microbatch's work once.
+Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches);
+
+}  // namespace orthant

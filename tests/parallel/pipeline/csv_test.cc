@@ -1,0 +1,81 @@
+// A user's own schedule: what the generators make reads back, from computations alone and with messages; what is wrong
+// is refused with the line and the cell of it.
+#include "parallel/pipeline/csv_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "parallel/pipeline/messages_plan.h"
+#include "schedule/validate.h"
+#include "tests/parallel/pipeline/measures.h"
+
+namespace orthant {
+namespace {
+
+TEST(OwnSchedule, ReadsBackWithAndWithoutMessages) {
+  for (int p : {1, 2, 4})
+    for (int m : {1, 3, 8})
+      for (const auto& [name, schedule] : every_schedule(p, m)) {
+        const Schedule sent = add_messages(schedule);
+        EXPECT_EQ(schedule_from_csv(to_csv(schedule), p, m), sent) << name;
+        EXPECT_EQ(schedule_from_csv(to_csv(sent), p, m), sent) << name;
+      }
+}
+
+std::string refusal(const std::string& csv, int ranks, int microbatches) {
+  try {
+    schedule_from_csv(csv, ranks, microbatches);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(OwnSchedule, NamesTheCell) {
+  const std::string head = "the schedule cannot be carried out:\n  ";
+  // Cells that are idle, and cells of two Actions, count as they stand in the file.
+  EXPECT_EQ(refusal("0F0,,,0SEND_F0,0RECV_B0,0B0\n,1F0,1B0,1SEND_B0\n", 2, 1),
+            head + "1RECV_F0 is missing before 1F0 (line 2, cell 2), for 0SEND_F0 (line 1, cell 4)");
+  EXPECT_EQ(refusal("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", 1, 2),
+            head + "0B0 (line 1, cell 4) stands twice, first as 0B0 (line 1, cell 2)");
+  EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n1F1\n", 3, 2), head + "1F1 (line 3, cell 1): stage 1 stands on line 2");
+  EXPECT_EQ(refusal("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n", 2, 2),
+            head + "deadlock: 0B0 (line 1, cell 2) waits for 1B0 (line 2, cell 4)\n  "
+                   "deadlock: 1F1 (line 2, cell 2) waits for 0F1 (line 1, cell 3)");
+  EXPECT_EQ(refusal("0F0,0B0\n2F0,2B0\n", 2, 1), head + "stage 1 belongs to no rank");
+  EXPECT_EQ(refusal("0F0,0F1,0B1\n", 1, 2), head + "0B0 is missing after 0F0 (line 1, cell 1)");
+  EXPECT_EQ(refusal("0F0,0F2,0B2,0B0\n", 1, 3), head + "0F1 is missing (line 1)\n  0B1 is missing (line 1)");
+  EXPECT_EQ(refusal("0B0,0F0\n", 1, 1), head + "0B0 (line 1, cell 1) comes before 0F0 (line 1, cell 2)");
+}
+
+TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
+  const Schedule whole = add_messages(v_half(3, 4));
+  for (size_t rank = 0; rank < whole.rows.size(); ++rank)
+    for (size_t index = 0; index < whole.rows[rank].size(); ++index) {
+      const Action action = whole.rows[rank][index];
+      if (facts(action.kind).lane != Lane::receive) continue;
+      Schedule damaged = whole;
+      damaged.rows[rank].erase(damaged.rows[rank].begin() + static_cast<int>(index));
+      const std::string said = refusal(to_csv(damaged), 3, 4);
+      EXPECT_NE(said.find(to_string(action) + " is missing before "), std::string::npos) << said;
+      EXPECT_NE(said.find(", for " + to_string(other_end(action)) + " (line "), std::string::npos) << said;
+      EXPECT_NE(said.find(fmt::format("(line {}, cell ", rank + 1)), std::string::npos) << said;
+    }
+}
+
+TEST(OwnSchedule, HasToBeForThisRun) {
+  EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
+  EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches, and the run has 4");
+  EXPECT_THROW(schedule_from_csv("0F0,0X0\n", 1, 1), DataError);
+  Schedule backwards = gpipe(1, 20);
+  backwards.rows[0].erase(backwards.rows[0].begin(), backwards.rows[0].begin() + 20);
+  const std::string many = refusal(to_csv(backwards), 1, 20);
+  EXPECT_NE(many.find("and 15 more"), std::string::npos) << many;
+  EXPECT_EQ(split(many, '\n').size(), 7u) << many;
+}
+
+}  // namespace
+}  // namespace orthant
