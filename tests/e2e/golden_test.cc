@@ -5,7 +5,7 @@
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
 #include "runtime/verify.h"
 #include "tests/support/plain_training.h"
-#include "tests/support/sequence_cuts.h"
+#include "tests/support/tensor_cuts.h"
 
 #include <gtest/gtest.h>
 
@@ -75,6 +75,25 @@ TEST_P(GoldenCuts, ReproduceTheCurveInFloat64) {
   // The control: positions from 0 on every rank are another curve.
   const auto local = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), 1e-4) << GetParam().name();
+}
+
+// Seven sequences a step: seven rows, which hold uneven parts of every width.
+TEST(Golden, IsTensorMeshesCurveInFloat64) {
+  const auto golden = golden_curve();
+  const TinyRun run;
+  for (const TensorCut& cut : {one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1, {kSumma}),
+                               grid(7, 1, 1), grid(1, 2, 1, {kRing}, 2)}) {
+    const auto have = train_ranks(run.plan(cut.ranks, cut.keys), run.data(), {.steps = kGoldenSteps});
+    for (const RankTrace& rank : have) {
+      for (size_t step = 0; step < golden.size(); ++step)
+        EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10) << "step " << step + 1 << cut.name();
+    }
+  }
+  // The control: positions from 0 on every rank of the ring are another curve.
+  const TensorCut cut = grid(1, 2, 1, {kRing}, 2);
+  const auto local = train_ranks(run.plan(cut.ranks, cut.keys), run.data(),
+                                 {.steps = 2, .mutation = Mutation::local_positions});
+  EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), 1e-4);
 }
 
 // What float32 may make of the curve up to each step: docs/numerics.md, "Whole runs".

@@ -54,5 +54,20 @@ TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
   }
 }
 
+TEST(VerifyAnswers, NameTheTensorOfMistakesOfTensorMeshes) {
+  const TinyRun run({"training.global_batch_size=8", "model.vocab_size=258"});
+  const Plan plan = run.plan(8, {"parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]"});
+  for (const Mutation mutation : {Mutation::swapped_groups, Mutation::dropped_depth, Mutation::mean_over_rows}) {
+    const VerifyReport report = verify_layout(plan, run.data(), 1, mutation);
+    const std::string text = verify_text(report, plan);
+    EXPECT_TRUE(says(text, {"column 2, row 2, depth 2 against one device",
+                            "WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));
+    EXPECT_EQ(text.find("ok:"), std::string::npos);
+    const auto json = parse_json(verify_json(report, plan), "verify_json");
+    EXPECT_FALSE(json["ok"].get<bool>());
+    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), 1e-3);
+  }
+}
+
 }  // namespace
 }  // namespace orthant

@@ -32,6 +32,11 @@ class Examples(ProcessTest):
         chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
+        readme = (SOURCE / "README.md").read_text().splitlines()
+        begin = readme.index("    " + next(line for line in plan.out.splitlines() if line.startswith("one layer on")))
+        shown = [line[4:] for line in readme[begin:readme.index("", begin)] if line.strip() != "..."]
+        self.assertGreater(len(shown), 9)
+        self.assertEqual([line for line in shown if line not in plan.out.splitlines()], [], plan)
         verify = self.orthant("verify", example, "--steps", "1")
         self.assertEqual(verify.code, 0, verify)
         self.assertIn("ok: the layout computes what one device computes", verify.out)
