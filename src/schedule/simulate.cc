@@ -244,4 +244,23 @@ Timeline simulate(const Schedule& schedule, const Durations& durations) {
   return Simulation(schedule, durations).run();
 }
 
+std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage) {
+  ORTHANT_CHECK(static_cast<int>(by_stage.size()) >= stage_count(schedule), by_stage.size(), stage_count(schedule));
+  std::vector<double> out;
+  for (const auto& row : schedule.rows) {
+    double now = 0, most = 0;
+    for (const Action& action : row) {
+      if (facts(action.kind).lane != Lane::compute) continue;
+      const auto& [for_backward, for_weights] = by_stage[static_cast<size_t>(action.stage)];
+      now += action.kind == ActionKind::F   ? for_backward
+             : action.kind == ActionKind::B ? -for_backward
+             : action.kind == ActionKind::I ? for_weights - for_backward
+                                            : -for_weights;
+      most = std::max(most, now);
+    }
+    out.push_back(most);
+  }
+  return out;
+}
+
 }  // namespace orthant

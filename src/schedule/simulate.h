@@ -51,4 +51,11 @@ struct Timeline {
 /// LogicError where the row orders cannot be carried out (see validate.h, which says why). Linear in the Actions.
 Timeline simulate(const Schedule& schedule, const Durations& durations);
 
+/// What one microbatch keeps on a stage, in any unit: from F to B or I, and what is left of it from I to W.
+struct Kept {
+  double for_backward = 1, for_weights = 1;
+};
+/// By rank: the most that it keeps at once. A row's order decides, not its times. `by_stage` has an entry a stage.
+std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage);
+
 }  // namespace orthant

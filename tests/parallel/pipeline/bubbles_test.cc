@@ -104,6 +104,29 @@ TEST(Peaks, DoNotGrowWithTheMicrobatches) {
   }
 }
 
+TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
+  // The paper's M_B and M_W in units of s b h, where heads times sequence is ten times the width: 34 + 5 x 10, and 32.
+  const double M_B = 84, M_W = 32;
+  for (int p : {1, 2, 3, 4, 8})
+    for (int m : {2 * p, 4 * p, 9 * p}) {
+      const std::vector<Kept> stages(static_cast<size_t>(p), {M_B, M_W});
+      const std::vector<double> h1 = peak_kept(zb_h1(p, m), stages), h2 = peak_kept(zb_h2(p, m), stages);
+      const std::vector<double> whole = peak_kept(one_f_one_b(p, m), stages);
+      for (int r = 0; r < p; ++r) {
+        EXPECT_EQ(whole[static_cast<size_t>(r)], (p - r) * M_B);
+        EXPECT_EQ(h1[static_cast<size_t>(r)], (p - r) * M_B + r * M_W) << p << " " << m << " " << r;
+        EXPECT_EQ(h2[static_cast<size_t>(r)], (2 * (p - r) - 1) * M_B + 2 * r * M_W) << p << " " << m << " " << r;
+      }
+    }
+  // Counted alike they are the live activations of the timeline, stages of different sizes or not.
+  for (const auto& [name, schedule] : every_schedule(4, 9)) {
+    const auto stages = static_cast<size_t>(stage_count(schedule));
+    const std::vector<int> live = peaks(schedule);
+    EXPECT_EQ(peak_kept(schedule, std::vector<Kept>(stages)), std::vector<double>(live.begin(), live.end())) << name;
+  }
+  EXPECT_EQ(peak_kept(v_half(2, 1), {{1, 0}, {10, 0}, {100, 0}, {1000, 0}}), (std::vector<double>{1001, 110}));
+}
+
 TEST(Durations, PlaceTheWeightsOfVSchedulesButTakeNoMoreMemory) {
   const std::vector<std::array<double, 3>> times = {{2, 3, 1}, {10, 9, 7}, {1, 2, 1}, {0.9, 1.3, 0.7}};
   int better = 0;

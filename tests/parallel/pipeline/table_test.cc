@@ -9,6 +9,7 @@
 #include "parallel/pipeline/messages_plan.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"
+#include "tests/support/random.h"
 
 namespace orthant {
 namespace {
@@ -33,6 +34,25 @@ TEST(Table, EverySizeIsValidWithAndWithoutMessages) {
             << name << " " << p << " " << m;
       }
     }
+}
+
+TEST(Table, ThousandAtRandomEndUnderAnyTimes) {
+  Random random(81);
+  for (int round = 0; round < 1000; ++round) {
+    const int p = 1 + random.below(12), m = 1 + random.below(3 * p + 4);
+    const int kinds = static_cast<int>(pipeline_schedules().size());
+    const PipelineSchedule& made = pipeline_schedules()[static_cast<size_t>(random.below(kinds))];
+    const int stages = made.any_stages ? 1 + random.below(4) : made.stages_per_rank;
+    Durations times = Durations::of(1 + random.below(20), 1 + random.below(20), 1 + random.below(20));
+    times.link_s = random.below(8);
+    const Schedule schedule = add_messages(made.make(p, stages, m, times));
+    ASSERT_EQ(problems(schedule, m), std::vector<std::string>{}) << made.name << " " << p << " " << stages << " " << m;
+    const Timeline timeline = simulate(schedule, times);
+    // Nobody is faster than the work of a rank, and one microbatch after another is slower.
+    const double work = stages * m * (times.seconds[0] + times.seconds[1]);
+    EXPECT_GE(timeline.makespan_s, work);
+    EXPECT_LE(timeline.makespan_s, p * work + 2 * m * p * stages * times.link_s) << made.name;
+  }
 }
 
 TEST(Table, SaysWhetherBackwardIsSplit) {
