@@ -45,7 +45,7 @@ Schedule dual_pipe_v(int ranks, int microbatches) {
     for (int i = 0; i < below; ++i) row.B(second), row.F(second), row.B(first);
     for (int i = 0; i < 2 * above; ++i) {  // the second half of them leave their W for later
       const bool stage = i % 2 == 0 ? second : first;
-      if (i <= above - 1)
+      if (i < above)
         row.B(stage);
       else
         row.I(stage);

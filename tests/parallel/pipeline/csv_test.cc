@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/errors.h"
@@ -32,6 +34,20 @@ std::string refusal(const std::string& csv, int ranks, int microbatches) {
     return error.what();
   }
   return "";
+}
+
+std::string golden(const std::string& name) {
+  std::ifstream file(ORTHANT_SOURCE_DIR "/tests/golden/pipelining/" + name + ".csv");
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST(OwnSchedule, WhatPyTorchWritesRunsAndWhereItHasTheSameNameIsTheSame) {
+  // With its sends and receives: tests/golden/pipelining/make.py.
+  EXPECT_EQ(schedule_from_csv(golden("interleaved_1f1b"), 4, 8), add_messages(interleaved_1f1b(4, 2, 8)));
+  EXPECT_EQ(schedule_from_csv(golden("zb_v"), 4, 8), add_messages(zb_v(4, 8)));
+  EXPECT_EQ(schedule_from_csv(golden("dual_pipe_v"), 4, 8), add_messages(dual_pipe_v(4, 8)));
+  const Schedule other = schedule_from_csv(golden("interleaved_zero_bubble"), 4, 8);
+  EXPECT_EQ(own_bubble(simulate(other, Durations::of(1, 1, 1))), 3);  // as ZB-H1, (p-1)(f+b-w), of half the stages
 }
 
 TEST(OwnSchedule, NamesTheCell) {
