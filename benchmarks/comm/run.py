@@ -24,8 +24,9 @@ import tempfile
 
 from figure import Line, Panel, draw
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-PEERS = os.path.join(ROOT, "benchmarks", "peers")
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import PEERS, ROOT, json_lines, machine, output_of, own_python, print_head, print_row
+
 NAMES = {"ucx": "Orthant on UCX", "gloo": "Orthant on Gloo", "c10d": "c10d Gloo", "mpi": "Open MPI", "memcpy": "memcpy"}
 OPERATIONS = {"ring": "ring exchange", "all_reduce": "all-reduce"}
 SIZES = "4096,65536,1048576,4194304,67108864"
@@ -48,9 +49,7 @@ def arguments():
     p.add_argument("--json", help="a file for all results")
     p.add_argument("--quick", action="store_true", help="does it work? few operations, sizes and ranks")
     a = p.parse_args()
-    if a.python is None:
-        own = os.path.join(ROOT, ".venv", "bin", "python3")
-        a.python = own if os.path.exists(own) else "python3"
+    a.python = a.python or own_python()
     return a
 
 
@@ -98,10 +97,7 @@ def command_of(program, op, ranks, a, folder):
 
 def results_of(command):
     """The JSON lines that it prints."""
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr[-3000:]}{done.stdout[-1000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return json_lines(output_of(command))
 
 
 def median_of(results):
@@ -133,10 +129,6 @@ def time_text(us):
     return f"{us:.3g}" if us < 100 else f"{us:,.0f}"
 
 
-def print_head(cells):
-    print("| " + " | ".join(cells) + " |\n|" + "---|" * len(cells), flush=True)
-
-
 def print_times(programs, op, ranks, found, sizes):
     for size in sizes:
         us = {program: found[program, size]["median_us"] for program in programs}
@@ -145,7 +137,7 @@ def print_times(programs, op, ranks, found, sizes):
             if peer in us and "ucx" in us:
                 cells.append(f"{us[peer] / us['ucx']:.2f}x")
         cells += [f"{found[p, size]['cpu_s_per_gb']:.3g}" for p in programs]
-        print("| " + " | ".join(cells) + " |", flush=True)
+        print_row(cells)
 
 
 def measure_messages(a, programs, folder, everything):
@@ -181,15 +173,12 @@ def measure_overlap(a, programs, everything):
         for (program, size), line in sorted(found.items(), key=lambda entry: (entry[0][1], ours.index(entry[0][0]))):
             cells = [OPERATIONS[op], program, size_text(size),
                      *(f"{line[key] / 1000:.3g}" for key in ("compute_us", "transfer_us", "both_us"))]
-            print("| " + " | ".join([*cells, f"{line['both_over_longer']:.2f}"]) + " |", flush=True)
+            print_row([*cells, f"{line['both_over_longer']:.2f}"])
 
 
 def main():
     a = arguments()
-    with open("/proc/cpuinfo") as stream:
-        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
-    machine = f"{cpu}, {cores()} cores"
-    print(f"{machine}; median of {a.repeats} turns of {a.seconds:g} s a size\n")
+    print(f"{machine()}; median of {a.repeats} turns of {a.seconds:g} s a size\n")
     everything = []
     with tempfile.TemporaryDirectory() as folder:
         programs = available(a, folder)
@@ -197,11 +186,11 @@ def main():
     measure_overlap(a, programs, everything)
     if a.figure:
         with open(a.figure, "w") as stream:
-            stream.write(draw("Time of an operation between processes of one machine", machine, panels,
+            stream.write(draw("Time of an operation between processes of one machine", machine(), panels,
                               len(a.ranks.split(",")), NAMES))
     if a.json:
         with open(a.json, "w") as stream:
-            json.dump({"machine": machine, "results": everything}, stream, indent=1)
+            json.dump({"machine": machine(), "results": everything}, stream, indent=1)
 
 
 if __name__ == "__main__":

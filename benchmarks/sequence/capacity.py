@@ -16,14 +16,12 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 
-from emulated import ROOT, print_head, print_row
-
-sys.path.append(os.path.join(ROOT, "benchmarks", "data_parallel"))
-from run import SIZES, write_corpus
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import (SIZES, STEPS_ONLY, add_orthant_argument, orthant_command, output_of, print_head, print_row,
+                    write_corpus)
 
 KINDS = {"none": "no sequence parallelism", "ring_attention": "ring attention",
          "ring_self_attention": "ring self-attention"}
@@ -33,7 +31,7 @@ PRECISION = 64
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
-    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    add_orthant_argument(p)
     p.add_argument("--memory-mib", type=float, default=128 if quick else 512, help="of tensors, a rank")
     p.add_argument("--ranks", default="1,2" if quick else "1,2,4,8")
     p.add_argument("--kinds", default=",".join(KINDS))
@@ -50,9 +48,7 @@ class Trained:
         self.a, self.kind, self.ranks, self.folder = a, kind, ranks, folder
         self.keys = {**{f"model.{k}": v for k, v in SIZES["tiny"].items()}, "run.ranks": ranks,
                      "run.threads_per_rank": 1, "job.dump_folder": os.path.join(folder, "run"), "data.path": corpus,
-                     "data.validation": 0, "training.steps": 1, "lr_scheduler.warmup_steps": 0, "validation.freq": 0,
-                     "checkpoint.interval": 0, "metrics.enable_tensorboard": "false",
-                     "activation_checkpoint.mode": "full" if a.recompute else "none"}
+                     **STEPS_ONLY, "training.steps": 1, "activation_checkpoint.mode": "full" if a.recompute else "none"}
         if kind != "none":
             self.keys |= {"parallelism.context_parallel_ring": ranks, "parallelism.context_parallel_attention": kind}
         if kind == "ring_self_attention":
@@ -63,31 +59,21 @@ class Trained:
         keys = {**self.keys, "training.seq_len": length, "model.max_position_embeddings": length,
                 "training.global_batch_size": sequences,
                 "training.local_batch_size": sequences // (self.ranks if self.kind == "none" else 1)}
-        empty = os.path.join(self.folder, "empty.toml")
-        with open(empty, "w"):
-            pass
-        return [self.a.orthant, name, empty, *(f"{k}={v}" for k, v in keys.items())]
+        return orthant_command(self.a.orthant, name, keys, self.folder)
 
     def planned_bytes(self, sequences, length):
-        text = run(self.command("plan", sequences, length) + ["--json"])
+        text = output_of(self.command("plan", sequences, length) + ["--json"])
         return max(rank["memory_bytes"]["total"] for rank in json.loads(text)["per_rank"])
 
     def peak_bytes(self, sequences, length):
         dump = self.keys["job.dump_folder"]
         shutil.rmtree(dump, ignore_errors=True)
-        run(self.command("train", sequences, length))
+        output_of(self.command("train", sequences, length))
         with open(os.path.join(dump, "metrics.jsonl")) as stream:
             peak = max(json.loads(line).get("peak_memory_bytes", 0) for line in stream)
         print(f"  {KINDS[self.kind]}, {self.ranks} ranks: {sequences} x {length} tokens, {peak / 2**20:.1f} MiB",
               file=sys.stderr)
         return peak
-
-
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def bisect(low, high, fits, near=lambda low: 1):

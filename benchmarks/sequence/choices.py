@@ -15,12 +15,14 @@ Needs root, like benchmarks/hosts. The median of the runs; all rates take turns.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 
 from choices_figure import draw
-from emulated import ROOT, add_arguments, gbit, machine, print_head, print_row, shape_flags, take_turns
+from emulated import add_arguments, gbit, shape_flags, take_turns
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import ROOT, machine, orthant_command, output_of, print_head, print_row
 
 HOSTS = RANKS_PER_HOST = 2
 CUTS = {"4x1": "ulysses 4", "2x2": "ulysses 2 x ring 2", "1x4": "ring 4"}  # and their names in the plan
@@ -53,13 +55,10 @@ def planned(a, tokens, line):
             "training.seq_len": ranks * tokens, "training.global_batch_size": 1, "training.local_batch_size": 1,
             "data.tokenizer": "byte", "data.path": os.path.join(ROOT, "README.md"),
             "parallelism.context_parallel_ulysses": 2, "parallelism.context_parallel_ring": 2}
-    with tempfile.NamedTemporaryFile(suffix=".toml") as empty:
-        done = subprocess.run([os.path.join(a.build, "orthant"), "plan", empty.name, "--json",
-                               *(f"{k}={v}" for k, v in keys.items()),
-                               *(str(word) for link in links.items() for word in link)], capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"orthant plan failed with {done.returncode}:\n{done.stderr}")
-    choices = {choice["layout"]: choice for choice in json.loads(done.stdout)["layer_choices"]}
+    with tempfile.TemporaryDirectory() as folder:
+        text = output_of([*orthant_command(os.path.join(a.build, "orthant"), "plan", keys, folder), "--json",
+                          *(str(word) for link in links.items() for word in link)])
+    choices = {choice["layout"]: choice for choice in json.loads(text)["layer_choices"]}
     named = next(name for name, choice in choices.items() if choice["fastest"])
     return ({cut: (choices[name]["activation_bytes"], 1000 * choices[name]["seconds"]) for cut, name in CUTS.items()},
             next(cut for cut, name in CUTS.items() if name == named))

@@ -2,22 +2,16 @@
 import json
 import os
 import statistics
-import subprocess
 import sys
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-HOSTS = os.path.join(ROOT, "benchmarks", "hosts", "hosts.py")
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import ROOT, json_lines, machine, on_hosts
+
 UNITS = {"k": 1e-6, "m": 1e-3, "g": 1}
 
 
 def gbit(rate):
     return float(rate[:-4]) * UNITS[rate[-4]]
-
-
-def machine():
-    with open("/proc/cpuinfo") as stream:
-        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
-    return f"{cpu}, {len(os.sched_getaffinity(0))} cores"
 
 
 def add_arguments(parser):
@@ -36,14 +30,7 @@ def measure(a, hosts, ranks_per_host, rate, flags):
     if not os.path.exists(program):
         sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder "
                  "with --build")
-    command = [sys.executable, HOSTS, "--hosts", str(hosts), "--ranks-per-host", str(ranks_per_host), "--rate", rate,
-               "--", program, *flags]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
-    if done.returncode:
-        sys.stderr.write(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-        sys.exit(done.returncode)  # 77: no emulated hosts here, and it has said why
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return json_lines(on_hosts(hosts, ranks_per_host, rate, [program, *flags]))
 
 
 def take_turns(a, cases, repeats):
@@ -60,12 +47,3 @@ def take_turns(a, cases, repeats):
                                                          for line in lines]}, stream, indent=1)
     return {key: {field: statistics.median(line[field] for line in lines) if isinstance(value, (int, float)) else value
                   for field, value in lines[0].items()} for key, lines in found.items()}
-
-
-def print_row(cells):
-    print("| " + " | ".join(cells) + " |", flush=True)
-
-
-def print_head(cells):
-    print_row(cells)
-    print("|" + "---|" * len(cells), flush=True)

@@ -15,11 +15,11 @@ import argparse
 import json
 import math
 import os
-import subprocess
 import sys
 import tempfile
 
-from emulated import ROOT, machine, print_head, print_row
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import ROOT, add_orthant_argument, machine, output_of, print_head, print_row, read_json_lines
 
 LOSS_BOUND, GRADIENT_BOUND = 1e-6, 1e-5
 MAX_NORM = 1.0  # gradients are clipped to it before they move a weight
@@ -28,7 +28,7 @@ MAX_NORM = 1.0  # gradients are clipped to it before they move a weight
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
-    p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
+    add_orthant_argument(p)
     p.add_argument("--seq-len", type=int, default=2048 if quick else 32768)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--layers", type=int, default=2)
@@ -47,22 +47,14 @@ def train(a, name, folder, *settings):
             "lr_scheduler.warmup_steps": 0, "lr_scheduler.decay_type": "constant", "validation.freq": 0,
             "metrics.enable_tensorboard": "false"}
     arguments = [os.path.join(ROOT, "examples", "long_context.toml"), *(f"{k}={v}" for k, v in keys.items()), *settings]
-    planned = json.loads(run([a.orthant, "plan", *arguments, "--json"]))
+    planned = json.loads(output_of([a.orthant, "plan", *arguments, "--json"]))
     most = max(rank["memory_bytes"]["total"] for rank in planned["per_rank"])
     print(f"  {name}: {planned['ranks']} ranks, {most / 2**20:,.0f} MiB of tensors each, by plan", file=sys.stderr)
-    run([a.orthant, "train", *arguments])
-    with open(os.path.join(dump, "metrics.jsonl")) as stream:
-        steps = [line for line in map(json.loads, stream) if "step_seconds" in line]
+    output_of([a.orthant, "train", *arguments])
+    steps = read_json_lines(os.path.join(dump, "metrics.jsonl"))
     if len(steps) != a.steps:
         sys.exit(f"{name}: {len(steps)} steps instead of {a.steps}")
     return steps, planned["parameters"]["count"]
-
-
-def run(command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed with {done.returncode}:\n{done.stderr[-2000:]}")
-    return done.stdout
 
 
 def relative(have, want):

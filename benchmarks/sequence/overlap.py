@@ -17,9 +17,13 @@ the last of backward's sums has half of the own block's work to hide behind on i
 Needs root, like benchmarks/hosts. The median of the runs; all hosts and rates take turns.
 """
 import argparse
+import os
 import sys
 
-from emulated import add_arguments, gbit, machine, print_head, print_row, shape_flags, take_turns
+from emulated import add_arguments, gbit, shape_flags, take_turns
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import machine, print_head, print_row
 
 ELEMENT_BYTES = SUM_BYTES = 4  # of keys and of their gradients' sums, in float32
 

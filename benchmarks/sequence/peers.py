@@ -12,17 +12,15 @@ runs. All variants of the peer must show the same losses, or there is no table.
 """
 import argparse
 import itertools
-import json
 import math
 import os
-import shutil
 import statistics
 import sys
 import tempfile
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-sys.path.append(os.path.join(ROOT, "benchmarks", "data_parallel"))
-from run import SIZES, WARMUP, add_program_arguments, find_programs, run, write_corpus
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import (SIZES, WARMUP, add_program_arguments, find_programs, machine, print_head, print_row, watch_peer,
+                    watch_training, write_corpus)
 
 CUTS = {"none": ["none"], "ring": ["ring_allgather", "ring_alltoall"], "ulysses": ["ulysses"]}  # and the peer's ways
 RANKS = {"none": 1, "ring": 2, "ulysses": 2}
@@ -50,40 +48,21 @@ def tokens_per_second(lines, length):
 
 
 def run_ours(a, cut, length, steps, corpus, folder):
-    dump = os.path.join(folder, "run")
-    shutil.rmtree(dump, ignore_errors=True)
     keys = {**{f"model.{k}": v for k, v in SIZES["tiny"].items()}, "model.max_position_embeddings": length,
-            "job.dump_folder": dump, "run.ranks": RANKS[cut], "run.threads_per_rank": 1, "data.path": corpus,
-            "data.validation": 0, "training.steps": steps, "training.seq_len": length,
-            "training.global_batch_size": 1, "training.local_batch_size": 1, "optimizer.lr": 3e-4,
-            "lr_scheduler.warmup_steps": 0, "validation.freq": 0, "metrics.enable_tensorboard": "false",
-            "checkpoint.interval": 0}
+            "run.ranks": RANKS[cut], "run.threads_per_rank": 1, "data.path": corpus, "training.steps": steps,
+            "training.seq_len": length, "training.global_batch_size": 1, "training.local_batch_size": 1,
+            "optimizer.lr": 3e-4}
     if cut != "none":
         keys[f"parallelism.context_parallel_{cut}"] = RANKS[cut]
-    with open(os.path.join(folder, "empty.toml"), "w"):
-        pass
-    command = [a.orthant, "train", os.path.join(folder, "empty.toml"), *(f"{k}={v}" for k, v in keys.items())]
-    lines, _, _, _ = run(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
-    return tokens_per_second(lines, length)
+    return tokens_per_second(watch_training(a, keys, folder)[0], length)
 
 
 def run_peer(a, cut, variant, length, steps, folder):
     """Tokens/s, and the losses."""
-    metrics = os.path.join(folder, "peer.jsonl")
-    if os.path.exists(metrics):
-        os.remove(metrics)
     way, compiled = variant
     keys = {**SIZES["tiny"], "seq_len": length, "local_batch_size": 1, "global_batch_size": 1, "steps": steps,
-            "warmup_steps": WARMUP, "threads": 1, "metrics": metrics, "cut": way, "compile": compiled}
-    command = [a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS[cut]),
-               "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0",
-               os.path.join(ROOT, "benchmarks", "peers", "sequence.py")]
-    environment = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    if a.allocator != "none":
-        environment["LD_PRELOAD"] = a.allocator
-    lines, _, text, _ = run(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))], metrics,
-                            environment, folder)
-    summary = json.loads([line for line in text.splitlines() if line.startswith('{"cut"')][-1])
+            "cut": way, "compile": compiled}
+    lines, _, _, _, summary = watch_peer(a, "sequence.py", RANKS[cut], 1, keys, folder)
     return tokens_per_second(lines, length), summary["losses"]
 
 
@@ -125,8 +104,8 @@ def print_lines(length, found):
                                           "eager" if compiled == "none" else "compiled") if part)
         of_ideal = [f"{speed / (RANKS[cut] * one):.2f}" if cut != "none" else "1"
                     for speed, one in ((ours, own_one), (peer, peer_one))]
-        print(f"| {length:,} | {cut} | {RANKS[cut]} | {ours:,.0f} | {peer:,.0f} ({how}) | {ours / peer:.2f}x | "
-              f"{of_ideal[0]} | {of_ideal[1]} |", flush=True)
+        print_row([f"{length:,}", cut, str(RANKS[cut]), f"{ours:,.0f}", f"{peer:,.0f} ({how})", f"{ours / peer:.2f}x",
+                   *of_ideal])
 
 
 def main():
@@ -134,12 +113,10 @@ def main():
     cuts = ["none", *a.cuts.split(",")]
     if unknown := set(cuts) - set(CUTS):
         sys.exit(f"--cuts {','.join(unknown)}: there are ring and ulysses")
-    with open("/proc/cpuinfo") as stream:
-        cpu = next((line.split(":")[1].strip() for line in stream if line.startswith("model name")), "unknown")
-    print(f"{cpu}, {len(os.sched_getaffinity(0))} cores; {a.repeats} runs each; one sequence a step, float32, one "
-          f"thread a rank; peer's allocator: {os.path.basename(a.allocator)}\n")
-    print("| tokens | cut | ranks | Orthant tokens/s | PyTorch tokens/s | ratio | Orthant of ideal | PyTorch's |")
-    print("|---|---|---|---|---|---|---|---|", flush=True)
+    print(f"{machine()}; {a.repeats} runs each; one sequence a step, float32, one thread a rank; peer's allocator: "
+          f"{os.path.basename(a.allocator)}\n")
+    print_head(["tokens", "cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "Orthant of ideal",
+                "PyTorch's"])
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(a, folder)
         for length in map(int, a.seq_lens.split(",")):

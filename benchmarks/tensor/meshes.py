@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Tensor parallelism in one, two and two-and-a-half dimensions over 64 ranks on 16 emulated hosts of four ranks each.
+
+The same model and the same tokens a step under every arrangement: 1-D over all ranks (Megatron's, whole activations
+between its products), [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each in the papers' product (summa) and in ours
+(stationary), and what `orthant plan` chooses by itself: of all meshes, and of those that hold no more than [8, 8, 1]
+does. The program that is timed is `orthant train` (benchmarks/hosts; float32, one thread a rank).
+
+Step: the median over a run's steps without the first, then over the turns, in which all arrangements follow each
+other. Sent by a rank: what the plan says, and the run's own count, or there is no table. On a host's link: what the
+network interfaces counted, mean over the hosts; of a step, from turns of different length, so that the start is not in
+it. All 64 ranks compute and copy on this machine's cores: a step is never shorter than that.
+
+  python3 benchmarks/tensor/meshes.py [--quick] [--rate 200mbit] [--turns 2] [--json FILE]
+
+Needs root, like benchmarks/hosts. About a minute for an arrangement and turn, two for 1-D: 64 processes start on two
+cores. Each run is reported when it ends, and kept in --json.
+"""
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import (STEPS_ONLY, add_orthant_argument, machine, on_hosts, orthant_command, output_of, print_head,
+                    print_row, read_json_lines, write_corpus)
+
+HOSTS, RANKS_PER_HOST = 16, 4
+RANKS = HOSTS * RANKS_PER_HOST
+PUBLISHED = 1.45  # how much more efficient [4, 4, 4] is than [8, 8, 1]: Tesseract, abstract
+
+
+def mesh(sizes, product):
+    return {"tensor_parallel_kind": "2.5d" if sizes[2] > 1 else "2d", "tensor_parallel_product": product,
+            "tensor_parallel_mesh": ",".join(map(str, sizes))}
+
+
+CHOICE = {"tensor_parallel_kind": "auto", "tensor_parallel_degree": RANKS}
+ARRANGEMENTS = {
+    "1d": {"tensor_parallel_kind": "1d", "tensor_parallel_degree": RANKS, "tensor_parallel_sequence": "false"},
+    "881-summa": mesh((8, 8, 1), "summa"), "444-summa": mesh((4, 4, 4), "summa"),
+    "881": mesh((8, 8, 1), "stationary"), "444": mesh((4, 4, 4), "stationary"),
+    "auto": CHOICE, "auto-881": CHOICE,  # the second within the memory of 881
+}
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    quick = "--quick" in sys.argv
+    add_orthant_argument(p)
+    p.add_argument("--arrangements", default="881,444" if quick else ",".join(ARRANGEMENTS))
+    p.add_argument("--rate", default="200mbit", help="of each host's link, both ways")
+    p.add_argument("--turns", type=int, default=1 if quick else 2, help="of all arrangements; each has a step more than the last")
+    p.add_argument("--steps", type=int, default=2 if quick else 3, help="of the first turn")
+    p.add_argument("--hidden-size", type=int, default=256)
+    p.add_argument("--layers", type=int, default=1 if quick else 2)
+    p.add_argument("--sequences", type=int, default=64, help="of a step")
+    p.add_argument("--seq-len", type=int, default=64 if quick else 96)
+    p.add_argument("--json", help="a file for every run, written after each")
+    p.add_argument("--quick", action="store_true", help="does it work? two arrangements, few and small steps")
+    a = p.parse_args()
+    if unknown := set(a.arrangements.split(",")) - set(ARRANGEMENTS):
+        sys.exit(f"--arrangements {','.join(unknown)}: there are {', '.join(ARRANGEMENTS)}")
+    return a
+
+
+class Arrangement:
+    """A way to run the step: its keys, what the plan says of it, and what its runs measured."""
+
+    def __init__(self, a, keys, folder):
+        self.a, self.keys, self.folder, self.runs = a, keys, folder, []
+        plan = json.loads(output_of(self.command("plan") + ["--json"]))
+        sizes = {axis["axis"]: axis["size"] for axis in plan["mesh"]}
+        self.mesh = tuple(sizes.get(axis, 1) for axis in ("row", "column", "depth"))
+        self.sent = [rank["communication_bytes"] for rank in plan["per_rank"]]
+        self.memory = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
+
+    def command(self, name, **more):
+        return orthant_command(self.a.orthant, name, {**self.keys, **more}, self.folder)
+
+    def run(self, steps):
+        dump, report = (os.path.join(self.folder, name) for name in ("run", "report.json"))
+        shutil.rmtree(dump, ignore_errors=True)
+        on_hosts(HOSTS, RANKS_PER_HOST, self.a.rate, self.command("train", **{"training.steps": steps}), report)
+        lines = read_json_lines(os.path.join(dump, "metrics.jsonl"))
+        if wrong := [line["communication_bytes"] for line in lines if line["communication_bytes"] != self.sent[0]]:
+            sys.exit(f"{self.keys}: rank 0 sends {self.sent[0]:,} bytes a step by plan, {wrong[0]:,} by count")
+        with open(report) as stream:
+            links = [host["sent_bytes"] for host in json.load(stream)["hosts"]]
+        self.runs.append({"steps": steps, "seconds": [line["step_seconds"] for line in lines[1:]],
+                          "waits": [line["communication_seconds"] for line in lines[1:]],
+                          "peak_bytes": lines[-1]["peak_memory_bytes"], "link_bytes": statistics.mean(links)})
+        return self.runs[-1]
+
+    def step_s(self):
+        return statistics.median(statistics.median(run["seconds"]) for run in self.runs)
+
+    def waited(self):
+        return statistics.median(wait / s for run in self.runs for wait, s in zip(run["waits"], run["seconds"]))
+
+    def link_bytes(self):
+        """Of a step; needs two runs."""
+        first, last = self.runs[0], self.runs[-1]
+        return (last["link_bytes"] - first["link_bytes"]) / (last["steps"] - first["steps"])
+
+
+def parallel(name):
+    return {f"parallelism.{key}": value for key, value in ARRANGEMENTS[name].items()}
+
+
+def arrangements(a, corpus, folder):
+    """name -> Arrangement."""
+    base = {**STEPS_ONLY, "run.ranks": RANKS, "run.threads_per_rank": 1, "run.timeout_s": 120, "data.path": corpus,
+            "job.dump_folder": os.path.join(folder, "run"), "model.hidden_size": a.hidden_size,
+            "model.intermediate_size": 11 * a.hidden_size // 4, "model.num_hidden_layers": a.layers,
+            "model.num_attention_heads": RANKS, "model.num_key_value_heads": RANKS, "model.vocab_size": 512,
+            "model.max_position_embeddings": a.seq_len, "training.seq_len": a.seq_len,
+            "training.global_batch_size": a.sequences, "training.local_batch_size": a.sequences}
+    found = {}
+    for name in a.arrangements.split(","):
+        keys = {**base, **parallel(name)}
+        if name == "auto-881":
+            keys["run.memory_gib_per_rank"] = Arrangement(a, {**base, **parallel("881")}, folder).memory / 2**30
+        found[name] = Arrangement(a, keys, folder)
+    return found
+
+
+def title(name, arrangement):
+    shape = "[{}, {}, {}]".format(*arrangement.mesh)
+    if name == "1d":
+        return f"1-D, {shape}", "stationary"
+    kind = {"auto": "the plan's choice, ", "auto-881": "the plan's choice within [8, 8, 1]'s memory, "}.get(name, "")
+    return kind + shape, arrangement.keys.get("parallelism.tensor_parallel_product", "stationary")
+
+
+def print_table(a, found):
+    of_881 = found["881"].step_s() if "881" in found else None
+    print_head(["arrangement", "product", "step, s", "of it waiting", "[8, 8, 1] stationary / it", "sent by a rank, MB",
+                "on a host's link, MB", "state and activations of a rank, MiB"])
+    for name, it in found.items():
+        link = f"{it.link_bytes() / 1e6:.1f}" if len(it.runs) > 1 else "-"
+        print_row([*title(name, it), f"{it.step_s():.2f}", f"{100 * it.waited():.0f} %",
+                   f"{of_881 / it.step_s():.2f}x" if of_881 else "-", f"{statistics.mean(it.sent) / 1e6:.1f}", link,
+                   f"{it.memory / 2**20:.1f}"])
+    print()
+    for product in ("-summa", ""):
+        if {"881" + product, "444" + product} <= set(found):
+            flat, deep = found["881" + product], found["444" + product]
+            links = f"{flat.link_bytes() / deep.link_bytes():.2f}" if len(flat.runs) > 1 else "-"
+            print(f"[8, 8, 1] over [4, 4, 4], {product[1:] or 'stationary'}: step {flat.step_s() / deep.step_s():.2f}, "
+                  f"sent by a rank {statistics.mean(flat.sent) / statistics.mean(deep.sent):.2f}, on a host's link "
+                  f"{links}; published {PUBLISHED}")
+
+
+def main():
+    a = arguments()
+    print(f"{machine()}; {HOSTS} emulated hosts of {RANKS_PER_HOST} ranks, links of {a.rate}; {a.layers} layers, hidden "
+          f"{a.hidden_size}, {RANKS} heads, {a.sequences} x {a.seq_len} tokens a step; {a.turns} turns\n", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        found = arrangements(a, write_corpus(a, folder), folder)
+        for turn in range(a.turns):
+            for name, arrangement in found.items():
+                run = arrangement.run(a.steps + turn)
+                print(f"  turn {turn + 1} of {a.turns}: {', '.join(title(name, arrangement))}: "
+                      f"{statistics.median(run['seconds']):.2f} s a step, at peak {run['peak_bytes'] / 2**20:.1f} MiB",
+                      file=sys.stderr, flush=True)
+                if a.json:
+                    with open(a.json, "w") as stream:
+                        json.dump({"machine": machine(), "rate": a.rate,
+                                   "runs": {name: it.runs for name, it in found.items()}}, stream, indent=1)
+    print_table(a, found)
+
+
+if __name__ == "__main__":
+    main()
