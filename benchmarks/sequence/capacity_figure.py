@@ -50,7 +50,7 @@ def draw(a, found):
     drawn = [kind for kind in STYLES if any(at == kind for at, *_ in found)]
     for i, kind in enumerate(drawn):
         color, form, name = STYLES[kind]
-        x, y = 24 + (i % 3) * (width - 40) / 3, height - 32 + 20 * (i // 3)
+        x, y = LEFT + (i % 2) * WIDTH, height - 32 + 20 * (i // 2)
         parts.append(f'<line x1="{x:.1f}" x2="{x + 26:.1f}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="2"/>')
         parts += [mark(form, x + 13, y, color), text(x + 32, y + 4, name, 12, "start")]
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
