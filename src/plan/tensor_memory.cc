@@ -11,6 +11,8 @@ struct Sizes {
   int64_t gathered = 0;  // the stream of all columns: 0 where it is not cut, and nothing is gathered
   int64_t summand = 0;   // a sum over columns before it is settled, [N, C]
   int64_t packed = 0;    // and its copy on the way
+  int64_t panels = 1;    // of the stream, where it is gathered beside its gradient's sum; no more of it is here
+  int64_t panel_of(int64_t all) const { return (all + panels - 1) / panels; }
   int64_t qkv = 0, heads = 0, gate_up = 0, hidden = 0;  // this column's, [N, ...]
   int64_t statistic = 0;
 };
@@ -23,6 +25,8 @@ Sizes sizes_of(const Architecture& a, const TensorPlan& plan, const TensorShape&
   z.gathered = cut ? row * a.hidden_size : 0;
   z.summand = plan.columns > 1 ? row * a.hidden_size : 0;
   z.packed = z.summand;
+  const auto all = stream_panels(plan, s.sequences, s.tokens, a.hidden_size, true, s.element_bytes);
+  z.panels = static_cast<int64_t>(all.panels.size());
   z.qkv = row * s.qkv_rows;
   z.heads = row * (a.num_attention_heads / plan.columns) * a.head_dim;
   z.gate_up = row * s.gate_up_rows;
@@ -49,23 +53,36 @@ ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan&
   bytes.per_block = attention.kept + 3 * z.part + z.gate_up + z.hidden + 2 * z.statistic;
   bytes.head = z.part + z.statistic;
 
-  // The loss: the last norm's output, all of it gathered, its gradient, and logits; then the gradient settles.
+  // The loss: the last norm's output, two panels of all of it gathered, one of its gradient, and logits; of the panel
+  // before, the sum that settles, or of the only one, in its turn.
   const int64_t tokens = s.sequences * s.tokens, vocabulary = (s.vocabulary + plan.columns - 1) / plan.columns;
-  const int64_t logits = std::min(tokens, s.loss_chunk) * vocabulary * s.element_bytes;
-  const int64_t whole = plan.columns > 1 ? z.summand - z.part : 0;  // of dx, beyond what is kept of it
-  const int64_t loss_work = z.part + z.gathered + whole + rows_work(plan, s, vocabulary * s.hidden) +
-                            std::max(logits, plan.columns > 1 ? z.packed + z.part : 0);
+  const int64_t logits =
+      std::min((tokens + z.panels - 1) / z.panels, s.loss_chunk) * vocabulary * s.element_bytes;
+  const int64_t weights = rows_work(plan, s, vocabulary * s.hidden);
+  const int64_t settling = plan.columns > 1 ? z.panel_of(z.packed + z.part) : 0;
+  const int64_t one_panel = z.part + z.gathered + (plan.columns > 1 ? z.summand - z.part : 0) + weights;
+  const int64_t more_panels = z.part + z.panel_of(z.gathered + z.summand) + weights + logits +
+                              (z.panels > 2 ? z.panel_of(z.gathered) + settling
+                                            : std::max(z.panel_of(z.gathered), settling));
+  const int64_t loss_work = z.panels == 1 ? one_panel + std::max(logits, settling) : more_panels;
 
-  // A block's backward: down, the gates, their weights; then attention's, with all of the MLP freed.
-  const int64_t down = z.part + z.gathered + z.hidden + rows_work(plan, s, s.hidden * s.gate_up_rows / 2);
+  // A block's backward: down, the gates, their weights; then attention's, with all of the MLP freed. Of columns' tokens
+  // in panels, those of one operand are put side by side.
+  const auto side_by_side = [&](int64_t operand) {
+    return z.panels > 1 && plan.stream == StreamCut::tokens ? z.panel_of(operand) : 0;
+  };
+  const int64_t moved = z.panel_of(z.gathered + z.summand + z.packed) + (z.panels > 1 ? z.panel_of(z.part) : 0);
+  const int64_t arrived = z.panels > 1 ? z.panel_of(2 * z.gathered) : z.gathered;
+  const int64_t down =
+      z.part + arrived + z.hidden + side_by_side(z.hidden) + rows_work(plan, s, s.hidden * s.gate_up_rows / 2);
   const int64_t gates = 2 * z.part + z.gate_up;
-  const int64_t gate_up = 2 * z.part + z.gathered + z.summand + z.packed - z.hidden +
-                          rows_work(plan, s, s.gate_up_rows * s.hidden);
+  const int64_t gate_up =
+      2 * z.part + moved + side_by_side(z.gate_up) - z.hidden + rows_work(plan, s, s.gate_up_rows * s.hidden);
   const int64_t mlp = std::max({down, gates, gate_up});
   const int64_t mlp_kept = z.gate_up + z.hidden + 2 * z.part + z.statistic;
   const int64_t core = z.part + 2 * z.qkv + 2 * z.heads + attention.working;
-  const int64_t qkv = 2 * z.part + z.qkv + z.gathered + z.summand + z.packed +
-                      rows_work(plan, s, s.qkv_rows * s.hidden) - attention.kept;
+  const int64_t qkv = 2 * z.part + z.qkv + moved + side_by_side(z.qkv) + rows_work(plan, s, s.qkv_rows * s.hidden) -
+                      attention.kept;
   const int64_t held = recompute ? 2 * z.part : 0;
   const int64_t attended = std::max(core, qkv) + held - mlp_kept;
   const int64_t block_work =

@@ -68,6 +68,24 @@ TEST(TensorRuns, SendWhatThePlanSays) {
   }
 }
 
+// Streams large enough to pass in panels: more calls, and the numbers of one rank.
+TEST(TensorRuns, PassTheStreamInPanels) {
+  const TinyRun run({"training.global_batch_size=8", "training.seq_len=512", "model.max_position_embeddings=512",
+                     "model.hidden_size=96"});
+  const auto want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0];
+  for (const TensorCut& cut : {one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(1, 2, 2)}) {
+    const Plan plan = run.plan(cut.ranks, cut.keys);
+    const StreamPanels panels = stream_panels(plan.tensor, 2, 512, 96, true, 8);
+    EXPECT_EQ(panels.panels.size(), 3U) << cut.name();
+    const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
+    const NamedError worst = worst_of_run(plan, ranks, want);
+    EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      EXPECT_EQ(ranks[rank].last().traffic, planned_traffic(plan, rank)) << cut.name() << ", rank " << rank;
+    }
+  }
+}
+
 // Replicas of a weight, over depth and data, and of gains over rows, stay one to the bit.
 TEST(TensorRuns, KeepTheirReplicasInStep) {
   const TinyRun run({"training.global_batch_size=8", "training.dtype=float32"});

@@ -5,6 +5,7 @@
 #include "model/linear.h"
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/products.h"
+#include "parallel/tensor/stationary.h"
 #include "parallel/tensor/weight_sum.h"
 
 namespace orthant {
@@ -12,8 +13,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor flat(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
 
 // What a call needs beside its tensors. They outlive it, as the model does.
 struct Call {
@@ -30,33 +29,48 @@ Redistribution weight_of_rows(const Call& call) {
 }
 
 at::Tensor multiply(const Call& call, const at::Tensor& x) {
-  Redistribution weight = weight_of_rows(call);
-  if (call.whole.stays == Stationary::input) return call.mesh->settle(at::matmul(x, weight.wait().t())).wait();
-  Redistribution whole_x = call.mesh->gather(x, call.whole.in);
-  const at::Tensor w = weight.wait();
-  return at::matmul(whole_x.wait(), w.t());
+  Arriving weight(weight_of_rows(call));
+  const auto turned = [&] { return weight.get().t(); };
+  return call.whole.stays == Stationary::output ? gather_and_multiply(*call.mesh, x, call.whole.in, turned)
+                                                : multiply_and_settle(*call.mesh, x, turned);
 }
 
-// While the input's gradient settles, the weight's is multiplied.
+// The input is gathered while its gradient is multiplied, which settles while the weight's is.
+at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+  Arriving weight(weight_of_rows(call));
+  const TokenPanels panels(*call.mesh, dy.size(0), dy.size(1), call.whole.in, true, dy.element_size());
+  StreamSum dx(panels);
+  WeightSum dw(*call.mesh, *call.weight, 1);
+  for_panels(
+      panels.all(), [&](const Range& panel) { return panels.gather(x, panel); },
+      [&](const Range& panel, auto arrive) {
+        const at::Tensor dy_NO = panels.rows(dy, panel), w = weight.get();
+        if (wants_dx) dx.send(panel, dy_NO.mm(w));
+        dw.add(dy_NO, flat(arrive()));
+      });
+  dw.finish();
+  return wants_dx ? dx.finish() : at::Tensor();
+}
+
+at::Tensor input_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+  Arriving weight(weight_of_rows(call));
+  const TokenPanels panels(*call.mesh, x.size(0), x.size(1), call.whole.out, false, dy.element_size());
+  WeightSum dw(*call.mesh, *call.weight, 0);
+  at::Tensor dx;
+  for_panels(
+      panels.all(), [&](const Range& panel) { return panels.gather(dy, panel); },
+      [&](const Range& panel, auto arrive) {
+        const at::Tensor dy_NO = flat(arrive()), w = weight.get();
+        if (wants_dx) panels.multiply(dx, panel, dy_NO, w);
+        dw.add(dy_NO, panels.rows(x, panel));
+      });
+  dw.finish();
+  return dx;
+}
+
 at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
-  const bool output = call.whole.stays == Stationary::output;
-  Redistribution weight = weight_of_rows(call);
-  Redistribution other = output ? call.mesh->gather(x, call.whole.in) : call.mesh->gather(dy, call.whole.out);
-  if (!output) {
-    const at::Tensor whole_dy = other.wait(), w = weight.wait();
-    const at::Tensor dx = wants_dx ? at::matmul(whole_dy, w) : at::Tensor();
-    add_gradient_of_rows(*call.mesh, *call.weight, flat(whole_dy), flat(x), 0);
-    return dx;
-  }
-  const at::Tensor w = weight.wait();
-  if (!wants_dx) {
-    add_gradient_of_rows(*call.mesh, *call.weight, flat(dy), flat(other.wait()), 1);
-    return {};
-  }
-  const at::Tensor whole_dx = at::matmul(dy, w), whole_x = other.wait();
-  Redistribution dx = call.mesh->settle(whole_dx);
-  add_gradient_of_rows(*call.mesh, *call.weight, flat(dy), flat(whole_x), 1);
-  return dx.wait();
+  return call.whole.stays == Stationary::output ? output_stationary_gradients(call, x, dy, wants_dx)
+                                                : input_stationary_gradients(call, x, dy, wants_dx);
 }
 
 // The papers' form, of [K, N] = [in, out]: what the weight is, turned.

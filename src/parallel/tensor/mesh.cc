@@ -12,8 +12,7 @@ Redistribution start(Comm& comm, const at::Tensor& part, const TensorMove& move)
 int TensorMesh::column() const { return comm_.position({std::string(kColumn)}); }
 
 Redistribution TensorMesh::gather(const at::Tensor& part, int64_t width) const {
-  const int64_t tokens = part.size(1) * (plan_.stream == StreamCut::tokens ? plan_.columns : 1);
-  return start(comm_, part, gather_stream(plan_, {part.size(0), tokens, width}));
+  return start(comm_, part, gather_stream(plan_, {part.size(0), all_tokens(part.size(1)), width}));
 }
 
 Redistribution TensorMesh::settle(const at::Tensor& summand) const {
@@ -28,6 +27,10 @@ Redistribution TensorMesh::gather_rows(const at::Tensor& part, int dim, int64_t 
 
 Redistribution TensorMesh::sum_rows(const at::Tensor& summand, int dim) const {
   return start(comm_, summand, orthant::sum_rows(summand.sizes().vec(), dim));
+}
+
+int64_t TensorMesh::all_tokens(int64_t of_part) const {
+  return of_part * (plan_.stream == StreamCut::tokens ? plan_.columns : 1);
 }
 
 Range TensorMesh::tokens(int64_t all) const {

@@ -31,6 +31,8 @@ class TensorMesh {
   /// The whole of what rows hold of a matrix along a dim, over rows; and the sum over rows, cut along it.
   Redistribution gather_rows(const at::Tensor& part, int dim, int64_t extent) const;
   Redistribution sum_rows(const at::Tensor& summand, int dim) const;
+  /// The tokens that columns have together, where this rank's part of the stream has so many.
+  int64_t all_tokens(int64_t of_part) const;
   /// The tokens of [.., T, ..] that this rank's part of the stream stands for.
   Range tokens(int64_t all) const;
   /// The channels.

@@ -44,6 +44,20 @@ TensorMove sum_rows(std::vector<int64_t> shape, int dim) {
   return {summands(2, kRowAxis), cut(2, dim, kRowAxis), std::move(shape)};
 }
 
+StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+                           int64_t element_bytes) {
+  constexpr int64_t kMostPanels = 4;
+  StreamPanels stream{.tokens = sequences * tokens, .panels = {}};
+  if (plan.stream == StreamCut::tokens) {
+    stream = {.sequences = sequences, .shares = plan.columns, .tokens = tokens / plan.columns, .panels = {}};
+  }
+  const bool moves = plan.columns > 1 && (settles || plan.stream != StreamCut::none);
+  const int64_t fit = std::min(stream.tokens, sequences * tokens * width * element_bytes / plan.panel_bytes);
+  const auto count = static_cast<int>(moves ? std::clamp<int64_t>(fit, 1, kMostPanels) : 1);
+  for (int i = 0; i < count; ++i) stream.panels.push_back(shard(stream.tokens, count, i));
+  return stream;
+}
+
 std::vector<SummaPanel> summa_panels(int64_t extent, int columns, int rows) {
   std::vector<SummaPanel> panels;
   for (int column = 0, row = 0; column < columns && row < rows;) {

@@ -28,6 +28,7 @@ struct TensorPlan {
   int rows = 1, columns = 1, depth = 1;
   StreamCut stream = StreamCut::width;
   ProductForm form = ProductForm::stationary;
+  int64_t panel_bytes = 256 << 10;  // of the stream's whole width: what moves at a time is not cut smaller
 
   int ranks() const { return rows * columns * depth; }
 };
@@ -51,6 +52,18 @@ TensorMove settle_stream(const TensorPlan& plan, std::vector<int64_t> shape);
 /// What rows hold of a matrix, of which they cut one dim; and the sum over rows, cut along it.
 TensorMove gather_rows(std::vector<int64_t> shape, int dim);
 TensorMove sum_rows(std::vector<int64_t> shape, int dim);
+
+/// The stream's tokens in panels, for products of which the next panel moves while the present one is multiplied. A
+/// product sees [sequences, shares, tokens]: the tokens of each column's share where they are cut over columns, else
+/// all as one. A panel is the same range of every share.
+struct StreamPanels {
+  int64_t sequences = 1, shares = 1, tokens = 0;
+  std::vector<Range> panels;  // of the tokens; at least one
+};
+/// Of sequences x tokens of the width, where it is gathered or, with `settles`, a sum over columns as well: no panel of
+/// less than panel_bytes, and at most four, of which one has nothing to hide behind.
+StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+                           int64_t element_bytes);
 
 /// A panel of SUMMA: a part of the extent that one column and one row hold; where it is, and within what they hold.
 struct SummaPanel {

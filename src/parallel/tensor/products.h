@@ -2,7 +2,14 @@
 // (Xu et al. 2021, "Optimus", arXiv 2104.05343, section 2; Wang et al. 2021, "Tesseract", 2105.14500, section 3).
 // Rank (k, i, j) holds of a matrix of tokens [T, K] the rows of (k, i) and the columns of j, and of a weight [K, N] the
 // rows of i and the columns of j; extents need not divide (mesh's shard()). Forward, the gradient of tokens and the
-// gradient of a weight are one of these each.
+// gradient of a weight are one of these each. On four ranks, started by torchrun, mpirun or srun:
+//
+//   const auto launch = detect_launch(process_environment, parent_key());         // comm/launch.h
+//   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
+//   const at::Tensor x = redistribute(comm, whole_x, whole(2), token_matrix(), {T, K}),   // comm/redistribute.h: cuts
+//                    w = redistribute(comm, whole_w, whole(2), weight_matrix(), {K, N});  // out what this rank holds
+//   const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
+//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), whole(2), {T, N});  // if it must be whole
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,10 +21,14 @@
 
 namespace orthant {
 
+/// How ranks hold a matrix of tokens [T, K], and a weight [K, N].
+Layout token_matrix();
+Layout weight_matrix();
+
 /// Every rank of the mesh calls the same products in the same order. K: the whole extent of what is cut over columns in
 /// one operand and over rows in the other. Words received, a = T K / (d q_r q_c), w = K N / (q_r q_c): each product
-/// (q_c-1) a + (q_r-1) w, by one collective an operand (stationary), or one a panel and operand (summa), the next
-/// under way while the present one is multiplied. bfloat16 is added up in float32.
+/// (q_c-1) a + (q_r-1) w, in panels, the next under way while the present one is multiplied: of the tokens, where these
+/// are many (stationary), or of K and both operands (summa). bfloat16 is added up in float32.
 class TensorProducts {
  public:
   /// The Comm must outlive it.

@@ -2,11 +2,12 @@
 
 #include <ATen/ATen.h>
 
-#include <array>
+#include <utility>
 #include <vector>
 
 #include "model/element.h"
 #include "model/linear.h"
+#include "parallel/tensor/panels.h"
 #include "parallel/tensor/plan.h"
 
 namespace orthant {
@@ -22,6 +23,16 @@ std::vector<SummaPanel> panels_of(const Comm& comm, int64_t extent) {
 struct Moving {
   at::Tensor panel;
   Work work;
+
+  at::Tensor wait() {
+    work.wait();
+    return std::move(panel);
+  }
+};
+struct BothMoving {
+  Moving a, b;
+
+  std::pair<at::Tensor, at::Tensor> wait() { return {a.wait(), b.wait()}; }
 };
 
 Moving broadcast_from(Comm& comm, const Axes& axes, int holder, const at::Tensor& own, int64_t dim, Range within,
@@ -45,43 +56,17 @@ Moving rows_panel(Comm& comm, const SummaPanel& p, const at::Tensor& b_KN) {
   return broadcast_from(comm, kOverRows, p.row, b_KN, 0, p.in_row, p.all.size());
 }
 
-// Sums on their way to where they belong: the last panel's while the next is multiplied.
-class Sums {
- public:
-  Sums(Comm& comm, const Axes& axes) : comm_(comm), axes_(axes) {}
-  void send(at::Tensor sum, int holder, const at::Tensor& place) {
-    finish();
-    sum_ = std::move(sum);
-    place_ = comm_.position(axes_) == holder ? place : at::Tensor();
-    work_ = comm_.reduce(sum_, axes_, holder);
-  }
-  void finish() {
-    work_.wait();
-    if (place_.defined()) place_.copy_(sum_);
-    place_ = at::Tensor();
-  }
-
- private:
-  Comm& comm_;
-  const Axes& axes_;
-  at::Tensor sum_, place_;
-  Work work_;
-};
+// A sum goes to its place in the holder's part, along the dim.
+void send(Settling<Moving>& sums, Comm& comm, const Axes& axes, const at::Tensor& sum, int holder,
+          const at::Tensor& out, int64_t dim, const Range& place) {
+  sums.next([&] { return Moving{sum, comm.reduce(sum, axes, holder)}; },
+            [=, mine = comm.position(axes) == holder](const at::Tensor& whole) {
+              if (mine) out.narrow(dim, place.begin, place.size()).copy_(whole);
+            });
+}
 
 int64_t share_size(const Comm& comm, const Axes& axes, int64_t extent) {
   return shard(extent, comm.group_size(axes), comm.position(axes)).size();
-}
-
-// work(panel, what moves) for all of them; the next panel is under way meanwhile.
-template <class Start, class Multiply>
-void for_panels(const std::vector<SummaPanel>& panels, Start start, Multiply multiply) {
-  auto next = start(panels.front());
-  for (size_t t = 0; t < panels.size(); ++t) {
-    auto now = std::move(next);
-    for (Moving& operand : now) operand.work.wait();
-    if (t + 1 < panels.size()) next = start(panels[t + 1]);
-    multiply(panels[t], now);
-  }
 }
 
 }  // namespace
@@ -90,20 +75,22 @@ at::Tensor summa_ab(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_
   at::Tensor sum = at::zeros({a.size(0), b.size(1)}, a.options().dtype(wide(a.scalar_type())));
   for_panels(
       panels_of(comm, K),
-      [&](const SummaPanel& p) { return std::array<Moving, 2>{columns_panel(comm, p, a), rows_panel(comm, p, b)}; },
-      [&](const SummaPanel&, const auto& moved) { add_product(sum, moved[0].panel, moved[1].panel, true); });
+      [&](const SummaPanel& p) { return BothMoving{columns_panel(comm, p, a), rows_panel(comm, p, b)}; },
+      [&](const SummaPanel&, auto arrive) {
+        const auto [a_panel, b_panel] = arrive();
+        add_product(sum, a_panel, b_panel, true);
+      });
   return sum.to(a.scalar_type());
 }
 
 at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
   at::Tensor out = at::empty({a.size(0), share_size(comm, kOverColumns, K)}, a.options());
-  Sums sums(comm, kOverColumns);
+  Settling<Moving> sums;
   for_panels(
-      panels_of(comm, K), [&](const SummaPanel& p) { return std::array<Moving, 1>{rows_panel(comm, p, b)}; },
-      [&](const SummaPanel& p, const auto& moved) {
-        const bool mine = comm.position(kOverColumns) == p.column;
-        sums.send(a.mm(moved[0].panel.t()), p.column,
-                  mine ? out.narrow(1, p.in_column.begin, p.in_column.size()) : at::Tensor());
+      panels_of(comm, K), [&](const SummaPanel& p) { return rows_panel(comm, p, b); },
+      [&](const SummaPanel& p, auto arrive) {
+        const at::Tensor product = a.mm(arrive().t());
+        send(sums, comm, kOverColumns, product, p.column, out, 1, p.in_column);
       });
   sums.finish();
   return out;
@@ -112,14 +99,13 @@ at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64
 at::Tensor summa_atb(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
   const auto sum_type = a.options().dtype(wide(a.scalar_type()));
   at::Tensor out = at::empty({share_size(comm, kOverRows, K), b.size(1)}, sum_type);
-  Sums sums(comm, kOverRows);
+  Settling<Moving> sums;
   for_panels(
-      panels_of(comm, K), [&](const SummaPanel& p) { return std::array<Moving, 1>{columns_panel(comm, p, a)}; },
-      [&](const SummaPanel& p, const auto& moved) {
-        at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
-        add_product(product, moved[0].panel.t(), b, false);
-        const bool mine = comm.position(kOverRows) == p.row;
-        sums.send(std::move(product), p.row, mine ? out.narrow(0, p.in_row.begin, p.in_row.size()) : at::Tensor());
+      panels_of(comm, K), [&](const SummaPanel& p) { return columns_panel(comm, p, a); },
+      [&](const SummaPanel& p, auto arrive) {
+        const at::Tensor product = at::empty({p.all.size(), b.size(1)}, sum_type);
+        add_product(product, arrive().t(), b, false);
+        send(sums, comm, kOverRows, product, p.row, out, 0, p.in_row);
       });
   sums.finish();
   return out;

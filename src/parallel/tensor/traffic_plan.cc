@@ -25,6 +25,13 @@ class Sender {
   void settle_stream(const char* what, int64_t width) {
     move(what, orthant::settle_stream(plan_, stream(width)), element());
   }
+  // The same as a product does it, panel after panel.
+  void gather_panels(const char* what, int64_t width, bool beside_sums = false) {
+    for (const auto& shape : panels_of(width, beside_sums)) move(what, orthant::gather_stream(plan_, shape), element());
+  }
+  void settle_panels(const char* what, int64_t width) {
+    for (const auto& shape : panels_of(width, true)) move(what, orthant::settle_stream(plan_, shape), element());
+  }
   void gather_rows(const char* what, std::vector<int64_t> matrix, int dim) {
     move(what, orthant::gather_rows(std::move(matrix), dim), element());
   }
@@ -38,14 +45,16 @@ class Sender {
     sum.partial = {kColumnAxis};
     move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
   }
-  // Three float64 a token of each column, chunk after chunk.
+  // Three float64 a token of each column, chunk after chunk of every panel.
   void softmax_statistics() {
     Layout parts = whole(1);
     parts.split[0] = {kColumnAxis};
-    const int64_t all = shape_.sequences * shape_.tokens;
-    for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
-      const int64_t rows = std::min(shape_.loss_chunk, all - begin);
-      move("statistics of the loss", {parts, whole(1), {plan_.columns * rows * 3}}, sizeof(double));
+    for (const auto& shape : panels_of(shape_.hidden, true)) {
+      const int64_t all = shape[0] * shape[1];
+      for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
+        const int64_t rows = std::min(shape_.loss_chunk, all - begin);
+        move("statistics of the loss", {parts, whole(1), {plan_.columns * rows * 3}}, sizeof(double));
+      }
     }
   }
 
@@ -65,6 +74,12 @@ class Sender {
  private:
   int element() const { return shape_.element_bytes; }
   std::vector<int64_t> stream(int64_t width) const { return {shape_.sequences, shape_.tokens, width}; }
+  std::vector<std::vector<int64_t>> panels_of(int64_t width, bool settles) const {
+    const StreamPanels all = stream_panels(plan_, shape_.sequences, shape_.tokens, width, settles, element());
+    std::vector<std::vector<int64_t>> shapes;
+    for (const Range& panel : all.panels) shapes.push_back({all.sequences, all.shares * panel.size(), width});
+    return shapes;
+  }
 
   void add(const char* what, std::string_view collective, const std::string& axis, int64_t bytes) {
     if (mesh_.axis_size(axis) == 1) return;
@@ -113,10 +128,10 @@ void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
   }
   if (stationary_of(plan, l.whole) == Stationary::output) {
     send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
-    send.gather_stream("activations", l.whole.in);
+    send.gather_panels("activations", l.whole.in);
   } else {
     send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
-    send.settle_stream("activations", l.whole.out);
+    send.settle_panels("activations", l.whole.out);
   }
 }
 
@@ -127,12 +142,12 @@ void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
   }
   if (stationary_of(plan, l.whole) == Stationary::output) {
     send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
-    send.gather_stream("activations", l.whole.in);
-    send.settle_stream("activations", l.whole.in);
+    send.gather_panels("activations", l.whole.in, true);
+    send.settle_panels("activations", l.whole.in);
     send.sum_rows("weight gradients", {l.column_part, l.whole.in}, 1);
   } else {
     send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
-    send.gather_stream("activations", l.whole.out);
+    send.gather_panels("activations", l.whole.out);
     send.sum_rows("weight gradients", {l.whole.out, l.column_part}, 0);
   }
 }
@@ -169,9 +184,9 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   send.settle_stream("activations", s.hidden);
   send.statistics("statistics of norms");
   send.gather_rows("weights", table, 1);
-  send.gather_stream("activations", s.hidden);
+  send.gather_panels("activations", s.hidden, true);
   send.softmax_statistics();
-  send.settle_stream("activations", s.hidden);
+  send.settle_panels("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
   traffic.ends_forward = send.take();
   send.statistics("statistics of norms");

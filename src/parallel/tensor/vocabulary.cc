@@ -9,6 +9,7 @@
 #include "model/kernels/loss.h"
 #include "model/linear.h"
 #include "parallel/tensor/layers.h"
+#include "parallel/tensor/stationary.h"
 #include "parallel/tensor/weight_sum.h"
 
 namespace orthant {
@@ -90,6 +91,23 @@ double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const 
   return losses;
 }
 
+// The sum of some tokens' losses; their logits become the loss's gradient, where that is wanted.
+double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
+               double scale, bool with_gradient) {
+  const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
+  std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(logits.size(0)));
+  double losses = 0;
+  by_element(logits, [&]<class T>(T) {
+    const SoftmaxPart<T> args{.logits = out<T>(logits), .labels = in<int64_t>(labels), .rows = logits.size(0),
+                              .vocab = part.size(), .first = part.begin, .statistics = statistics.data(),
+                              .scale = scale};
+    softmax_statistics<T>(args);
+    losses = merge(mesh, statistics, labels);
+    if (with_gradient) softmax_gradient<T>(args);
+  });
+  return losses;
+}
+
 void check_labels(const at::Tensor& labels, int64_t vocabulary) {
   const auto* label = labels.const_data_ptr<int64_t>();
   for (int64_t i = 0; i < labels.numel(); ++i) {
@@ -104,44 +122,34 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
                             const TensorMesh* mesh, int64_t weight_handle, int64_t vocabulary, int64_t width,
                             const Microbatch& batch, bool with_gradient) {
     const auto& weight = *reinterpret_cast<const Weight*>(weight_handle);
-    Redistribution rows_head = mesh->gather_rows(value.detach(), 1, width);
-    Redistribution whole_x = mesh->gather(x, width);
-    const at::Tensor head = rows_head.wait(), x_BTC = whole_x.wait(), x_NC = x_BTC.reshape({-1, width});
-    const at::Tensor labels = batch.labels_BT.flatten();
-    check_labels(labels, vocabulary);
-    const Range part = shard(vocabulary, mesh->plan().columns, mesh->column());
+    Arriving head(mesh->gather_rows(value.detach(), 1, width));
+    const at::Tensor labels_BT1 = batch.labels_BT.unsqueeze(-1);
+    check_labels(batch.labels_BT.contiguous(), vocabulary);
     const int64_t chunk = loss_chunk_rows(shard(vocabulary, mesh->plan().columns, 0).size());
-    const bool own_rows = mesh->plan().rows > 1;
-    const at::Tensor dx = with_gradient ? at::empty_like(x_NC) : at::Tensor();
-    at::Tensor sum_of_rows;
-    if (with_gradient && own_rows) sum_of_rows = at::empty(head.sizes(), weight.gradient.options());
+    const TokenPanels panels(*mesh, x.size(0), mesh->all_tokens(x.size(1)), width, true, x.element_size());
+    StreamSum dx(panels);
+    WeightSum dw(*mesh, weight, 1);
     double losses = 0;
-    for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
-      const int64_t n = std::min(chunk, x_NC.size(0) - begin);
-      const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(head.t()), own = labels.narrow(0, begin, n);
-      std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(n));
-      by_element(logits, [&]<class T>(T) {
-        const SoftmaxPart<T> args{.logits = out<T>(logits), .labels = in<int64_t>(own), .rows = n,
-                                  .vocab = part.size(), .first = part.begin, .statistics = statistics.data(),
-                                  .scale = batch.loss_scale};
-        softmax_statistics<T>(args);
-        losses += merge(*mesh, statistics, own);
-        if (with_gradient) softmax_gradient<T>(args);
-      });
-      if (!with_gradient) continue;
-      at::Tensor dx_part = dx.narrow(0, begin, n);
-      at::mm_out(dx_part, logits, head);
-      if (own_rows) {
-        add_product(sum_of_rows, logits.t(), some, begin > 0);
-      } else {
-        add_weight_gradient(weight, logits, some);
-      }
-    }
+    for_panels(
+        panels.all(), [&](const Range& panel) { return panels.gather(x, panel); },
+        [&](const Range& panel, auto arrive) {
+          const at::Tensor x_NC = flat(arrive()), w = head.get(), labels = panels.rows(labels_BT1, panel);
+          const at::Tensor dx_NC = with_gradient ? at::empty_like(x_NC) : at::Tensor();
+          for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
+            const int64_t n = std::min(chunk, x_NC.size(0) - begin);
+            const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(w.t());
+            losses += softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, with_gradient);
+            if (!with_gradient) continue;
+            at::Tensor dx_part = dx_NC.narrow(0, begin, n);
+            at::mm_out(dx_part, logits, w);
+            dw.add(logits, some);
+          }
+          if (with_gradient) dx.send(panel, dx_NC);
+        });
     if (with_gradient) {
-      Redistribution settled = mesh->settle(dx.view(x_BTC.sizes()));
-      if (own_rows) add_to_gradient(weight, mesh->sum_rows(sum_of_rows, 1).wait());
+      dw.finish();
       weight.written();
-      context->save_for_backward({settled.wait()});
+      context->save_for_backward({dx.finish()});
     }
     return at::scalar_tensor(losses * batch.loss_scale, at::kDouble);
   }

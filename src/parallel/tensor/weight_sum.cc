@@ -15,12 +15,15 @@ void add_to_gradient(const Weight& weight, const at::Tensor& sum) {
   }
 }
 
-void add_gradient_of_rows(const TensorMesh& mesh, const Weight& weight, const at::Tensor& dy, const at::Tensor& x,
-                          int dim) {
-  if (mesh.plan().rows == 1) return add_weight_gradient(weight, dy, x);
-  at::Tensor summand = at::empty({dy.size(1), x.size(1)}, weight.gradient.options());
-  add_product(summand, dy.t(), x, false);
-  add_to_gradient(weight, mesh.sum_rows(summand, dim).wait());
+void WeightSum::add(const at::Tensor& dy, const at::Tensor& x) {
+  if (mesh_.plan().rows == 1) return add_weight_gradient(weight_, dy, x);
+  const bool first = !sum_.defined();
+  if (first) sum_ = at::empty({dy.size(1), x.size(1)}, weight_.gradient.options());
+  add_product(sum_, dy.t(), x, !first);
+}
+
+void WeightSum::finish() {
+  if (mesh_.plan().rows > 1) add_to_gradient(weight_, mesh_.sum_rows(sum_, dim_).wait());
 }
 
 }  // namespace orthant

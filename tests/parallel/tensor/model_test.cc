@@ -23,9 +23,9 @@ struct ModelCase {
 };
 std::string name_of(const ModelCase& c) {
   const char* streams[] = {"width", "tokens", "uncut"};
-  return fmt::format("{} x {} x {}, {}{}{}", c.plan.rows, c.plan.columns, c.plan.depth,
+  return fmt::format("{} x {} x {}, {}{}{}, panels of {} bytes", c.plan.rows, c.plan.columns, c.plan.depth,
                      streams[static_cast<int>(c.plan.stream)], c.plan.form == ProductForm::summa ? ", summa" : "",
-                     c.options.tied ? ", tied" : "");
+                     c.options.tied ? ", tied" : "", c.plan.panel_bytes);
 }
 
 Architecture architecture_of(const ModelCase& c) {
@@ -192,6 +192,21 @@ std::vector<ModelCase> all_cases() {
 
 TEST(TensorModel, EqualsOneDevice) {
   for (const ModelCase& c : all_cases()) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+}
+
+// In panels of the stream: four, uneven ones, and two.
+TEST(TensorModel, InPanelsEqualsOneDevice) {
+  const TinyOptions four{.kv_heads = 4};
+  for (const int64_t bytes : {1, 7000}) {
+    std::vector<ModelCase> cases;
+    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width}) {
+      cases.push_back({{.columns = 2, .stream = stream, .panel_bytes = bytes}, {.dropout = 0.1}});
+      cases.push_back({{.columns = 4, .stream = stream, .panel_bytes = bytes}, four, 26, 43, 41});
+    }
+    for (const auto& [r, c, d] : {std::array{2, 2, 1}, {2, 2, 2}, {3, 2, 1}, {4, 1, 1}})
+      cases.push_back({{.rows = r, .columns = c, .depth = d, .panel_bytes = bytes}, {.tied = true}});
+    for (const ModelCase& c : cases) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+  }
 }
 
 TEST(TensorModel, RecomputedEqualsOneDevice) {

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "comm/redistribute.h"
 #include "tests/parallel/tensor/matrices.h"
 
 namespace orthant {
@@ -64,6 +65,21 @@ TEST(TensorProducts, OfOneRankHaveTheReferenceValues) {
   check(exact_matrices(50, 13, 22), {-8, 93870, -3682}, {-3, 7067, -68}, {5, 3545, -112});
 }
 
+// The example of products.h; and what it cuts out is put together again, divisible or not (C2).
+TEST(TensorProducts, ExampleOfAWholeProduct) {
+  for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
+    const Matrices m = exact_matrices(T, K, N);
+    on_mesh(tensor_mesh(2, 3, 2), [&](Comm& comm) {
+      const at::Tensor x = redistribute(comm, m.x_TK, whole(2), token_matrix(), {T, K}),
+                       w = redistribute(comm, m.w_KN, whole(2), weight_matrix(), {K, N});
+      EXPECT_TRUE(redistribute(comm, x, token_matrix(), whole(2), {T, K}).equal(m.x_TK));
+      EXPECT_TRUE(redistribute(comm, w, weight_matrix(), whole(2), {K, N}).equal(m.w_KN));
+      const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
+      EXPECT_TRUE(redistribute(comm, y, token_matrix(), whole(2), {T, N}).equal(m.x_TK.mm(m.w_KN)));
+    });
+  }
+}
+
 TEST(TensorProducts, AreBitEqualToOneRanks) {
   for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
     for (const MeshCase& c : all_meshes()) {
@@ -89,6 +105,7 @@ TEST(TensorProducts, NeedTheSumOverDepth) {
     if (comm.position(kRows) > 0 || comm.position(kColumns) > 0) return;
     EXPECT_EQ(p.dw_of_layer[0][0].item<double>(), comm.position(kDepths) == 0 ? 6 : -1);
     EXPECT_EQ(p.dw[0][0].item<double>(), 5);
+    EXPECT_FALSE((p.dw / 2).equal(weight_part(comm, m.x_TK.t().mm(m.dy_TN)))) << "no mean";
   });
 }
 
@@ -128,6 +145,11 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
   const at::Tensor y = exact(m.x_TK).mm(exact(m.w_KN)), dw = exact(m.x_TK).t().mm(exact(m.dy_TN));
   const double one = error(m.x_TK.mm(m.w_KN), y),
                one_dw = error(m.x_TK.to(at::kFloat).t().mm(m.dy_TN.to(at::kFloat)), dw);
+  const at::Tensor rounded = at::zeros(y.sizes(), at::kBFloat16);  // the control: added up in bfloat16
+  for (const SummaPanel& p : summa_panels(4096, 4, 4)) {
+    rounded.add_(m.x_TK.narrow(1, p.all.begin, p.all.size()).mm(m.w_KN.narrow(0, p.all.begin, p.all.size())));
+  }
+  EXPECT_GT(error(rounded, y), 1.1 * one);
   for (const MeshCase& c : all_meshes()) {
     std::atomic<double> squares = 0, dw_squares = 0;
     on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
