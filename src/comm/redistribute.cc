@@ -64,16 +64,16 @@ Started all_gather(const Step& step, const at::Tensor& local) {
 
 Started reduce_scatter(const Step& step, const at::Tensor& local) {
   const int dim = step.what.to_dim;
+  const at::Tensor all = dim == 0 ? local.contiguous() : at::empty({local.numel()}, local.options());
   std::vector<int64_t> counts;
-  std::vector<at::Tensor> parts;
-  for (int i = 0; i < step.size; ++i) {
-    const Range range = step.cut(local.size(dim), i);
-    parts.push_back(local.slice(dim, range.begin, range.end));
-    counts.push_back(parts.back().numel());
+  for (int64_t i = 0, begin = 0; i < step.size; ++i, begin += counts.back()) {
+    const Range range = step.cut(local.size(dim), static_cast<int>(i));
+    const at::Tensor part = local.slice(dim, range.begin, range.end);
+    counts.push_back(part.numel());
+    if (dim != 0) all.narrow(0, begin, part.numel()).view(part.sizes()).copy_(part);
   }
-  at::Tensor mine = at::empty(parts[static_cast<size_t>(step.position)].sizes(), local.options());
-  for (auto& part : parts) part = part.reshape(-1);
-  const at::Tensor all = dim == 0 ? local.contiguous() : at::cat(parts);
+  const Range own = step.cut(local.size(dim), step.position);
+  at::Tensor mine = at::empty(local.slice(dim, own.begin, own.end).sizes(), local.options());
   return {step.comm.reduce_scatter(mine, all, step.axes, counts), [=] {
             (void)all;
             return mine;
