@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Do the products of a tensor mesh hide the panels they need? Each of the three, between emulated hosts.
+
+One rank on each host (benchmarks/hosts), all in one row of the mesh, float32: four columns for SUMMA, whose panels are
+then four, and two for the stationary form, which cuts the tokens into four. Compute alone is the same panels' products
+without a message, transfer alone the same messages without a product; the program checks that both are what the loop
+does, to the bit and to the byte. Where one hides the other, wall / longer is 1; with four panels the best that a loop
+can do is 1 + 1/4 x shorter / longer. The links' rate is found by measuring first without a limit and then once more,
+so that the products take 1.25 times their messages.
+
+  python3 benchmarks/tensor/overlap.py [--quick] [--forms stationary,summa] [--products ab,abt,atb]
+
+Needs root, like benchmarks/hosts. The median of the runs; all forms and products take turns.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+
+sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
+from common import ROOT, json_lines, machine, on_hosts, print_head, print_row
+
+COLUMNS = {"stationary": 2, "summa": 4}
+COMPUTE_OVER_TRANSFER = 1.25
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    quick = "--quick" in sys.argv
+    p.add_argument("--forms", default="stationary,summa")
+    p.add_argument("--products", default="ab" if quick else "ab,abt,atb")
+    p.add_argument("--tokens", type=int, default=2048)
+    p.add_argument("--in", type=int, default=512, dest="width")
+    p.add_argument("--out", type=int, default=1024 if quick else 2048)
+    p.add_argument("--turns", type=int, default=3 if quick else 5, help="of what is measured within a run")
+    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each form and product")
+    p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
+    p.add_argument("--json", help="a file for all results")
+    p.add_argument("--quick", action="store_true", help="does it work? few and small cases")
+    return p.parse_args()
+
+
+def run(a, form, product, mbit):
+    program = os.path.join(a.build, "benchmarks", "tensor_products")
+    if not os.path.exists(program):
+        sys.exit(f"there is no {program}: build it (ninja -C {a.build} tensor_products), or name its folder with --build")
+    flags = ["--forms", form, "--products", product, "--tokens", str(a.tokens), "--in", str(a.width),
+             "--out", str(a.out), "--turns", str(a.turns)]
+    rate = f"{mbit}mbit" if mbit else "none"
+    print(f"  {form} {product}, links of {rate}", file=sys.stderr)
+    [line] = json_lines(on_hosts(COLUMNS[form], 1, rate, [program, *flags]))
+    return line
+
+
+def matched_rate(a, form, product):
+    """Mbit/s at which the transfer takes the product's time, but for COMPUTE_OVER_TRANSFER."""
+    free = run(a, form, product, None)
+    mbit = max(1, round(8e-3 * free["sent_bytes"] * COMPUTE_OVER_TRANSFER / free["compute_ms"]))
+    first = run(a, form, product, mbit)
+    return max(1, round(mbit * COMPUTE_OVER_TRANSFER * first["transfer_ms"] / first["compute_ms"]))
+
+
+def main():
+    a = arguments()
+    cases = [(form, product) for form in a.forms.split(",") for product in a.products.split(",")]
+    rates = {case: matched_rate(a, *case) for case in cases}
+    found = {case: [] for case in cases}
+    for _ in range(a.repeats):
+        for case in cases:
+            found[case].append(run(a, *case, rates[case]))
+    if a.json:
+        with open(a.json, "w") as stream:
+            json.dump({"machine": machine(), "results": [{"mbit": rates[case], **line} for case in cases
+                                                         for line in found[case]]}, stream, indent=1)
+    print(f"{machine()}; {a.tokens} tokens, {a.width} -> {a.out}, float32; median of {a.repeats} runs\n")
+    print_head(["form", "product", "columns", "link, Mbit/s", "compute alone, ms", "transfer alone, ms",
+                "compute / transfer", "wall, ms", "wall / longer"])
+    for case in cases:
+        compute, transfer, wall = (statistics.median(line[f"{kind}_ms"] for line in found[case])
+                                   for kind in ("compute", "transfer", "both"))
+        print_row([*case, str(COLUMNS[case[0]]), str(rates[case]), f"{compute:.3g}", f"{transfer:.3g}",
+                   f"{compute / transfer:.2f}", f"{wall:.3g}", f"{wall / max(compute, transfer):.2f}"])
+
+
+if __name__ == "__main__":
+    main()
