@@ -30,9 +30,9 @@ def arguments():
     quick = "--quick" in sys.argv
     p.add_argument("--forms", default="stationary,summa")
     p.add_argument("--products", default="ab" if quick else "ab,abt,atb")
-    p.add_argument("--tokens", type=int, default=2048)
+    p.add_argument("--tokens", type=int, default=2048 if quick else 4096)
     p.add_argument("--in", type=int, default=512, dest="width")
-    p.add_argument("--out", type=int, default=1024 if quick else 2048)
+    p.add_argument("--out", type=int, default=1024 if quick else 4096)
     p.add_argument("--turns", type=int, default=3 if quick else 5, help="of what is measured within a run")
     p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each form and product")
     p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")

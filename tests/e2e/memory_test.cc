@@ -17,6 +17,8 @@ namespace {
 struct Measured {
   double planned = 0, peak = 0;  // bytes of the largest rank
   double state = 0;              // planned: parameters, gradients, optimizer
+  double parameters = 0;         // planned, of all ranks
+  bool steady = true;            // no step takes more than the first
   double activations() const { return peak - state; }
 };
 
@@ -39,9 +41,11 @@ Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
   for (const auto& rank : plan["per_rank"]) {
     const auto& bytes = rank["memory_bytes"];
     m.planned = std::max(m.planned, bytes["total"].get<double>());
+    m.parameters += bytes["parameters"].get<double>();
     m.state = bytes["parameters"].get<double>() + bytes["gradients"].get<double>() + bytes["optimizer"].get<double>();
   }
   for (const auto& step : read_metrics(dump + "/metrics.jsonl").steps) {
+    m.steady = m.steady && (m.peak == 0 || static_cast<double>(step.peak_memory_bytes) <= 1.001 * m.peak);
     m.peak = std::max(m.peak, static_cast<double>(step.peak_memory_bytes));
   }
   return m;
@@ -51,6 +55,21 @@ struct Case {
   const char* name;
   std::vector<std::string> keys;
 };
+
+// Weights cut over rows x columns, repeated over depth.
+std::vector<std::string> mesh(int rows, int columns, int depth, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {fmt::format("--run.ranks={}", rows * columns * depth),
+                           fmt::format("--parallelism.tensor_parallel_kind={}", depth > 1 ? "2.5d" : "2d"),
+                           fmt::format("--parallelism.tensor_parallel_mesh=[{},{},{}]", rows, columns, depth),
+                           "--model.num_attention_heads=8", "--model.num_key_value_heads=4"});
+  return more;
+}
+std::vector<std::string> one_dimension(int columns, std::vector<std::string> more = {}) {
+  more.insert(more.end(), {fmt::format("--run.ranks={}", columns),
+                           fmt::format("--parallelism.tensor_parallel_degree={}", columns),
+                           "--model.num_attention_heads=8", "--model.num_key_value_heads=4"});
+  return more;
+}
 
 // Projections and sequences split over the two ranks.
 const std::vector<std::string> kLinformer = {"--model.objective=masked", "--model.linformer_length=32",
@@ -74,6 +93,14 @@ const std::string kUlysses = "--parallelism.context_parallel_ulysses=2",
 const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
 const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
 
+// So many tokens that the stream passes in panels, and a sum settles beside the next.
+std::vector<std::string> in_panels(std::vector<std::string> keys) {
+  keys.insert(keys.end(), {"--training.local_batch_size=16", "--training.global_batch_size=16"});
+  return keys;
+}
+const std::string kNoSequence = "--parallelism.tensor_parallel_sequence=false",
+                  kSumma = "--parallelism.tensor_parallel_product=summa";
+
 class PlannedMemory : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
     Runs, PlannedMemory,
@@ -95,7 +122,14 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"ring_bfloat16_recompute", narrow({kRing, kFull, kHalf})},
         Case{"ring_self_attention", narrow({kRing, kTwoRings})},
         Case{"ring_self_attention_recompute", narrow({kRing, kTwoRings, kFull})},
-        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf})}),
+        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf})},
+        Case{"tensor_sequence", one_dimension(2)}, Case{"tensor_sequence_panels", in_panels(one_dimension(2))},
+        Case{"tensor_panels", in_panels(one_dimension(2, {kNoSequence}))}, Case{"mesh_1x2x1", mesh(1, 2, 1)},
+        Case{"mesh_1x2x1_panels", in_panels(mesh(1, 2, 1))},
+        Case{"mesh_1x2x1_panels_recompute", in_panels(mesh(1, 2, 1, {kFull}))},
+        Case{"mesh_2x2x1", mesh(2, 2, 1)},
+        Case{"mesh_2x2x1_summa", mesh(2, 2, 1, {kSumma})}, Case{"mesh_2x1x2_bfloat16", mesh(2, 1, 2, {kHalf})},
+        Case{"mesh_4x1x1", mesh(4, 1, 1)}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
@@ -103,6 +137,24 @@ TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
   const Measured m = measure(run, GetParam().keys);
   EXPECT_NEAR(m.planned / m.peak, 1.0, 0.05) << m.planned / 1048576 << " MiB for " << m.peak / 1048576 << " MiB";
   RecordProperty("planned_over_peak", fmt::format("{:.4f}", m.planned / m.peak));
+}
+
+// tensor-parallelism.md, C13: what is kept for a layer is what is planned, and no operand that was gathered; weights
+// are cut, gains are on every row; and no step takes more than the first.
+TEST(TensorMemory, KeepsNothingGathered) {
+  const TinyRun run;
+  for (const int columns : {1, 2}) {
+    const int rows = 2 / columns;
+    const auto of = [&](int layers) {
+      return measure(run, in_panels(mesh(rows, columns, 1, {fmt::format("--model.num_hidden_layers={}", layers)})));
+    };
+    const Measured four = of(4), eight = of(8);
+    EXPECT_TRUE(four.steady && eight.steady) << columns;
+    // Attention's four matrices (keys and values are half) and the MLP's three; two gains, whole on every row.
+    const int of_layer = 3 * 192 * 192 + 3 * 192 * 512 + 2 * 192 * rows;
+    EXPECT_EQ(eight.parameters - four.parameters, 4 * of_layer * 4) << columns;
+    EXPECT_NEAR((eight.peak - four.peak) / (eight.planned - four.planned), 1, 0.01) << columns;
+  }
 }
 
 TEST(PlannedMemoryControl, APlanOfAnotherRunIsFarOff) {
