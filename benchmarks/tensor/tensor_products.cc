@@ -4,8 +4,9 @@
 //
 //   tensor_products --ranks 4 --forms stationary,summa --products ab,abt --tokens 2048 --in 512 --out 2048 --turns 5
 //
-// tokens, in, out: of the whole matrices, float32. A panel is four to a product (stationary), or one to a column
-// (summa). What is measured takes turns, each from a barrier to the end of the slowest rank; a figure is the median.
+// tokens, in, out: of the whole matrices, float32. A product has four panels, of not less than --panel-bytes
+// (stationary), or one to a column (summa). What is measured takes turns, each from a barrier to the end of the slowest
+// rank; a figure is the median.
 #include <ATen/ATen.h>
 
 #include "benchmarks/comm/ranks.h"
@@ -30,16 +31,17 @@ struct Moving {
 /// One product of x [T, K], w [K, N] and dy [T, N], of which this rank has a column's parts, and what it is made of.
 class Case {
  public:
-  Case(Comm& comm, ProductForm form, std::string name, int64_t tokens, int64_t in, int64_t out)
+  Case(Comm& comm, ProductForm form, std::string name, int64_t tokens, int64_t in, int64_t out, int64_t panel_bytes)
       : comm_(comm), form_(form), name_(std::move(name)), in_(in), columns_(comm.group_size(kOverColumns)),
-        mesh_(comm, {.columns = columns_}), panels_(mesh_, 1, tokens, in, name_ == "abt", 4),
+        mesh_(comm, {.columns = columns_, .panel_bytes = panel_bytes}),
+        panels_(mesh_, 1, tokens, in, name_ == "abt", 4),
         whole_x_(at::randn({tokens, in}, at::detail::createCPUGenerator(1), at::kFloat)),
         w_(at::randn({in, own(out).size()}, at::detail::createCPUGenerator(2 + comm.rank()), at::kFloat)),
         dy_(at::randn({tokens, own(out).size()}, at::detail::createCPUGenerator(99 + comm.rank()), at::kFloat)),
         x_(whole_x_.narrow(1, own(in).begin, own(in).size()).contiguous()) {}
 
   at::Tensor both() const {
-    const TensorProducts products(comm_, form_);
+    const TensorProducts products(comm_, form_, mesh_.plan().panel_bytes);
     if (name_ == "ab") return products.ab(x_, w_, in_);
     return name_ == "abt" ? products.abt(dy_, w_, in_) : products.atb(x_, dy_, in_);
   }
@@ -129,7 +131,8 @@ void measure(const Settings& settings, Comm& comm) {
         throw ConfigError("--products " + product + ": ab, abt or atb");
       }
       const Case c(comm, form == "summa" ? ProductForm::summa : ProductForm::stationary, product,
-                   settings.integers("tokens")[0], settings.integers("in")[0], settings.integers("out")[0]);
+                   settings.integers("tokens")[0], settings.integers("in")[0], settings.integers("out")[0],
+                   settings.integers("panel-bytes")[0]);
       at::Tensor both, alone;
       const std::vector<std::pair<std::string, std::function<void()>>> steps = {
           {"both", [&] { both = c.both(); }},
@@ -160,7 +163,7 @@ void measure(const Settings& settings, Comm& comm) {
 int run(int argc, char** argv) {
   const Settings settings(argc, argv, {{"ranks", "4"}, {"transport", "auto"}, {"forms", "stationary,summa"},
                                        {"products", "ab,abt,atb"}, {"tokens", "2048"}, {"in", "512"}, {"out", "2048"},
-                                       {"turns", "5"}});
+                                       {"panel-bytes", std::to_string(TensorPlan{}.panel_bytes)}, {"turns", "5"}});
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure(settings, comm); },
                           [](const Launch& launch) {

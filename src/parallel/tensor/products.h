@@ -31,8 +31,9 @@ Layout weight_matrix();
 /// are many (stationary), or of K and both operands (summa). bfloat16 is added up in float32.
 class TensorProducts {
  public:
-  /// The Comm must outlive it.
-  TensorProducts(Comm& comm, ProductForm form) : comm_(comm), form_(form) {}
+  /// The Comm must outlive it. No panel of tokens is smaller than so many bytes of the whole width.
+  TensorProducts(Comm& comm, ProductForm form, int64_t panel_bytes = TensorPlan{}.panel_bytes)
+      : comm_(comm), form_(form), panel_bytes_(panel_bytes) {}
 
   /// [T, K] [K, N] -> [T, N]. A is gathered over columns, B over rows.
   at::Tensor ab(const at::Tensor& a_TK, const at::Tensor& b_KN, int64_t K) const;
@@ -45,6 +46,7 @@ class TensorProducts {
  private:
   Comm& comm_;
   ProductForm form_;
+  int64_t panel_bytes_;
 };
 
 }  // namespace orthant

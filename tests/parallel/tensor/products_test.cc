@@ -38,7 +38,7 @@ struct Products {
   at::Tensor y, dx, dw_of_layer, dw;
 };
 Products products_on(Comm& comm, ProductForm form, const Matrices& m) {
-  const TensorProducts products(comm, form);
+  const TensorProducts products(comm, form, 1);  // in four panels; in one, where words are counted
   const int64_t K = m.x_TK.size(1);
   const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN), dy = tokens_part(comm, m.dy_TN);
   Products p{products.ab(x, w, K), products.abt(dy, w, K), products.atb(x, dy, K), {}};
