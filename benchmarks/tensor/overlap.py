@@ -44,7 +44,8 @@ def arguments():
 def run(a, form, product, mbit):
     program = os.path.join(a.build, "benchmarks", "tensor_products")
     if not os.path.exists(program):
-        sys.exit(f"there is no {program}: build it (ninja -C {a.build} tensor_products), or name its folder with --build")
+        sys.exit(f"there is no {program}: build it (ninja -C {a.build} tensor_products), or name its folder "
+                 "with --build")
     flags = ["--forms", form, "--products", product, "--tokens", str(a.tokens), "--in", str(a.width),
              "--out", str(a.out), "--turns", str(a.turns)]
     rate = f"{mbit}mbit" if mbit else "none"
