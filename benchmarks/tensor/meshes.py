@@ -54,7 +54,7 @@ def arguments():
     p.add_argument("--arrangements", default="881,444" if quick else ",".join(ARRANGEMENTS))
     p.add_argument("--rate", default="200mbit", help="of each host's link, both ways")
     p.add_argument("--turns", type=int, default=1 if quick else 2, help="of all; each has a step more than the last")
-    p.add_argument("--steps", type=int, default=2 if quick else 3, help="of the first turn")
+    p.add_argument("--steps", type=int, default=3, help="of the first turn, at least 3; 1-D does one less")
     p.add_argument("--hidden-size", type=int, default=256)
     p.add_argument("--layers", type=int, default=1 if quick else 2)
     p.add_argument("--sequences", type=int, default=64, help="of a step")
@@ -62,6 +62,8 @@ def arguments():
     p.add_argument("--json", help="a file for every run, written after each")
     p.add_argument("--quick", action="store_true", help="does it work? two arrangements, few and small steps")
     a = p.parse_args()
+    if a.steps < 3:
+        p.error("--steps is at least 3")
     if unknown := set(a.arrangements.split(",")) - set(ARRANGEMENTS):
         sys.exit(f"--arrangements {','.join(unknown)}: there are {', '.join(ARRANGEMENTS)}")
     return a
@@ -158,7 +160,8 @@ def print_table(a, found):
 def main():
     a = arguments()
     print(f"{machine()}; {HOSTS} emulated hosts of {RANKS_PER_HOST} ranks, links of {a.rate}; {a.layers} layers, "
-          f"hidden {a.hidden_size}, {RANKS} heads, {a.sequences} x {a.seq_len} tokens a step; {a.turns} turns\n", flush=True)
+          f"hidden {a.hidden_size}, {RANKS} heads, {a.sequences} x {a.seq_len} tokens a step; {a.turns} turns\n",
+          flush=True)
     with tempfile.TemporaryDirectory() as folder:
         found = arrangements(a, write_corpus(a, folder), folder)
         for turn in range(a.turns):
