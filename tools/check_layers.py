@@ -28,7 +28,7 @@ ROOMS = {
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
     "plan": Room("The run file, and the Plan made from it.", False,
-                 "parallel/data/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+                 "parallel/data/plan parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "comm": Room("Process groups bound to mesh axes, counted collectives, launch. Alone in naming c10d.", True, "mesh base"),
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),

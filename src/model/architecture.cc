@@ -108,12 +108,16 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   }
   flat.parameter_offsets.resize(parameters.size());
   flat.weights.resize(flat.members.size());
+  const auto align = [&] {
+    flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+  };
   for (int group = 0; group < groups; ++group) {
+    align();  // so that a group whose weights are alike on ranks is alike there to its last gap
     flat.groups.emplace_back(flat.elements, flat.elements);
     for (size_t w = 0; w < flat.members.size(); ++w) {
       const auto [first, end] = flat.members[w];
       if (parameters[first].group != group) continue;
-      flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
+      align();
       flat.weights[w].first = flat.elements;
       for (size_t i = first; i < end; ++i) {
         ORTHANT_CHECK(parameters[i].group == group, parameters[i].name, parameters[i].group, group);

@@ -53,12 +53,15 @@ struct ParameterInfo {
   /// projection: its rows stand for the tokens of a sequence, and are held where those are (Linformer).
   ParameterRole role = ParameterRole::gain;
   int group = 0;           // parameters of one group stand side by side in a flat buffer
+  std::string copy_of = {};  // the parameter that this one starts and stays equal to; it is in no file
   /// Of each dim the first index that is here, and one past the last; empty: all of it is.
   std::vector<std::pair<int64_t, int64_t>> held = {};
 
   int64_t size() const;  // of the whole
   std::vector<int64_t> held_shape() const;
   int64_t held_size() const;
+  /// The name by which it is drawn, saved and loaded.
+  const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
   bool decays() const { return shape.size() >= 2; }  // weight decay is for matrices only
 };
 

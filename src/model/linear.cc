@@ -28,8 +28,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const at::Tensor dy = gradients[0].contiguous().view({-1, gradients[0].size(-1)});
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
-    add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)}));
-    weight->written();
+    weight->add_share([weight, dy, x] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
     return {dx, at::Tensor(), at::Tensor()};
   }
 };

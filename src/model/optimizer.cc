@@ -47,11 +47,10 @@ void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   }
 }
 
-double gradient_squares(const Weights& weights, size_t group) {
-  const at::Tensor& g = weights.gradients();
-  const auto [begin, end] = weights.flat().groups[group];
-  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>() + begin, end - begin)
-                                        : sum_of_squares(g.const_data_ptr<float>() + begin, end - begin);
+double gradient_squares(const Weights& weights, size_t parameter) {
+  const at::Tensor g = weights.gradient(parameter);
+  return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
+                                        : sum_of_squares(g.const_data_ptr<float>(), g.numel());
 }
 
 double clip_factor(double norm, double max_norm) {

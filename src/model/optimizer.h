@@ -33,9 +33,9 @@ class Optimizer {
   at::Tensor m_, v_;
 };
 
-/// Sum of the squares of a group's gradients, of what is held of them, in float64 in an order that depends on nothing
+/// Sum of the squares of a parameter's gradient, of what is held of it, in float64 in an order that depends on nothing
 /// but positions.
-double gradient_squares(const Weights& weights, size_t group);
+double gradient_squares(const Weights& weights, size_t parameter);
 /// Factor that brings a norm down to max_norm, as torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6));
 /// 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -43,7 +43,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
   }
   embedding_ = &weights["model.embed_tokens.weight"];
   final_norm_ = &weights["model.norm.weight"];
-  head_ = a.tie_word_embeddings ? embedding_ : &weights["lm_head.weight"];
+  head_ = weights.contains("lm_head.weight") ? &weights["lm_head.weight"] : embedding_;
 }
 
 at::Tensor Transformer::drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const {

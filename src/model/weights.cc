@@ -19,7 +19,7 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
     fill_normal<T>({.out = out,
                     .count = count,
                     .seed = seed,
-                    .stream = stream_of(parameter.name),
+                    .stream = stream_of(parameter.global_name()),
                     .first_index = static_cast<uint64_t>(first),
                     .std = parameter.init_std});
     out += count;
@@ -49,6 +49,22 @@ at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole) {
   return whole;
 }
 
+void Weight::written() const {
+  if (owner->on_gradient) owner->on_gradient(*this);
+}
+
+void Weight::add_share(std::function<void()> product) const {
+  auto share = [this, product = std::move(product)] {
+    product();
+    written();
+  };
+  if (owner->deferred != nullptr) {
+    owner->deferred->push_back(std::move(share));
+  } else {
+    share();
+  }
+}
+
 Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
     : parameters_(std::move(parameters)), flat_(flat_layout(parameters_)) {
   const auto master_dtype = working == at::kDouble ? at::kDouble : at::kFloat;
@@ -67,7 +83,7 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
     weight.value.set_requires_grad(true);
     weight.gradient = gradients_.narrow(0, offset, size).view(shape);
     weight.index = static_cast<int>(w);
-    weight.listener = &on_gradient;
+    weight.owner = this;
     by_name_[end - first > 1 ? parameters_[first].fused : parameters_[first].name] = weight.index;
     weights_.push_back(std::move(weight));
   }

@@ -21,14 +21,15 @@ struct Weight {
   at::Tensor value;     // working dtype; a leaf that requires grad, so that autograd follows what it is used in
   at::Tensor gradient;  // master dtype
   int index = 0;        // position in Weights::all()
-  const std::function<void(const Weight&)>* listener = nullptr;
+  const class Weights* owner = nullptr;
 
   /// True for the first gradient of a step: the operator then overwrites instead of adding. Resets to false.
   bool take_fresh() const { return std::exchange(fresh, false); }
   /// Every operator says so when it has added one microbatch's share to `gradient`.
-  void written() const {
-    if (*listener) (*listener)(*this);
-  }
+  void written() const;
+  /// Lets `product` add one microbatch's share and says so: at once, or when Weights::deferred is carried out. What it
+  /// captures lives as long.
+  void add_share(std::function<void()> product) const;
   mutable bool fresh = true;
 };
 
@@ -42,6 +43,7 @@ class Weights {
 
   /// A weight by its parameter's name, or by the fused name of a group. LogicError when there is none.
   const Weight& operator[](const std::string& name) const;
+  bool contains(const std::string& name) const { return by_name_.contains(name); }
   const std::vector<Weight>& all() const { return weights_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
 
@@ -65,6 +67,9 @@ class Weights {
   void finish_gradients();
   /// Called whenever an operator has added to a weight's gradient.
   std::function<void(const Weight&)> on_gradient;
+  /// Where set, products of weight gradients are put here in place of being carried out: the half of backward that
+  /// nobody waits for (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2).
+  std::vector<std::function<void()>>* deferred = nullptr;
 
  private:
   std::vector<ParameterInfo> parameters_;

@@ -154,6 +154,8 @@ const Key kTable[] = {
                                                           "v_half", "v_min"}, is_csv, {"FILE.csv"}),
       "", "who does what, when"),
   KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
+  KEY(parallelism, pipeline_parallel_layers, at_least(0), "", "layers of each stage, the first stage first; empty = "
+      "as equal as can be"),
   KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
                                                 "interlaced"}), "",
       "how the vocabulary layers spread over the pipeline"),

@@ -15,8 +15,8 @@
 namespace orthant {
 
 /// Where a key's value lives in a Config.
-using Field =
-    std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, std::array<int64_t, 3>*, HeldOut*>;
+using Field = std::variant<bool*, int64_t*, double*, std::string*, std::vector<std::string>*, std::vector<int64_t>*,
+                           std::array<int64_t, 3>*, HeldOut*>;
 
 /// Which values a key takes: a range for numbers (and for each element of a list of numbers), choices for words.
 struct Legal {

@@ -65,6 +65,18 @@ struct SetFromNode {
     *value = *words;
     return {};
   }
+  Problem operator()(std::vector<int64_t>* value) const {
+    constexpr const char* kWanted = "must be a list of whole numbers, as in [3, 4, 3]";
+    const toml::array* items = node.as_array();
+    if (items == nullptr) return kWanted;
+    value->clear();
+    for (const toml::node& item : *items) {
+      const auto number = item.value_exact<int64_t>();
+      if (!number) return kWanted;
+      value->push_back(*number);
+    }
+    return {};
+  }
   Problem operator()(std::array<int64_t, 3>* value) const {
     const toml::array* items = node.as_array();
     if (items == nullptr || items->size() != 3) return "must be a list of 3 whole numbers, as in [2, 2, 1]";

@@ -164,6 +164,7 @@ std::string type_name(const Key& key) {
                         [](double*) { return "float"; },
                         [](std::string*) { return "string"; },
                         [](std::vector<std::string>*) { return "list of strings"; },
+                        [](std::vector<int64_t>*) { return "list of ints"; },
                         [](std::array<int64_t, 3>*) { return "list of 3 ints"; },
                         [](HeldOut*) { return "float or list of strings"; },
                     },
@@ -183,6 +184,7 @@ std::string value_text(const Key& key, const Config& config) {
                         [](double* value) { return float_text(*value); },
                         [](std::string* value) { return quoted(*value); },
                         [](std::vector<std::string>* value) { return list_text(*value, quoted); },
+                        [&](std::vector<int64_t>* value) { return list_text(*value, int_text); },
                         [&](std::array<int64_t, 3>* value) { return list_text(*value, int_text); },
                         [](HeldOut* value) {
                           return value->files.empty() ? float_text(value->share) : list_text(value->files, quoted);
@@ -223,6 +225,15 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
                           *value = to_list(word);
                           return {};
                         },
+                        [&](std::vector<int64_t>* value) -> Problem {
+                          value->clear();
+                          for (const std::string& item : to_list(word)) {
+                            const auto number = to_int(item);
+                            if (!number) return "must be whole numbers, as in 3,4,3";
+                            value->push_back(*number);
+                          }
+                          return {};
+                        },
                         [&](std::array<int64_t, 3>* value) -> Problem {
                           const auto items = to_list(word);
                           if (items.size() != 3) return "must be 3 whole numbers, as in 2,2,1";
@@ -256,6 +267,7 @@ std::optional<std::string> illegal(const Key& key, Config& config) {
                         [&](double* value) { return number(*value); },
                         [&](std::string* value) { return word(*value); },
                         [&](std::vector<std::string>* value) { return first_problem(*value, word); },
+                        [&](std::vector<int64_t>* value) { return first_problem(*value, number); },
                         [&](std::array<int64_t, 3>* value) { return first_problem(*value, number); },
                         [&](HeldOut* value) {
                           auto problem = number(value->share);

@@ -57,7 +57,8 @@ std::string explain_communication(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
   for (const auto& entry : plan.communication) {
     const auto most = *std::max_element(entry.bytes_per_rank.begin(), entry.bytes_per_rank.end());
-    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", entry.calls), grouped(most)});
+    const auto most_calls = *std::max_element(entry.calls_per_rank.begin(), entry.calls_per_rank.end());
+    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", most_calls), grouped(most)});
   }
   return text_table(rows);
 }
@@ -225,7 +226,7 @@ std::string plan_json(const Plan& plan) {
     out["communication"].push_back({{"what", entry.what},
                                     {"collective", entry.collective},
                                     {"axis", entry.axis},
-                                    {"calls_per_step", entry.calls},
+                                    {"calls_per_step", entry.calls_per_rank},
                                     {"bytes_per_step", entry.bytes_per_rank}});
   }
   out["schedule"] = {{"csv", to_csv(plan.schedule)}, {"microbatches", plan.shares[0].microbatches.size()}};

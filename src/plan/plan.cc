@@ -10,6 +10,7 @@
 #include "plan/from_config.h"
 #include "plan/plan_limits.h"
 #include "plan/plan_parameters.h"
+#include "plan/stages.h"
 #include "plan/tensor_choices.h"
 #include "plan/tensor_memory.h"
 #include "schedule/validate.h"
@@ -43,49 +44,60 @@ MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
   return memory;
 }
 
-// Messages of a step, kind by kind, as the ranks one after the other say what they send.
+// Messages of a step by their kind, as the ranks one after the other say what they send.
 class MessageTable {
  public:
   explicit MessageTable(size_t ranks) : ranks_(ranks) {}
-  /// Kinds must come in the same order from every rank.
-  void begin_rank(size_t rank) { rank_ = rank, next_ = 0; }
   template <class Messages>
-  void add(const Messages& messages, const char* when, int64_t times) {
-    for (const auto& m : messages) {
-      if (next_ == entries_.size()) {
-        entries_.push_back({m.what + ", " + when, m.collective, m.axis, 0, std::vector<int64_t>(ranks_)});
-      }
-      if (rank_ == 0) entries_[next_].calls += m.calls * times;
-      entries_[next_++].bytes_per_rank[rank_] += m.bytes * times;
-    }
+  void add(size_t rank, const Messages& messages, const char* when, int64_t times) {
+    if (times == 0) return;
+    for (const auto& m : messages)
+      add(rank, m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
   }
-  void restart() { next_ = 0; }
+  void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
+           int64_t bytes) {
+    const auto [place, is_new] = places_.try_emplace({what, collective, axis}, entries_.size());
+    const std::vector<int64_t> none(ranks_);
+    if (is_new) entries_.push_back({what, collective, axis, none, none});
+    entries_[place->second].calls_per_rank[rank] += calls;
+    entries_[place->second].bytes_per_rank[rank] += bytes;
+  }
   std::vector<CommunicationEntry> take() { return std::move(entries_); }
 
  private:
-  size_t ranks_, rank_ = 0, next_ = 0;
+  size_t ranks_;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> places_;
   std::vector<CommunicationEntry> entries_;
 };
 
-// What blocks and what stands around them send in all microbatches of a step.
+// What blocks, what stands around them, and stages among each other send in all microbatches of a step.
 void add_activations(Plan& plan) {
-  const int64_t layers = plan.architecture.num_hidden_layers;
   const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
-    table.begin_rank(rank);
+    const std::vector<Stage> own = plan.stages_on(at);
+    int64_t layers = 0;
+    for (const Stage& stage : own) layers += stage.layers.size();
     for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
-      table.restart();
       const SequenceTraffic attention = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
-      table.add(attention.forward, "forward", layers * forwards * microbatches);
-      table.add(attention.backward, "backward", layers * microbatches);
+      table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
+      table.add(rank, attention.backward, "backward", layers * microbatches);
       const TensorTraffic tensor = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
-      table.add(tensor.block_forward, "blocks forward", layers * forwards * microbatches);
-      table.add(tensor.block_backward, "blocks backward", layers * microbatches);
-      table.add(tensor.ends_forward, "vocabulary forward", microbatches);
-      table.add(tensor.ends_backward, "vocabulary backward", microbatches);
+      table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
+      table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
+      table.add(rank, tensor.ends_forward, "vocabulary forward", microbatches);
+      table.add(rank, tensor.ends_backward, "vocabulary backward", microbatches);
+    }
+    for (const Action& action : plan.row(at)) {
+      const int64_t sequences = plan.sequences_of(at, action.microbatch);
+      const Lane lane = facts(action.kind).lane;
+      if ((lane != Lane::send && lane != Lane::receive) || sequences == 0) continue;
+      const bool forward = action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
+      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs",
+                lane == Lane::send ? "send" : "recv", "pipeline", 1,
+                lane == Lane::send ? plan.stream_bytes(at, sequences) : 0);
     }
   }
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
@@ -108,15 +120,19 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
   const int data_ranks = plan.mesh.group_size(kBatchAxes);
-  lay_out_parameters(plan);
-
   const auto& training = config.training;
   for (int coord = 0; coord < data_ranks; ++coord) {
     plan.shares.push_back(data_share(training.global_batch_size, training.local_batch_size, data_ranks, coord));
   }
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
-  plan.schedule = one_stage(microbatches, static_cast<int>(plan.buckets.size()));
-  validate(plan.schedule, microbatches, {static_cast<int>(plan.buckets.size())});
+  const int64_t layers = plan.architecture.num_hidden_layers;
+  plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), microbatches, layers);
+  plan.stages = stages_of(config, plan.schedule.stage_owner, layers);
+  lay_out_parameters(plan);
+  std::vector<int> buckets(plan.stages.size());
+  for (const int stage : plan.bucket_stages) ++buckets[static_cast<size_t>(stage)];
+  plan.schedule = with_reductions(plan.schedule, buckets);
+  validate(plan.schedule, microbatches, buckets);
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   plan.timeline.unit = "F";
   std::map<int, FlatLayout> flats;
@@ -229,7 +245,32 @@ std::vector<int64_t> Plan::places(int rank) const {
 }
 
 const std::vector<Action>& Plan::row(int rank) const {
-  return schedule.rows[static_cast<size_t>(mesh.coord(rank, "pipeline"))];
+  return schedule.rows[static_cast<size_t>(pipeline_rank(rank))];
+}
+
+std::vector<Stage> Plan::stages_on(int rank) const {
+  std::vector<Stage> own;
+  for (const Stage& stage : stages) {
+    if (stage.owner == pipeline_rank(rank)) own.push_back(stage);
+  }
+  return own;
+}
+
+int64_t Plan::sequences_of(int rank, int microbatch) const {
+  return microbatch < 0 ? 0 : share(rank).microbatches[static_cast<size_t>(microbatch)].size();
+}
+
+std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {
+  const int column = mesh.coord(rank, kColumn);
+  const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };
+  const int64_t tokens = num_places(rank), width = architecture.hidden_size;
+  return {sequences, tensor.stream == StreamCut::tokens ? part(tokens) : tokens,
+          tensor.stream == StreamCut::width ? part(width) : width};
+}
+
+int64_t Plan::stream_bytes(int rank, int64_t sequences) const {
+  const auto shape = stream_shape(rank, sequences);
+  return shape[0] * shape[1] * shape[2] * dtype_bytes(config.training.dtype);
 }
 
 std::string Plan::mesh_text() const {

@@ -37,12 +37,19 @@ struct MemoryBytes {
   int64_t total() const { return parameters + gradients + optimizer + activations + working; }
 };
 
+/// A contiguous run of layers on one pipeline rank; the first stage embeds too, the last has the head and the loss.
+struct Stage {
+  int owner = 0;  // pipeline rank
+  Range layers;
+  bool first = false, last = false;
+};
+
 /// One kind of message that a step sends.
 struct CommunicationEntry {
   std::string what;        // "gradients, bucket 1 of 3"
   std::string collective;  // "all_reduce"
   std::string axis;
-  int64_t calls = 0;       // a step
+  std::vector<int64_t> calls_per_rank;  // a step, by rank
   std::vector<int64_t> bytes_per_rank;  // sent a step, by rank
 };
 
@@ -54,9 +61,11 @@ struct Alternative {
   std::string remark;
 };
 
-/// Parameters whose gradients are complete after the same reductions, and that are split over the same axes.
+/// Parameters of one stage whose gradients are complete after the same reductions, and that are split over the same
+/// axes.
 struct ParameterGroup {
   std::vector<std::string> reduced, split;
+  int stage = 0;
   bool operator==(const ParameterGroup&) const = default;
 };
 
@@ -81,8 +90,10 @@ struct Plan {
   std::vector<Layout> layouts;             // of the parameters
   std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
-  std::vector<GradientBucket> buckets;  // of rank 0's flat gradient buffer
+  std::vector<GradientBucket> buckets;  // of a flat gradient buffer that holds all stages
+  std::vector<int> bucket_stages;       // by bucket
   std::vector<DataShare> shares;        // by position over kBatchAxes
+  std::vector<Stage> stages;            // one where the mesh has one pipeline rank
   Schedule schedule;
   Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
   std::vector<MemoryBytes> memory;      // by rank
@@ -94,6 +105,12 @@ struct Plan {
   int64_t tokens_per_step() const;
   /// The parameters, with what a rank holds of them, and the buckets of their gradients.
   std::vector<ParameterInfo> parameters_of(int rank) const;
+  /// The stage that a parameter belongs to, and the rank's place in the pipeline.
+  int stage_of(const ParameterInfo& parameter) const;
+  int owner_of(size_t parameter) const;  // the pipeline rank
+  /// Parameters that stand on two stages, as positions: the original, and its copy (a tied head's table).
+  std::vector<std::pair<size_t, size_t>> copies() const;
+  int pipeline_rank(int rank) const { return mesh.coord(rank, "pipeline"); }
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The first of the ranks that hold the same of the parameters as this one.
   int first_like(int rank) const;
@@ -103,12 +120,26 @@ struct Plan {
   /// Places of the tokens of each sequence that it holds, ascending.
   std::vector<int64_t> places(int rank) const;
   int64_t num_places(int rank) const;
+  /// Its stages, the first first; and how many sequences it has in a microbatch: 0 for -1, which is none.
+  std::vector<Stage> stages_on(int rank) const;
+  int64_t sequences_of(int rank, int microbatch) const;
+  /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.
+  std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
+  int64_t stream_bytes(int rank, int64_t sequences) const;
   const std::vector<Action>& row(int rank) const;
   /// The mesh for people: axes of size 1 left out.
   std::string mesh_text() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };
+
+/// Parameters whose gradients' squares are added up over the same axes, each in a slot of its own, so that the norm is
+/// the same number whatever the stages.
+struct NormSlots {
+  std::vector<std::string> axes;
+  std::vector<size_t> parameters;
+};
+std::vector<NormSlots> norm_slots(const Plan& plan);
 
 /// One layer's attention on a microbatch of so many sequences, of one column's heads.
 SequenceAttention attention_of(const Plan& plan, int64_t sequences);

@@ -48,13 +48,25 @@ std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const 
   return axes;
 }
 
-// Where a rank's weights stand in its gradient buffer.
+// What a rank holds of the parameters of every stage, were they all its own.
+std::vector<ParameterInfo> parameters_of_all_stages(const Plan& plan, int rank) {
+  std::vector<ParameterInfo> all = plan.parameters;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (plan.groups[static_cast<size_t>(all[i].group)].split.empty()) continue;
+    for (const Range& range : local_ranges(plan.mesh, plan.layouts[i], all[i].shape, rank)) {
+      all[i].held.emplace_back(range.begin, range.end);
+    }
+  }
+  return all;
+}
+
+// Where weights stand in a gradient buffer.
 struct GradientPlaces {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
 };
-GradientPlaces gradient_places(const Plan& plan, int rank) {
-  const FlatLayout flat = flat_layout(plan.parameters_of(rank));
+GradientPlaces gradient_places(const Plan& plan, const std::vector<ParameterInfo>& held) {
+  const FlatLayout flat = flat_layout(held);
   GradientPlaces places{.weights = flat.weights, .regions = {}};
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
@@ -67,7 +79,7 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
   return {.what = std::move(what),
           .collective = std::string(name_of(CollectiveKind::all_reduce)),
           .axis = plan.mesh.joined_name(axes),
-          .calls = 1,
+          .calls_per_rank = {},
           .bytes_per_rank = {}};
 }
 
@@ -75,9 +87,18 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
 
 void lay_out_parameters(Plan& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
+  if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1) {
+    const ParameterInfo& table = plan.parameters.front();
+    ParameterInfo head = table;
+    head.name = "lm_head.weight";
+    head.layer = static_cast<int>(plan.architecture.num_hidden_layers);
+    head.role = ParameterRole::head;
+    head.copy_of = table.name;
+    plan.parameters.push_back(std::move(head));
+  }
   for (ParameterInfo& parameter : plan.parameters) {
     const Layout& layout = plan.layouts.emplace_back(layout_of(parameter, plan));
-    ParameterGroup group{gradient_axes_of(parameter, plan), {}};
+    ParameterGroup group{gradient_axes_of(parameter, plan), {}, plan.stage_of(parameter)};
     for (const auto& axes : layout.split) {
       for (const std::string& axis : axes) {
         std::erase(group.reduced, axis);
@@ -90,9 +111,51 @@ void lay_out_parameters(Plan& plan) {
   }
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
-  const GradientPlaces places = gradient_places(plan, 0);
+  const GradientPlaces places = gradient_places(plan, parameters_of_all_stages(plan, 0));
   plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
+  const FlatLayout flat = flat_layout(plan.parameters);
+  for (const GradientBucket& bucket : plan.buckets) {
+    const size_t first = flat.members[static_cast<size_t>(bucket.weights.front())].first;
+    plan.bucket_stages.push_back(plan.stage_of(plan.parameters[first]));
+  }
 }
+
+namespace {
+
+// Numbers that all ranks of the axes add up, so many.
+void add_sum(Plan& plan, const char* what, int64_t numbers, const std::vector<std::string>& axes) {
+  if (plan.mesh.group_size(axes) == 1) return;
+  auto entry = all_reduce_entry(plan, what, axes);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    entry.calls_per_rank.push_back(1);
+    entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
+  }
+  plan.communication.push_back(std::move(entry));
+}
+
+// The two ranks that have a copy of a parameter tell each other their gradients.
+void add_copies(Plan& plan) {
+  for (const auto& [original, copy] : plan.copies()) {
+    const int one = plan.owner_of(original), other = plan.owner_of(copy);
+    if (one == other) continue;
+    const auto ranks = static_cast<size_t>(plan.mesh.size());
+    CommunicationEntry entry{.what = "gradients of " + plan.parameters[copy].name + ", a copy",
+                             .collective = "exchange",
+                             .axis = "pipeline",
+                             .calls_per_rank = std::vector<int64_t>(ranks),
+                             .bytes_per_rank = std::vector<int64_t>(ranks)};
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const int at = static_cast<int>(rank), here = plan.pipeline_rank(at);
+      if (here != one && here != other) continue;
+      const ParameterInfo held = plan.parameters_of(at)[here == one ? original : copy];
+      entry.calls_per_rank[rank] = 1;
+      entry.bytes_per_rank[rank] = held.held_size() * master_bytes(plan.config);
+    }
+    plan.communication.push_back(std::move(entry));
+  }
+}
+
+}  // namespace
 
 void add_gradients(Plan& plan) {
   std::map<int, std::vector<GradientBucket>> held;
@@ -105,46 +168,89 @@ void add_gradients(Plan& plan) {
     auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       const GradientBucket& bucket = held.at(plan.first_like(rank))[i];
-      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank));
+      const bool here = bucket.elements.size() > 0;
+      entry.calls_per_rank.push_back(here ? 1 : 0);
+      entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);
     }
     plan.communication.push_back(std::move(entry));
   }
-  const auto add_numbers = [&](const char* what, int64_t numbers, const std::vector<std::string>& axes) {
-    if (plan.mesh.group_size(axes) == 1) return;
-    auto entry = all_reduce_entry(plan, what, axes);
-    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
-    }
-    plan.communication.push_back(std::move(entry));
-  };
-  add_numbers("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
-  for (const ParameterGroup& group : plan.groups) {
-    if (!group.split.empty()) add_numbers("gradient norm, of what is split", 1, group.split);
+  add_copies(plan);
+  add_sum(plan, "loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
+  for (const NormSlots& slots : norm_slots(plan)) {
+    add_sum(plan, "gradient norm, by parameter", static_cast<int64_t>(slots.parameters.size()), slots.axes);
   }
 }
 
+std::vector<NormSlots> norm_slots(const Plan& plan) {
+  std::vector<NormSlots> kinds;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const ParameterInfo& parameter = plan.parameters[i];
+    if (!parameter.copy_of.empty()) continue;
+    std::vector<std::string> axes = plan.groups[static_cast<size_t>(parameter.group)].split;
+    if (plan.stages.size() > 1) axes.emplace_back("pipeline");
+    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const NormSlots& known) { return known.axes == axes; });
+    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), NormSlots{.axes = std::move(axes), .parameters = {}});
+    kind->parameters.push_back(i);
+  }
+  return kinds;
+}
+
 std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
-  std::vector<ParameterInfo> all = parameters;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (groups[static_cast<size_t>(all[i].group)].split.empty()) continue;
-    for (const Range& range : local_ranges(mesh, layouts[i], all[i].shape, rank)) {
-      all[i].held.emplace_back(range.begin, range.end);
+  std::vector<ParameterInfo> all = parameters_of_all_stages(*this, rank);
+  for (ParameterInfo& parameter : all) {
+    if (owner_of(static_cast<size_t>(&parameter - all.data())) == pipeline_rank(rank)) continue;
+    if (parameter.held.empty()) {
+      for (const int64_t extent : parameter.shape) parameter.held.emplace_back(0, extent);
     }
+    parameter.held.front() = {0, 0};
   }
   return all;
 }
 
+int Plan::owner_of(size_t parameter) const {
+  return stages[static_cast<size_t>(stage_of(parameters[parameter]))].owner;
+}
+
+std::vector<std::pair<size_t, size_t>> Plan::copies() const {
+  std::vector<std::pair<size_t, size_t>> found;
+  for (size_t copy = 0; copy < parameters.size(); ++copy) {
+    for (size_t i = 0; i < parameters.size() && !parameters[copy].copy_of.empty(); ++i) {
+      if (parameters[i].name == parameters[copy].copy_of) found.emplace_back(i, copy);
+    }
+  }
+  return found;
+}
+
+int Plan::stage_of(const ParameterInfo& parameter) const {
+  for (size_t s = 0; s + 1 < stages.size(); ++s) {
+    if (parameter.layer < stages[s].layers.end) return static_cast<int>(s);
+  }
+  return static_cast<int>(stages.size()) - 1;
+}
+
 std::vector<GradientBucket> Plan::buckets_of(int rank) const {
-  const GradientPlaces places = gradient_places(*this, rank);
-  return placed(buckets, places.weights, places.regions);
+  const GradientPlaces places = gradient_places(*this, parameters_of(rank));
+  std::vector<size_t> own;
+  std::vector<GradientBucket> held;
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    if (stages[static_cast<size_t>(bucket_stages[i])].owner != pipeline_rank(rank)) continue;
+    own.push_back(i);
+    held.push_back(buckets[i]);
+  }
+  held = placed(std::move(held), places.weights, places.regions);
+  std::vector<GradientBucket> all = buckets;
+  for (GradientBucket& bucket : all) bucket.elements = {0, 0};
+  for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
+  return all;
 }
 
 int Plan::first_like(int rank) const {
   for (const Axis& axis : mesh.axes) {
+    const bool stages_differ = axis.name == "pipeline" && stages.size() > 1;
     const bool splits = std::any_of(groups.begin(), groups.end(), [&](const ParameterGroup& group) {
       return std::find(group.split.begin(), group.split.end(), axis.name) != group.split.end();
     });
-    if (!splits) rank = mesh.rank_at(rank, axis.name, 0);
+    if (!splits && !stages_differ) rank = mesh.rank_at(rank, axis.name, 0);
   }
   return rank;
 }

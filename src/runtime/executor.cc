@@ -4,11 +4,27 @@
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace orthant {
 
-Executor::Executor(const Transformer& model, Weights& weights, GradientReducer& reducer)
-    : model_(model), weights_(weights), reducer_(reducer) {
+namespace {
+
+std::vector<int> owners_of(const std::vector<Stage>& stages) {
+  std::vector<int> owners;
+  for (const Stage& stage : stages) owners.push_back(stage.owner);
+  return owners;
+}
+
+}  // namespace
+
+Executor::Executor(StageTable table, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm)
+    : table_(std::move(table)),
+      model_(model),
+      weights_(weights),
+      reducer_(reducer),
+      messages_(comm, owners_of(table_.stages)) {
   weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
 }
 
@@ -22,31 +38,77 @@ void Executor::run(std::span<const Action> row, const StepInput& input) {
     if (input.announce) input.announce(action, index);
     switch (action.kind) {
       case ActionKind::F: forward(action, input); break;
-      case ActionKind::B: backward(action); break;
-      case ActionKind::REDUCE: reducer_.finish(action.microbatch); break;
+      case ActionKind::B:
+      case ActionKind::I: backward(action); break;
+      case ActionKind::W: weight_gradients(action); break;
+      case ActionKind::SEND_F:
+      case ActionKind::SEND_B: messages_.send(action); break;
+      case ActionKind::RECV_F:
+      case ActionKind::RECV_B: receive(action); break;
+      case ActionKind::REDUCE:
+        reducer_.finish(table_.buckets[static_cast<size_t>(action.stage)][static_cast<size_t>(action.microbatch)]);
+        break;
       default:
         throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
     }
   }
-  ORTHANT_CHECK(live_.empty(), live_.size());
+  messages_.finish();
+  ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
+}
+
+void Executor::receive(const Action& action) {
+  const auto shape = table_.stream_shape(action.microbatch);
+  if (shape.front() > 0) messages_.receive(action, at::empty(shape, weights_.values().options()));
 }
 
 void Executor::forward(const Action& action, const StepInput& input) {
-  ORTHANT_CHECK(action.stage == 0, to_string(action));
+  const Stage& stage = table_.stages[static_cast<size_t>(action.stage)];
   const Microbatch batch = input.load(action.microbatch);
   if (batch.tokens_BT.size(0) == 0) return;
-  const at::Tensor loss = model_.forward(batch);
-  loss_ += loss.item<double>();
-  if (input.loss) input.loss(loss_);
-  live_.emplace(std::pair{action.stage, action.microbatch}, loss);
+  Live live;
+  at::Tensor x;
+  if (stage.first) {
+    x = model_.embed(batch);
+  } else {
+    live.input = messages_.take(true, action.stage, action.microbatch).requires_grad_();
+    x = live.input;
+  }
+  for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+    x = model_.block(static_cast<int>(layer), x, batch);
+  }
+  if (stage.last) {
+    live.loss = model_.loss(x, batch);
+    loss_ += live.loss.item<double>();
+    if (input.loss) input.loss(loss_);
+  } else {
+    // Backward needs the graph alone: the output's memory ends where it is sent.
+    live.output = torch::autograd::impl::gradient_edge(x);
+    messages_.keep(true, action.stage, action.microbatch, x.detach());
+  }
+  live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
 }
 
 void Executor::backward(const Action& action) {
-  const auto found = live_.find({action.stage, action.microbatch});
-  if (found == live_.end()) return;  // a microbatch without sequences
-  const at::Tensor loss = std::move(found->second);
-  live_.erase(found);
-  torch::autograd::backward({loss}, {});
+  const auto found = live_.extract({action.stage, action.microbatch});
+  if (found.empty()) return;  // a microbatch without sequences
+  Live& live = found.mapped();
+  if (action.kind == ActionKind::I) weights_.deferred = &deferred_[{action.stage, action.microbatch}];
+  if (live.loss.defined()) {
+    torch::autograd::backward({std::exchange(live.loss, {})}, {});
+  } else {
+    const at::Tensor gradient = messages_.take(false, action.stage, action.microbatch);
+    torch::autograd::Engine::get_default_engine().execute({std::exchange(live.output, {})}, {gradient}, false, false,
+                                                          true);
+  }
+  weights_.deferred = nullptr;
+  if (live.input.defined()) messages_.keep(false, action.stage, action.microbatch, live.input.grad().contiguous());
+}
+
+void Executor::weight_gradients(const Action& action) {
+  auto found = deferred_.extract({action.stage, action.microbatch});
+  if (found.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();
 }
 
 }  // namespace orthant

@@ -53,6 +53,16 @@ std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation muta
   return buckets;
 }
 
+StageTable stage_table(const Plan& plan, int rank) {
+  std::vector<std::vector<int>> buckets(plan.stages.size());
+  for (size_t bucket = 0; bucket < plan.bucket_stages.size(); ++bucket) {
+    buckets[static_cast<size_t>(plan.bucket_stages[bucket])].push_back(static_cast<int>(bucket));
+  }
+  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&plan, rank](int microbatch) {
+            return plan.stream_shape(rank, plan.sequences_of(rank, microbatch));
+          }};
+}
+
 }  // namespace
 
 at::ScalarType scalar_type(const std::string& dtype) {
@@ -120,7 +130,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
       reducer_(comm, weights_.gradients(), buckets_of(plan, comm.rank(), mutation), uses_of(model_, weights_)),
-      executor_(model_, weights_, reducer_) {
+      executor_(stage_table(plan, comm.rank()), model_, weights_, reducer_, comm) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
 
@@ -178,6 +188,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
                           },
                       .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
 
+  sum_copies();
   spoil_gradients();
   comm_.all_reduce(all_signals, all_axes(comm_.mesh())).wait();
   result.loss = slots[StepSignals::kLoss];
@@ -203,18 +214,44 @@ void Session::spoil_gradients() {
 
 double Session::gradient_norm() {
   double squares = 0;
-  for (size_t group = 0; group < plan_.groups.size(); ++group) {
-    const at::Tensor sum = at::full({1}, gradient_squares(weights_, group), at::kDouble);
-    if (!plan_.groups[group].split.empty()) comm_.all_reduce(sum, plan_.groups[group].split).wait();
-    squares += sum.item<double>();
+  for (const NormSlots& slots : norm_slots(plan_)) {
+    const at::Tensor sums = at::empty({static_cast<int64_t>(slots.parameters.size())}, at::kDouble);
+    double* sum = sums.mutable_data_ptr<double>();
+    for (size_t i = 0; i < slots.parameters.size(); ++i) sum[i] = gradient_squares(weights_, slots.parameters[i]);
+    if (comm_.group_size(slots.axes) > 1) comm_.all_reduce(sums, slots.axes).wait();
+    squares = std::accumulate(sum, sum + sums.numel(), squares);
   }
   return std::sqrt(squares);
 }
 
+// Each of two stages has a part of the gradient; both may be on one rank.
+void Session::sum_copies() {
+  for (const auto& [original, copy] : plan_.copies()) {
+    const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
+    if (here != one && here != other) continue;
+    const at::Tensor own = weights_.gradient(here == one ? original : copy);
+    if (one == other) {
+      weights_.gradient(copy).copy_(own.add_(weights_.gradient(copy)));
+      continue;
+    }
+    const at::Tensor added = at::empty_like(own);
+    const int peer = here == one ? other : one;
+    const std::array<Transfer, 2> both{{{own, peer, false, 0}, {added, peer, true, 0}}};
+    comm_.exchange(both, {"pipeline"}).wait();
+    own.add_(added);
+  }
+}
+
 at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   const at::NoGradGuard no_grad;
-  const auto& shape = plan_.parameters[parameter].shape;
-  return redistribute(comm_, part, plan_.layouts[parameter], whole(static_cast<int>(shape.size())), shape);
+  const ParameterInfo& info = plan_.parameters[parameter];
+  const int owner = plan_.owner_of(parameter);
+  at::Tensor all = plan_.pipeline_rank(comm_.rank()) == owner
+                       ? redistribute(comm_, part, plan_.layouts[parameter],
+                                      whole(static_cast<int>(info.shape.size())), info.shape)
+                       : at::empty(info.shape, part.options());
+  if (plan_.stages.size() > 1) comm_.broadcast(all, {"pipeline"}, owner).wait();
+  return all;
 }
 
 void Session::update(int64_t step, const StepResult& result) {

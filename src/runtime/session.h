@@ -71,6 +71,7 @@ class Session {
 
  private:
   int64_t labels_of(int64_t step) const;
+  void sum_copies();
   double gradient_norm();  // of all ranks' parts
   void spoil_gradients();  // as a mutation says that is about sums
   /// Columns see the same tokens, and the loss of all of them: one tells.

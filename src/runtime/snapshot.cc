@@ -58,7 +58,9 @@ void carry_out(const std::vector<Copy>& copies) {
 
 std::vector<WantedTensor> wanted(const Weights& weights, const std::string& prefix) {
   std::vector<WantedTensor> want;
-  for (const auto& p : weights.parameters()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
+  for (const auto& p : weights.parameters()) {
+    if (p.copy_of.empty()) want.push_back({prefix + p.name, p.shape, "the model's sizes say so"});
+  }
   return want;
 }
 
@@ -131,6 +133,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   std::vector<at::Tensor> gathered;  // lives as long as what views it
   const auto add = [&](std::vector<TensorBytes>& tensors, const std::string& prefix, const at::Tensor& flat) {
     for (size_t i = 0; i < weights.parameters().size(); ++i) {
+      if (!weights.parameters()[i].copy_of.empty()) continue;
       const at::Tensor whole = session.gather(weights.view(flat, i), i);
       if (!session.speaks()) continue;
       gathered.push_back(whole);
@@ -182,7 +185,7 @@ void load_weights(const std::string& directory, const Architecture& architecture
   std::vector<Copy> copies;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
-    copies.push_back({weights.master(i), held_part(parameter, stored(set, parameter.name, directory))});
+    copies.push_back({weights.master(i), held_part(parameter, stored(set, parameter.global_name(), directory))});
   }
   carry_out(copies);
   weights.publish();
@@ -204,7 +207,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
     const auto copy = [&](const at::Tensor& to, const TensorSet& set, const std::string& prefix) {
-      copies.push_back({to, held_part(parameter, stored(set, prefix + parameter.name, directory))});
+      copies.push_back({to, held_part(parameter, stored(set, prefix + parameter.global_name(), directory))});
     };
     for (const auto& [prefix, flat] : optimizer_buffers(session))
       copy(weights.view(flat, i), checkpoint.optimizer, prefix);

@@ -17,7 +17,9 @@ namespace {
 struct Trace {
   explicit Trace(const Plan& oracle) : parameters(oracle.parameters), flat(flat_layout(parameters)) {}
   // A rank's part of a parameter.
-  at::Tensor part(const at::Tensor& buffer, size_t index, const ParameterInfo& held) const {
+  at::Tensor part(const at::Tensor& buffer, const ParameterInfo& held) const {
+    const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
+    const auto index = static_cast<size_t>(std::ranges::find_if(parameters, named) - parameters.begin());
     const auto& whole = parameters[index];
     return held_part(held, buffer.narrow(0, flat.parameter_offsets[index], whole.size()).view(whole.shape));
   }
@@ -75,7 +77,7 @@ void stand_where(const Trace& oracle, size_t step, Session& session) {
   const Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     const auto stand = [&](const at::Tensor& buffer, const at::Tensor& whole) {
-      weights.view(buffer, p).copy_(oracle.part(whole, p, weights.parameters()[p]));
+      weights.view(buffer, p).copy_(oracle.part(whole, weights.parameters()[p]));
     };
     stand(weights.masters(), oracle.weights[step]);
     stand(session.optimizer().first_moments(), oracle.first_moments[step]);
@@ -213,14 +215,14 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
       findings.loss(step, rank, result, oracle.losses[i], relative(result.norm, oracle.norms[i]));
       const double least = bounds.rest * oracle.norms[i] / bounds.gradients;
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
-        const at::Tensor want = oracle.part(oracle.gradients[i], p, weights.parameters()[p]);
+        const at::Tensor want = oracle.part(oracle.gradients[i], weights.parameters()[p]);
         findings.tensor(&VerifyReport::gradients, step, rank, p, weights.parameters()[p],
                         relative(weights.gradient(p), want, least));
       }
       session.update(step, result);
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         findings.tensor(&VerifyReport::weights, step, rank, p, weights.parameters()[p],
-                        relative(weights.master(p), oracle.part(oracle.weights[i], p, weights.parameters()[p])));
+                        relative(weights.master(p), oracle.part(oracle.weights[i], weights.parameters()[p])));
       }
       if (progress && rank == 0) progress(steps + step, 2 * steps);
     }

@@ -77,6 +77,7 @@ struct Randomize {
     *value = choices.empty() ? random_text(random) : choices[random() % choices.size()];
   }
   void operator()(std::vector<std::string>* value) const { *value = random_list(random); }
+  void operator()(std::vector<int64_t>* value) const { *value = {3, 0, 5}; }
   void operator()(std::array<int64_t, 3>* value) const {
     for (auto& item : *value) item = whole();
   }

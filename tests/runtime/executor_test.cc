@@ -19,7 +19,10 @@ struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
       : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
         reducer(comm, weights.gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
-        executor(model, weights, reducer) {
+        executor({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
+                  .buckets = {{0}},
+                  .stream_shape = {}},
+                 model, weights, reducer, comm) {
     weights.initialize(7);
   }
   std::vector<int> every_weight() const {

@@ -169,7 +169,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
 inline Traffic planned_traffic(const Plan& plan, size_t rank) {
   Traffic planned;
   for (const auto& entry : plan.communication) {
-    planned.calls += entry.calls;
+    planned.calls += entry.calls_per_rank[rank];
     planned.bytes += entry.bytes_per_rank[rank];
   }
   return planned;
@@ -202,8 +202,11 @@ inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, cons
   const FlatLayout flat = flat_layout(held), all = flat_layout(whole);
   NamedError worst;
   for (size_t p = 0; p < held.size(); ++p) {
+    if (held[p].held_size() == 0) continue;
     const at::Tensor part = have.narrow(0, flat.parameter_offsets[p], held[p].held_size()).view(held[p].held_shape());
-    const at::Tensor of = want.narrow(0, all.parameter_offsets[p], whole[p].size()).view(whole[p].shape);
+    const auto named = [&](const ParameterInfo& one) { return one.name == held[p].global_name(); };
+    const auto w = static_cast<size_t>(std::find_if(whole.begin(), whole.end(), named) - whole.begin());
+    const at::Tensor of = want.narrow(0, all.parameter_offsets[w], whole[w].size()).view(whole[w].shape);
     const double error = relative_error(part, held_part(held[p], of));
     if (!(error <= worst.error)) worst = {error, held[p].name};
   }

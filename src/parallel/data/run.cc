@@ -22,7 +22,10 @@ GradientReducer::GradientReducer(Comm& comm, at::Tensor flat, std::vector<Gradie
 
 void GradientReducer::begin(int64_t microbatches) {
   std::fill(outstanding_.begin(), outstanding_.end(), 0);
-  for (size_t w = 0; w < uses_.size(); ++w) outstanding_[static_cast<size_t>(bucket_of_[w])] += microbatches * uses_[w];
+  for (size_t w = 0; w < uses_.size(); ++w) {
+    const auto bucket = static_cast<size_t>(bucket_of_[w]);
+    if (buckets_[bucket].elements.size() > 0) outstanding_[bucket] += microbatches * uses_[w];
+  }
   next_ = static_cast<int>(buckets_.size()) - 1;
 }
 
@@ -37,8 +40,8 @@ void GradientReducer::start_ready() {
 }
 
 void GradientReducer::start(int bucket) {
-  if (bucket == dropped_) return;
   const auto& [elements, weights, axes] = buckets_[static_cast<size_t>(bucket)];
+  if (bucket == dropped_ || elements.size() == 0) return;
   work_[static_cast<size_t>(bucket)] = comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes);
 }
 
@@ -48,7 +51,7 @@ void GradientReducer::finish(int bucket) {
     return;
   }
   while (next_ >= bucket) start(next_--);
-  if (bucket != dropped_) work_[static_cast<size_t>(bucket)].wait();
+  work_[static_cast<size_t>(bucket)].wait();
 }
 
 }  // namespace orthant
