@@ -2,10 +2,10 @@
 """Do the products of a tensor mesh hide the panels they need? Each of the three, between emulated hosts.
 
 One rank on each host (benchmarks/hosts), all in one row of the mesh, float32: four columns for SUMMA, whose panels are
-then four, and two for the stationary form, which cuts the tokens into four. Compute alone is the same panels' products
+then four, and two for the stationary form, which cuts the tokens into eight. Compute alone is the same panels' products
 without a message, transfer alone the same messages without a product; the program checks that both are what the loop
-does, to the bit and to the byte. Where one hides the other, wall / longer is 1; with four panels the best that a loop
-can do is 1 + 1/4 x shorter / longer. The links' rate is found by measuring first without a limit and then once more,
+does, to the bit and to the byte. Where one hides the other, wall / longer is 1; with c panels the best that a loop
+can do is 1 + 1/c x shorter / longer. The links' rate is found by measuring first without a limit and then once more,
 so that the products take 1.25 times their messages.
 
   python3 benchmarks/tensor/overlap.py [--quick] [--forms stationary,summa] [--products ab,abt,atb]

@@ -4,7 +4,7 @@
 //
 //   tensor_products --ranks 4 --forms stationary,summa --products ab,abt --tokens 2048 --in 512 --out 2048 --turns 5
 //
-// tokens, in, out: of the whole matrices, float32. A product has four panels, of not less than --panel-bytes
+// tokens, in, out: of the whole matrices, float32. A product has eight panels, of not less than --panel-bytes
 // (stationary), or one to a column (summa). What is measured takes turns, each from a barrier to the end of the slowest
 // rank; a figure is the median.
 #include <ATen/ATen.h>

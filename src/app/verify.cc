@@ -63,19 +63,34 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
                           : "WRONG: " + report.first_difference + "\n");
 }
 
+namespace {
+
+// In float64, unless the command line says otherwise.
+void choose_dtype(Config& config) {
+  const auto dtype = config.origins.find("training.dtype");
+  if (dtype != config.origins.end() && dtype->second == "command line") return;
+  config.training.dtype = "float64";
+  config.origins["training.dtype"] = "verify";
+}
+
+}  // namespace
+
 int verify(const VerifyArguments& arguments) {
   Config config = load_run(arguments);
-  const auto dtype = config.origins.find("training.dtype");
-  if (dtype == config.origins.end() || dtype->second != "command line") {
-    config.training.dtype = "float64";
-    config.origins["training.dtype"] = "verify";
-  }
+  const std::string dtype = config.training.dtype;
+  choose_dtype(config);
   if (arguments.print_config) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
   const TrainingData data = open_training_data(config, shown_progress("tokenizing"));
-  const Plan plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
+  // The layout is the run's own, chosen by its dtype where it is chosen by memory.
+  const RunFacts facts = facts_of(data, static_cast<int>(config.run.ranks));
+  Config own = config;
+  own.training.dtype = dtype;
+  config.parallelism = make_plan(own, facts).config.parallelism;
+  const Plan plan = make_plan(config, facts);
+  require_telling_bounds(plan, arguments.steps);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   const VerifyReport report =
       verify_layout(plan, data, arguments.steps, Mutation::none, shown_progress("verifying", "steps"));

@@ -13,7 +13,6 @@
 
 namespace orthant {
 
-
 struct JobConfig {
   std::string dump_folder = "runs/jargon";
   std::string description;

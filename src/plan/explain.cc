@@ -170,8 +170,10 @@ std::string explain(const Plan& plan) {
            choices;
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
-    out += "\none layer on every tensor mesh of as many ranks: words that a rank receives for its products a step\n" +
-           choices;
+    out +=
+        "\nevery tensor mesh of as many ranks: words that a rank receives for a layer's products a step; all that it "
+        "sends\n" +
+        choices;
   }
   out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
          explain_memory(plan);
@@ -262,6 +264,7 @@ std::string plan_json(const Plan& plan) {
                                      {"words_forward", choice.words.forward},
                                      {"words_backward", choice.words.backward},
                                      {"words_depth", choice.words.depth},
+                                     {"sent_bytes", choice.sent_bytes},
                                      {"memory_bytes", choice.memory_bytes},
                                      {"refusal", choice.refusal},
                                      {"chosen", choice.chosen}});

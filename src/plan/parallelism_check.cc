@@ -26,6 +26,7 @@ constexpr DegreeSetting kDegreeSettings[] = {
     {"parallelism.context_parallel_reduction", "parallelism.context_parallel_ring"},
     {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree"},
     {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree"},
+    {"parallelism.pipeline_parallel_layers", "parallelism.pipeline_parallel_degree"},
 };
 
 int64_t degree(const Config& config, std::string_view key) {

@@ -91,13 +91,13 @@ void add_activations(Plan& plan) {
       table.add(rank, tensor.ends_backward, "vocabulary backward", microbatches);
     }
     for (const Action& action : plan.row(at)) {
+      if (!is_message(action)) continue;
       const int64_t sequences = plan.sequences_of(at, action.microbatch);
-      const Lane lane = facts(action.kind).lane;
-      if ((lane != Lane::send && lane != Lane::receive) || sequences == 0) continue;
+      if (sequences == 0) continue;
+      const bool leaves = facts(action.kind).lane == Lane::send;
       const bool forward = action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
       table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs",
-                lane == Lane::send ? "send" : "recv", "pipeline", 1,
-                lane == Lane::send ? plan.stream_bytes(at, sequences) : 0);
+                leaves ? "send" : "recv", "pipeline", 1, leaves ? plan.stream_bytes(at, sequences) : 0);
     }
   }
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
@@ -257,7 +257,7 @@ std::vector<Stage> Plan::stages_on(int rank) const {
 }
 
 int64_t Plan::sequences_of(int rank, int microbatch) const {
-  return microbatch < 0 ? 0 : share(rank).microbatches[static_cast<size_t>(microbatch)].size();
+  return share(rank).microbatches.at(static_cast<size_t>(microbatch)).size();
 }
 
 std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {

@@ -74,6 +74,7 @@ struct TensorChoice {
   std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
   TensorPlan tensor;
   TensorWords words;    // of a layer, a step
+  int64_t sent_bytes = 0;    // of everything, a step, by the busiest rank
   int64_t memory_bytes = 0;  // of the largest rank
   std::string refusal;  // why it cannot be; empty if it can
   bool chosen = false;
@@ -120,7 +121,7 @@ struct Plan {
   /// Places of the tokens of each sequence that it holds, ascending.
   std::vector<int64_t> places(int rank) const;
   int64_t num_places(int rank) const;
-  /// Its stages, the first first; and how many sequences it has in a microbatch: 0 for -1, which is none.
+  /// Its stages, the first first; and how many sequences it has in a microbatch.
   std::vector<Stage> stages_on(int rank) const;
   int64_t sequences_of(int rank, int microbatch) const;
   /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.

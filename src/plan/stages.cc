@@ -28,7 +28,9 @@ Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   if (!file) throw ConfigError(where + ": there is no such file");
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);
-  } catch (const Error& error) {
+  } catch (const ConfigError& error) {
+    throw ConfigError(fmt::format("{}: {}", where, error.what()));
+  } catch (const DataError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   }
 }
@@ -85,16 +87,6 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
     begin = end;
   }
   return stages;
-}
-
-Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
-  for (size_t stage = buckets.size(); stage-- > 0;) {
-    auto& row = schedule.rows[static_cast<size_t>(schedule.stage_owner[stage])];
-    for (int bucket = buckets[stage]; bucket-- > 0;) {
-      row.push_back({ActionKind::REDUCE, static_cast<int>(stage), bucket});
-    }
-  }
-  return schedule;
 }
 
 }  // namespace orthant

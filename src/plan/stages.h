@@ -15,7 +15,4 @@ Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t 
 /// where the run file's do not add up.
 std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, int64_t layers);
 
-/// Appends to each row what is reduced of its stages, from the last on: so many buckets of each stage.
-Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
-
 }  // namespace orthant

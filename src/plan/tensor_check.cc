@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -23,6 +25,16 @@ bool batch_divides(const Config& config, const TensorPlan& plan, int64_t data) {
 
 bool heads_divide(const Config& config, const TensorPlan& plan) {
   return config.model.num_key_value_heads % plan.columns == 0;
+}
+
+// Ulysses deals a column's heads out to its ranks.
+bool heads_suffice(const Config& config, const TensorPlan& plan, int64_t ulysses) {
+  return config.model.num_attention_heads / plan.columns >= ulysses;
+}
+
+// Rows and columns each cut every width, the stream's and the MLP's.
+bool widths_suffice(const Config& config, const TensorPlan& plan) {
+  return std::min(config.model.hidden_size, config.model.intermediate_size) >= std::max(plan.rows, plan.columns);
 }
 
 // The tokens that some rank holds of a sequence and that columns cannot cut into equal parts; 0 if all can be.
@@ -62,6 +74,9 @@ void check_tensor_kind(const Config& config) {
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
   require(config, "parallelism.tensor_parallel_mesh", p.tensor_parallel_kind != "2d" || depth == 1,
           "a mesh of two dimensions has depth 1", fmt::format("[{}, {}, 1]", rows, columns));
+  if (rows * columns == 1 && (p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d")) {
+    require_default(config, "parallelism.tensor_parallel_product", "no product is cut on a mesh of one row and column");
+  }
   if (p.tensor_parallel_kind != "1d") {
     require_default(config, "parallelism.tensor_parallel_sequence",
                     fmt::format("it belongs to the kind \"1d\", but {}", kind));
@@ -72,6 +87,17 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
   if (!heads_divide(config, plan)) {
     return fmt::format("{} of heads do not divide {}", counted(plan.columns, "column"),
                        config.locate("model.num_key_value_heads"));
+  }
+  if (!heads_suffice(config, plan, sequence.ulysses)) {
+    return fmt::format("{} leave {} of {}, which is less than the {} of {}", counted(plan.columns, "column"),
+                       counted(config.model.num_attention_heads / plan.columns, "head"),
+                       config.locate("model.num_attention_heads"), counted(sequence.ulysses, "rank"),
+                       config.locate("parallelism.context_parallel_ulysses"));
+  }
+  if (!widths_suffice(config, plan)) {
+    return fmt::format("{} and {} cut {} and {}, which are not as wide", counted(plan.rows, "row"),
+                       counted(plan.columns, "column"), config.locate("model.hidden_size"),
+                       config.locate("model.intermediate_size"));
   }
   if (const int64_t tokens = uncut_tokens(config, plan, sequence); tokens > 0) {
     return fmt::format("{} do not divide the {} of a sequence that a rank holds, by {}",
@@ -91,13 +117,18 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
   const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
   if (one_dimension && !heads_divide(config, plan)) {
     ways.push_back(fmt::format("try {}", divisors(config.model.num_key_value_heads)));
-  } else if (one_dimension) {
+  } else if (one_dimension && uncut_tokens(config, plan, sequence) > 0) {
     ways.push_back("make that a multiple, or set parallelism.tensor_parallel_sequence to false");
+  } else if (one_dimension) {
+    ways.push_back("lower one of the degrees");
   } else if (const std::string nearest = nearest_tensor_mesh(config, plan.ranks(), data); !nearest.empty()) {
     ways.push_back(fmt::format("the nearest mesh that works is {}", nearest));
   } else if (!heads_divide(config, plan)) {
     ways.push_back(fmt::format("no mesh of {} works; columns may be {}", counted(plan.ranks(), "rank"),
                                divisors(config.model.num_key_value_heads)));
+  }
+  if (ways.empty() && batch_divides(config, plan, data)) {
+    ways.push_back(fmt::format("no mesh of {} works", counted(plan.ranks(), "rank")));
   }
   if (!batch_divides(config, plan, data)) {
     const int64_t shares = shares_of(plan, data), batch = config.training.global_batch_size;
@@ -116,7 +147,8 @@ std::string nearest_tensor_mesh(const Config& config, int64_t ranks, int64_t dat
   std::string nearest;
   for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
     const bool legal = plan.stream == StreamCut::width && heads_divide(config, plan) &&
-                       batch_divides(config, plan, data) &&
+                       heads_suffice(config, plan, config.parallelism.context_parallel_ulysses) &&
+                       widths_suffice(config, plan) && batch_divides(config, plan, data) &&
                        (plan.depth == 1 || config.parallelism.tensor_parallel_kind == "2.5d");
     if (!legal || distance(plan, asked) >= least) continue;
     least = distance(plan, asked);

@@ -28,6 +28,18 @@ double tokens_of(const Plan& plan) {
   return static_cast<double>(plan.tokens_per_step()) / replicas;
 }
 
+// A layer's products in all microbatches of a step: each gathers the weights anew, and recomputation once more.
+TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
+  const auto& training = plan.config.training;
+  const int shares = plan.mesh.axis_size("data") * tensor.rows * tensor.depth;
+  const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
+  TensorWords words = linear_words(tensor, linears_of(plan.architecture), tokens_of(plan) / microbatches);
+  words.forward *= microbatches;
+  words.backward *= microbatches;
+  if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;
+  return words;
+}
+
 std::string name_of(const TensorPlan& tensor) {
   if (tensor.stream == StreamCut::none) return fmt::format("1d, {} columns", tensor.columns);
   if (tensor.stream == StreamCut::tokens) return fmt::format("1d, {} columns, sequence", tensor.columns);
@@ -67,16 +79,17 @@ Config with_tensor_plan(Config config, const TensorPlan& tensor) {
 std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<Plan(const Config&)>& plan_of) {
   std::vector<TensorChoice> choices;
   if (plan.tensor.ranks() == 1) return choices;
-  const auto linears = linears_of(plan.architecture);
   for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
     if (tensor.stream == StreamCut::width) tensor.form = plan.tensor.form;
     TensorChoice& choice = choices.emplace_back();
     choice.name = name_of(tensor);
     choice.tensor = tensor;
     choice.chosen = same(tensor, plan.tensor);
-    choice.words = linear_words(tensor, linears, tokens_of(plan));
+    choice.words = words_of(plan, tensor);
     try {
-      choice.memory_bytes = plan_of(with_tensor_plan(plan.config, tensor)).largest_memory_bytes();
+      const Plan other = plan_of(with_tensor_plan(plan.config, tensor));
+      choice.sent_bytes = other.largest_communication_bytes();
+      choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
       const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size("data"));
       choice.refusal = misfit.empty() ? error.what() : misfit;
@@ -93,7 +106,8 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
       const Plan plan = plan_of(with_tensor_plan(config, tensor));
       choices.push_back({.name = name_of(tensor),
                          .tensor = tensor,
-                         .words = linear_words(tensor, linears_of(plan.architecture), tokens_of(plan)),
+                         .words = words_of(plan, tensor),
+                         .sent_bytes = plan.largest_communication_bytes(),
                          .memory_bytes = plan.largest_memory_bytes()});
     } catch (const ConfigError& error) {
       if (refusal.empty()) refusal = error.what();
@@ -115,7 +129,7 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
 
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes) {
   const TensorChoice* best = nullptr;
-  const auto cost = [](const TensorChoice& c) { return std::tuple(c.words.total(), c.memory_bytes); };
+  const auto cost = [](const TensorChoice& c) { return std::tuple(c.sent_bytes, c.memory_bytes); };
   for (const TensorChoice& choice : choices) {
     if (!choice.refusal.empty() || (memory_bytes > 0 && choice.memory_bytes > memory_bytes)) continue;
     if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
@@ -127,7 +141,7 @@ std::string explain_tensor_choices(const Plan& plan) {
   if (plan.tensor_choices.empty()) return "";
   const TensorChoice* const best = cheapest(plan.tensor_choices, memory_limit(plan.config));
   std::vector<std::vector<std::string>> rows = {
-      {"mesh", "words forward", "words backward", "over depth", "memory of a rank", ""}};
+      {"mesh", "words forward", "words backward", "over depth", "bytes sent by a rank", "memory of a rank", ""}};
   for (const TensorChoice& choice : plan.tensor_choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
@@ -136,7 +150,7 @@ std::string explain_tensor_choices(const Plan& plan) {
     const bool fits = memory_limit(plan.config) == 0 || choice.memory_bytes <= memory_limit(plan.config);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
     rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
-                    words_text(choice.words.depth),
+                    words_text(choice.words.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
                     choice.refusal.empty() ? human_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     join(remarks, "; ")});
   }
@@ -151,7 +165,8 @@ std::string explain_tensor_choices(const Plan& plan) {
   const auto own = std::find_if(plan.tensor_choices.begin(), plan.tensor_choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != plan.tensor_choices.end()) {
-    out += fmt::format("  {} sends {:.2f} of the plan's words\n", best->name, best->words.total() / own->words.total());
+    out += fmt::format("  {} sends {:.2f} of the plan's bytes\n", best->name,
+                       static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
   }
   return out;
 }

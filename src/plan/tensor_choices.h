@@ -13,15 +13,16 @@ namespace orthant {
 /// The run file that asks for this mesh.
 Config with_tensor_plan(Config config, const TensorPlan& tensor);
 
-/// Everything that is arranged otherwise: words of a layer that a rank receives a step (averaged over ranks), memory of
-/// the largest rank, or why it cannot be. `plan_of` plans a config. Empty where the mesh has one rank.
+/// Everything that is arranged otherwise: words of a layer that a rank receives a step (averaged over ranks), bytes
+/// that the busiest rank sends a step for everything, memory of the largest, or why it cannot be. `plan_of` plans a
+/// config. Empty where the mesh has one rank.
 std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<Plan(const Config&)>& plan_of);
 
 /// The run file with tensor_parallel_kind = "auto" resolved: the mesh of so many ranks that cheapest() takes within
 /// run.memory_gib_per_rank. ConfigError where none can be, or none fits.
 Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of);
 
-/// Of those that can be and fit that many bytes (0: any do), the one that sends fewest words; of equals, the one that
+/// Of those that can be and fit that many bytes (0: any do), the one that sends fewest bytes; of equals, the one that
 /// holds least. Null where none does.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes);
 

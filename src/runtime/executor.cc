@@ -70,7 +70,7 @@ void Executor::forward(const Action& action, const StepInput& input) {
   if (stage.first) {
     x = model_.embed(batch);
   } else {
-    live.input = messages_.take(true, action.stage, action.microbatch).requires_grad_();
+    live.input = messages_.take({ActionKind::RECV_F, action.stage, action.microbatch}).requires_grad_();
     x = live.input;
   }
   for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
@@ -83,7 +83,7 @@ void Executor::forward(const Action& action, const StepInput& input) {
   } else {
     // Backward needs the graph alone: the output's memory ends where it is sent.
     live.output = torch::autograd::impl::gradient_edge(x);
-    messages_.keep(true, action.stage, action.microbatch, x.detach());
+    messages_.keep({ActionKind::SEND_F, action.stage, action.microbatch}, x.detach());
   }
   live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
 }
@@ -96,12 +96,14 @@ void Executor::backward(const Action& action) {
   if (live.loss.defined()) {
     torch::autograd::backward({std::exchange(live.loss, {})}, {});
   } else {
-    const at::Tensor gradient = messages_.take(false, action.stage, action.microbatch);
-    torch::autograd::Engine::get_default_engine().execute({std::exchange(live.output, {})}, {gradient}, false, false,
-                                                          true);
+    const at::Tensor gradient = messages_.take({ActionKind::RECV_B, action.stage, action.microbatch});
+    constexpr bool kKeepGraph = false, kCreateGraph = false, kAccumulate = true;
+    torch::autograd::Engine::get_default_engine().execute({std::exchange(live.output, {})}, {gradient}, kKeepGraph,
+                                                          kCreateGraph, kAccumulate);
   }
   weights_.deferred = nullptr;
-  if (live.input.defined()) messages_.keep(false, action.stage, action.microbatch, live.input.grad().contiguous());
+  if (live.input.defined())
+    messages_.keep({ActionKind::SEND_B, action.stage, action.microbatch}, live.input.grad().contiguous());
 }
 
 void Executor::weight_gradients(const Action& action) {

@@ -14,9 +14,9 @@ namespace {
 
 // The model as it writes: with the logits of all columns, and one token at a time, which no columns can share.
 Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
-  Plan uncut = plan;
-  if (uncut.tensor.stream == StreamCut::tokens) uncut.tensor.stream = StreamCut::none;
-  Primitives primitives = primitives_of(uncut, comm);
+  TensorPlan uncut = plan.tensor;
+  if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
+  Primitives primitives = primitives_of(plan, uncut, comm);
   if (plan.tensor.rows * plan.tensor.columns > 1) {
     const bool tied = plan.architecture.tie_word_embeddings;
     const int head = weights[tied ? "model.embed_tokens.weight" : "lm_head.weight"].index;

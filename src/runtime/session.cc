@@ -101,9 +101,11 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   return microbatch;
 }
 
-Primitives primitives_of(const Plan& plan, Comm& comm) {
+Primitives primitives_of(const Plan& plan, Comm& comm) { return primitives_of(plan, plan.tensor, comm); }
+
+Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm) {
   auto core = std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence));
-  if (plan.tensor.rows * plan.tensor.columns == 1) return fused_primitives(std::move(core));
+  if (tensor.rows * tensor.columns == 1) return fused_primitives(std::move(core));
   std::vector<TensorWeight> wholes;
   for (const auto& [first, end] : flat_layout(plan.parameters).members) {
     TensorWeight& weight = wholes.emplace_back();
@@ -111,9 +113,9 @@ Primitives primitives_of(const Plan& plan, Comm& comm) {
     for (size_t i = first; i < end; ++i) weight.out += plan.parameters[i].shape[0];
     weight.in = shape.size() > 1 ? shape[1] : 1;
     if (plan.parameters[first].role == ParameterRole::to_stream)
-      weight.stays = stationary_of(plan.tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
+      weight.stays = stationary_of(tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
   }
-  return tensor_primitives(comm, plan.tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
+  return tensor_primitives(comm, tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
 }
 
 Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)

@@ -104,7 +104,8 @@ Microbatch to_microbatch(const Batch& batch);
 /// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
 Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
 
-/// The model's primitives as the plan binds them on this rank.
+/// The model's primitives as the plan binds them on this rank; or with another cut of the stream.
 Primitives primitives_of(const Plan& plan, Comm& comm);
+Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm);
 
 }  // namespace orthant

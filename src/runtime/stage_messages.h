@@ -13,26 +13,25 @@
 
 namespace orthant {
 
-/// One step's messages of one rank. Those between two ranks are sent and received in one order, which validate() has
-/// seen to, so they need no names. A message is what Plan::stream_bytes() says.
+/// One step's messages of one rank, by their RECV: what stage reads what. Those between two ranks are sent and received
+/// in one order, which validate() has seen to, so that they need no tags. A message is what Plan::stream_bytes() says.
 class StageMessages {
  public:
   /// The Comm must outlive it. stage_owner: pipeline rank by stage.
   StageMessages(Comm& comm, std::vector<int> stage_owner) : comm_(comm), stage_owner_(std::move(stage_owner)) {}
 
-  /// Keeps the output of a stage (forward), or the gradient of its input, for SEND or for the next stage here.
-  void keep(bool forward, int stage, int microbatch, at::Tensor tensor);
-  /// SEND_F, SEND_B: what was kept leaves; returns at once.
-  void send(const Action& action);
-  /// RECV_F, RECV_B: posts the buffer that it will be in; returns at once.
-  void receive(const Action& action, at::Tensor buffer);
-  /// The input of a stage (forward), or the gradient of its output, once it is there.
-  at::Tensor take(bool forward, int stage, int microbatch);
+  /// Keeps what a stage has made for its SEND, or for the stage here that reads it.
+  void keep(const Action& send, at::Tensor tensor);
+  /// What was kept leaves; returns at once. Nothing does of a microbatch without sequences.
+  void send(const Action& send);
+  /// Posts the buffer that it will be in; returns at once.
+  void receive(const Action& receive, at::Tensor buffer);
+  /// What a stage reads, once it is there.
+  at::Tensor take(const Action& receive);
   /// Returns when everything sent has left.
   void finish();
 
  private:
-  using Key = std::pair<bool, std::pair<int, int>>;  // forward; stage that reads it, microbatch
   struct Coming {
     at::Tensor tensor;
     Work work;
@@ -41,7 +40,7 @@ class StageMessages {
 
   Comm& comm_;
   const std::vector<int> stage_owner_;
-  std::map<Key, Coming> there_;
+  std::map<Action, Coming> there_;
   std::vector<Coming> leaving_;
 };
 

@@ -1,6 +1,7 @@
 #include "runtime/verify.h"
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "comm/thread_ranks.h"
 
 #include <ATen/ATen.h>
@@ -194,6 +195,15 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
   return {.gradients = bound,
           .weights = bound + 2 * lr * std::sqrt(bound) / smallest_weights,
           .rest = random * 0x1p-24};
+}
+
+void require_telling_bounds(const Plan& plan, int64_t steps) {
+  const double bound = rounding_bounds(plan, steps).gradients;
+  if (bound <= 0.1) return;
+  throw ConfigError(fmt::format("{}: with {} rounding alone may change gradients by {:.2g} of their size, and hide a "
+                                "mistake; verify in \"float64\", or with a smaller {}",
+                                plan.config.locate("training.dtype"), counted(plan.tokens_per_step(), "token"), bound,
+                                plan.config.locate("training.global_batch_size")));
 }
 
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,

@@ -50,5 +50,8 @@ struct RoundingBounds {
   double rest = 0;       // what rounding leaves of a gradient that is zero, over the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan, int64_t steps = 0);
+/// ConfigError where a bound is so large that it would let a mistake pass: a mean in place of two ranks' sum is off by
+/// a half.
+void require_telling_bounds(const Plan& plan, int64_t steps);
 
 }  // namespace orthant

@@ -47,6 +47,11 @@ std::span<const KindFacts> action_kinds() { return kFacts; }
 
 const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
 
+bool is_message(const Action& action) {
+  const Lane lane = facts(action.kind).lane;
+  return lane == Lane::send || lane == Lane::receive;
+}
+
 Action other_end(const Action& message) {
   const auto [kind, stage, m] = message;
   ORTHANT_CHECK(kind == SEND_F || kind == RECV_F || kind == SEND_B || kind == RECV_B, to_string(message));

@@ -2,6 +2,7 @@
 // pipelining prints it: 2F5 is the forward of microbatch 5 on stage 2.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -50,9 +51,11 @@ struct Action {
   int stage = 0;
   int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; UNSHARD and RESHARD: -1
 
-  bool operator==(const Action&) const = default;
+  auto operator<=>(const Action&) const = default;
 };
 
+/// Whether it is a SEND or a RECV.
+bool is_message(const Action& action);
 /// The RECV of a SEND, and the SEND of a RECV, on the neighboring stage.
 Action other_end(const Action& message);
 

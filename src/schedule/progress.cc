@@ -36,10 +36,6 @@ class Walk {
   }
 
  private:
-  static bool is_message(const Action& action) {
-    const Lane lane = facts(action.kind).lane;
-    return lane == Lane::send || lane == Lane::receive;
-  }
   int owner(int stage) const { return schedule_.stage_owner[static_cast<size_t>(stage)]; }
   int index(int rank) const { return static_cast<int>(next_[static_cast<size_t>(rank)]); }
   const Action* at(int rank) const {

@@ -60,15 +60,15 @@ int microbatch_count(const Schedule& schedule) {
   return count;
 }
 
-Schedule one_stage(int microbatches, int buckets) {
-  ORTHANT_CHECK(microbatches >= 1 && buckets >= 0, microbatches, buckets);
-  std::vector<Action> row;
-  for (int m = 0; m < microbatches; ++m) {
-    row.push_back({ActionKind::F, 0, m});
-    row.push_back({ActionKind::B, 0, m});
+Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
+  ORTHANT_CHECK(buckets.size() == schedule.stage_owner.size(), buckets.size(), schedule.stage_owner.size());
+  for (size_t stage = buckets.size(); stage-- > 0;) {
+    auto& row = schedule.rows[static_cast<size_t>(schedule.stage_owner[stage])];
+    for (int bucket = buckets[stage]; bucket-- > 0;) {
+      row.push_back({ActionKind::REDUCE, static_cast<int>(stage), bucket});
+    }
   }
-  for (int bucket = buckets; bucket-- > 0;) row.push_back({ActionKind::REDUCE, 0, bucket});
-  return {.rows = {row}, .stage_owner = {0}};
+  return schedule;
 }
 
 std::string to_csv(const Schedule& schedule) {

@@ -25,9 +25,9 @@ using Pass = std::function<Schedule(Schedule)>;
 int stage_count(const Schedule& schedule);
 int microbatch_count(const Schedule& schedule);
 
-/// The data-parallel step on one stage: F and B of each microbatch, then REDUCE of each gradient bucket in the order in
-/// which backward completes them: the last of the model first.
-Schedule one_stage(int microbatches, int buckets);
+/// A Pass: after its row each rank reduces the gradients of its stages, bucket by bucket, in the order in which
+/// backward completes them: the last of the model first. buckets: how many, by stage.
+Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
 
 /// PyTorch pipelining's form: one line a rank, one Action a cell.
 std::string to_csv(const Schedule& schedule);

@@ -235,8 +235,7 @@ double Durations::of(const Action& action) const {
   if (action.kind == ActionKind::REDUCE && action.microbatch >= 0 &&
       static_cast<size_t>(action.microbatch) < reduce_s.size())
     return reduce_s[static_cast<size_t>(action.microbatch)];
-  const Lane lane = facts(action.kind).lane;
-  if (lane == Lane::send || lane == Lane::receive) return link_s;
+  if (is_message(action)) return link_s;
   return stage_seconds.empty() ? seconds[kind] : stage_seconds.at(static_cast<size_t>(action.stage))[kind];
 }
 

@@ -95,7 +95,7 @@ class Checker {
     if (action.stage < 0) return report("{} has no stage", named(action, place));
     if (owner(action.stage) != place.rank)
       return report("{}: stage {} stands on {}", named(action, place), action.stage, name_(owner(action.stage), -1));
-    messages_ |= kind.lane == Lane::send || kind.lane == Lane::receive;
+    messages_ |= is_message(action);
     reductions_ |= action.kind == REDUCE;
     if (action.microbatch < (kind.counts == ThirdField::microbatch ? 0 : -1) ||
         (kind.counts == ThirdField::nothing && action.microbatch >= 0))
@@ -147,9 +147,8 @@ class Checker {
     }
     for (const auto& row : schedule_.rows)
       for (const Action& action : row) {
-        const Lane lane = facts(action.kind).lane;
-        if (lane != Lane::send && lane != Lane::receive) continue;
-        const int other = action.stage + (action.kind == SEND_F || action.kind == RECV_B ? 1 : -1);
+        if (!is_message(action)) continue;
+        const int other = other_end(action).stage;
         if (other < 0 || other >= stages_ || owner(other) == owner(action.stage))
           report("{}: nothing crosses ranks there", at(action));
       }
@@ -169,10 +168,9 @@ class Checker {
     std::map<std::pair<int, int>, std::vector<Action>> sent, received;  // what is received, in both orders
     for (const auto& row : schedule_.rows)
       for (const Action& action : row) {
-        const Lane lane = facts(action.kind).lane;
-        if (lane != Lane::send && lane != Lane::receive) continue;
+        if (!is_message(action)) continue;
         const Action other = other_end(action);
-        if (lane == Lane::send)
+        if (facts(action.kind).lane == Lane::send)
           sent[{owner(action.stage), owner(other.stage)}].push_back(other);
         else
           received[{owner(other.stage), owner(action.stage)}].push_back(action);

@@ -139,7 +139,7 @@ TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
   RecordProperty("planned_over_peak", fmt::format("{:.4f}", m.planned / m.peak));
 }
 
-// tensor-parallelism.md, C13: what is kept for a layer is what is planned, and no operand that was gathered; weights
+// What is kept for a layer is what is planned, and no operand that was gathered; weights
 // are cut, gains are on every row; and no step takes more than the first.
 TEST(TensorMemory, KeepsNothingGathered) {
   const TinyRun run;

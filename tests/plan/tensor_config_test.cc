@@ -1,4 +1,5 @@
 // Tensor meshes that a run file may and may not ask for.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -35,8 +36,8 @@ TEST(TensorConfig, MakesTheMesh) {
             ProductForm::summa);
 }
 
-// Check C1: a token's block is that of its depth and row, depth outermost.
-TEST(TensorConfig, OrdersRanksAsTheReferenceDoes) {
+// A token's block is that of its depth and row, depth outermost.
+TEST(TensorConfig, OrdersRanksDepthOutermost) {
   const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"});
   const Mesh& mesh = plan.mesh;
   EXPECT_EQ(mesh.coord(5, kDepth), 1);
@@ -99,6 +100,9 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"},
             {"tensor_parallel_mesh says how many"}},
            {4, {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_sequence=false"}, {"belongs to"}},
+           {4, {deep, "tensor_parallel_mesh=[1,1,4]", "tensor_parallel_product=summa"}, {"product", "\"stationary\""}},
+           {16, {"tensor_parallel_degree=4", "context_parallel_ulysses=4"}, {"4 columns leave 2 heads", "the 4 ranks"}},
+           {64, {deep, "tensor_parallel_mesh=[64,1,1]"}, {"64 rows", "hidden_size = 32", "not as wide"}},
            {4,
             {deep, "tensor_parallel_mesh=[4611686018427387904,4,1]"},
             {"4 ranks", "the nearest mesh that works is ["}},
@@ -109,7 +113,45 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   }
 }
 
-// Check C11: what sends least, of what fits.
+// Arrangements that ulysses' heads do not suffice for are no fault of the run file that asks for another.
+TEST(TensorChoices, LeaveHeadsToUlysses) {
+  const Plan plan =
+      plan_of(16, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,1,1]", "context_parallel_ulysses=8"});
+  for (const TensorChoice& choice : plan.tensor_choices) {
+    EXPECT_EQ(choice.refusal.find("leave 4 heads of ") != std::string::npos, choice.tensor.columns == 2) << choice.name;
+  }
+}
+
+// The formula's words of a layer are what the blocks send, microbatch after microbatch, on the average of all ranks.
+TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
+  for (const char* recompute : {"none", "full"}) {
+    for (const char* local : {"1", "2", "8"}) {
+      const std::vector<std::string> more = {std::string("activation_checkpoint.mode=") + recompute,
+                                             std::string("training.local_batch_size=") + local,
+                                             "training.dtype=float32", "model.intermediate_size=64"};
+      for (const std::string mesh : {"[2,2,1]", "[4,2,1]", "[2,4,1]", "[8,1,1]", "[1,4,2]", "[2,2,2]"}) {
+        const std::string kind = mesh.ends_with("1]") ? "2d" : "2.5d";
+        const int ranks = mesh == "[2,2,1]" ? 4 : 8;
+        const Plan plan = plan_of(ranks, {"tensor_parallel_kind=" + kind, "tensor_parallel_mesh=" + mesh}, more);
+        double bytes = 0;
+        for (const CommunicationEntry& entry : plan.communication) {
+          const bool blocks = entry.what.find("blocks") != std::string::npos;
+          if (!blocks || entry.what.starts_with("statistics")) continue;
+          for (const int64_t sent : entry.bytes_per_rank) bytes += static_cast<double>(sent);
+        }
+        for (const TensorChoice& choice : plan.tensor_choices) {
+          if (!choice.chosen) continue;
+          const double layers = static_cast<double>(plan.architecture.num_hidden_layers);
+          const double words = (choice.words.forward + choice.words.backward) * layers * ranks;
+          EXPECT_NEAR(bytes / 4 / words, 1, 1e-12) << mesh << ", local batch " << local << ", recompute " << recompute;
+          EXPECT_EQ(choice.sent_bytes, plan.largest_communication_bytes());
+        }
+      }
+    }
+  }
+}
+
+// What sends least, of what fits.
 TEST(TensorChoices, TheCheapestIsTaken) {
   const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
   ASSERT_EQ(plan.tensor_choices.size(), tensor_arrangements(8).size());
@@ -122,7 +164,7 @@ TEST(TensorChoices, TheCheapestIsTaken) {
   ASSERT_NE(own, nullptr);
   for (const TensorChoice& choice : plan.tensor_choices) {
     if (choice.refusal.empty()) {
-      EXPECT_LE(own->words.total(), choice.words.total()) << choice.name;
+      EXPECT_LE(own->sent_bytes, choice.sent_bytes) << choice.name;
     }
   }
   EXPECT_EQ(own, cheapest(plan.tensor_choices, 0));

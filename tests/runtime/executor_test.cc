@@ -14,6 +14,17 @@ namespace {
 
 const Axes kData = {"data"};
 
+// F and B of each microbatch, then the one bucket.
+std::vector<Action> step_of(int microbatches) {
+  std::vector<Action> row;
+  for (int m = 0; m < microbatches; ++m) {
+    row.push_back({ActionKind::F, 0, m});
+    row.push_back({ActionKind::B, 0, m});
+  }
+  row.push_back({ActionKind::REDUCE, 0, 0});
+  return row;
+}
+
 // A tiny model on one rank, ready to run a row.
 struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
@@ -72,7 +83,7 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
         return std::pair{loss, engine.weights.gradients().clone()};
       };
       using enum ActionKind;
-      const auto [loss, gradients] = run(one_stage(3, 1).rows[0]);
+      const auto [loss, gradients] = run(step_of(3));
       const auto [loss_2, gradients_2] =
           run({{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 0}, {B, 0, 1}, {B, 0, 2}, {REDUCE, 0, 0}});
       EXPECT_EQ(loss, loss_2);
@@ -92,7 +103,7 @@ TEST(Executor, AnnouncesEveryActionBeforeItIsDone) {
   on_one_rank([](Comm& comm) {
     Engine engine(comm);
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
-    const auto row = one_stage(2, 1).rows[0];
+    const auto row = step_of(2);
     std::vector<std::string> announced;
     engine.executor.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
                               .live_microbatches = 2,
@@ -111,7 +122,7 @@ TEST(Executor, AnEmptyMicrobatchAddsNothingAndARankWithoutAnyHasZeroGradients) {
     Engine engine(comm);
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
     auto gradients = [&](int64_t live) {
-      engine.executor.run(one_stage(3, 1).rows[0],
+      engine.executor.run(step_of(3),
                           {.load = [&](int m) { return rows_of(batch, m < live ? m : 0, m < live ? 1 : 0); },
                            .live_microbatches = live,
                            .announce = {},

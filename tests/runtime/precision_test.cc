@@ -69,5 +69,19 @@ TEST(Bfloat16, LearnsAsFloat32Does) {
   EXPECT_LT(narrow.back().loss, 0.95 * narrow.front().loss);
 }
 
+TEST(Precision, BoundsThatHideMistakesAreRefused) {
+  const TinyRun run;
+  const std::vector<std::string> many = {"training.global_batch_size=65536", "training.local_batch_size=64"};
+  const auto plan_in = [&](std::vector<std::string> words, const char* dtype) {
+    words.push_back(std::string("training.dtype=") + dtype);
+    return run.plan(2, words);
+  };
+  const std::string error = message_of<ConfigError>([&] { require_telling_bounds(plan_in(many, "float32"), 2); });
+  EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1048576 tokens", "\"float64\"", "global_batch_size"}))
+      << error;
+  EXPECT_NO_THROW(require_telling_bounds(plan_in(many, "float64"), 2));
+  for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(require_telling_bounds(plan_in({}, dtype), 2));
+}
+
 }  // namespace
 }  // namespace orthant

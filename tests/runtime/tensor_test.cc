@@ -1,5 +1,5 @@
 // Whole runs with weights cut over a tensor mesh: every number is that of one rank, the plan's bytes are what is sent,
-// and what is saved on one mesh goes on on another (tensor-parallelism.md, C10).
+// and what is saved on one mesh can be gone on with on another.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -82,19 +82,6 @@ TEST(TensorRuns, PassTheStreamInPanels) {
     EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       EXPECT_EQ(ranks[rank].last().traffic, planned_traffic(plan, rank)) << cut.name() << ", rank " << rank;
-    }
-  }
-}
-
-// Replicas of a weight, over depth and data, and of gains over rows, stay one to the bit.
-TEST(TensorRuns, KeepTheirReplicasInStep) {
-  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32"});
-  for (const TensorCut& cut : {grid(2, 2, 2), one_dimension(2, {}, 2), one_dimension(2, {kNoSequence})}) {
-    const Plan plan = run.plan(cut.ranks, cut.keys);
-    const auto ranks = train_ranks(plan, run.data(), {.steps = 5});
-    for (int rank = 0; rank < cut.ranks; ++rank) {
-      const auto& twin = ranks[static_cast<size_t>(plan.first_like(rank))];
-      EXPECT_TRUE(ranks[static_cast<size_t>(rank)].last().weights.equal(twin.last().weights)) << cut.name() << rank;
     }
   }
 }

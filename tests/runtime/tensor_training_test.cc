@@ -1,4 +1,4 @@
-// Long runs on tensor meshes (tensor-parallelism.md, C10 and C14): with AdamW and with plain gradient descent they stay
+// Long runs on tensor meshes: with AdamW and with plain gradient descent they stay
 // one rank's, what is saved goes on to the last bit, copies of a weight are one to the bit, and late ranks change none.
 #include <gtest/gtest.h>
 
@@ -154,6 +154,26 @@ TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
   // The control: what is not summed over its copies drifts apart.
   const auto apart = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
   EXPECT_FALSE(compare_copies(plan, apart).different.empty());
+}
+
+// On other meshes, each with copies of its own kind: gains over columns too, where the stream is whole there.
+TEST(TensorTraining, CopiesOfEveryKindStayInStep) {
+  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32"});
+  struct Case {
+    TensorCut cut;
+    std::map<std::string, int> copies;
+  };
+  const int gains = 2 * 2 + 1, matrices = static_cast<int>(run.plan(1).parameters.size()) - gains;
+  for (const Case& c : std::vector<Case>{
+           {one_dimension(2, {}, 2), {{"data", 2 * matrices}, {"column+data", 3 * gains}}},
+           {one_dimension(2, {kNoSequence}), {{"column", gains}}},
+           {grid(2, 1, 1), {{"row", gains}}},
+           {grid(1, 2, 2), {{"depth", 2 * (matrices + gains)}}}}) {
+    const Plan plan = run.plan(c.cut.ranks, c.cut.keys);
+    const Copies copies = compare_copies(plan, train_ranks(plan, run.data(), {.steps = 5}));
+    EXPECT_TRUE(copies.different.empty()) << copies.different[0] << " on " << c.cut.name();
+    EXPECT_EQ(copies.compared, c.copies) << c.cut.name();
+  }
 }
 
 // More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's

@@ -66,13 +66,4 @@ inline Schedule with_weights(Schedule schedule) {
   return schedule;
 }
 
-/// A Pass: reduces each stage's buckets at the end of its rank's row.
-inline Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
-  for (size_t stage = 0; stage < schedule.stage_owner.size(); ++stage)
-    for (int bucket = buckets[stage]; bucket-- > 0;)
-      schedule.rows[static_cast<size_t>(schedule.stage_owner[stage])].push_back(
-          {ActionKind::REDUCE, static_cast<int>(stage), bucket});
-  return schedule;
-}
-
 }  // namespace orthant

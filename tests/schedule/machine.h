@@ -20,8 +20,7 @@ class Machine {
       : schedule_(schedule), microbatches_(microbatches), buckets_(buckets) {
     for (const auto& row : schedule.rows)
       for (const Action& action : row) {
-        const Lane lane = facts(action.kind).lane;
-        messages_ |= lane == Lane::send || lane == Lane::receive;
+        messages_ |= is_message(action);
         if (action.kind == ActionKind::UNSHARD || action.kind == ActionKind::RESHARD) sharded_.insert(action.stage);
       }
   }

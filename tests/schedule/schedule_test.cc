@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
+#include "parallel/pipeline/stages_plan.h"
 #include "schedule/validate.h"
 #include "tests/schedule/generators.h"
 
@@ -32,12 +33,14 @@ TEST(Action, RefusesWhatIsNone) {
     EXPECT_THROW(parse_action(text), DataError) << text;
 }
 
-TEST(Schedule, OneStageIsTheDataParallelStep) {
-  EXPECT_EQ(to_csv(one_stage(2, 3)), "0F0,0B0,0F1,0B1,0REDUCE_GRAD2,0REDUCE_GRAD1,0REDUCE_GRAD0\n");
-  EXPECT_EQ(to_csv(one_stage(1, 0)), "0F0,0B0\n");
-  EXPECT_NO_THROW(validate(one_stage(5, 4), 5, {4}));
-  EXPECT_THROW(validate(one_stage(5, 4), 5, {5}), LogicError);
-  EXPECT_THROW(one_stage(0, 1), LogicError);
+TEST(Schedule, ReducesAfterTheRowTheLastBucketFirst) {
+  EXPECT_EQ(to_csv(with_reductions(one_f_one_b(1, 2), {3})),
+            "0F0,0B0,0F1,0B1,0REDUCE_GRAD2,0REDUCE_GRAD1,0REDUCE_GRAD0\n");
+  EXPECT_EQ(to_csv(with_reductions(one_f_one_b(1, 1), {0})), "0F0,0B0\n");
+  EXPECT_EQ(to_csv(with_reductions(v_shaped(1), {1, 2})), "1REDUCE_GRAD1,1REDUCE_GRAD0,0REDUCE_GRAD0\n");
+  EXPECT_NO_THROW(validate(with_reductions(one_f_one_b(1, 5), {4}), 5, {4}));
+  EXPECT_THROW(validate(with_reductions(one_f_one_b(1, 5), {4}), 5, {5}), LogicError);
+  EXPECT_THROW(with_reductions(one_f_one_b(2, 5), {4}), LogicError);
 }
 
 TEST(Schedule, CsvReadsBack) {

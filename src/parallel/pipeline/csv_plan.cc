@@ -14,11 +14,6 @@ namespace {
 
 constexpr size_t kMostProblems = 5;  // in one message
 
-bool is_message(const Action& action) {
-  const Lane lane = facts(action.kind).lane;
-  return lane == Lane::send || lane == Lane::receive;
-}
-
 }  // namespace
 
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {

@@ -21,8 +21,7 @@ Schedule add_messages(const Schedule& in) {
     for (size_t rank = 0; rank < in.rows.size(); ++rank) {
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
-      const Lane lane = facts(action.kind).lane;
-      ORTHANT_CHECK(lane != Lane::send && lane != Lane::receive, to_string(action), "messages are there already");
+      ORTHANT_CHECK(!is_message(action), to_string(action), "messages are there already");
       const bool forward = action.kind == ActionKind::F;
       const bool carries = forward || action.kind == ActionKind::B || action.kind == ActionKind::I;
       const int from = action.stage - (forward ? 1 : -1), to = action.stage + (forward ? 1 : -1);

@@ -46,7 +46,7 @@ TensorMove sum_rows(std::vector<int64_t> shape, int dim) {
 
 StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
                            int64_t element_bytes) {
-  constexpr int64_t kMostPanels = 4;
+  constexpr int64_t kMostPanels = 8;
   StreamPanels stream{.tokens = sequences * tokens, .panels = {}};
   if (plan.stream == StreamCut::tokens) {
     stream = {.sequences = sequences, .shares = plan.columns, .tokens = tokens / plan.columns, .panels = {}};

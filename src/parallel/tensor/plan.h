@@ -20,7 +20,7 @@ inline constexpr std::string_view kColumn = "column", kRow = "row", kDepth = "de
 /// (Megatron's sequence parallelism), or not at all.
 enum class StreamCut { width, tokens, none };
 
-/// How products move their operands: stationary leaves the largest in place and moves each other one once, whole; summa
+/// How products move their operands: stationary leaves the largest in place and moves each other one once; summa
 /// is the papers' loop over panels, where the output stays.
 enum class ProductForm { stationary, summa };
 
@@ -61,7 +61,7 @@ struct StreamPanels {
   std::vector<Range> panels;  // of the tokens; at least one
 };
 /// Of sequences x tokens of the width, where it is gathered or, with `settles`, a sum over columns as well: no panel of
-/// less than panel_bytes, and at most four, of which one has nothing to hide behind.
+/// less than panel_bytes, and at most eight, of which one has nothing to hide behind.
 StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
                            int64_t element_bytes);
 

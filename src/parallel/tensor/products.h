@@ -17,7 +17,7 @@
 #include <cstdint>
 
 #include "comm/comm.h"
-#include "parallel/tensor/plan.h"
+#include "parallel/tensor/mesh.h"
 
 namespace orthant {
 
@@ -28,12 +28,12 @@ Layout weight_matrix();
 /// Every rank of the mesh calls the same products in the same order. K: the whole extent of what is cut over columns in
 /// one operand and over rows in the other. Words received, a = T K / (d q_r q_c), w = K N / (q_r q_c): each product
 /// (q_c-1) a + (q_r-1) w, in panels, the next under way while the present one is multiplied: of the tokens, where these
-/// are many (stationary), or of K and both operands (summa). bfloat16 is added up in float32.
+/// are many (stationary), or of K and both operands (summa). bfloat16 is added up in float32,
+/// of abt's sum over columns each summand rounded first.
 class TensorProducts {
  public:
   /// The Comm must outlive it. No panel of tokens is smaller than so many bytes of the whole width.
-  TensorProducts(Comm& comm, ProductForm form, int64_t panel_bytes = TensorPlan{}.panel_bytes)
-      : comm_(comm), form_(form), panel_bytes_(panel_bytes) {}
+  TensorProducts(Comm& comm, ProductForm form, int64_t panel_bytes = TensorPlan{}.panel_bytes);
 
   /// [T, K] [K, N] -> [T, N]. A is gathered over columns, B over rows.
   at::Tensor ab(const at::Tensor& a_TK, const at::Tensor& b_KN, int64_t K) const;
@@ -44,9 +44,9 @@ class TensorProducts {
   at::Tensor atb(const at::Tensor& a_TK, const at::Tensor& b_TN, int64_t K) const;
 
  private:
-  Comm& comm_;
-  ProductForm form_;
-  int64_t panel_bytes_;
+  bool summa() const { return mesh_.plan().form == ProductForm::summa; }
+
+  TensorMesh mesh_;
 };
 
 }  // namespace orthant

@@ -1,5 +1,4 @@
-// Matrices of small integers, whose products are exact in every dtype and order of sums, cut over a tensor mesh
-// (tensor-parallelism.md, section 11).
+// Matrices of small integers, whose products are exact in every dtype and order of sums, cut over a tensor mesh.
 #pragma once
 
 #include <ATen/ATen.h>

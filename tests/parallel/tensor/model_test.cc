@@ -1,4 +1,4 @@
-// Whole models on tensor meshes against one device: loss and every gradient, checks C8 and C9 of tensor-parallelism.md.
+// Whole models on tensor meshes against one device: loss and every gradient.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -194,7 +194,7 @@ TEST(TensorModel, EqualsOneDevice) {
   for (const ModelCase& c : all_cases()) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
 }
 
-// In panels of the stream: four, uneven ones, and two.
+// In panels of the stream: many, uneven ones, and two.
 TEST(TensorModel, InPanelsEqualsOneDevice) {
   const TinyOptions four{.kv_heads = 4};
   for (const int64_t bytes : {1, 7000}) {

@@ -1,4 +1,4 @@
-// Norms over a width cut by columns: check C7 of tensor-parallelism.md.
+// Norms over a width cut by columns, against one device, and where a mean of squares would cancel.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>

@@ -1,4 +1,4 @@
-// The three products on every mesh, checks C1 and C3 to C6 of tensor-parallelism.md.
+// The three products on every mesh: numbers, words and calls.
 #include "parallel/tensor/products.h"
 
 #include <ATen/ATen.h>
@@ -150,15 +150,26 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
     rounded.add_(m.x_TK.narrow(1, p.all.begin, p.all.size()).mm(m.w_KN.narrow(0, p.all.begin, p.all.size())));
   }
   EXPECT_GT(error(rounded, y), 1.1 * one);
+  // The summands of dx are rounded before they are added: as much again at most. Control: all the way in bfloat16.
+  const at::Tensor dx = exact(m.dy_TN).mm(exact(m.w_KN).t());
+  const double dx_bound = 1.1 * std::sqrt(2.0) * error(m.dy_TN.mm(m.w_KN.t()), dx);
+  const at::Tensor rounded_dx = at::zeros(dx.sizes(), at::kBFloat16);
+  for (int column = 0; column < 6; ++column) {
+    rounded_dx.add_(m.dy_TN.narrow(1, 4 * column, 4).mm(m.w_KN.narrow(1, 4 * column, 4).t()));
+  }
+  EXPECT_GT(error(rounded_dx, dx), dx_bound);
   for (const MeshCase& c : all_meshes()) {
-    std::atomic<double> squares = 0, dw_squares = 0;
+    std::atomic<double> squares = 0, dx_squares = 0, dw_squares = 0;
     on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
       const Products p = products_on(comm, c.form, m);
-      const double own = error(p.y, tokens_part(comm, y)), own_dw = error(p.dw, weight_part(comm, dw));
+      const double own = error(p.y, tokens_part(comm, y)), own_dx = error(p.dx, tokens_part(comm, dx)),
+                   own_dw = error(p.dw, weight_part(comm, dw));
       squares.fetch_add(own * own);
+      dx_squares.fetch_add(own_dx * own_dx);
       dw_squares.fetch_add(own_dw * own_dw / c.depth);
     });
     EXPECT_LE(std::sqrt(squares), 1.1 * one) << name_of(c);
+    EXPECT_LE(std::sqrt(dx_squares), dx_bound) << name_of(c);
     EXPECT_LE(std::sqrt(dw_squares), 1.1 * one_dw) << name_of(c);
   }
 }
