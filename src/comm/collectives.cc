@@ -7,14 +7,15 @@
 #include "base/errors.h"
 #include "comm/ordered_sum.h"
 #include "mesh/layout.h"
+#include "mesh/staging.h"
 
 namespace orthant {
 namespace {
 
 // A message that is worked on when it has come (summed, passed on) is cut into segments: the next is on its way while
 // one is summed, which it is while it is in the second-level cache. A multiple of every element's size.
-constexpr int64_t kSegmentBytes = 512 << 10;
 constexpr int kWindow = 2;  // segments that are received while the oldest is summed
+constexpr int64_t kSegmentBytes = kSummandBytes / kWindow;
 // Up to here an exchange of everything with the one other rank beats two rounds, though both sum it all.
 constexpr int64_t kWholeBytes = 16 << 10;
 // Up to here one round of all beats n - 1 rounds round the ring.
@@ -55,9 +56,9 @@ void copy(Bytes to, ConstBytes from) {
 // Segments of one chunk, a copy from each position; this position's own stays where it is.
 class Summands {
  public:
-  Summands(const Peers& peers, int64_t chunk_bytes) : peers_(peers) {
-    slot_bytes_ = std::min(chunk_bytes, kSegmentBytes);
-    staging_ = peers.staging(kWindow * (peers.size() - 1) * slot_bytes_);
+  Summands(const Peers& peers, int64_t chunk_bytes)
+      : peers_(peers), summand_bytes_(std::min(chunk_bytes, kSummandBytes)) {
+    staging_ = peers.staging(staging_bytes(chunk_bytes, peers.size()));
     arriving_.resize(kWindow);
   }
 
@@ -84,12 +85,12 @@ class Summands {
 
  private:
   std::byte* slot(int64_t segment, int from) {
-    const int64_t row = (segment % kWindow) * (peers_.size() - 1);
-    return staging_ + (row + from - (from > peers_.position())) * slot_bytes_;
+    const int64_t other = from - (from > peers_.position());
+    return staging_ + other * summand_bytes_ + segment % kWindow * kSegmentBytes;
   }
 
   const Peers& peers_;
-  int64_t slot_bytes_;
+  const int64_t summand_bytes_;  // of each other
   std::byte* staging_;
   std::vector<std::vector<Posted>> arriving_;
 };

@@ -2,89 +2,142 @@
 
 #include <algorithm>
 
+#include "mesh/staging.h"
+
 namespace orthant {
 namespace {
 
-// Bytes of tensors by what they are; N tokens, of which the stream here stands for some.
-struct Sizes {
-  int64_t part = 0;      // the stream's part on this rank
-  int64_t gathered = 0;  // the stream of all columns: 0 where it is not cut, and nothing is gathered
-  int64_t summand = 0;   // a sum over columns before it is settled, [N, C]
-  int64_t packed = 0;    // and its copy on the way
-  int64_t panels = 1;    // of the stream, where it is gathered beside its gradient's sum; no more of it is here
-  int64_t panel_of(int64_t all) const { return (all + panels - 1) / panels; }
-  int64_t qkv = 0, heads = 0, gate_up = 0, hidden = 0;  // this column's, [N, ...]
-  int64_t statistic = 0;
+int64_t share(int64_t all, int64_t of) { return (all + of - 1) / of; }
+
+// Bytes of a weight of so many elements, all rows', while it is used backward; nothing where no rows share it.
+struct Rows {
+  Rows(const TensorPlan& plan, const TensorShape& s, int64_t elements, Stationary stays) {
+    if (plan.rows == 1) return;
+    gathered = elements * s.element_bytes;
+    sum = elements * s.sum_bytes;
+    const int64_t part = share(sum, plan.rows);
+    settling = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
+  }
+  int64_t gathered = 0, sum = 0;
+  int64_t settling = 0;  // the sum's copy by rows, unless it stands so, this row's part of it, and others' summands
 };
 
-Sizes sizes_of(const Architecture& a, const TensorPlan& plan, const TensorShape& s) {
-  const int64_t row = s.sequences * s.tokens * s.element_bytes;
-  Sizes z;
-  const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
-  z.part = cut ? (row * a.hidden_size + plan.columns - 1) / plan.columns : row * a.hidden_size;
-  z.gathered = cut ? row * a.hidden_size : 0;
-  z.summand = plan.columns > 1 ? row * a.hidden_size : 0;
-  z.packed = z.summand;
-  const auto all = stream_panels(plan, s.sequences, s.tokens, a.hidden_size, true, s.element_bytes);
-  z.panels = static_cast<int64_t>(all.panels.size());
-  z.qkv = row * s.qkv_rows;
-  z.heads = row * (a.num_attention_heads / plan.columns) * a.head_dim;
-  z.gate_up = row * s.gate_up_rows;
-  z.hidden = z.gate_up / 2;
-  const int64_t tokens = s.sequences * s.tokens;
-  z.statistic = (plan.columns > 1 && plan.stream == StreamCut::tokens ? tokens / plan.columns : tokens) * s.sum_bytes;
-  return z;
-}
+// Bytes of the residual stream: of all its tokens, and in the forms that a panel of them takes on its way.
+struct Stream {
+  Stream(const TensorPlan& plan, const TensorShape& s) {
+    const int64_t whole = s.sequences * s.tokens * s.hidden * s.element_bytes;
+    const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
+    part = cut ? share(whole, plan.columns) : whole;
+    panels = static_cast<int64_t>(
+        stream_panels(plan, s.sequences, s.tokens, s.hidden, true, s.element_bytes).panels.size());
+    panel = share(whole, panels);
+    by_tokens = plan.stream == StreamCut::tokens && panels > 1;
+    if (plan.columns == 1) return;
+    gathered = cut ? panel : 0;
+    leaving = by_tokens && s.sequences > 1 ? share(part, panels) : 0;
+    settling = (cut ? panel : 0) + share(part, panels) + staging_bytes(share(panel, plan.columns), plan.columns);
+  }
 
-// What rows add while a weight of so many elements, all rows', is used backward: gathered, and its gradient's sum.
-int64_t rows_work(const TensorPlan& plan, const TensorShape& s, int64_t elements) {
-  if (plan.rows == 1) return 0;
-  return elements * (s.element_bytes + 2 * s.sum_bytes) + elements / plan.rows * s.sum_bytes;
+  // Of panels of columns' tokens, those of one operand are put side by side.
+  int64_t side_by_side(int64_t operand) const { return by_tokens ? share(operand, panels) : 0; }
+  // The sum over columns: what has settled of it, or is on its way.
+  int64_t settled() const { return panels > 1 || settling == 0 ? part : 0; }
+
+  // The most that the backward of a product from the stream holds, given its output's gradient.
+  int64_t from_stream(int64_t dy, const Rows& rows) const {
+    const int64_t product = settling > 0 ? panel : 0;
+    const int64_t panel_work =
+        gathered + leaving + side_by_side(dy) + (panels > 1 ? product + rows.sum : std::max(product, rows.sum));
+    return settled() + settling + rows.gathered + std::max(panel_work, rows.sum + rows.settling);
+  }
+  // The same of a product into the stream, given its input's gradient.
+  int64_t into_stream(int64_t dx, const Rows& rows) const {
+    const int64_t arrived = panels > 1 ? 2 * gathered + leaving + side_by_side(dx) : gathered;
+    return std::max(2 * gathered, dx + rows.gathered + rows.sum + std::max(arrived, rows.settling));
+  }
+  // The same forward, given its input.
+  int64_t into_stream_forward(int64_t x, const Rows& rows) const {
+    return settled() + settling + (settling > 0 ? panel : 0) + side_by_side(x) + rows.gathered;
+  }
+  // The loss: panels gathered, the gradient of one, its logits, and of the panel before, or of the only one in its
+  // turn, the sum that settles.
+  int64_t loss(int64_t logits, const Rows& rows) const {
+    const int64_t one = gathered + panel, next = gathered + leaving;
+    const int64_t work = panels == 1   ? one + std::max(logits, settling)
+                         : panels == 2 ? part + one + std::max(next + std::max(logits, settling), logits + settling)
+                                       : part + one + next + logits + settling;
+    return rows.gathered + rows.sum + std::max(work, settled() + settling + rows.settling);
+  }
+
+  int64_t part = 0;      // of all tokens, on this rank
+  int64_t panels = 1;
+  int64_t panel = 0;     // of all columns
+  int64_t gathered = 0;  // a panel of all columns, once more: 0 where it is not cut, and nothing is gathered
+  int64_t leaving = 0;   // this rank's part of a panel, put in one piece
+  int64_t settling = 0;  // a panel's sum over columns: its copy by columns, this one's part, and others' summands
+  bool by_tokens = false;
+};
+
+// The most that the backward of a product y = x W^T holds in the papers' form; `in` is whole, `out` this column's.
+int64_t summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
+  const int64_t tokens = s.sequences * s.tokens;
+  const auto panels = summa_panels(in, plan.columns, plan.rows);
+  int64_t width = 0;
+  for (const SummaPanel& panel : panels) width = std::max(width, panel.all.size());
+  const int64_t of_x = tokens * width * s.element_bytes, of_w = width * out * s.element_bytes;
+  const int64_t of_dw = width * out * s.sum_bytes, dx = tokens * share(in, plan.columns) * s.element_bytes;
+  const int64_t next = panels.size() > 2 ? of_w : 0;
+  // A panel that is all that a column holds is sent from there.
+  const bool in_place = width == share(in, plan.columns);
+  const int64_t arrived = in_place ? std::min(2, plan.columns - 1) * of_x : 2 * of_x;
+  const int64_t of_input = of_w + of_x + std::max(of_w, next + of_x + staging_bytes(of_x, plan.columns));
+  const int64_t of_weight =
+      share(in, plan.rows) * out * s.sum_bytes + arrived + 2 * of_dw + staging_bytes(of_dw, plan.rows);
+  return dx + std::max(of_input, of_weight);
 }
 
 }  // namespace
 
 ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan& plan, const TensorShape& s,
                                         bool recompute, const AttentionBytes& attention) {
-  const Sizes z = sizes_of(a, plan, s);
+  const Stream z(plan, s);
+  const int64_t tokens = s.sequences * s.tokens, row = tokens * s.element_bytes;
+  const int64_t statistic =
+      (plan.columns > 1 && plan.stream == StreamCut::tokens ? tokens / plan.columns : tokens) * s.sum_bytes;
+  const int64_t qkv = row * s.qkv_rows, heads = row * (a.num_attention_heads / plan.columns) * a.head_dim;
+  const int64_t gate_up = row * s.gate_up_rows, hidden = gate_up / 2;
   ActivationBytes bytes;
   bytes.boundary = z.part;
   // Two norms' outputs and one sum of the stream, their statistics, gate and up, and their product.
-  bytes.per_block = attention.kept + 3 * z.part + z.gate_up + z.hidden + 2 * z.statistic;
-  bytes.head = z.part + z.statistic;
+  bytes.per_block = attention.kept + 3 * z.part + gate_up + hidden + 2 * statistic;
+  bytes.head = z.part + statistic;
 
-  // The loss: the last norm's output, two panels of all of it gathered, one of its gradient, and logits; of the panel
-  // before, the sum that settles, or of the only one, in its turn.
-  const int64_t tokens = s.sequences * s.tokens, vocabulary = (s.vocabulary + plan.columns - 1) / plan.columns;
-  const int64_t logits =
-      std::min((tokens + z.panels - 1) / z.panels, s.loss_chunk) * vocabulary * s.element_bytes;
-  const int64_t weights = rows_work(plan, s, vocabulary * s.hidden);
-  const int64_t settling = plan.columns > 1 ? z.panel_of(z.packed + z.part) : 0;
-  const int64_t one_panel = z.part + z.gathered + (plan.columns > 1 ? z.summand - z.part : 0) + weights;
-  const int64_t more_panels = z.part + z.panel_of(z.gathered + z.summand) + weights + logits +
-                              (z.panels > 2 ? z.panel_of(z.gathered) + settling
-                                            : std::max(z.panel_of(z.gathered), settling));
-  const int64_t loss_work = z.panels == 1 ? one_panel + std::max(logits, settling) : more_panels;
+  // The loss, beside the last norm's output; what is kept has its gradient already. Logits, and what all columns say of
+  // them: three float64 a token.
+  const int64_t vocabulary = share(s.vocabulary, plan.columns);
+  const int64_t logits = std::min(share(tokens, z.panels), s.loss_chunk) *
+                         (vocabulary * s.element_bytes + plan.columns * 3 * static_cast<int64_t>(sizeof(double)));
+  const int64_t loss_work = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output});
 
-  // A block's backward: down, the gates, their weights; then attention's, with all of the MLP freed. Of columns' tokens
-  // in panels, those of one operand are put side by side.
-  const auto side_by_side = [&](int64_t operand) {
-    return z.panels > 1 && plan.stream == StreamCut::tokens ? z.panel_of(operand) : 0;
+  // Products' backward: down, gate and up, query, key and value; and what is done again where it is.
+  const bool papers = plan.form == ProductForm::summa;
+  const auto from_stream = [&](int64_t rows) {
+    return papers ? summa(plan, s, s.hidden, rows)
+                  : z.from_stream(row * rows, {plan, s, rows * s.hidden, Stationary::output});
   };
-  const int64_t moved = z.panel_of(z.gathered + z.summand + z.packed) + (z.panels > 1 ? z.panel_of(z.part) : 0);
-  const int64_t arrived = z.panels > 1 ? z.panel_of(2 * z.gathered) : z.gathered;
+  const Rows of_down(plan, s, s.hidden * s.gate_up_rows / 2, Stationary::input);
   const int64_t down =
-      z.part + arrived + z.hidden + side_by_side(z.hidden) + rows_work(plan, s, s.hidden * s.gate_up_rows / 2);
-  const int64_t gates = 2 * z.part + z.gate_up;
-  const int64_t gate_up =
-      2 * z.part + moved + side_by_side(z.gate_up) - z.hidden + rows_work(plan, s, s.gate_up_rows * s.hidden);
-  const int64_t mlp = std::max({down, gates, gate_up});
-  const int64_t mlp_kept = z.gate_up + z.hidden + 2 * z.part + z.statistic;
-  const int64_t core = z.part + 2 * z.qkv + 2 * z.heads + attention.working;
-  const int64_t qkv = 2 * z.part + z.qkv + moved + side_by_side(z.qkv) + rows_work(plan, s, s.qkv_rows * s.hidden) -
-                      attention.kept;
-  const int64_t held = recompute ? 2 * z.part : 0;
-  const int64_t attended = std::max(core, qkv) + held - mlp_kept;
+      papers ? summa(plan, s, s.intermediate, share(s.hidden, plan.columns)) : z.into_stream(hidden, of_down);
+  const int64_t again = recompute && !papers ? z.into_stream_forward(hidden, of_down) : 0;
+  // The gradient that came in; run again, the block's output and that gradient to the end.
+  const int64_t held = recompute ? z.part : 0;
+  const int64_t mlp =
+      z.part + std::max({again, held + down, held + gate_up, held + from_stream(s.gate_up_rows) - hidden});
+  // Then attention's, with all of the MLP freed.
+  const int64_t mlp_kept = gate_up + hidden + 2 * z.part + statistic;
+  const int64_t core = 2 * qkv + 2 * heads + attention.working;
+  const int64_t attended =
+      z.part + 2 * held + std::max(core, qkv + from_stream(s.qkv_rows) - attention.kept) - mlp_kept;
   const int64_t block_work =
       std::max(mlp, attended) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
   bytes.working_peak = std::max(loss_work, block_work);

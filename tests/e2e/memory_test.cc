@@ -61,13 +61,15 @@ std::vector<std::string> mesh(int rows, int columns, int depth, std::vector<std:
   more.insert(more.end(), {fmt::format("--run.ranks={}", rows * columns * depth),
                            fmt::format("--parallelism.tensor_parallel_kind={}", depth > 1 ? "2.5d" : "2d"),
                            fmt::format("--parallelism.tensor_parallel_mesh=[{},{},{}]", rows, columns, depth),
-                           "--model.num_attention_heads=8", "--model.num_key_value_heads=4"});
+                           "--model.num_attention_heads=8",
+                           fmt::format("--model.num_key_value_heads={}", std::max(4, columns))});
   return more;
 }
 std::vector<std::string> one_dimension(int columns, std::vector<std::string> more = {}) {
   more.insert(more.end(), {fmt::format("--run.ranks={}", columns),
                            fmt::format("--parallelism.tensor_parallel_degree={}", columns),
-                           "--model.num_attention_heads=8", "--model.num_key_value_heads=4"});
+                           "--model.num_attention_heads=8",
+                           fmt::format("--model.num_key_value_heads={}", std::max(4, columns))});
   return more;
 }
 
@@ -129,7 +131,18 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mesh_1x2x1_panels_recompute", in_panels(mesh(1, 2, 1, {kFull}))},
         Case{"mesh_2x2x1", mesh(2, 2, 1)},
         Case{"mesh_2x2x1_summa", mesh(2, 2, 1, {kSumma})}, Case{"mesh_2x1x2_bfloat16", mesh(2, 1, 2, {kHalf})},
-        Case{"mesh_4x1x1", mesh(4, 1, 1)}),
+        Case{"mesh_4x1x1", mesh(4, 1, 1)}, Case{"tensor_4", one_dimension(4, {kNoSequence})},
+        Case{"tensor_sequence_4", one_dimension(4)}, Case{"tensor_8", one_dimension(8, {kNoSequence})},
+        Case{"tensor_sequence_8", one_dimension(8)}, Case{"tensor_sequence_8_panels", in_panels(one_dimension(8))},
+        Case{"mesh_1x4x1", mesh(1, 4, 1)}, Case{"mesh_1x4x1_recompute", mesh(1, 4, 1, {kFull})},
+        Case{"mesh_1x8x1", mesh(1, 8, 1)}, Case{"mesh_1x8x1_panels", in_panels(mesh(1, 8, 1))},
+        Case{"mesh_4x4x1", in_panels(mesh(4, 4, 1))}, Case{"mesh_2x4x2", in_panels(mesh(2, 4, 2))},
+        Case{"mesh_4x4x1_summa", in_panels(mesh(4, 4, 1, {kSumma}))},
+        Case{"mesh_2x2x1_summa_panels", in_panels(mesh(2, 2, 1, {kSumma}))},
+        Case{"mesh_2x2x1_summa_recompute", mesh(2, 2, 1, {kSumma, kFull})},
+        Case{"mesh_2x1x1_recompute", mesh(2, 1, 1, {kFull})}, Case{"mesh_2x1x2_recompute", mesh(2, 1, 2, {kFull})},
+        Case{"mesh_2x2x1_recompute", mesh(2, 2, 1, {kFull})}, Case{"mesh_4x1x1_recompute", mesh(4, 1, 1, {kFull})},
+        Case{"mesh_4x1x1_panels_recompute", in_panels(mesh(4, 1, 1, {kFull}))}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
