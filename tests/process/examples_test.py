@@ -33,7 +33,7 @@ class Examples(ProcessTest):
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
         readme = (SOURCE / "README.md").read_text().splitlines()
-        begin = readme.index("    " + next(line for line in plan.out.splitlines() if line.startswith("one layer on")))
+        begin = readme.index("    " + next(line for line in plan.out.splitlines() if line.startswith("every tensor mesh")))
         shown = [line[4:] for line in readme[begin:readme.index("", begin)] if line.strip() != "..."]
         self.assertGreater(len(shown), 9)
         self.assertEqual([line for line in shown if line not in plan.out.splitlines()], [], plan)
