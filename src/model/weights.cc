@@ -50,7 +50,7 @@ at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole) {
 }
 
 void Weight::written() const {
-  if (owner->on_gradient) owner->on_gradient(*this);
+  if (owner != nullptr && owner->on_gradient) owner->on_gradient(*this);
 }
 
 void Weight::add_share(std::function<void()> product) const {
@@ -58,7 +58,7 @@ void Weight::add_share(std::function<void()> product) const {
     product();
     written();
   };
-  if (owner->deferred != nullptr) {
+  if (owner != nullptr && owner->deferred != nullptr) {
     owner->deferred->push_back(std::move(share));
   } else {
     share();

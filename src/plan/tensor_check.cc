@@ -127,10 +127,11 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
     ways.push_back(fmt::format("no mesh of {} works; columns may be {}", counted(plan.ranks(), "rank"),
                                divisors(config.model.num_key_value_heads)));
   }
-  if (ways.empty() && batch_divides(config, plan, data)) {
-    ways.push_back(fmt::format("no mesh of {} works", counted(plan.ranks(), "rank")));
-  }
-  if (!batch_divides(config, plan, data)) {
+  // Where the batch is all that does not fit.
+  const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
+                        widths_suffice(config, plan) && uncut_tokens(config, plan, sequence) == 0;
+  if (ways.empty() && !of_batch) ways.push_back(fmt::format("no mesh of {} works", counted(plan.ranks(), "rank")));
+  if (of_batch) {
     const int64_t shares = shares_of(plan, data), batch = config.training.global_batch_size;
     ways.push_back(
         fmt::format("training.global_batch_size = {} works with this one", (batch + shares - 1) / shares * shares));

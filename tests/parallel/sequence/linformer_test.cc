@@ -60,11 +60,9 @@ Result on_ranks(const Case& c, const MakeCore& make = right, const std::function
     const auto places = ring_places(SequencePlacement::contiguous, c.tokens, c.ring, rank);
     const auto first = places.front(), count = static_cast<int64_t>(places.size());
     const auto here = [&](const at::Tensor& t) { return t.narrow(2, first, count).contiguous(); };
-    const std::function<void(const Weight&)> nobody;
     const auto weight = [&](uint32_t seed) {
       Weight w{.value = projection(c.tokens, seed).narrow(0, first, count).contiguous().set_requires_grad(true)};
       w.gradient = at::full_like(w.value, NAN).detach();
-      w.listener = &nobody;
       return w;
     };
     const Weight e = weight(5), f = weight(6);
