@@ -1,6 +1,8 @@
 // What float32 and bfloat16 make of one step, from the same weights, against a wider run: within the bounds that
 // rounding_bounds() derives, for the loss and every gradient.
 #include "runtime/verify.h"
+#include "base/errors.h"
+#include "tests/support/says.h"
 #include "tests/support/plain_training.h"
 #include "tests/support/tiny_run.h"
 
