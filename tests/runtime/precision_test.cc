@@ -79,7 +79,7 @@ TEST(Precision, BoundsThatHideMistakesAreRefused) {
     return run.plan(2, words);
   };
   const std::string error = message_of<ConfigError>([&] { require_telling_bounds(plan_in(many, "float32"), 2); });
-  EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1048576 tokens", "\"float64\"", "global_batch_size"}))
+  EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1,048,576 tokens", "\"float64\"", "global_batch_size"}))
       << error;
   EXPECT_NO_THROW(require_telling_bounds(plan_in(many, "float64"), 2));
   for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(require_telling_bounds(plan_in({}, dtype), 2));
