@@ -3,105 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/from_config.h"
+#include "plan/pipeline.h"
 #include "plan/plan_limits.h"
+#include "plan/plan_memory.h"
 #include "plan/plan_parameters.h"
-#include "plan/stages.h"
+#include "plan/plan_traffic.h"
 #include "plan/tensor_choices.h"
-#include "plan/tensor_memory.h"
 #include "schedule/validate.h"
 
 namespace orthant {
 namespace {
-
-MemoryBytes memory_of_rank(const Plan& plan, const FlatLayout& flat, int rank) {
-  const Config& config = plan.config;
-  const auto& share = plan.share(rank);
-  const int64_t largest = share.microbatches.front().size();  // none is larger
-  const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
-  const bool recompute = config.activation_checkpoint.mode == "full";
-  const int64_t tokens = largest * plan.num_places(rank);
-  const SequenceMemory attention = sequence_memory(plan.sequence, attention_of(plan, largest),
-                                                   plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
-  const AttentionBytes core{attention.kept_bytes, attention.working_bytes};
-  const bool whole = plan.tensor.rows * plan.tensor.columns == 1;
-  const ActivationBytes activations =
-      whole ? activation_bytes(plan.architecture, tokens, element, recompute, core)
-            : tensor_activation_bytes(plan.architecture, plan.tensor, tensor_shape_of(plan, rank, largest), recompute,
-                                      core);
-  MemoryBytes memory;
-  memory.parameters = flat.elements * (element == master ? master : master + element);
-  memory.gradients = flat.elements * master;
-  memory.optimizer = 2 * flat.elements * master;
-  memory.activations = activations.kept;
-  const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  const int64_t batch = 3 * tokens * 8;
-  memory.working = activations.working_peak + tables + batch;
-  return memory;
-}
-
-// Messages of a step by their kind, as the ranks one after the other say what they send.
-class MessageTable {
- public:
-  explicit MessageTable(size_t ranks) : ranks_(ranks) {}
-  template <class Messages>
-  void add(size_t rank, const Messages& messages, const char* when, int64_t times) {
-    if (times == 0) return;
-    for (const auto& m : messages)
-      add(rank, m.what + ", " + when, m.collective, m.axis, m.calls * times, m.bytes * times);
-  }
-  void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
-           int64_t bytes) {
-    const auto [place, is_new] = places_.try_emplace({what, collective, axis}, entries_.size());
-    const std::vector<int64_t> none(ranks_);
-    if (is_new) entries_.push_back({what, collective, axis, none, none});
-    entries_[place->second].calls_per_rank[rank] += calls;
-    entries_[place->second].bytes_per_rank[rank] += bytes;
-  }
-  std::vector<CommunicationEntry> take() { return std::move(entries_); }
-
- private:
-  size_t ranks_;
-  std::map<std::tuple<std::string, std::string, std::string>, size_t> places_;
-  std::vector<CommunicationEntry> entries_;
-};
-
-// What blocks, what stands around them, and stages among each other send in all microbatches of a step.
-void add_activations(Plan& plan) {
-  const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
-  const auto ranks = static_cast<size_t>(plan.mesh.size());
-  MessageTable table(ranks);
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
-    const std::vector<Stage> own = plan.stages_on(at);
-    int64_t layers = 0;
-    for (const Stage& stage : own) layers += stage.layers.size();
-    for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
-      const SequenceTraffic attention = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
-      table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
-      table.add(rank, attention.backward, "backward", layers * microbatches);
-      const TensorTraffic tensor = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
-      table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
-      table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
-      table.add(rank, tensor.ends_forward, "vocabulary forward", microbatches);
-      table.add(rank, tensor.ends_backward, "vocabulary backward", microbatches);
-    }
-    for (const Action& action : plan.row(at)) {
-      if (!is_message(action)) continue;
-      const int64_t sequences = plan.sequences_of(at, action.microbatch);
-      if (sequences == 0) continue;
-      const bool leaves = facts(action.kind).lane == Lane::send;
-      const bool forward = action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
-      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs",
-                leaves ? "send" : "recv", "pipeline", 1, leaves ? plan.stream_bytes(at, sequences) : 0);
-    }
-  }
-  for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
-}
 
 // Everything but the alternatives, which are plans themselves.
 Plan plan_once(const Config& config, const RunFacts& facts) {
@@ -135,13 +50,9 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   validate(plan.schedule, microbatches, buckets);
   plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
   plan.timeline.unit = "F";
-  std::map<int, FlatLayout> flats;
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    if (plan.first_like(rank) == rank) flats.emplace(rank, flat_layout(plan.parameters_of(rank)));
-    plan.memory.push_back(memory_of_rank(plan, flats.at(plan.first_like(rank)), rank));
-  }
-  add_activations(plan);
-  add_gradients(plan);
+  add_memory(plan);
+  add_activation_traffic(plan);
+  add_gradient_traffic(plan);
   return plan;
 }
 

@@ -1,9 +1,6 @@
 #include "plan/plan_parameters.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <map>
 
 #include "base/errors.h"
 #include "plan/from_config.h"
@@ -75,14 +72,6 @@ GradientPlaces gradient_places(const Plan& plan, const std::vector<ParameterInfo
   return places;
 }
 
-CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const std::vector<std::string>& axes) {
-  return {.what = std::move(what),
-          .collective = std::string(name_of(CollectiveKind::all_reduce)),
-          .axis = plan.mesh.joined_name(axes),
-          .calls_per_rank = {},
-          .bytes_per_rank = {}};
-}
-
 }  // namespace
 
 void lay_out_parameters(Plan& plan) {
@@ -117,67 +106,6 @@ void lay_out_parameters(Plan& plan) {
   for (const GradientBucket& bucket : plan.buckets) {
     const size_t first = flat.members[static_cast<size_t>(bucket.weights.front())].first;
     plan.bucket_stages.push_back(plan.stage_of(plan.parameters[first]));
-  }
-}
-
-namespace {
-
-// Numbers that all ranks of the axes add up, so many.
-void add_sum(Plan& plan, const char* what, int64_t numbers, const std::vector<std::string>& axes) {
-  if (plan.mesh.group_size(axes) == 1) return;
-  auto entry = all_reduce_entry(plan, what, axes);
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    entry.calls_per_rank.push_back(1);
-    entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
-  }
-  plan.communication.push_back(std::move(entry));
-}
-
-// The two ranks that have a copy of a parameter tell each other their gradients.
-void add_copies(Plan& plan) {
-  for (const auto& [original, copy] : plan.copies()) {
-    const int one = plan.owner_of(original), other = plan.owner_of(copy);
-    if (one == other) continue;
-    const auto ranks = static_cast<size_t>(plan.mesh.size());
-    CommunicationEntry entry{.what = "gradients of " + plan.parameters[copy].name + ", a copy",
-                             .collective = "exchange",
-                             .axis = "pipeline",
-                             .calls_per_rank = std::vector<int64_t>(ranks),
-                             .bytes_per_rank = std::vector<int64_t>(ranks)};
-    for (size_t rank = 0; rank < ranks; ++rank) {
-      const int at = static_cast<int>(rank), here = plan.pipeline_rank(at);
-      if (here != one && here != other) continue;
-      const ParameterInfo held = plan.parameters_of(at)[here == one ? original : copy];
-      entry.calls_per_rank[rank] = 1;
-      entry.bytes_per_rank[rank] = held.held_size() * master_bytes(plan.config);
-    }
-    plan.communication.push_back(std::move(entry));
-  }
-}
-
-}  // namespace
-
-void add_gradients(Plan& plan) {
-  std::map<int, std::vector<GradientBucket>> held;
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    if (plan.first_like(rank) == rank) held.emplace(rank, plan.buckets_of(rank));
-  }
-  for (size_t i = plan.buckets.size(); i-- > 0;) {
-    const auto& axes = plan.buckets[i].axes;
-    if (plan.mesh.group_size(axes) == 1) continue;
-    auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
-    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      const GradientBucket& bucket = held.at(plan.first_like(rank))[i];
-      const bool here = bucket.elements.size() > 0;
-      entry.calls_per_rank.push_back(here ? 1 : 0);
-      entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);
-    }
-    plan.communication.push_back(std::move(entry));
-  }
-  add_copies(plan);
-  add_sum(plan, "loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
-  for (const NormSlots& slots : norm_slots(plan)) {
-    add_sum(plan, "gradient norm, by parameter", static_cast<int64_t>(slots.parameters.size()), slots.axes);
   }
 }
 

@@ -1,4 +1,4 @@
-// Who holds what of the parameters, and how their gradients come together: a part of making a Plan.
+// Who holds what of the parameters: a part of making a Plan.
 #pragma once
 
 #include "plan/plan.h"
@@ -7,8 +7,5 @@ namespace orthant {
 
 /// Layouts, groups and buckets, from the parameters, the sequences' cut and the gradients' axes.
 void lay_out_parameters(Plan& plan);
-
-/// What a step sends for gradients and their norm.
-void add_gradients(Plan& plan);
 
 }  // namespace orthant

@@ -182,17 +182,20 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);
   send.settle_stream("activations", s.hidden);
+  traffic.embedding_forward = send.take();
+  send.gather_stream("activations", s.hidden);
+  send.sum_rows("weight gradients", table, 1);
+  traffic.embedding_backward = send.take();
+
   send.statistics("statistics of norms");
   send.gather_rows("weights", table, 1);
   send.gather_panels("activations", s.hidden, true);
   send.softmax_statistics();
   send.settle_panels("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
-  traffic.ends_forward = send.take();
+  traffic.loss_forward = send.take();
   send.statistics("statistics of norms");
-  send.gather_stream("activations", s.hidden);
-  send.sum_rows("weight gradients", table, 1);
-  traffic.ends_backward = send.take();
+  traffic.loss_backward = send.take();
   return traffic;
 }
 

@@ -28,10 +28,11 @@ struct TensorMessages {
   int64_t calls = 0, bytes = 0;
 };
 
-/// Of one block, and of what stands around the blocks: embedding, last norm and loss.
+/// Of one block, of the embedding before all blocks, and of the last norm and the loss behind them.
 struct TensorTraffic {
   std::vector<TensorMessages> block_forward, block_backward;
-  std::vector<TensorMessages> ends_forward, ends_backward;  // the loss makes its gradient on the way forward
+  std::vector<TensorMessages> embedding_forward, embedding_backward;
+  std::vector<TensorMessages> loss_forward, loss_backward;  // the loss makes its gradient on the way forward
 };
 
 /// Of the rank; only axes of more than one rank send. The mesh has the axes of kColumn and kRow.

@@ -117,8 +117,10 @@ std::map<std::pair<std::string, std::string>, Traffic> planned(const Architectur
   };
   add(traffic.block_forward, a.num_hidden_layers * (recompute ? 2 : 1));
   add(traffic.block_backward, a.num_hidden_layers);
-  add(traffic.ends_forward, 1);
-  add(traffic.ends_backward, 1);
+  add(traffic.embedding_forward, 1);
+  add(traffic.loss_forward, 1);
+  add(traffic.loss_backward, 1);
+  add(traffic.embedding_backward, 1);
   return all;
 }
 

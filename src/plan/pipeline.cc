@@ -1,4 +1,4 @@
-#include "plan/stages.h"
+#include "plan/pipeline.h"
 
 #include <fmt/format.h>
 
