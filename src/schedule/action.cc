@@ -10,12 +10,19 @@ namespace {
 
 using enum ActionKind;
 
-// Colors after Okabe and Ito, "Color Universal Design", except for the grays of what is only bookkeeping.
+// Colors after Okabe and Ito, "Color Universal Design", except for the grays of what is only bookkeeping and the
+// vocabulary's, which were searched for: the least difference from all others, to any eye, is as large as can be.
 constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {F, "F", "forward", Lane::compute, ThirdField::microbatch, "#0072b2"},
     {B, "B", "backward", Lane::compute, ThirdField::microbatch, "#e69f00"},
     {I, "I", "backward, input", Lane::compute, ThirdField::microbatch, "#d55e00"},
     {W, "W", "backward, weights", Lane::compute, ThirdField::microbatch, "#cc79a7"},
+    {S, "S", "output layer, softmax", Lane::compute, ThirdField::microbatch, "#7a3ff0"},
+    {Z, "Z", "output layer, sum", Lane::compute, ThirdField::microbatch, "#a587ff"},
+    {T, "T", "output layer, backward", Lane::compute, ThirdField::microbatch, "#a5f0b4"},
+    {TW, "TW", "output layer, backward", Lane::compute, ThirdField::microbatch, "#a5f0b4"},
+    {E, "E", "input layer", Lane::compute, ThirdField::microbatch, "#788769"},
+    {EB, "EB", "input layer, backward", Lane::compute, ThirdField::microbatch, "#4b1e0f"},
     {SEND_F, "SEND_F", "activation message", Lane::send, ThirdField::microbatch, "#56b4e9"},
     {RECV_F, "RECV_F", "activation message", Lane::receive, ThirdField::microbatch, "#56b4e9"},
     {SEND_B, "SEND_B", "gradient message", Lane::send, ThirdField::microbatch, "#e69f00"},
@@ -51,6 +58,10 @@ bool is_message(const Action& action) {
   const Lane lane = facts(action.kind).lane;
   return lane == Lane::send || lane == Lane::receive;
 }
+
+bool is_vocabulary(const Action& action) { return action.kind >= S && action.kind <= EB; }
+
+int held_by(const Action& action) { return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0; }
 
 Action other_end(const Action& message) {
   const auto [kind, stage, m] = message;

@@ -15,6 +15,12 @@ enum class ActionKind {
   B,        // full backward: I and W in one
   I,        // backward for the input
   W,        // backward for the weights, after I of the same stage and microbatch
+  S,        // output layer: logits over the rank's rows of the vocabulary and, as far as known, their softmax
+  Z,        // output layer in the naive order: exponentials under all ranks' maximum, and their sum
+  T,        // output layer: gradients of its input and of its weights
+  TW,       // output layer: gradient of its weights alone, where S has made that of its input as well
+  E,        // input layer: the microbatch's tokens looked up in the rank's rows of the vocabulary
+  EB,       // input layer: gradient of its weights
   SEND_F,   // the stage's output to the next stage
   RECV_F,   // the stage's input from the stage before
   SEND_B,   // the gradient of the stage's input to the stage before
@@ -48,7 +54,7 @@ inline constexpr size_t kActionKinds = static_cast<size_t>(ActionKind::REDUCE) +
 
 struct Action {
   ActionKind kind = ActionKind::F;
-  int stage = 0;
+  int stage = 0;        // of a vocabulary Action: the rank's first, so that all Actions of a stage stand on its owner
   int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; UNSHARD and RESHARD: -1
 
   auto operator<=>(const Action&) const = default;
@@ -56,6 +62,10 @@ struct Action {
 
 /// Whether it is a SEND or a RECV.
 bool is_message(const Action& action);
+/// Whether it is one of S, Z, T, TW, E and EB, which every rank does for every microbatch: see barriers.h.
+bool is_vocabulary(const Action& action);
+/// How many (stage, microbatch) pairs more are held after it: from F to B or W.
+int held_by(const Action& action);
 /// The RECV of a SEND, and the SEND of a RECV, on the neighboring stage.
 Action other_end(const Action& message);
 

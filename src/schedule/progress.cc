@@ -1,6 +1,9 @@
 #include "schedule/progress.h"
 
+#include <algorithm>
 #include <deque>
+
+#include "schedule/barriers.h"
 
 namespace orthant {
 namespace {
@@ -13,6 +16,7 @@ class Walk {
       : schedule_(schedule),
         stages_(stage_count(schedule)),
         microbatches_(static_cast<size_t>(microbatch_count(schedule))),
+        barriers_(schedule),
         input_(2 * static_cast<size_t>(stages_) * microbatches_, 0),
         next_(schedule.rows.size(), 0),
         queued_(schedule.rows.size(), 0) {
@@ -52,7 +56,12 @@ class Walk {
     ready_.push_back(rank);
   }
 
+  void wake_all() {
+    for (size_t rank = 0; rank < next_.size(); ++rank) wake(static_cast<int>(rank));
+  }
+
   bool waits(const Action& action) {
+    if (!barriers_.met(action)) return true;
     if (is_message(action)) {
       const Action other = other_end(action), *current = at(owner(other.stage));
       return current == nullptr || *current != other;
@@ -65,22 +74,27 @@ class Walk {
   /// What an Action that waits waits for.
   Action needed(const Action& action) const {
     if (is_message(action)) return other_end(action);
+    if (!barriers_.met(action)) return standing(barriers_.needed(action));
     const bool forward = action.kind == F;
     const int before = action.stage + (forward ? -1 : 1), m = action.microbatch;
     if (messages_ && owner(before) != owner(action.stage)) return {forward ? RECV_F : RECV_B, action.stage, m};
-    return {forward ? F : stands({B, before, m}) ? B : I, before, m};
+    return standing({forward ? F : B, before, m});
   }
 
-  bool stands(const Action& action) const {
-    for (const Action& each : schedule_.rows[static_cast<size_t>(owner(action.stage))])
-      if (each == action) return true;
-    return false;
+  /// The I where there is no B.
+  Action standing(Action action) const {
+    const auto& row = schedule_.rows[static_cast<size_t>(owner(action.stage))];
+    if (action.kind == B && std::find(row.begin(), row.end(), action) == row.end()) action.kind = I;
+    return action;
   }
 
   bool step(int rank) {
     const Action* action = at(rank);
-    if (action == nullptr || waits(*action)) return false;
+    if (action == nullptr) return false;
+    if (barriers_.come(*action)) wake_all();
+    if (waits(*action)) return false;
     ++next_[static_cast<size_t>(rank)];
+    if (barriers_.done(*action)) wake_all();
     if (is_message(*action)) {
       const Action other = other_end(*action);
       const Action& received = facts(action->kind).lane == Lane::send ? other : *action;
@@ -100,6 +114,7 @@ class Walk {
   const Schedule& schedule_;
   const int stages_;
   const size_t microbatches_;
+  Barriers barriers_;
   std::vector<char> input_;  // of forwards and backwards, by stage and microbatch: whether it is there
   std::vector<size_t> next_;
   std::vector<char> queued_;

@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "base/errors.h"
+#include "schedule/barriers.h"
 
 namespace orthant {
 namespace {
@@ -49,6 +50,7 @@ class Simulation {
         backward_s_(stages_, microbatches_, kUnknown),
         activations_(stages_, microbatches_, {}),
         gradients_(stages_, microbatches_, {}),
+        barriers_(schedule),
         unsharded_(static_cast<size_t>(stages_), 0),
         ranks_(schedule.rows.size()),
         spans_(schedule.rows.size()) {
@@ -97,6 +99,9 @@ class Simulation {
   void wake(int stage) {
     if (owner(stage) >= 0) woken_.push_back(owner(stage));
   }
+  void wake_all() {
+    for (size_t rank = 0; rank < ranks_.size(); ++rank) woken_.push_back(static_cast<int>(rank));
+  }
 
   /// Does the rank's next Action if what it needs is known; false if it has to wait or the row is done.
   bool step(int rank) {
@@ -123,10 +128,12 @@ class Simulation {
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
-    const int stage = action.stage;
-    const bool forward = action.kind == ActionKind::F;
-    const int neighbor = forward ? stage - 1 : action.kind == ActionKind::W ? -1 : stage + 1;
-    double start_s = std::max(state.now_s, unsharded_[static_cast<size_t>(stage)]);
+    const auto [kind, stage, m] = action;
+    const bool forward = kind == ActionKind::F, passed_on = kind == ActionKind::B || kind == ActionKind::I;
+    const int neighbor = forward ? stage - 1 : passed_on ? stage + 1 : -1;
+    const double open_s = barriers_.open_s(action, durations_.barrier_s);
+    if (open_s == kUnknown) return false;
+    double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(stage)], open_s});
     if (neighbor >= 0 && neighbor < stages_) {
       const double there_s = arrival(rank, action, neighbor);
       if (there_s == kUnknown) return false;
@@ -135,11 +142,12 @@ class Simulation {
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
     timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
-    state.live += forward ? 1 : action.kind == ActionKind::I ? 0 : -1;
+    state.live += held_by(action);
     int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
-    if (action.kind == ActionKind::W) return true;
-    (forward ? forward_s_ : backward_s_).of(stage, action.microbatch) = state.now_s;
+    if (barriers_.done(action, state.now_s)) wake_all();
+    if (!forward && !passed_on) return true;
+    (forward ? forward_s_ : backward_s_).of(stage, m) = state.now_s;
     wake(forward ? stage + 1 : stage - 1);
     return true;
   }
@@ -210,6 +218,7 @@ class Simulation {
   int stages_, microbatches_;
   PerPass<double> forward_s_, backward_s_;      // when the F, and the B or I, has ended
   PerPass<Message> activations_, gradients_;    // by the stage that receives them
+  Barriers barriers_;
   std::vector<double> unsharded_;
   std::vector<RankState> ranks_;
   std::vector<std::vector<Span>> spans_;
@@ -221,12 +230,16 @@ class Simulation {
 }  // namespace
 
 Durations Durations::of(double forward_s, double input_s, double weight_s) {
-  Durations out;
-  const auto set = [&](ActionKind kind, double seconds) { out.seconds[static_cast<size_t>(kind)] = seconds; };
-  set(ActionKind::F, forward_s);
-  set(ActionKind::B, input_s + weight_s);
-  set(ActionKind::I, input_s);
-  set(ActionKind::W, weight_s);
+  return Durations{}
+      .with(ActionKind::F, forward_s)
+      .with(ActionKind::B, input_s + weight_s)
+      .with(ActionKind::I, input_s)
+      .with(ActionKind::W, weight_s);
+}
+
+Durations Durations::with(ActionKind kind, double seconds_of_it) const {
+  Durations out = *this;
+  out.seconds[static_cast<size_t>(kind)] = seconds_of_it;
   return out;
 }
 
@@ -243,7 +256,7 @@ Timeline simulate(const Schedule& schedule, const Durations& durations) {
   return Simulation(schedule, durations).run();
 }
 
-std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage) {
+std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage, double softmax) {
   ORTHANT_CHECK(static_cast<int>(by_stage.size()) >= stage_count(schedule), by_stage.size(), stage_count(schedule));
   std::vector<double> out;
   for (const auto& row : schedule.rows) {
@@ -251,10 +264,16 @@ std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>&
     for (const Action& action : row) {
       if (facts(action.kind).lane != Lane::compute) continue;
       const auto& [for_backward, for_weights] = by_stage[static_cast<size_t>(action.stage)];
-      now += action.kind == ActionKind::F   ? for_backward
-             : action.kind == ActionKind::B ? -for_backward
-             : action.kind == ActionKind::I ? for_weights - for_backward
-                                            : -for_weights;
+      switch (action.kind) {
+        case ActionKind::F: now += for_backward; break;
+        case ActionKind::B: now -= for_backward; break;
+        case ActionKind::I: now += for_weights - for_backward; break;
+        case ActionKind::W: now -= for_weights; break;
+        case ActionKind::S: now += softmax; break;
+        case ActionKind::T:
+        case ActionKind::TW: now -= softmax; break;
+        default: break;
+      }
       most = std::max(most, now);
     }
     out.push_back(most);

@@ -4,7 +4,8 @@
 // A rank computes in its row's order, one Action at a time. Communication is posted where it stands in the row and runs
 // beside the computation on its own lane: a SEND begins when it is posted and its lane is free, and takes link_s; a
 // RECV ends when the message is there; a computation waits for what it reads. Without SEND and RECV in the schedule, a
-// stage on another rank sees a result link_s after it is made. UNSHARD is waited for by its stage's computation.
+// stage on another rank sees a result link_s after it is made. UNSHARD is waited for by its stage's computation. What
+// waits at a barrier of the vocabulary layers goes on barrier_s after the last rank has fed it.
 #pragma once
 
 #include <array>
@@ -21,11 +22,14 @@ struct Durations {
   /// By stage, in place of `seconds`; empty, or one entry a stage.
   std::vector<std::array<double, kActionKinds>> stage_seconds;
   double link_s = 0;             // one message between neighboring stages on different ranks
+  double barrier_s = 0;          // one collective of the vocabulary layers, beside the rows
   std::vector<double> reduce_s;  // by gradient bucket, in place of seconds[REDUCE]
   bool overlap_reduce = true;    // REDUCE runs beside later computation of its row; false: the row waits for it
 
   /// F, I and W as given and B = I + W, the same on every stage.
   static Durations of(double forward_s, double input_s, double weight_s);
+  /// The same with another time of one kind.
+  Durations with(ActionKind kind, double seconds_of_it) const;
   double of(const Action& action) const;
 };
 
@@ -55,7 +59,8 @@ Timeline simulate(const Schedule& schedule, const Durations& durations);
 struct Kept {
   double for_backward = 1, for_weights = 1;
 };
-/// By rank: the most that it keeps at once. A row's order decides, not its times. `by_stage` has an entry a stage.
-std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage);
+/// By rank: the most that it keeps at once. A row's order decides, not its times. `by_stage` has an entry a stage;
+/// `softmax` is what one microbatch keeps on every rank from S to T or TW.
+std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage, double softmax = 0);
 
 }  // namespace orthant

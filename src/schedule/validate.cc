@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "schedule/barriers.h"
 #include "schedule/progress.h"
 
 namespace orthant {
@@ -34,6 +35,7 @@ class Checker {
     if (!collect()) return found_;
     for (int stage = 0; stage < stages_; ++stage)
       for (int m = 0; m < microbatches_; ++m) check_pass(stage, m);
+    check_vocabulary();
     check_messages();
     check_weights();
     check_reductions();
@@ -136,6 +138,52 @@ class Checker {
     return has(b) ? b : Action{I, stage, m};
   }
 
+  void check_vocabulary() {
+    const VocabularyPasses passes = vocabulary_passes(schedule_);
+    if (passes.output.empty() && !passes.input) return;
+    const std::vector<int> first_stage = first_stages(schedule_);
+    for (int rank = 0; rank < static_cast<int>(first_stage.size()); ++rank) {
+      const int stage = first_stage[static_cast<size_t>(rank)];
+      if (stage < 0) {
+        report("{} has no stage, and so no part of the vocabulary", name_(rank, -1));
+        continue;
+      }
+      for (const Action& action : schedule_.rows[static_cast<size_t>(rank)]) {
+        if (!is_vocabulary(action)) continue;
+        if (action.stage != stage) report("{}: its part of the vocabulary goes with stage {}", at(action), stage);
+        if (action.kind == TW && passes.output.back() == T) report("{}: elsewhere it is T", at(action));
+      }
+      check_vocabulary(rank, stage, passes.output);
+      if (passes.input) check_vocabulary(rank, stage, {E, EB});
+      if (!passes.output.empty() && owner(stages_ - 1) == rank) check_increasing(rank, F, stages_ - 1);
+      if (passes.input && owner(0) == rank) check_increasing(rank, B, 0);
+    }
+  }
+
+  /// The kinds of one vocabulary layer on one rank: each microbatch once, in their order.
+  void check_vocabulary(int rank, int stage, const std::vector<ActionKind>& kinds) {
+    for (size_t i = 0; i < kinds.size(); ++i) {
+      for (int m = 0; m < microbatches_; ++m) {
+        const Action action{kinds[i], stage, m}, other{kinds[i == 0 ? 1 : i - 1], stage, m};
+        if (!has(action)) report("{} is missing {}", to_string(action), beside(i == 0 ? "before" : "after", other));
+        if (i > 0 && has(action) && has(other)) demand_order(other, action);
+      }
+      check_increasing(rank, kinds[i], stage);
+    }
+  }
+
+  /// All ranks issue a collective's microbatches in increasing order: where they stand in a row, that is theirs.
+  void check_increasing(int rank, ActionKind kind, int stage) {
+    const Action* last = nullptr;
+    for (const Action& action : schedule_.rows[static_cast<size_t>(rank)]) {
+      const bool counts = action.kind == kind || (kind == B && action.kind == I);
+      if (!counts || action.stage != stage) continue;
+      if (last != nullptr && last->microbatch > action.microbatch)
+        report("{} comes after {}: microbatches go up here", at(action), at(*last));
+      last = &action;
+    }
+  }
+
   void check_messages() {
     if (!messages_) return;
     for (int stage = 0; stage + 1 < stages_; ++stage) {
@@ -234,7 +282,8 @@ class Checker {
       if (!has({REDUCE, stage, bucket})) report("{} is missing", to_string(Action{REDUCE, stage, bucket}));
     Action last{F, stage, 0};  // of the stage's computations, where each microbatch has a backward
     for (int m = 0; m < microbatches_; ++m)
-      for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}})
+      for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}, Action{T, stage, m}, Action{TW, stage, m},
+                                 Action{EB, stage, m}})
         if (has(each) && (last.kind == F || place_of(each).index > place_of(last).index)) last = each;
     for (const Action& reduction : all)
       if (last.kind != F) demand_order(last, reduction);

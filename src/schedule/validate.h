@@ -2,8 +2,11 @@
 //   - each stage stands on its owner only; each microbatch has F once, and B, or I and W, once, after F (W after I)
 //   - with any SEND or RECV in it: one SEND and one RECV for each result that crosses ranks and no others, the SEND
 //     after what makes it, the RECV before what reads it, in one order on both sides of each pair of ranks
+//   - with any of S, Z, T and TW: every rank has S Z T, S T or S TW, all the same, for each microbatch; with any of E
+//     and EB: both; each kind in increasing microbatch, as what feeds their broadcasts (barriers.h)
 //   - UNSHARD and RESHARD of a stage alternate, and where a stage has any, it computes only in between
-//   - with any REDUCE: every stage has buckets 0, 1, ... once each (or one REDUCE for all) after its last backward
+//   - with any REDUCE: every stage has buckets 0, 1, ... once each (or one REDUCE for all) after all that adds to its
+//     gradients
 //   - carried out in the order of the rows it ends, even where every SEND and RECV waits for its partner (progress.h);
 //     otherwise: which ranks wait at which Action for what
 #pragma once

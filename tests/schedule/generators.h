@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "parallel/pipeline/gpipe_plan.h"
@@ -10,19 +11,26 @@
 #include "parallel/pipeline/one_f_one_b_plan.h"
 #include "parallel/pipeline/stages_plan.h"
 #include "parallel/pipeline/zero_bubble_plan.h"
+#include "schedule/barriers.h"
 #include "schedule/schedule.h"
 #include "tests/support/random.h"
 
 namespace orthant {
 
-/// Any legal order: stages on random ranks (each rank has one at least), each backward whole or split at random.
-inline Schedule random_schedule(Random& random, int ranks, int stages, int microbatches) {
+/// Stages on random ranks, each of which has one at least.
+inline Schedule random_owners(Random& random, int ranks, int stages) {
   Schedule out = looped(ranks, 1);
   for (int stage = ranks; stage < stages; ++stage) out.stage_owner.push_back(random.below(ranks));
   for (int stage = stages; stage-- > 1;) {
     const int other = random.below(stage + 1);
     std::swap(out.stage_owner[static_cast<size_t>(stage)], out.stage_owner[static_cast<size_t>(other)]);
   }
+  return out;
+}
+
+/// Any legal order: stages on random ranks, each backward whole or split at random.
+inline Schedule random_schedule(Random& random, int ranks, int stages, int microbatches) {
+  Schedule out = random_owners(random, ranks, stages);
   std::vector<Action> ready;
   for (int m = 0; m < microbatches; ++m) ready.push_back({ActionKind::F, 0, m});
   while (!ready.empty()) {
@@ -43,6 +51,85 @@ inline Schedule random_schedule(Random& random, int ranks, int stages, int micro
       if (action.stage > 0) backward(action.stage - 1);
     }
   }
+  return out;
+}
+
+/// The same with the vocabulary layers cut over the ranks. What a broadcast brings, all ranks read at one point of the
+/// order of all, and what feeds a broadcast goes up in microbatches.
+inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int microbatches,
+                                    const VocabularyPasses& cut) {
+  using enum ActionKind;
+  Schedule out = random_owners(random, ranks, stages);
+  const std::vector<int> first = first_stages(out);
+  std::vector<Action> left;
+  for (int m = 0; m < microbatches; ++m) {
+    for (int stage = 0; stage < stages; ++stage) {
+      const bool whole = random.below(2) == 0;
+      left.push_back({F, stage, m});
+      left.push_back({whole ? B : I, stage, m});
+      if (!whole) left.push_back({W, stage, m});
+    }
+    for (const ActionKind kind : cut.output)
+      for (const int stage : first)
+        if (kind != S || stage == first[0]) left.push_back({kind, stage, m});  // S: for all ranks
+    for (const int stage : first) {
+      if (cut.input) left.push_back({E, stage, m});
+      if (cut.input && stage == first[0]) left.push_back({EB, stage, m});
+    }
+  }
+  std::set<Action> done;
+  const auto did = [&](ActionKind kind, int stage, int m) {
+    return m < 0 || done.contains({kind, stage, m}) || (kind == B && done.contains({I, stage, m}));
+  };
+  const auto all_did = [&](ActionKind kind, int m) {
+    return std::all_of(first.begin(), first.end(), [&](int stage) { return did(kind, stage, m); });
+  };
+  const int last = stages - 1;
+  const bool output = !cut.output.empty();
+  const auto ready = [&](const Action& action) {
+    const auto [kind, stage, m] = action;
+    switch (kind) {
+      case F:
+        return (stage > 0 ? did(F, stage - 1, m) : !cut.input || all_did(E, m)) &&
+               (stage < last || !output || did(F, last, m - 1));
+      case B:
+      case I:
+        return did(F, stage, m) && (stage == last ? !output || all_did(cut.output.back() == T ? T : S, m)
+                                                  : did(B, stage + 1, m)) &&
+               (stage > 0 || !cut.input || did(B, 0, m - 1));
+      case W: return did(I, stage, m);
+      case S: return did(F, last, m) && all_did(S, m - 1);
+      case Z:
+      case TW: return all_did(S, m) && did(kind, stage, m - 1);
+      case T: return all_did(cut.output.size() == 3 ? Z : S, m) && did(T, stage, m - 1);
+      case E: return did(E, stage, m - 1);
+      default: return did(B, 0, m) && all_did(E, m) && all_did(EB, m - 1);
+    }
+  };
+  while (!left.empty()) {
+    size_t pick = static_cast<size_t>(random.below(static_cast<int>(left.size())));
+    while (!ready(left[pick])) pick = (pick + 1) % left.size();
+    const Action action = left[pick];
+    left.erase(left.begin() + static_cast<int>(pick));
+    const bool together = action.kind == S || action.kind == EB;
+    for (const int stage : together ? first : std::vector<int>{action.stage}) {
+      out.rows[static_cast<size_t>(out.stage_owner[static_cast<size_t>(stage)])].push_back(
+          {action.kind, stage, action.microbatch});
+      done.insert({action.kind, stage, action.microbatch});
+    }
+  }
+  return out;
+}
+
+/// How the vocabulary layers can be cut: the three orders of the output layer, with and without the input layer's.
+inline std::vector<VocabularyPasses> every_cut() {
+  using enum ActionKind;
+  std::vector<VocabularyPasses> out;
+  for (const bool input : {true, false})
+    for (const std::vector<ActionKind>& output :
+         {std::vector<ActionKind>{S, Z, T}, std::vector<ActionKind>{S, T}, std::vector<ActionKind>{S, TW}})
+      out.push_back({output, input});
+  out.push_back({{}, true});
   return out;
 }
 

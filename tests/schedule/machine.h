@@ -1,10 +1,12 @@
 // A machine that carries out the rows of a schedule: what validate() is judged by.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -21,6 +23,7 @@ class Machine {
     for (const auto& row : schedule.rows)
       for (const Action& action : row) {
         messages_ |= is_message(action);
+        kinds_.insert(action.kind);
         if (action.kind == ActionKind::UNSHARD || action.kind == ActionKind::RESHARD) sharded_.insert(action.stage);
       }
   }
@@ -69,21 +72,26 @@ class Machine {
     if (action.kind == ActionKind::REDUCE) return reduce(action);
     if (kind.lane != Lane::compute) return message(action);
     if (sharded_.contains(action.stage) && !whole_.contains(action.stage)) return fail();
-    return compute(rank, action);
+    return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
   }
 
   bool compute(int rank, const Action& action) {
-    const int m = action.microbatch;
-    if (action.kind == ActionKind::F) {
+    using enum ActionKind;
+    const int m = action.microbatch, last = stages() - 1;
+    if (action.kind == F) {
       if (action.stage > 0 && !here_.contains({true, action.stage, m})) return false;
+      if (action.stage == 0 && cuts_input() && !all_have(E, m)) return false;  // the sum of embeddings is not complete
+      if (action.stage == last && cuts_output() && !issue("output", rank, m)) return fail();
       once(to_string(action));
       deliver(rank, {true, action.stage + 1, m});
       return true;
     }
     const auto name = [&](const char* kind) { return std::to_string(action.stage) + kind + std::to_string(m); };
     if (!done_.contains(name("F"))) return fail();  // nothing kept to go back through
-    if (action.kind != ActionKind::W) {
+    if (action.kind != W) {
+      if (action.stage == last && cuts_output() && !all_have(kinds_.contains(T) ? T : S, m)) return false;
       if (action.stage + 1 < stages() && !here_.contains({false, action.stage, m})) return false;
+      if (action.stage == 0 && cuts_input() && !issue("input", rank, m)) return fail();
       once(name("input"));
       deliver(rank, {false, action.stage - 1, m});
     }
@@ -91,6 +99,54 @@ class Machine {
     if (action.kind == ActionKind::I) split_.insert(name("input"));
     if (action.kind != ActionKind::I) once(name("weight"));
     last_weight_[action.stage] += action.kind == ActionKind::I ? 0 : 1;
+    return true;
+  }
+
+  bool cuts_output() const {
+    using enum ActionKind;
+    return kinds_.contains(S) || kinds_.contains(Z) || kinds_.contains(T) || kinds_.contains(TW);
+  }
+  bool cuts_input() const { return kinds_.contains(ActionKind::E) || kinds_.contains(ActionKind::EB); }
+  static std::string part(ActionKind kind, int rank, int m) {
+    return std::string(facts(kind).text) + " of microbatch " + std::to_string(m) + " on rank " + std::to_string(rank);
+  }
+  bool all_have(ActionKind kind, int m) const {
+    for (int rank = 0; rank < static_cast<int>(next_.size()); ++rank)
+      if (!done_.contains(part(kind, rank, m))) return false;
+    return true;
+  }
+  /// The next collective of a communicator on a rank; false if it is another microbatch's turn.
+  bool issue(const std::string& communicator, int rank, int m) { return issued_[{communicator, rank}]++ == m; }
+
+  /// Whether all ranks but the sender stand before the Action of this kind and microbatch, or are past it.
+  bool all_came(ActionKind kind, int sender, int m) const {
+    for (int rank = 0; rank < static_cast<int>(next_.size()); ++rank) {
+      const Action* here = current(rank);
+      const bool stands = here != nullptr && here->kind == kind && here->microbatch == m;
+      if (rank != sender && !stands && !done_.contains(part(kind, rank, m))) return false;
+    }
+    return true;
+  }
+
+  /// One rank's share of a vocabulary layer.
+  bool vocabulary(int rank, const Action& action) {
+    using enum ActionKind;
+    const auto [kind, stage, m] = action;
+    for (int other = 0; other < stage; ++other)
+      if (owner(other) == rank) return fail();
+    if (kind == TW && kinds_.contains(T)) return fail();  // ranks disagree on who makes the input's gradient
+    if (kind == S || kind == EB) {  // what a broadcast brings
+      const int source = kind == S ? stages() - 1 : 0;
+      const std::string made = std::to_string(source) + (kind == S ? "F" : "input") + std::to_string(m);
+      if (!done_.contains(made) || (owner(source) != rank && !all_came(kind, owner(source), m))) return false;
+      if (kind == EB && !done_.contains(part(E, rank, m))) return fail();
+    }
+    const bool naive = kinds_.contains(Z);
+    if ((kind == Z || (kind == T && !naive) || kind == TW) && !all_have(S, m)) return false;
+    if (kind == T && naive && !all_have(Z, m)) return false;
+    if (!issue(std::string(facts(kind).text), rank, m)) return fail();
+    once(part(kind, rank, m));
+    if (kind == T || kind == TW || kind == EB) ++last_vocabulary_[stage];
     return true;
   }
 
@@ -129,6 +185,10 @@ class Machine {
 
   bool reduce(const Action& action) {
     if (last_weight_[action.stage] != microbatches_) return fail();
+    const bool first = std::find(schedule_.stage_owner.begin(), schedule_.stage_owner.end(), owner(action.stage)) ==
+                       schedule_.stage_owner.begin() + action.stage;  // it has the rank's part of the vocabulary
+    const int layers = cuts_output() + cuts_input();
+    if (first && last_vocabulary_[action.stage] != layers * microbatches_) return fail();
     if (action.microbatch >= buckets_[static_cast<size_t>(action.stage)]) return fail();
     once(to_string(action));
     ++reduced_;
@@ -136,6 +196,14 @@ class Machine {
   }
 
   bool complete() {
+    using enum ActionKind;
+    for (int rank = 0; rank < static_cast<int>(next_.size()); ++rank)
+      for (int m = 0; m < microbatches_; ++m) {
+        const bool output = done_.contains(part(S, rank, m)) &&
+                            (done_.contains(part(T, rank, m)) || done_.contains(part(TW, rank, m)));
+        if (cuts_output() && (!output || (kinds_.contains(Z) && !done_.contains(part(Z, rank, m))))) return false;
+        if (cuts_input() && (!done_.contains(part(E, rank, m)) || !done_.contains(part(EB, rank, m)))) return false;
+      }
     int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
       buckets += buckets_[static_cast<size_t>(stage)];
@@ -154,7 +222,9 @@ class Machine {
   std::set<int> sharded_, whole_;
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;
-  std::map<int, int> last_weight_;
+  std::map<int, int> last_weight_, last_vocabulary_;
+  std::set<ActionKind> kinds_;
+  std::map<std::pair<std::string, int>, int> issued_;  // by communicator and rank: how many collectives
   std::vector<size_t> next_;  // index of the Action that a rank has come to
 };
 

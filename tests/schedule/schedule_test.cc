@@ -15,6 +15,10 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
   using enum ActionKind;
   EXPECT_EQ(to_string(Action{F, 2, 5}), "2F5");
   EXPECT_EQ(to_string(Action{SEND_F, 3, 1}), "3SEND_F1");
+  EXPECT_EQ(to_string(Action{S, 0, 3}), "0S3");
+  EXPECT_EQ(to_string(Action{TW, 1, 3}), "1TW3");
+  EXPECT_EQ(to_string(Action{E, 0, 3}), "0E3");
+  EXPECT_EQ(to_string(Action{EB, 0, 3}), "0EB3");
   EXPECT_EQ(to_string(Action{UNSHARD, 0}), "0UNSHARD");
   EXPECT_EQ(to_string(Action{REDUCE, 0, 3}), "0REDUCE_GRAD3");
   EXPECT_EQ(to_string(Action{REDUCE, 0, -1}), "0REDUCE_GRAD");
@@ -29,7 +33,8 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
 
 TEST(Action, RefusesWhatIsNone) {
   for (const char* text : {"", "F1", "2", "2X5", "2F", "2F5 ", "2F5x", "2f5", "-1F2", "2F-1", "0UNSHARD3",
-                           "2F99999999999", "99999999999F1", "0SEND1", "0REDUCE3", " 2F5"})
+                           "2F99999999999", "99999999999F1", "0SEND1", "0REDUCE3", " 2F5", "0E",
+                           "0SB1", "0EB", "0WT1"})
     EXPECT_THROW(parse_action(text), DataError) << text;
 }
 
@@ -48,6 +53,9 @@ TEST(Schedule, CsvReadsBack) {
   for (int round = 0; round < 300; ++round) {
     const int ranks = 1 + random.below(4);
     Schedule schedule = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5));
+    const std::vector<VocabularyPasses> cuts = every_cut();
+    if (const size_t cut = static_cast<size_t>(random.below(2 * static_cast<int>(cuts.size()))); cut < cuts.size())
+      schedule = random_cut_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5), cuts[cut]);
     if (random.below(2) == 0) schedule = add_messages(schedule);
     if (random.below(2) == 0) schedule = with_weights(schedule);
     EXPECT_EQ(parse_csv(to_csv(schedule)), schedule);
@@ -85,6 +93,9 @@ TEST(Schedule, GridShowsIdleTime) {
             "rank 1 | .   1F0 1B0 1F1 1B1\n");
   EXPECT_EQ(grid(parse_csv("0B0,0F0\n1F0,1B0\n")), "rank 0 | 0B0 0F0\nrank 1 | 1F0 1B0\n");
   EXPECT_EQ(grid(Schedule{}), "");
+  EXPECT_EQ(grid(parse_csv("0E0,0F0,0S0,0TW0,0B0,0EB0\n1E0,1F0,1S0,1B0,1TW0,1EB0\n")),
+            "rank 0 | 0E0  0F0  .    0S0  0TW0 0B0  0EB0\n"
+            "rank 1 | 1E0  .    1F0  1S0  1B0  1TW0 1EB0\n");
 }
 
 }  // namespace

@@ -133,6 +133,66 @@ TEST(Simulate, ComputationWaitsForGatheredWeightsAndStagesHaveTheirOwnTimes) {
   EXPECT_EQ(t.makespan_s, 14);
 }
 
+TEST(Simulate, BarriersOfTheVocabularyByHand) {
+  using enum ActionKind;
+  Durations durations = Durations::of(2, 2, 2).with(E, 1).with(EB, 1).with(S, 3).with(Z, 1).with(T, 5).with(TW, 5);
+  durations.barrier_s = 0.5;
+  durations.link_s = 0.25;
+  const std::string begin0 = "0E0,0F0,0S0,", begin1 = "1E0,1F0,1S0,", end0 = "0B0,0EB0\n", end1 = "1B0,1EB0\n";
+  // The rank that sends a broadcast has it already; a sum is there half a second after the last summand.
+  const Timeline two = simulate(parse_csv(begin0 + "0T0," + end0 + begin1 + "1T0," + end1), durations);
+  EXPECT_EQ(span_of(two, "0F0").start_s, 1.5);
+  EXPECT_EQ(span_of(two, "1F0").start_s, 3.75);
+  EXPECT_EQ(span_of(two, "1S0").start_s, 5.75);
+  EXPECT_EQ(span_of(two, "0S0").start_s, 6.25);
+  for (const char* t : {"0T0", "1T0"}) EXPECT_EQ(span_of(two, t).start_s, 9.75) << t;
+  EXPECT_EQ(span_of(two, "1B0").start_s, 15.25);
+  EXPECT_EQ(span_of(two, "0B0").start_s, 19.5);
+  EXPECT_EQ(span_of(two, "0EB0").start_s, 23.5);
+  EXPECT_EQ(span_of(two, "1EB0").start_s, 24);
+  // One barrier: B waits for the sum of what S made.
+  const Timeline one = simulate(parse_csv(begin0 + "0TW0," + end0 + begin1 + "1B0,1TW0,1EB0\n"), durations);
+  EXPECT_EQ(span_of(one, "1B0").start_s, 9.75);
+  EXPECT_EQ(span_of(one, "0TW0").start_s, 9.75);
+  EXPECT_EQ(span_of(one, "1TW0").start_s, 13.75);
+  // Three: Z stands between two of them.
+  const Timeline three = simulate(parse_csv(begin0 + "0Z0,0T0," + end0 + begin1 + "1Z0,1T0," + end1), durations);
+  EXPECT_EQ(span_of(three, "0Z0").start_s, 9.75);
+  EXPECT_EQ(span_of(three, "1T0").start_s, 11.25);
+  EXPECT_EQ(span_of(three, "1B0").start_s, 16.75);
+  for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_live, (std::vector<int>{1, 1}));
+  // One rank has no one to wait for.
+  const Timeline alone = simulate(parse_csv("0E0,0F0,0S0,0T0,0B0,0EB0\n"), durations);
+  EXPECT_EQ(alone.bubble, 0);
+}
+
+TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
+  Random random(42);
+  for (int round = 0; round < 300; ++round) {
+    const int ranks = 1 + random.below(4);
+    const std::vector<VocabularyPasses> cuts = every_cut();
+    const auto& cut = cuts[static_cast<size_t>(random.below(static_cast<int>(cuts.size())))];
+    const Schedule plain = random_cut_schedule(random, ranks, ranks + random.below(4), 1 + random.below(6), cut);
+    Durations durations = Durations::of(1 + random.below(5), 1 + random.below(5), 1 + random.below(5));
+    for (const KindFacts& kind : action_kinds())
+      if (is_vocabulary({kind.kind})) durations = durations.with(kind.kind, random.below(4));
+    const Timeline a = simulate(plain, durations);
+    const Timeline b = simulate(with_weights(add_messages(plain)), durations);
+    EXPECT_EQ(a.makespan_s, b.makespan_s) << to_csv(plain);
+    EXPECT_EQ(a.peak_live, b.peak_live);
+    durations.barrier_s = 1;
+    EXPECT_GE(simulate(plain, durations).makespan_s, a.makespan_s);
+  }
+}
+
+TEST(PeakKept, HasTheSoftmaxFromSToT) {
+  const char* rows = "0F0,0S0,0F1,0T0,0B0,0S1,0T1,0B1\n";  // 100, 110, 210, 200, 100, 110, 100, 0
+  EXPECT_EQ(peak_kept(parse_csv(rows), {{100, 0}}, 10), std::vector<double>{210});
+  EXPECT_EQ(peak_kept(parse_csv(rows), {{100, 0}}), std::vector<double>{200});
+  EXPECT_EQ(peak_kept(parse_csv("0F0,0S0,0F1,0S1,0B0,0TW0,0B1,0TW1\n"), {{100, 0}}, 10), std::vector<double>{220});
+  EXPECT_EQ(peak_kept(parse_csv("0F0,0S0,0F1,0B0,0TW0,0S1,0B1,0TW1\n"), {{100, 0}}, 150), std::vector<double>{350});
+}
+
 TEST(Simulate, SixtyFourStagesTimes512Microbatches) {
   Durations durations = Durations::of(1, 1, 1);
   const Timeline t = simulate(add_messages(one_f_one_b(64, 512)), durations);

@@ -29,6 +29,11 @@ Case random_case(Random& random) {
   const int stages = ranks + random.below(3);
   const int microbatches = 1 + random.below(4);
   Case out{random_schedule(random, ranks, stages, microbatches), microbatches, {}};
+  if (random.below(2) == 0) {
+    const std::vector<VocabularyPasses> cuts = every_cut();
+    const auto& cut = cuts[static_cast<size_t>(random.below(static_cast<int>(cuts.size())))];
+    out.schedule = random_cut_schedule(random, ranks, stages, microbatches, cut);
+  }
   if (random.below(2) == 0) out.schedule = add_messages(out.schedule);
   if (random.below(3) == 0) out.schedule = with_weights(out.schedule);
   for (int stage = 0; stage < stages; ++stage) out.buckets.push_back(1 + random.below(3));
@@ -97,6 +102,36 @@ TEST(Validate, NamesWhatWasDroppedOrDoubled) {
   }
 }
 
+TEST(Validate, NamesTheVocabularyActionThatWasDroppedDoubledOrSwapped) {
+  Random random(64);
+  int refused[3] = {};
+  for (int round = 0; round < 3000; ++round) {
+    const int ranks = 1 + random.below(4), microbatches = 1 + random.below(4);
+    const std::vector<VocabularyPasses> cuts = every_cut();
+    const auto& cut = cuts[static_cast<size_t>(random.below(static_cast<int>(cuts.size())))];
+    Schedule schedule = random_cut_schedule(random, ranks, ranks + random.below(3), microbatches, cut);
+    if (random.below(2) == 0) schedule = add_messages(schedule);
+    auto& row = schedule.rows[static_cast<size_t>(random.below(ranks))];
+    const int n = static_cast<int>(row.size()), other = random.below(n);
+    int at = random.below(n);
+    while (!is_vocabulary(row[static_cast<size_t>(at)])) at = (at + 1) % n;
+    const Action action = row[static_cast<size_t>(at)], second = row[static_cast<size_t>(other)];
+    if (round % 3 == 0) row.erase(row.begin() + at);
+    if (round % 3 == 1) row.insert(row.begin() + other, action);
+    if (round % 3 == 2) std::swap(row[static_cast<size_t>(at)], row[static_cast<size_t>(other)]);
+    const std::vector<int> none(schedule.stage_owner.size(), 0);
+    if (round % 3 == 2 && Machine(schedule, microbatches, none).works()) continue;
+    const std::vector<std::string> found = problems(schedule, microbatches);
+    const bool named = std::any_of(found.begin(), found.end(), [&](const std::string& problem) {
+      return problem.find(to_string(action)) != std::string::npos ||
+             (round % 3 == 2 && problem.find(to_string(second)) != std::string::npos);
+    });
+    ASSERT_TRUE(named) << to_string(action) << "\n" << to_csv(schedule) << (found.empty() ? "" : found[0]);
+    ++refused[round % 3];
+  }
+  for (const int count : refused) EXPECT_GT(count, 600);
+}
+
 std::string first_problem(const char* csv, int microbatches) {
   const std::vector<std::string> found = problems(parse_csv(csv), microbatches);
   return found.empty() ? "" : found[0];
@@ -127,6 +162,33 @@ TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
             "deadlock: 0RECV_B0 (rank 0, Action 1) waits for 1SEND_B0 (rank 1, Action 3)");
   EXPECT_EQ(first_problem("2F0,2B0\n", 1), "stage 0 belongs to no rank");
+  // The vocabulary's.
+  EXPECT_EQ(first_problem("0E0,0F0,0S0,0T0,0B0,0EB0\n", 1), "");
+  EXPECT_EQ(first_problem("0F0,0S0,0B0,0TW0\n", 1), "");
+  EXPECT_EQ(first_problem("0F0,0S0,0B0,0T0\n", 1), "deadlock: 0B0 (rank 0, Action 2) waits for 0T0 (rank 0, Action 3)");
+  EXPECT_EQ(first_problem("0F0,0S0,0T0,0B0\n1F0,1S0,1B0\n", 1), "1T0 is missing after 1S0 (rank 1, Action 1)");
+  EXPECT_EQ(first_problem("0F0,0S0,0T0,0B0\n1F0,1T0,1S0,1B0\n", 1),
+            "1T0 (rank 1, Action 1) comes before 1S0 (rank 1, Action 2)");
+  EXPECT_EQ(first_problem("0F0,0S0,0TW0,0B0\n1F0,1S0,1T0,1B0\n", 1), "0TW0 (rank 0, Action 2): elsewhere it is T");
+  EXPECT_EQ(first_problem("0F0,0E0,0B0,0EB0\n", 1),
+            "deadlock: 0F0 (rank 0, Action 0) waits for 0E0 (rank 0, Action 1)");
+  EXPECT_EQ(first_problem("0F0,0F1,0S1,0S0,0T0,0T1,0B0,0B1\n", 2),
+            "0S0 (rank 0, Action 3) comes after 0S1 (rank 0, Action 2): microbatches go up here");
+  EXPECT_EQ(first_problem("0F1,0F0,0S0,0S1,0T0,0T1,0B0,0B1\n", 2),
+            "0F0 (rank 0, Action 1) comes after 0F1 (rank 0, Action 0): microbatches go up here");
+  EXPECT_EQ(first_problem("0F0,1F0,1S0,1T0,1B0,0B0\n", 1),
+            "1S0 (rank 0, Action 2): its part of the vocabulary goes with stage 0");
+  EXPECT_EQ(problems({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::S, 0, 0}, {ActionKind::T, 0, 0},
+                                {ActionKind::B, 0, 0}}, {}}, .stage_owner = {0}}, 1),
+            std::vector<std::string>{"rank 1 has no stage, and so no part of the vocabulary"});
+  EXPECT_EQ(first_problem("0F0,0S0,0B0,0REDUCE_GRAD0,0TW0\n", 1),
+            "0REDUCE_GRAD0 (rank 0, Action 3) comes before 0TW0 (rank 0, Action 4)");
+  // A broadcast ends once all that read it have come to it: rank 1 stands at 1S1 until rank 0 is there, after 0B0.
+  EXPECT_EQ(problems(parse_csv("0F0,0F1,0S0,0TW0,0B0,0S1,0TW1,0B1\n1F0,1F1,1S0,1TW0,1S1,1B0,1TW1,1B1\n"
+                               "2F0,2F1,2S0,2TW0,2B0,2S1,2TW1,2B1\n"), 2),
+            (std::vector<std::string>{"deadlock: 0B0 (rank 0, Action 4) waits for 1B0 (rank 1, Action 5)",
+                                      "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 0, Action 5)",
+                                      "deadlock: 2TW1 (rank 2, Action 6) waits for 0S1 (rank 0, Action 5)"}));
   EXPECT_NE(first_problem("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                           "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n", 2).find("takes the place of"),
             std::string::npos);

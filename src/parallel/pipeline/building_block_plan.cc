@@ -12,11 +12,8 @@
 namespace orthant {
 namespace {
 
-constexpr Action kIdle{.kind = ActionKind::F, .stage = 0, .microbatch = -1};
+constexpr Action kIdle{.kind = ActionKind::I, .stage = 0, .microbatch = -1};  // of a kind that holds nothing
 bool idle(const Action& action) { return action.microbatch < 0; }
-int held_by(const Action& action) {
-  return idle(action) || action.kind == ActionKind::I ? 0 : action.kind == ActionKind::F ? 1 : -1;
-}
 
 /// Rows of slots that take one pass each.
 class Grid {

@@ -37,6 +37,11 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
     if (left_out > 0) found.push_back(fmt::format("and {} more", left_out));
     throw ConfigError("the schedule cannot be carried out:\n  " + join(found, "\n  "));
   }
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank)
+    for (size_t index = 0; index < schedule.rows[rank].size(); ++index)
+      if (const Action& action = schedule.rows[rank][index]; is_vocabulary(action))
+        throw ConfigError(fmt::format("{}, {}: runs do not cut the vocabulary layers yet; take such Actions out",
+                                      place(static_cast<int>(rank), static_cast<int>(index)), to_string(action)));
   const bool computes_only = std::none_of(schedule.rows.begin(), schedule.rows.end(), [](const auto& row) {
     return std::any_of(row.begin(), row.end(), is_message);
   });

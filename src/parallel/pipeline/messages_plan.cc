@@ -1,6 +1,7 @@
 #include "parallel/pipeline/messages_plan.h"
 
 #include "base/errors.h"
+#include "schedule/barriers.h"
 
 namespace orthant {
 
@@ -14,6 +15,7 @@ Schedule add_messages(const Schedule& in) {
   const auto input = [&](bool forward, int stage, int m) -> char& {
     return there[static_cast<size_t>(2 * stage + forward) * static_cast<size_t>(microbatches) + static_cast<size_t>(m)];
   };
+  Barriers barriers(in);
   std::vector<size_t> next(in.rows.size(), 0);
   // Every rank does one Action a round: near the order in which equal passes run.
   for (bool moved = true; moved;) {
@@ -26,9 +28,11 @@ Schedule add_messages(const Schedule& in) {
       const bool carries = forward || action.kind == ActionKind::B || action.kind == ActionKind::I;
       const int from = action.stage - (forward ? 1 : -1), to = action.stage + (forward ? 1 : -1);
       const bool waits = carries && from >= 0 && from < stages && !input(forward, action.stage, action.microbatch);
-      if (waits) continue;
+      barriers.come(action);
+      if (waits || !barriers.met(action)) continue;
       ++next[rank];
       moved = true;
+      barriers.done(action);
       out.rows[rank].push_back(action);
       if (!carries || to < 0 || to >= stages) continue;
       input(forward, to, action.microbatch) = 1;

@@ -53,7 +53,7 @@ class Placement {
     Rank& state = ranks_[rank];
     out_.rows[rank].push_back(action);
     state.free_s += durations_.of(action);
-    state.live += action.kind == ActionKind::F ? 1 : action.kind == ActionKind::I ? 0 : -1;
+    state.live += held_by(action);
     if (action.kind != ActionKind::W)
       end_s(action.kind == ActionKind::F, action.stage, action.microbatch) = state.free_s;
   }
