@@ -127,6 +127,13 @@ ReportData read_run_folder(const std::string& folder) {
   } catch (const nlohmann::json::exception& error) {
     data.problems.push_back(fmt::format("{}: {}", plan_path, error.what()));
   }
+  const std::string timeline_path = root / "timeline.json";
+  try {
+    if (const std::string text = content_of(timeline_path); !text.empty())
+      data.measured = parse_measured_step(text, timeline_path);
+  } catch (const Error& error) {
+    data.problems.push_back(error.what());
+  }
   sort_facts(data.facts);
   return data;
 }

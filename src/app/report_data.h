@@ -2,6 +2,7 @@
 #pragma once
 
 #include "runtime/metrics.h"
+#include "schedule/measured.h"
 
 #include <cstdint>
 #include <optional>
@@ -28,12 +29,14 @@ struct ReportData {
   std::optional<int64_t> expected_communication_bytes;  // sent in a step by the busiest rank, says plan.json
   std::vector<MemoryPart> expected_memory;  // of the rank that plan.json expects most of; empty when not known
   std::string config_text, schedule_svg, sample_text;  // empty: the file is not there
+  std::optional<MeasuredStep> measured;                // the last step of a pipeline
   std::vector<std::string> problems;                   // of the optional files, a sentence each
 };
 
-/// Reads metrics.jsonl (needed), config.toml, plan.json, schedule.svg, sample.txt and the name of the first event file
-/// under tb/. plan.json is what `orthant plan --json` prints: mesh, ranks, parameters.count, per_rank[] with
-/// communication_bytes and memory_bytes, an object of bytes by part. Throws DataError for metrics.jsonl alone.
+/// Reads metrics.jsonl (needed), config.toml, plan.json, schedule.svg, timeline.json, sample.txt and the name of the
+/// first event file under tb/. plan.json is what `orthant plan --json` prints: mesh, ranks, parameters.count,
+/// per_rank[] with communication_bytes and memory_bytes, an object of bytes by part. Throws DataError for metrics.jsonl
+/// alone.
 ReportData read_run_folder(const std::string& folder);
 
 }  // namespace orthant

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <iterator>
@@ -120,22 +119,6 @@ std::string memory_section(const ReportData& data) {
   return card("memory", "Memory", "Of the rank that needs most.", body);
 }
 
-// As an image: what a drawing brings along (styles, names, scripts) stays inside it.
-std::string schedule_section(const std::string& svg) {
-  if (svg.empty())
-    return card("schedule", "Schedule", "Who does what, when.", missing("The folder has no schedule.svg."));
-  std::string encoded;
-  for (const char c : svg) {
-    const bool plain = std::isalnum(static_cast<unsigned char>(c)) ||
-                       std::string_view("-_.~/ :;,=()").find(c) != std::string_view::npos;
-    encoded += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
-  }
-  return card(
-      "schedule", "Schedule", "Who does what, when, as planned.",
-      fmt::format("<div class=\"wide\"><img alt=\"The planned schedule\" src=\"data:image/svg+xml,{}\"></div>\n",
-                  encoded));
-}
-
 std::string validation_section(const Metrics& metrics) {
   if (metrics.validations.empty()) {
     return card("validation", "Validation", "On held-out documents.", missing("No validation was run."));
@@ -186,7 +169,7 @@ std::string report_page(const ReportData& data) {
            pair_of(communication_sections(metrics, data.expected_communication_bytes));
     out += memory_section(data);
   }
-  out += schedule_section(data.schedule_svg) + validation_section(metrics) + config_section(data.config_text);
+  out += schedule_section(data) + validation_section(metrics) + config_section(data.config_text);
   return out + fmt::format("</main>\n<div id=\"hover\" hidden></div>\n<script>\n{}</script>\n</body>\n</html>\n",
                            report_script());
 }

@@ -10,6 +10,9 @@ namespace orthant {
 /// The whole page.
 std::string report_page(const ReportData& data);
 
+/// The card of report_schedule.cc.
+std::string schedule_section(const ReportData& data);
+
 /// The page's style sheet, and the script that shows values under the pointer (the page is complete without it).
 const char* report_style();
 const char* report_script();

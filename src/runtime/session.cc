@@ -1,5 +1,6 @@
 #include "runtime/session.h"
 
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/redistribute.h"
 #include "model/lr_schedule.h"
@@ -9,7 +10,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -53,13 +53,13 @@ std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation muta
   return buckets;
 }
 
-StageTable stage_table(const Plan& plan, int rank) {
+ModelPipeline pipeline_of(const Plan& plan, int rank, const DataShare& share) {
   std::vector<std::vector<int>> buckets(plan.stages.size());
   for (size_t bucket = 0; bucket < plan.bucket_stages.size(); ++bucket) {
     buckets[static_cast<size_t>(plan.bucket_stages[bucket])].push_back(static_cast<int>(bucket));
   }
-  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&plan, rank](int microbatch) {
-            return plan.stream_shape(rank, plan.sequences_of(rank, microbatch));
+  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&, rank](int microbatch) {
+            return plan.stream_shape(rank, share.microbatches.at(static_cast<size_t>(microbatch)).size());
           }};
 }
 
@@ -132,7 +132,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
       reducer_(comm, weights_.gradients(), buckets_of(plan, comm.rank(), mutation), uses_of(model_, weights_)),
-      executor_(stage_table(plan, comm.rank()), model_, weights_, reducer_, comm) {
+      stages_(pipeline_of(plan, comm.rank(), share_), model_, weights_, reducer_, comm) {
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
 
@@ -174,21 +174,21 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   const auto& row = plan_.row(comm_.rank());
   const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
                                   [](const Range& r) { return r.size() > 0; });
-  executor_.run(row, {.load =
-                          [&](int microbatch) {
-                            const auto start = std::chrono::steady_clock::now();
-                            Microbatch batch = load(step, microbatch, result.valid_labels);
-                            result.data_seconds +=
-                                std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-                            return batch;
-                          },
-                      .live_microbatches = live,
-                      .announce =
-                          [&](const Action& action, size_t index) {
-                            comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action),
-                                                           index + 1, row.size(), step));
-                          },
-                      .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
+  stages_.run(row, {.load =
+                        [&](int microbatch) {
+                          const auto start = Clock::now();
+                          Microbatch batch = load(step, microbatch, result.valid_labels);
+                          result.data_seconds += seconds_since(start);
+                          return batch;
+                        },
+                    .live_microbatches = live,
+                    .announce =
+                        [&](const Action& action, size_t index) {
+                          comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action), index + 1,
+                                                         row.size(), step));
+                        },
+                    .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
+  periods_ = stages_.periods();
 
   sum_copies();
   spoil_gradients();

@@ -6,10 +6,11 @@
 #include "model/transformer.h"
 #include "parallel/data/run.h"
 #include "plan/plan.h"
-#include "runtime/executor.h"
+#include "runtime/model_stages.h"
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 namespace orthant {
 
@@ -65,6 +66,9 @@ class Session {
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
   bool speaks() const { return comm_.rank() == 0; }
 
+  /// When this rank carried out each Action of its row, in the last step.
+  const std::vector<Period>& periods() const { return periods_; }
+
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
@@ -90,7 +94,8 @@ class Session {
   Transformer model_;
   Optimizer optimizer_;
   GradientReducer reducer_;
-  Executor executor_;
+  ModelStages stages_;
+  std::vector<Period> periods_;
 };
 
 /// The rate of a step (the first is 1) under the run file's schedule.

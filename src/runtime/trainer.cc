@@ -5,6 +5,7 @@
 #include "comm/spawn.h"
 #include "runtime/memory.h"
 #include "runtime/run_boxes.h"
+#include "runtime/step_timeline.h"
 #include "runtime/stop.h"
 
 #include <ATen/ATen.h>
@@ -80,7 +81,8 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
 int Trainer::run() {
   const auto& config = plan_.config;
   if (output_) print_banner();
-  int64_t saved = state_.step;
+  const int64_t begun = state_.step;
+  int64_t saved = begun;
   auto save_once = [&] {
     if (saved == state_.step) return;
     save();
@@ -96,6 +98,7 @@ int Trainer::run() {
     if (last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
     if (stop) break;
   }
+  if (state_.step > begun) save_timeline();
   finish();
   return last_.interrupt ? kInterrupted : kDone;
 }
@@ -167,6 +170,14 @@ void Trainer::save() {
                             way_out()));
   }
   checkpoint_ = save_snapshot(plan_, data_, session_, state_);
+}
+
+// Of the last step; where there is one rank in a pipeline, the metrics say it all.
+void Trainer::save_timeline() {
+  if (comm_.group_size({"pipeline"}) == 1) return;
+  comm_.set_activity("comparing clocks");
+  const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.periods());
+  if (output_) std::ofstream(plan_.config.job.dump_folder + "/timeline.json") << to_json(measured);
 }
 
 std::string Trainer::way_out() const {

@@ -44,6 +44,7 @@ class Trainer {
   void step(int64_t step);
   void validate(int64_t step);
   void save();
+  void save_timeline();
   std::string way_out() const;  // of a run whose numbers are not finite
   [[noreturn]] void stop_on_not_finite(int64_t step, const StepResult& result);
   void print_banner() const;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
@@ -14,7 +16,7 @@ namespace orthant {
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline);
 
 /// Chrome trace events, one process a rank, one thread a lane; spans that overlap in a lane get threads of their own,
-/// since viewers draw one thread's spans as a stack. Names are PyTorch's: "PP:2F0".
-std::string chrome_trace(const Timeline& timeline);
+/// since viewers draw one thread's spans as a stack. Names are PyTorch's: "PP:2F0". Viewers show the notes beside it.
+std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<std::string, double>>& notes = {});
 
 }  // namespace orthant

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "schedule/draw.h"
 
 namespace orthant {
@@ -24,7 +25,7 @@ int thread_for(std::vector<double>& free_s, const Span& span) {
 
 }  // namespace
 
-std::string chrome_trace(const Timeline& timeline) {
+std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<std::string, double>>& notes) {
   std::vector<Span> spans = timeline.spans;
   std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start_s < b.start_s; });
   std::map<std::pair<int, int>, std::vector<double>> threads;  // by rank and lane: when each is free
@@ -48,7 +49,9 @@ std::string chrome_trace(const Timeline& timeline) {
                      "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}},\n",
                      key.first, key.second + kLanes * static_cast<int>(thread), kLaneNames[key.second]);
   if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
-  return out + "]}\n";
+  std::vector<std::string> members;
+  for (const auto& [name, value] : notes) members.push_back(fmt::format("\"{}\":{}", name, value));
+  return fmt::format("{}],\"otherData\":{{{}}}}}\n", out, join(members, ","));
 }
 
 }  // namespace orthant

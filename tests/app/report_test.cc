@@ -112,6 +112,33 @@ TEST_F(ReportFolder, OneStepAndNoStep) {
   EXPECT_EQ(unbalanced(page()), "");
 }
 
+TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
+  put_everything();
+  EXPECT_EQ(page().find("Measured: step"), std::string::npos);
+  using enum ActionKind;
+  MeasuredStep measured{.step = 40,
+                        .clock_error_s = 25e-6,
+                        .simulated_s = 0.08,
+                        .schedule = {.rows = {{{F, 0, 0}, {SEND_F, 0, 0}, {RECV_B, 0, 0}, {B, 0, 0}},
+                                              {{RECV_F, 1, 0}, {F, 1, 0}, {B, 1, 0}, {SEND_B, 1, 0}}},
+                                     .stage_owner = {0, 1}},
+                        .timeline = {}};
+  measured.timeline = measured_timeline(measured.schedule, {{{0, 0.01}, {0.01, 0.011}, {0.011, 0.012}, {0.08, 0.1}},
+                                                            {{0, 0.001}, {0.02, 0.03}, {0.03, 0.05}, {0.05, 0.051}}});
+  put("timeline.json", to_json(measured));
+  const std::string html = page();
+  for (const char* text :
+       {"step 40 took <b>100.0 ms</b>", "bubble <b>70.0%</b>", "agree to 0.025 ms", "<b>80.0 ms</b>",
+        "measured / simulated <b>1.250</b>", "<tr><td>1</td><td>1</td><td>10.000</td><td>20.000</td>",
+        "The planned schedule", "The measured schedule", "0F0%3A 0 ms to 10 ms"}) {
+    EXPECT_NE(html.find(text), std::string::npos) << text;
+  }
+  EXPECT_EQ(html.find("SEND_F"), std::string::npos) << "when a message was started is in the file, not in the picture";
+  EXPECT_EQ(unbalanced(html), "");
+  put("timeline.json", to_json(measured).substr(0, 300));
+  EXPECT_NE(page().find("Left out: " + escape(folder_ / "timeline.json")), std::string::npos);
+}
+
 TEST_F(ReportFolder, LongRunStaysSmall) {
   put_metrics(20000);
   const std::string html = page();

@@ -1,13 +1,17 @@
 // The interpreter of schedule rows, and the reduction of gradient buckets while backward runs.
-#include "runtime/executor.h"
+#include "runtime/model_stages.h"
 
 #include "base/errors.h"
 #include "comm/thread_ranks.h"
+#include "parallel/pipeline/messages_plan.h"
 #include "tests/support/tiny_model.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <mutex>
+#include <thread>
 
 namespace orthant {
 namespace {
@@ -30,10 +34,10 @@ struct Engine {
   explicit Engine(Comm& comm, const Architecture& a = tiny_architecture())
       : architecture(a), weights(parameter_table(a), at::kDouble), model(a, weights, fused_primitives(), {}),
         reducer(comm, weights.gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
-        executor({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
-                  .buckets = {{0}},
-                  .stream_shape = {}},
-                 model, weights, reducer, comm) {
+        stages({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
+                .buckets = {{0}},
+                .stream_shape = [this](int m) { return std::vector<int64_t>{m < live ? 1 : 0}; }},
+               model, weights, reducer, comm) {
     weights.initialize(7);
   }
   std::vector<int> every_weight() const {
@@ -50,7 +54,8 @@ struct Engine {
   Weights weights;
   Transformer model;
   GradientReducer reducer;
-  Executor executor;
+  ModelStages stages;
+  int64_t live = INT64_MAX;  // microbatches from there on are empty
 };
 
 void on_one_rank(const std::function<void(Comm&)>& fn) {
@@ -76,10 +81,10 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
       const Microbatch batch = random_batch(engine.architecture, 3, 10, 2);
       auto run = [&](std::vector<Action> row) {
         double loss = 0;
-        engine.executor.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
-                                  .live_microbatches = 3,
-                                  .announce = {},
-                                  .loss = [&](double sum) { loss = sum; }});
+        engine.stages.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
+                                .live_microbatches = 3,
+                                .announce = {},
+                                .loss = [&](double sum) { loss = sum; }});
         return std::pair{loss, engine.weights.gradients().clone()};
       };
       using enum ActionKind;
@@ -105,14 +110,14 @@ TEST(Executor, AnnouncesEveryActionBeforeItIsDone) {
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
     const auto row = step_of(2);
     std::vector<std::string> announced;
-    engine.executor.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
-                              .live_microbatches = 2,
-                              .announce =
-                                  [&](const Action& action, size_t index) {
-                                    EXPECT_EQ(index, announced.size());
-                                    announced.push_back(to_string(action));
-                                  },
-                              .loss = {}});
+    engine.stages.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
+                            .live_microbatches = 2,
+                            .announce =
+                                [&](const Action& action, size_t index) {
+                                  EXPECT_EQ(index, announced.size());
+                                  announced.push_back(to_string(action));
+                                },
+                            .loss = {}});
     EXPECT_EQ(announced, (std::vector<std::string>{"0F0", "0B0", "0F1", "0B1", "0REDUCE_GRAD0"}));
   });
 }
@@ -122,11 +127,11 @@ TEST(Executor, AnEmptyMicrobatchAddsNothingAndARankWithoutAnyHasZeroGradients) {
     Engine engine(comm);
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
     auto gradients = [&](int64_t live) {
-      engine.executor.run(step_of(3),
-                          {.load = [&](int m) { return rows_of(batch, m < live ? m : 0, m < live ? 1 : 0); },
-                           .live_microbatches = live,
-                           .announce = {},
-                           .loss = {}});
+      engine.live = live;
+      engine.stages.run(step_of(3), {.load = [&](int m) { return rows_of(batch, m, 1); },
+                                     .live_microbatches = live,
+                                     .announce = {},
+                                     .loss = {}});
       return engine.weights.gradients().clone();
     };
     const at::Tensor both = gradients(2);
@@ -142,9 +147,59 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
     const Microbatch batch = random_batch(engine.architecture, 1, 10, 2);
     const StepInput input{.load = [&](int) { return batch; }, .live_microbatches = 1, .announce = {}, .loss = {}};
     using enum ActionKind;
-    EXPECT_THROW(engine.executor.run(std::vector<Action>{{UNSHARD, 0, -1}}, input), LogicError);
-    EXPECT_THROW(engine.executor.run(std::vector<Action>{{F, 0, 0}}, input), LogicError);
+    EXPECT_THROW(engine.stages.run(std::vector<Action>{{UNSHARD, 0, -1}}, input), LogicError);
+    EXPECT_THROW(engine.stages.run(std::vector<Action>{{F, 0, 0}}, input), LogicError);
   });
+}
+
+// Two ranks hand on tensors of one number, by the clock of the machine: what a stage computes is told here.
+TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
+  constexpr auto kNap = std::chrono::milliseconds(40);
+  std::vector<std::vector<Period>> periods(2);
+  std::vector<double> read;  // by the last stage
+  const Schedule schedule = add_messages({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::B, 0, 0}},
+                                                   {{ActionKind::F, 1, 0}, {ActionKind::B, 1, 0}}},
+                                          .stage_owner = {0, 1}});
+  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+    const StageWork work = {.forward =
+                                [&](const Action&, const at::Tensor& x) {
+                                  EXPECT_EQ(x.defined(), rank == 1);
+                                  if (rank == 1) read.push_back(x.item<double>());
+                                  std::this_thread::sleep_for(kNap);
+                                  return rank == 0 ? at::full({1}, 7.0, at::kDouble) : at::Tensor();
+                                },
+                            .backward =
+                                [&](const Action&, const at::Tensor& dy) {
+                                  EXPECT_EQ(dy.defined(), rank == 0);
+                                  std::this_thread::sleep_for(kNap);
+                                  return rank == 1 ? at::full({1}, 8.0, at::kDouble) : at::Tensor();
+                                }};
+    Executor executor({.owners = schedule.stage_owner,
+                       .stream_shape = [](int) { return std::vector<int64_t>{1}; },
+                       .stream = at::kDouble},
+                      work, comm);
+    const auto& row = schedule.rows[static_cast<size_t>(rank)];
+    executor.run(row, {});
+    executor.run(row, {});  // only the last one's are kept
+    periods[static_cast<size_t>(rank)] = executor.periods();
+  });
+  EXPECT_EQ(read, (std::vector<double>{7, 7}));
+  const auto period = [&](int rank, const Action& action) {
+    const auto& row = schedule.rows[static_cast<size_t>(rank)];
+    const auto at = static_cast<size_t>(std::find(row.begin(), row.end(), action) - row.begin());
+    EXPECT_EQ(periods[static_cast<size_t>(rank)].size(), row.size());
+    return periods[static_cast<size_t>(rank)].at(at);
+  };
+  using enum ActionKind;
+  const std::vector<Period> path = {period(0, {F, 0, 0}), period(1, {F, 1, 0}), period(1, {B, 1, 0}),
+                                    period(0, {B, 0, 0})};
+  for (size_t i = 0; i < path.size(); ++i) {
+    EXPECT_GE(path[i].end - path[i].start, kNap) << i;
+    if (i > 0) {
+      EXPECT_GE(path[i].start, path[i - 1].end) << i;
+    }
+  }
 }
 
 // Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.

@@ -1,0 +1,101 @@
+#include "runtime/model_stages.h"
+
+#include "base/errors.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+namespace orthant {
+
+namespace {
+
+std::vector<int> owners_of(const std::vector<Stage>& stages) {
+  std::vector<int> owners;
+  for (const Stage& stage : stages) owners.push_back(stage.owner);
+  return owners;
+}
+
+}  // namespace
+
+ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer,
+                         Comm& comm)
+    : pipeline_(std::move(pipeline)),
+      model_(model),
+      weights_(weights),
+      reducer_(reducer),
+      executor_({.owners = owners_of(pipeline_.stages),
+                 .stream_shape = pipeline_.stream_shape,
+                 .stream = weights.values().options()},
+                {.forward = [this](const Action& action, at::Tensor x) { return forward(action, std::move(x)); },
+                 .backward = [this](const Action& action, const at::Tensor& dy) { return backward(action, dy); },
+                 .weight_gradients = [this](const Action& action) { weight_gradients(action); },
+                 .reduce =
+                     [this](const Action& action) {
+                       const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
+                       reducer_.finish(buckets[static_cast<size_t>(action.microbatch)]);
+                     }},
+                comm) {
+  weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
+}
+
+void ModelStages::run(std::span<const Action> row, const StepInput& input) {
+  input_ = &input;
+  loss_ = 0;
+  weights_.begin_gradients();
+  reducer_.begin(input.live_microbatches);
+  if (input.live_microbatches == 0) weights_.finish_gradients();
+  executor_.run(row, input.announce);
+  ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
+}
+
+at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
+  const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
+  const Microbatch batch = input_->load(action.microbatch);
+  Live& live = live_[{action.stage, action.microbatch}];
+  at::Tensor x;
+  if (stage.first) {
+    x = model_.embed(batch);
+  } else {
+    x = live.input = input.requires_grad_();
+  }
+  for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
+    x = model_.block(static_cast<int>(layer), x, batch);
+  }
+  if (!stage.last) {
+    // Backward needs the graph alone: the output's memory ends where it is sent.
+    live.output = torch::autograd::impl::gradient_edge(x);
+    return x.detach();
+  }
+  live.loss = model_.loss(x, batch);
+  loss_ += live.loss.item<double>();
+  if (input_->loss) input_->loss(loss_);
+  return {};
+}
+
+at::Tensor ModelStages::backward(const Action& action, const at::Tensor& gradient) {
+  const Key key{action.stage, action.microbatch};
+  auto found = live_.extract(key);
+  ORTHANT_CHECK(!found.empty(), to_string(action));
+  Live& live = found.mapped();
+  if (action.kind == ActionKind::I) weights_.deferred = &deferred_[key];
+  if (live.loss.defined()) {
+    torch::autograd::backward({std::exchange(live.loss, {})}, {});
+  } else {
+    constexpr bool kKeepGraph = false, kCreateGraph = false, kAccumulate = true;
+    torch::autograd::Engine::get_default_engine().execute({std::exchange(live.output, {})}, {gradient}, kKeepGraph,
+                                                          kCreateGraph, kAccumulate);
+  }
+  weights_.deferred = nullptr;
+  return live.input.defined() ? live.input.grad().contiguous() : at::Tensor();
+}
+
+void ModelStages::weight_gradients(const Action& action) {
+  auto found = deferred_.extract({action.stage, action.microbatch});
+  if (found.empty()) return;
+  const at::NoGradGuard no_grad;
+  for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();
+}
+
+}  // namespace orthant

@@ -1,0 +1,70 @@
+// What the Actions of a row do to the model: stages of layers forward and backward, and their gradients' reduction.
+#pragma once
+
+#include "model/transformer.h"
+#include "parallel/data/run.h"
+#include "plan/plan.h"
+#include "runtime/executor.h"
+
+#include <torch/csrc/autograd/edge.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+
+namespace orthant {
+
+struct StepInput {
+  /// The microbatch; not asked for one without sequences.
+  std::function<Microbatch(int microbatch)> load;
+  /// How many of this rank's microbatches have sequences.
+  int64_t live_microbatches = 0;
+  /// Told before each Action what is about to be done: its text and its index in the row.
+  std::function<void(const Action&, size_t index)> announce;
+  /// Told after each F of the last stage the sum of scaled losses so far.
+  std::function<void(double)> loss;
+};
+
+/// The model's stages on all pipeline ranks.
+struct ModelPipeline {
+  std::vector<Stage> stages;
+  std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
+  /// What this rank has of the residual stream in a microbatch; no sequences where it is empty.
+  std::function<std::vector<int64_t>(int microbatch)> stream_shape;
+};
+
+class ModelStages {
+ public:
+  /// Takes over weights.on_gradient; model, weights, reducer and Comm must outlive it.
+  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm);
+  ModelStages(const ModelStages&) = delete;
+  /// Forward and backward of all microbatches and the reductions; leaves summed gradients in the weights' buffers.
+  void run(std::span<const Action> row, const StepInput& input);
+  /// When each Action of that row was carried out.
+  const std::vector<Period>& periods() const { return executor_.periods(); }
+
+ private:
+  using Key = std::pair<int, int>;  // stage, microbatch
+  // Between F and B: what backward starts from, and the stage's input, which gets the gradient that goes on.
+  struct Live {
+    torch::autograd::Edge output;
+    at::Tensor input, loss;
+  };
+
+  at::Tensor forward(const Action& action, at::Tensor input);
+  at::Tensor backward(const Action& action, const at::Tensor& gradient);
+  void weight_gradients(const Action& action);
+
+  const ModelPipeline pipeline_;
+  const Transformer& model_;
+  Weights& weights_;
+  GradientReducer& reducer_;
+  Executor executor_;
+  const StepInput* input_ = nullptr;  // of the step under way
+  std::map<Key, Live> live_;
+  std::map<Key, std::vector<std::function<void()>>> deferred_;  // products of weight gradients, between I and W
+  double loss_ = 0;
+};
+
+}  // namespace orthant

@@ -1,0 +1,38 @@
+// A step as it was carried out: the Timeline that was measured, and what simulate() says of the durations in it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
+
+namespace orthant {
+
+struct MeasuredStep {
+  int64_t step = 0;
+  double clock_error_s = 0;  // at most so far is any rank's clock from the first one's
+  double simulated_s = 0;    // what it takes by its own mean durations
+  Schedule schedule;
+  Timeline timeline;
+};
+
+/// The Timeline of rows that were carried out: start and end of each Action by one clock, in seconds; it begins at 0
+/// with the first of them. A message's are those of starting it.
+Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows);
+
+/// Of each kind on each stage the mean of what its Actions took. Messages take nothing: what they cost is the
+/// difference between the Timeline and what simulate() makes of these.
+Durations mean_durations(const Timeline& timeline);
+
+/// The most that a rank idles between its first computation and its last.
+double own_bubble_s(const Timeline& timeline);
+
+/// As a Chrome trace (draw.h), and back. DataError names the source and what it is about.
+std::string to_json(const MeasuredStep& measured);
+MeasuredStep parse_measured_step(std::string_view text, const std::string& source);
+
+}  // namespace orthant
