@@ -3,6 +3,7 @@
 #include "app/report_chart.h"
 #include "base/errors.h"
 #include "runtime/metrics.h"
+#include "schedule/measured.h"
 #include "tests/app/html_balance.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
@@ -130,7 +131,7 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   for (const char* text :
        {"step 40 took <b>100.0 ms</b>", "bubble <b>70.0%</b>", "agree to 0.025 ms", "<b>80.0 ms</b>",
         "measured / simulated <b>1.250</b>", "<tr><td>1</td><td>1</td><td>10.000</td><td>20.000</td>",
-        "The planned schedule", "The measured schedule", "0F0%3A 0 ms to 10 ms"}) {
+        "The planned schedule", "The measured schedule", "0F0: 0 ms to 10 ms"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("SEND_F"), std::string::npos) << "when a message was started is in the file, not in the picture";
