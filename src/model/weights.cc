@@ -53,12 +53,14 @@ void Weight::written() const {
   if (owner != nullptr && owner->on_gradient) owner->on_gradient(*this);
 }
 
+bool Weight::defers() const { return owner != nullptr && owner->deferred != nullptr; }
+
 void Weight::add_share(std::function<void()> product) const {
   auto share = [this, product = std::move(product)] {
     product();
     written();
   };
-  if (owner != nullptr && owner->deferred != nullptr) {
+  if (defers()) {
     owner->deferred->push_back(std::move(share));
   } else {
     share();

@@ -30,6 +30,8 @@ struct Weight {
   /// Lets `product` add one microbatch's share and says so: at once, or when Weights::deferred is carried out. What it
   /// captures lives as long.
   void add_share(std::function<void()> product) const;
+  /// Whether add_share() puts it off.
+  bool defers() const;
   mutable bool fresh = true;
 };
 

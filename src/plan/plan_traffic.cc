@@ -89,6 +89,11 @@ void add_activation_traffic(Plan& plan) {
       layers += stage.layers.size();
       embeds |= stage.first, judges |= stage.last;
     }
+    std::map<int64_t, int64_t> split;  // layers whose backward is, by the microbatch's sequences
+    for (const Action& action : plan.row(at)) {
+      if (action.kind != ActionKind::I) continue;
+      split[plan.sequences_of(at, action.microbatch)] += plan.stages[static_cast<size_t>(action.stage)].layers.size();
+    }
     for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
       const SequenceTraffic attention = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
       table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
@@ -96,6 +101,7 @@ void add_activation_traffic(Plan& plan) {
       const TensorTraffic tensor = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
       table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
       table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
+      table.add(rank, tensor.block_split, "blocks backward", split[sequences]);
       table.add(rank, tensor.embedding_forward, "vocabulary forward", embeds ? microbatches : 0);
       table.add(rank, tensor.loss_forward, "vocabulary forward", judges ? microbatches : 0);
       table.add(rank, tensor.loss_backward, "vocabulary backward", judges ? microbatches : 0);

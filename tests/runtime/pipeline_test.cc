@@ -1,45 +1,19 @@
 // Pipelines against the run of one rank: numbers, what is sent, and that no schedule changes a bit.
 #include <gtest/gtest.h>
 
-#include "tests/support/tiny_run.h"
+#include "tests/support/pipelines.h"
 
 namespace orthant {
 namespace {
 
-using Words = std::vector<std::string>;
-
 const TinyRun& deep_run() {
-  static const TinyRun run({"model.num_hidden_layers=8", "training.local_batch_size=1"});
+  static const TinyRun run(kDeep);
   return run;
-}
-
-Words pipeline(const std::string& schedule, int ranks, const Words& more = {}) {
-  Words words = {fmt::format("parallelism.pipeline_parallel_degree={}", ranks),
-                 "parallelism.pipeline_parallel_schedule=" + schedule};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-// Whole gradient and weights, from the ranks that hold them; each stands in some rank's buffer.
-void expect_equal(const Plan& plan, const std::vector<RankTrace>& ranks, const RankTrace& one,
-                  const std::string& what) {
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    for (size_t step = 0; step < one.steps.size(); ++step) {
-      const StepTrace &have = ranks[rank].steps[step], &want = one.steps[step];
-      EXPECT_LT(std::abs(have.loss - want.loss), 1e-10 * want.loss) << what;
-      EXPECT_LT(std::abs(have.norm - want.norm), 1e-10 * want.norm) << what;
-      for (const auto& [of, other] : {std::pair{have.gradients, want.gradients}, {have.weights, want.weights}}) {
-        const NamedError worst = worst_parameter(plan, of, other, static_cast<int>(rank));
-        EXPECT_LT(worst.error, 1e-10) << what << ": " << worst.name << " on rank " << rank << ", step " << step + 1;
-      }
-    }
-    EXPECT_EQ(ranks[rank].last().traffic, planned_traffic(plan, rank)) << what << ": rank " << rank;
-  }
 }
 
 TEST(Pipeline, EqualsOneRank) {
   const auto one = train_ranks(deep_run().plan(1), deep_run().data());
-  for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"}) {
+  for (const std::string& schedule : kEverySchedule) {
     for (const int ranks : {2, 3, 4}) {
       const Plan plan = deep_run().plan(ranks, pipeline(schedule, ranks));
       expect_equal(plan, train_ranks(plan, deep_run().data()), one[0], fmt::format("{} on {}", schedule, ranks));
@@ -52,39 +26,29 @@ TEST(Pipeline, EqualsOneRank) {
 TEST(Pipeline, NoScheduleChangesABit) {
   for (const Words& more : {Words{}, Words{"model.tie_word_embeddings=true", "model.dropout=0.1"}}) {
     std::vector<StepTrace> first;
-    for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"}) {
+    for (const std::string& schedule : kEverySchedule) {
       for (const int ranks : {2, 4}) {
         const Plan plan = deep_run().plan(ranks, pipeline(schedule, ranks, more));
         const auto traces = train_ranks(plan, deep_run().data(), {.steps = 2});
-        std::vector<StepTrace> steps;
         for (size_t step = 0; step < 2; ++step) {
-          // Every parameter from the rank that holds it, in the model's order.
-          StepTrace whole{.loss = traces[0].steps[step].loss, .norm = traces[0].steps[step].norm};
-          std::vector<at::Tensor> gradients, weights;
-          for (size_t p = 0; p < parameter_table(plan.architecture).size(); ++p) {
-            for (int rank = 0; rank < ranks; ++rank) {
-              const auto held = plan.parameters_of(rank);
-              if (held[p].held_size() == 0) continue;
-              const int64_t offset = flat_layout(held).parameter_offsets[p];
-              const StepTrace& trace = traces[static_cast<size_t>(rank)].steps[step];
-              gradients.push_back(trace.gradients.narrow(0, offset, held[p].held_size()));
-              weights.push_back(trace.weights.narrow(0, offset, held[p].held_size()));
-            }
-          }
-          whole.gradients = at::cat(gradients), whole.weights = at::cat(weights);
-          steps.push_back(whole);
-        }
-        if (first.empty()) first = steps;
-        for (size_t step = 0; step < 2; ++step) {
-          const std::string what = fmt::format("{} on {}, step {}", schedule, ranks, step + 1);
-          EXPECT_EQ(steps[step].loss, first[step].loss) << what;
-          EXPECT_EQ(steps[step].norm, first[step].norm) << what;
-          EXPECT_TRUE(steps[step].gradients.equal(first[step].gradients)) << what;
-          EXPECT_TRUE(steps[step].weights.equal(first[step].weights)) << what;
+          const StepTrace whole = put_together(plan, traces, step);
+          if (first.size() == step) first.push_back(whole);
+          expect_same_bits(whole, first[step], fmt::format("{} on {}, step {}", schedule, ranks, step + 1));
         }
       }
     }
   }
+}
+
+// Seven microbatches on two ranks: backwards in an order of their own, some of them whole and some split.
+TEST(Pipeline, RunsAScheduleOfAFile) {
+  const TempFolder folder;
+  const std::string file = folder.write("own.csv",
+                                        "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0I1,0I0,0W0,0B2,0W1,0B3,0B4,0B6,0B5\n"
+                                        "1F0,1F1,1B1,1I0,1F2,1B2,1F3,1B3,1F4,1B4,1F5,1F6,1B6,1B5,1W0\n");
+  const auto one = train_ranks(deep_run().plan(1), deep_run().data());
+  const Plan plan = deep_run().plan(2, pipeline(file, 2));
+  expect_equal(plan, train_ranks(plan, deep_run().data()), one[0], "a file");
 }
 
 TEST(Pipeline, ComposesWithTheRest) {
@@ -101,10 +65,16 @@ TEST(Pipeline, ComposesWithTheRest) {
            {4, pipeline("interleaved_1f1b", 2, {p + "data_parallel_degree=2", "activation_checkpoint.mode=full"})},
            {2, pipeline("zb_h2", 2, {"activation_checkpoint.mode=full", "model.tie_word_embeddings=true"})},
            {3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,0,3", "model.tie_word_embeddings=true"})},
-           {4, pipeline("v_min", 4, {"model.tie_word_embeddings=true", "model.dropout=0.2"})}}) {
+           {4, pipeline("v_min", 4, {"model.tie_word_embeddings=true", "model.dropout=0.2"})},
+           {2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
+           {4, pipeline("interleaved_1f1b", 2,
+                        {p + "pipeline_parallel_stages_per_rank=4", p + "data_parallel_degree=2"})},
+           // Clipping that clips, by the norm of all stages.
+           {4, pipeline("zb_v", 4, {"training.max_norm=0.05"})},
+           {6, pipeline("dual_pipe_v", 2, {p + "data_parallel_degree=3", "training.max_norm=0.05"})}}) {
     Words model;
     for (const std::string& word : c.words) {
-      if (word.starts_with("model.")) model.push_back(word);
+      if (word.starts_with("model.") || word.starts_with("training.")) model.push_back(word);
     }
     const auto one = train_ranks(deep_run().plan(1, model), deep_run().data());
     const Plan plan = deep_run().plan(c.ranks, c.words);

@@ -19,7 +19,7 @@ struct TensorWeight {
 };
 
 /// x W^T. Output-stationary: from the stream [B,T,C] to this column's [B,T,O_j]. Input-stationary: from this column's
-/// [B,T,C_j] to the stream. Backward gathers again what forward gathered: nothing whole is kept.
+/// [B,T,C_j] to the stream. Backward gathers again what forward gathered, and W what I did: nothing whole is kept.
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole);
 
 /// Rows of the table [V,C], cut as an output-stationary weight: [B,T] -> the stream. Each column looks up the tokens of

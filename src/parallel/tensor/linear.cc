@@ -73,6 +73,32 @@ at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy
                                                 : input_stationary_gradients(call, x, dy, wants_dx);
 }
 
+// The halves of the same, panel by panel the same numbers. What the first gathers of dy (input-stationary) the second
+// gathers again: to keep it would take, of the o and down projections, 2 C (1 - 1/columns) words a token and layer, as
+// much as all that waits for W on eight columns, and schedules that fill bubbles with W would hold more than 1F1B. Sent
+// are as many again: a fifth of what a layer sends, in panels, while nobody waits.
+at::Tensor input_gradient(const Call& call, const at::Tensor& dy) {
+  Arriving weight(weight_of_rows(call));
+  const auto matrix = [&] { return weight.get(); };
+  return call.whole.stays == Stationary::output ? multiply_and_settle(*call.mesh, dy, matrix)
+                                                : gather_and_multiply(*call.mesh, dy, call.whole.out, matrix);
+}
+
+void weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
+  const bool output = call.whole.stays == Stationary::output;
+  const at::Tensor &part = output ? x : dy, &all = output ? dy : x;  // of the stream, and of this column's width
+  const TokenPanels panels(*call.mesh, all.size(0), all.size(1), output ? call.whole.in : call.whole.out, output,
+                           part.element_size());
+  WeightSum dw(*call.mesh, *call.weight, row_dim(call));
+  for_panels(
+      panels.all(), [&](const Range& panel) { return panels.gather(part, panel); },
+      [&](const Range& panel, auto arrive) {
+        const at::Tensor rows = panels.rows(all, panel), stream = flat(arrive());
+        dw.add(output ? rows : stream, output ? stream : rows);
+      });
+  dw.finish();
+}
+
 // The papers' form, of [K, N] = [in, out]: what the weight is, turned.
 at::Tensor summa(const Call& call, const at::Tensor& x) {
   const at::Tensor y =
@@ -81,12 +107,13 @@ at::Tensor summa(const Call& call, const at::Tensor& x) {
   shape.back() = y.size(1);
   return y.view(shape);
 }
-at::Tensor summa_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
+at::Tensor summa_input_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
   const TensorProducts products(call.mesh->comm(), ProductForm::summa);
-  at::Tensor dx;
-  if (wants_dx) dx = products.abt(flat(dy), call.weight->value.detach().t(), call.whole.in).view(x.sizes());
+  return products.abt(flat(dy), call.weight->value.detach().t(), call.whole.in).view(x.sizes());
+}
+void summa_weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy) {
+  const TensorProducts products(call.mesh->comm(), ProductForm::summa);
   add_to_gradient(*call.weight, products.atb(flat(x), flat(dy), call.whole.in).t());
-  return dx;
 }
 
 struct TensorLinear : torch::autograd::Function<TensorLinear> {
@@ -106,9 +133,15 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
                     {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
     const at::Tensor x = context->get_saved_variables()[0], dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
-    const at::Tensor dx = call.mesh->plan().form == ProductForm::summa ? summa_gradients(call, x, dy, wants_dx)
-                                                                       : gradients(call, x, dy, wants_dx);
-    call.weight->written();
+    const bool summa = call.mesh->plan().form == ProductForm::summa;
+    at::Tensor dx;
+    if (!summa && !call.weight->defers()) {
+      dx = gradients(call, x, dy, wants_dx);
+      call.weight->written();
+    } else {
+      if (wants_dx) dx = summa ? summa_input_gradient(call, x, dy) : input_gradient(call, dy);
+      call.weight->add_share([=] { summa ? summa_weight_gradient(call, x, dy) : weight_gradient(call, x, dy); });
+    }
     return {dx, at::Tensor(), at::Tensor()};
   }
 };

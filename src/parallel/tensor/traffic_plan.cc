@@ -152,6 +152,12 @@ void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
   }
 }
 
+// What W gathers again where I has done its half of backward without it.
+void weight_gradient_alone(Sender& send, const TensorPlan& plan, const Linear& l) {
+  const bool again = plan.form == ProductForm::stationary && stationary_of(plan, l.whole) == Stationary::input;
+  if (again) send.gather_panels("activations", l.whole.out);
+}
+
 }  // namespace
 
 TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const Mesh& mesh, int rank) {
@@ -178,6 +184,8 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
     backward(send, plan, linears[i]);
   }
   traffic.block_backward = send.take();
+  for (const Linear& linear : linears) weight_gradient_alone(send, plan, linear);
+  traffic.block_split = send.take();
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);

@@ -31,6 +31,7 @@ struct TensorMessages {
 /// Of one block, of the embedding before all blocks, and of the last norm and the loss behind them.
 struct TensorTraffic {
   std::vector<TensorMessages> block_forward, block_backward;
+  std::vector<TensorMessages> block_split;  // more than that, where backward is split into I and W
   std::vector<TensorMessages> embedding_forward, embedding_backward;
   std::vector<TensorMessages> loss_forward, loss_backward;  // the loss makes its gradient on the way forward
 };

@@ -1,7 +1,8 @@
 // What linear layers send under tensor parallelism, in words (elements) that a rank receives, averaged over the ranks;
 // and what no arrangement can send less than. With T tokens, a = T width / (d q_r q_c) and w = in out / (q_r q_c):
 //   output-stationary  forward (q_c-1) a_in  + (q_r-1) w   backward 2 (q_c-1) a_in + 2 (q_r-1) w
-//   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w
+//   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w, where it is split
+//                                                                   (q_c-1) a_out more
 //   summa              as output-stationary, whatever is larger
 // and for the sum of weight gradients over depth, once a step, 2 (d-1)/d w.
 #pragma once

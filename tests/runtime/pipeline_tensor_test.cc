@@ -1,0 +1,52 @@
+// Pipelines of stages that are tensor meshes: the numbers of one rank, the bits of every schedule, the plan's bytes.
+#include <gtest/gtest.h>
+
+#include "tests/support/pipelines.h"
+#include "tests/support/tensor_cuts.h"
+
+namespace orthant {
+namespace {
+
+// Rows and depth have sequences of their own: four microbatches each where they are four.
+const TinyRun& deep_run() {
+  static const TinyRun run(
+      {"model.num_hidden_layers=4", "training.local_batch_size=1", "training.global_batch_size=16"});
+  return run;
+}
+
+constexpr int kStages = 2;
+
+TEST(PipelineOfTensorMeshes, EqualsOneRankAndNoScheduleChangesABit) {
+  const auto one = train_ranks(deep_run().plan(1), deep_run().data(), {.steps = 2});
+  for (const TensorCut& cut : {grid(1, 2, 1, {}, kStages), grid(2, 2, 1, {}, kStages), grid(2, 2, 2, {}, kStages),
+                               one_dimension(2, {}, kStages), grid(2, 2, 1, {kSumma}, kStages)}) {
+    std::vector<StepTrace> first;
+    for (const char* schedule : {"1f1b", "zb_h1", "zb_v", "v_min"}) {
+      const Plan plan = deep_run().plan(cut.ranks, pipeline(schedule, kStages, cut.keys));
+      const std::string what = fmt::format("{}, {}", schedule, cut.name());
+      const auto traces = train_ranks(plan, deep_run().data(), {.steps = 2});
+      expect_equal(plan, traces, one[0], what);
+      for (size_t step = 0; step < 2; ++step) {
+        const StepTrace whole = put_together(plan, traces, step);
+        if (first.size() == step) first.push_back(whole);
+        expect_same_bits(whole, first[step], what);
+      }
+    }
+  }
+}
+
+TEST(PipelineOfTensorMeshes, ComposesWithTheRest) {
+  const Words tied = {"model.tie_word_embeddings=true", "model.dropout=0.1"};
+  const auto one = train_ranks(deep_run().plan(1, tied), deep_run().data(), {.steps = 2});
+  for (const TensorCut& cut :
+       {grid(1, 2, 1, {"parallelism.data_parallel_degree=2"}, 2 * kStages), grid(2, 1, 2, {kRecompute}, kStages),
+        one_dimension(2, {kRing}, 2 * kStages), one_dimension(2, {kUlysses, kNoSequence}, 2 * kStages)}) {
+    Words words = cut.keys;
+    words.insert(words.end(), tied.begin(), tied.end());
+    const Plan plan = deep_run().plan(cut.ranks, pipeline("zb_v", kStages, words));
+    expect_equal(plan, train_ranks(plan, deep_run().data(), {.steps = 2}), one[0], cut.name());
+  }
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,75 @@
+// Pipelines, as a run file says them, and what their ranks have put together again.
+#pragma once
+
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+using Words = std::vector<std::string>;
+
+/// One run file's keys that put so many ranks behind each other.
+inline Words pipeline(const std::string& schedule, int ranks, const Words& more = {}) {
+  Words words = {fmt::format("parallelism.pipeline_parallel_degree={}", ranks),
+                 "parallelism.pipeline_parallel_schedule=" + schedule};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// Those with one stage a rank, then those with two.
+inline const std::vector<std::string> kEverySchedule = {"gpipe", "1f1b", "zb_h1", "zb_h2", "interleaved_1f1b",
+                                                        "zb_v",  "v_half", "v_min", "dual_pipe_v"};
+
+/// Eight layers, so that four ranks may have two stages each; eight sequences, each a microbatch of its own on one rank
+/// of the batch.
+inline const Words kDeep = {"model.num_hidden_layers=8", "training.local_batch_size=1"};
+
+/// Loss, norm, every gradient and weight of each rank, from whoever holds them, and the bytes sent.
+inline void expect_equal(const Plan& plan, const std::vector<RankTrace>& ranks, const RankTrace& one,
+                         const std::string& what) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t step = 0; step < one.steps.size(); ++step) {
+      const StepTrace &have = ranks[rank].steps[step], &want = one.steps[step];
+      EXPECT_LT(std::abs(have.loss - want.loss), 1e-10 * want.loss) << what;
+      EXPECT_LT(std::abs(have.norm - want.norm), 1e-10 * want.norm) << what;
+      for (const auto& [of, other] : {std::pair{have.gradients, want.gradients}, {have.weights, want.weights}}) {
+        const NamedError worst = worst_parameter(plan, of, other, static_cast<int>(rank));
+        EXPECT_LT(worst.error, 1e-10) << what << ": " << worst.name << " on rank " << rank << ", step " << step + 1;
+      }
+    }
+    EXPECT_EQ(ranks[rank].last().traffic, planned_traffic(plan, rank)) << what << ": rank " << rank;
+  }
+}
+
+/// A step of a whole run: every parameter from the ranks that hold it, in the model's order, so that runs compare whose
+/// stages stand elsewhere.
+inline StepTrace put_together(const Plan& plan, const std::vector<RankTrace>& ranks, size_t step) {
+  StepTrace whole{.loss = ranks[0].steps[step].loss, .norm = ranks[0].steps[step].norm};
+  std::vector<at::Tensor> gradients, weights;
+  for (size_t p = 0; p < plan.parameters.size(); ++p) {
+    if (!plan.parameters[p].copy_of.empty()) continue;
+    for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+      const auto held = plan.parameters_of(rank);
+      if (held[p].held_size() == 0) continue;
+      const int64_t offset = flat_layout(held).parameter_offsets[p];
+      const StepTrace& trace = ranks[static_cast<size_t>(rank)].steps[step];
+      gradients.push_back(trace.gradients.narrow(0, offset, held[p].held_size()));
+      weights.push_back(trace.weights.narrow(0, offset, held[p].held_size()));
+    }
+  }
+  whole.gradients = at::cat(gradients), whole.weights = at::cat(weights);
+  return whole;
+}
+
+inline void expect_same_bits(const StepTrace& have, const StepTrace& want, const std::string& what) {
+  EXPECT_EQ(have.loss, want.loss) << what;
+  EXPECT_EQ(have.norm, want.norm) << what;
+  EXPECT_TRUE(have.gradients.equal(want.gradients)) << what;
+  EXPECT_TRUE(have.weights.equal(want.weights)) << what;
+}
+
+}  // namespace orthant
