@@ -26,6 +26,7 @@ ROOMS = {
     "parallel/sequence/plan": Room("Sequence parallelism as values: who holds which tokens and heads.", False, "mesh base"),
     "parallel/tensor/plan": Room("Tensor parallelism as values: who holds which part of a weight, words sent.", False, "mesh base"),
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
+    "parallel/vocabulary/plan": Room("The vocabulary layers cut over a pipeline's ranks, as values: orders of their shares, other ways to balance.", False, "parallel/pipeline/plan schedule base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
     "plan": Room("The run file, and the Plan made from it.", False,
                  "parallel/data/plan parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),

@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches) {
-  ORTHANT_CHECK(microbatches >= 1, microbatches);
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later) {
+  ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
   Schedule out = looped(ranks, stages_per_rank);
   const int whole_groups = (microbatches + ranks - 1) / ranks * ranks;
   const int passes = stages_per_rank > 1 ? whole_groups * stages_per_rank : microbatches;
@@ -21,7 +21,7 @@ Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches) {
       const int stage = (kind == ActionKind::F ? chunk : stages_per_rank - 1 - chunk) * ranks + rank;
       row.push_back({kind, stage, pass / round * ranks + pass % ranks});
     };
-    const int ahead = (stages_per_rank > 1 ? 2 : 1) * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks;
+    const int ahead = (stages_per_rank > 1 ? 2 : 1) * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks + later;
     const int warm_up = std::min(passes, ahead);
     for (int pass = 0; pass < warm_up; ++pass) add(ActionKind::F, pass);
     for (int pass = 0; pass < passes; ++pass) {

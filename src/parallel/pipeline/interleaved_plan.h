@@ -11,7 +11,7 @@
 
 namespace orthant {
 
-/// One stage a rank is 1F1B.
-Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches);
+/// One stage a rank is 1F1B. Each of `later` forwards more before the first backward is one more stage's activations.
+Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later = 0);
 
 }  // namespace orthant

@@ -2,13 +2,13 @@
 // PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503.
 //
 // Of p ranks and m microbatches with passes of f, b and w: bubble (p-1)(f+b+w) as GPipe's, but rank r holds min(m, p-r)
-// microbatches only.
+// microbatches only. Each of `later` forwards more before the first backward is one more that it holds.
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
-Schedule one_f_one_b(int ranks, int microbatches);
+Schedule one_f_one_b(int ranks, int microbatches, int later = 0);
 
 }  // namespace orthant

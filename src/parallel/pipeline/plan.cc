@@ -14,15 +14,19 @@ namespace orthant {
 namespace {
 
 template <Schedule (*generate)(int, int)>
-Schedule by_counts(int ranks, int, int microbatches, const Durations&) {
+Schedule by_counts(int ranks, int, int microbatches, const Durations&, int) {
   return generate(ranks, microbatches);
 }
-template <Schedule (*generate)(int, int, const Durations&)>
-Schedule by_durations(int ranks, int, int microbatches, const Durations& durations) {
-  return generate(ranks, microbatches, durations);
+template <Schedule (*generate)(int, int, int)>
+Schedule by_counts(int ranks, int, int microbatches, const Durations&, int later) {
+  return generate(ranks, microbatches, later);
 }
-Schedule by_chunks(int ranks, int stages_per_rank, int microbatches, const Durations&) {
-  return interleaved_1f1b(ranks, stages_per_rank, microbatches);
+template <Schedule (*generate)(int, int, const Durations&, int)>
+Schedule by_durations(int ranks, int, int microbatches, const Durations& durations, int later) {
+  return generate(ranks, microbatches, durations, later);
+}
+Schedule by_chunks(int ranks, int stages_per_rank, int microbatches, const Durations&, int later) {
+  return interleaved_1f1b(ranks, stages_per_rank, microbatches, later);
 }
 
 constexpr std::array<PipelineSchedule, 9> kSchedules = {{

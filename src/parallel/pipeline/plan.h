@@ -17,7 +17,13 @@ struct PipelineSchedule {
   int stages_per_rank;  // that it wants
   bool any_stages;      // takes more than that too
   bool splits_backward;
-  Schedule (*make)(int ranks, int stages_per_rank, int microbatches, const Durations& durations);
+  Schedule (*generate)(int ranks, int stages_per_rank, int microbatches, const Durations& durations, int later);
+
+  /// `later`: every rank does as many forwards of one stage more before its first backward, and keeps as much more.
+  /// gpipe has no need of it, and dual_pipe_v no room.
+  Schedule make(int ranks, int stages, int microbatches, const Durations& durations, int later = 0) const {
+    return generate(ranks, stages, microbatches, durations, later);
+  }
 };
 
 std::span<const PipelineSchedule> pipeline_schedules();

@@ -22,18 +22,21 @@ struct Row {
   void add(ActionKind kind, int stage) { actions.push_back({kind, stage, done(kind, stage)++}); }
 };
 
-/// One row of ZB-V for m microbatches, m >= 2 ranks - 1.
-void zb_v_row(Row row, int rank, int ranks, int m) {
+/// Microbatches of two forwards each.
+int whole_microbatches(int later) { return (later + 1) / 2; }
+
+/// One row of ZB-V for m microbatches, m >= 2 ranks - 1 + more, where `more` are held than without.
+void zb_v_row(Row row, int rank, int ranks, int m, int more) {
   using enum ActionKind;
   const int a = row.down, b = row.up;
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) row.add(F, a);
-  for (int i = 0; i < rank; ++i) row.add(F, b), row.add(F, a);
+  for (int i = 0; i < rank + more; ++i) row.add(F, b), row.add(F, a);
   for (int i = 0; i < ranks - rank; ++i) row.add(F, b), row.add(I, b), row.add(W, b);
   while (row.done(F, b) < row.done(F, a) || row.done(F, a) < m) {
     if (row.done(F, a) < m) row.add(F, a);
     row.add(I, a), row.add(W, a), row.add(F, b), row.add(I, b), row.add(W, b);
   }
-  for (int i = 0; i < rank; ++i) row.add(I, a), row.add(I, b);
+  for (int i = 0; i < rank + more; ++i) row.add(I, a), row.add(I, b);
   for (int i = 0; i < ranks - rank; ++i) row.add(I, a), row.add(W, a);
   for (const int stage : {b, a})
     while (row.done(W, stage) < m) row.add(W, stage);
@@ -45,7 +48,8 @@ struct Start {
 };
 
 template <typename StartOn>
-Schedule repeat_v(int ranks, int microbatches, const Durations& durations, StartOn start_on) {
+Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int later, StartOn start_on) {
+  ORTHANT_CHECK(later >= 0, later);
   BuildingBlock block{.stages = v_shaped(ranks), .interval = 6, .forward = {}, .backward = {}};
   block.forward.resize(static_cast<size_t>(2 * ranks));
   block.backward.resize(static_cast<size_t>(2 * ranks));
@@ -54,33 +58,34 @@ Schedule repeat_v(int ranks, int microbatches, const Durations& durations, Start
     const size_t down = static_cast<size_t>(rank), up = static_cast<size_t>(2 * ranks - 1 - rank);
     block.forward[down] = start.down_F;
     block.forward[up] = start.up_F;
-    block.backward[up] = start.up_I;
-    block.backward[down] = start.down_I;
+    block.backward[up] = start.up_I + block.interval * whole_microbatches(later);
+    block.backward[down] = start.down_I + block.interval * whole_microbatches(later);
   }
   return repeat(block, microbatches, durations);
 }
 
 }  // namespace
 
-Schedule zb_v(int ranks, int microbatches) {
-  ORTHANT_CHECK(microbatches >= 1, microbatches);
+Schedule zb_v(int ranks, int microbatches, int later) {
+  ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
   Schedule out = v_shaped(ranks);
+  const int more = whole_microbatches(later);
   for (int rank = 0; rank < ranks; ++rank)
     zb_v_row({.actions = out.rows[static_cast<size_t>(rank)], .down = rank, .up = 2 * ranks - 1 - rank}, rank, ranks,
-             std::max(microbatches, 2 * ranks - 1));
+             std::max(microbatches, 2 * ranks - 1 + more), more);
   return first_microbatches(std::move(out), microbatches);
 }
 
-Schedule v_half(int ranks, int microbatches, const Durations& durations) {
+Schedule v_half(int ranks, int microbatches, const Durations& durations, int later) {
   const int p = ranks, turn = p % 2 == 0 ? 3 : 0;  // slots that rank 0 waits between its F and I of the last stage
-  return repeat_v(p, microbatches, durations, [&](int r) -> Start {
+  return repeat_v(p, microbatches, durations, later, [&](int r) -> Start {
     return {2 * r, 3 * p - 2 - r, 3 * p - 1 + turn + 2 * r, 6 * p - 2 + turn - r};
   });
 }
 
-Schedule v_min(int ranks, int microbatches, const Durations& durations) {
+Schedule v_min(int ranks, int microbatches, const Durations& durations, int later) {
   const int p = ranks, turn = p % 3 == 0 ? 2 : 0;
-  return repeat_v(p, microbatches, durations, [&](int r) -> Start {
+  return repeat_v(p, microbatches, durations, later, [&](int r) -> Start {
     return {r, 2 * p - 1 - r, 2 * p + turn + r, 4 * p + turn - 1 - r};
   });
 }

@@ -7,6 +7,9 @@
 //   ZB-V    bubble 0, 2p held
 //   V-Half  bubble 6p - 3K - 1 (3p-7 for even p, 3p-4 for odd), K = 2(floor(p/2)+1) held
 //   V-Min   bubble 6p - 3K - 1, 4 more where p mod 3 = 2; K = 2 ceil((p+2)/3) held
+//
+// With `later` forwards more of one stage before the first backward (rounded up to whole microbatches, of two) as many
+// more are held, ZB-V's bubble stays 0, and that of V-Half and V-Min shrinks.
 #pragma once
 
 #include "schedule/schedule.h"
@@ -14,9 +17,9 @@
 
 namespace orthant {
 
-Schedule zb_v(int ranks, int microbatches);
+Schedule zb_v(int ranks, int microbatches, int later = 0);
 /// The orders of F and I are those of equal passes; W stand where `durations` leave room.
-Schedule v_half(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1));
-Schedule v_min(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1));
+Schedule v_half(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1), int later = 0);
+Schedule v_min(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1), int later = 0);
 
 }  // namespace orthant

@@ -29,13 +29,15 @@ Schedule split_1f1b(int ranks, int microbatches, Ahead ahead, Late late) {
 
 }  // namespace
 
-Schedule zb_h1(int ranks, int microbatches) {
-  return split_1f1b(ranks, microbatches, [&](int rank) { return ranks - rank; }, [](int rank) { return rank; });
+Schedule zb_h1(int ranks, int microbatches, int later) {
+  return split_1f1b(
+      ranks, microbatches, [&](int rank) { return ranks - rank + later; }, [](int rank) { return rank; });
 }
 
-Schedule zb_h2(int ranks, int microbatches) {
+Schedule zb_h2(int ranks, int microbatches, int later) {
   return split_1f1b(
-      ranks, microbatches, [&](int rank) { return 2 * (ranks - rank) - 1; }, [](int rank) { return 2 * rank; });
+      ranks, microbatches, [&](int rank) { return 2 * (ranks - rank) - 1 + later; },
+      [](int rank) { return 2 * rank; });
 }
 
 }  // namespace orthant

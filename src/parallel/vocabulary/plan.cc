@@ -1,0 +1,148 @@
+#include "parallel/vocabulary/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <tuple>
+#include <vector>
+
+#include "base/errors.h"
+#include "schedule/barriers.h"
+
+namespace orthant {
+namespace {
+
+using enum ActionKind;
+
+constexpr std::array<ActionKind, 3> kNaive = {S, Z, T};
+constexpr std::array<ActionKind, 2> kTwoBarriers = {S, T};
+constexpr std::array<ActionKind, 2> kOneBarrier = {S, TW};
+
+const std::array<VocabularyAlgorithm, 3> kAlgorithms = {{
+    {"naive", kNaive, 3},
+    {"algorithm_1", kTwoBarriers, 2},
+    {"algorithm_2", kOneBarrier, 1},
+}};
+
+/// What every rank does at one time.
+struct Meeting {
+  double at_s;
+  int microbatch;
+  ActionKind kind;
+
+  /// At one time the earlier microbatch comes first, and of one microbatch S before T.
+  bool operator<(const Meeting& other) const {
+    return std::tie(at_s, microbatch, kind) < std::tie(other.at_s, other.microbatch, other.kind);
+  }
+};
+
+/// When the schedule makes what the vocabulary layers read, and reads what they make, by microbatch.
+struct Times {
+  std::vector<double> output_from_s, output_until_s;  // ends of the last stage's F, starts of its B or I
+  std::vector<double> input_until_s, input_from_s;    // starts of the first stage's F, ends of its B or I
+  double microbatch_s = 0;                            // work of one on the busiest rank
+
+  Times(const Timeline& timeline, int last_stage, int microbatches) {
+    const auto count = static_cast<size_t>(microbatches);
+    for (auto* each : {&output_from_s, &output_until_s, &input_until_s, &input_from_s}) each->resize(count);
+    for (const Span& span : timeline.spans) {
+      const auto [kind, stage, microbatch] = span.action;
+      const auto m = static_cast<size_t>(microbatch);
+      const bool backward = kind == B || kind == I;
+      if (kind == F && stage == last_stage) output_from_s[m] = span.end_s;
+      if (backward && stage == last_stage) output_until_s[m] = span.start_s;
+      if (kind == F && stage == 0) input_until_s[m] = span.start_s;
+      if (backward && stage == 0) input_from_s[m] = span.end_s;
+    }
+    microbatch_s = *std::max_element(timeline.busy_s.begin(), timeline.busy_s.end()) / microbatches;
+  }
+};
+
+/// No time is after that of a later microbatch, so that all ranks meet in increasing order.
+void put_in_order(std::vector<double>& at_s) {
+  for (size_t m = at_s.size(); m-- > 1;) at_s[m - 1] = std::min(at_s[m - 1], at_s[m]);
+}
+
+std::vector<Meeting> meetings(const Times& times, const VocabularyAlgorithm& algorithm, bool input) {
+  const size_t microbatches = times.output_from_s.size();
+  std::vector<Meeting> out;
+  const auto add = [&](ActionKind kind, const std::vector<double>& at_s) {
+    for (size_t m = 0; m < microbatches; ++m) out.push_back({at_s[m], static_cast<int>(m), kind});
+  };
+  // Up to the pass that the last stage's backward waits for: evenly in the time that there is.
+  const bool last_is_free = algorithm.passes.back() == TW;
+  const size_t waited_for = algorithm.passes.size() - (last_is_free ? 1 : 0);
+  std::vector<double> at_s(microbatches);
+  for (size_t pass = 0; pass < waited_for; ++pass) {
+    const double share = static_cast<double>(pass + 1) / static_cast<double>(waited_for + 1);
+    for (size_t m = 0; m < microbatches; ++m)
+      at_s[m] = times.output_from_s[m] + share * (times.output_until_s[m] - times.output_from_s[m]);
+    put_in_order(at_s);
+    add(algorithm.passes[pass], at_s);
+  }
+  if (last_is_free) {  // with the next S: then one microbatch's softmax is kept at a time
+    at_s.erase(at_s.begin());
+    at_s.push_back((microbatches > 1 ? at_s.back() : times.output_until_s.back()) + times.microbatch_s);
+    add(TW, at_s);
+  }
+  if (!input) return out;
+  for (size_t m = 0; m < microbatches; ++m) at_s[m] = times.input_until_s[m] - times.microbatch_s;
+  put_in_order(at_s);
+  add(E, at_s);
+  for (size_t m = 0; m < microbatches; ++m) {
+    at_s[m] = times.input_from_s[m] + times.microbatch_s;
+    if (m > 0) at_s[m] = std::max(at_s[m], at_s[m - 1]);
+  }
+  add(EB, at_s);
+  return out;
+}
+
+/// The order of times is that of the Actions only where each takes some.
+Durations above_zero(Durations durations) {
+  double most = 0;
+  const auto each = [&](auto change) {
+    for (double& seconds : durations.seconds) change(seconds);
+    for (auto& stage : durations.stage_seconds)
+      for (double& seconds : stage) change(seconds);
+  };
+  each([&](double& seconds) { most = std::max(most, seconds); });
+  each([&](double& seconds) { seconds = std::max(seconds, most > 0 ? 1e-6 * most : 1); });
+  return durations;
+}
+
+}  // namespace
+
+std::span<const VocabularyAlgorithm> vocabulary_algorithms() { return kAlgorithms; }
+
+const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name) {
+  for (const VocabularyAlgorithm& each : kAlgorithms)
+    if (each.name == name) return each;
+  throw LogicError(fmt::format("no order of the output layer has the name {}", name));
+}
+
+Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,
+                        bool input) {
+  const Timeline timeline = simulate(schedule, above_zero(durations));
+  const Times times(timeline, stage_count(schedule) - 1, microbatch_count(schedule));
+  ORTHANT_CHECK(std::is_sorted(times.output_from_s.begin(), times.output_from_s.end()), algorithm.name);
+  std::vector<Meeting> all = meetings(times, algorithm, input);
+  std::sort(all.begin(), all.end());
+
+  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
+  const std::vector<int> first_stage = first_stages(schedule);
+  std::vector<size_t> next(schedule.rows.size(), 0);  // of `all`
+  const auto add_until = [&](size_t rank, double at_s) {
+    for (; next[rank] < all.size() && all[next[rank]].at_s < at_s; ++next[rank])
+      out.rows[rank].push_back({all[next[rank]].kind, first_stage[rank], all[next[rank]].microbatch});
+  };
+  for (const Span& span : timeline.spans) {
+    const auto rank = static_cast<size_t>(span.rank);
+    ORTHANT_CHECK(span.lane == Lane::compute && !is_vocabulary(span.action), to_string(span.action));
+    add_until(rank, (span.start_s + span.end_s) / 2);
+    out.rows[rank].push_back(span.action);
+  }
+  for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
+  return out;
+}
+
+}  // namespace orthant

@@ -1,0 +1,48 @@
+#include "parallel/vocabulary/redistribution_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+/// One layer after another to the stage that is the shortest with it, of those that have room; the first of equals.
+std::vector<int> one_by_one(int layers, const std::vector<double>& beside, const std::vector<int>& room) {
+  std::vector<int> out(beside.size(), 0);
+  for (int layer = 0; layer < layers; ++layer) {
+    size_t best = beside.size();
+    for (size_t stage = 0; stage < beside.size(); ++stage)
+      if (out[stage] < room[stage] && (best == beside.size() || out[stage] + beside[stage] < out[best] + beside[best]))
+        best = stage;
+    ORTHANT_CHECK(best < beside.size(), layers, "no room for as many layers");
+    ++out[best];
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<int> redistributed(int layers, const std::vector<double>& beside) {
+  ORTHANT_CHECK(layers >= 0 && !beside.empty(), layers, beside.size());
+  std::vector<int> room(beside.size(), layers);
+  const double longest = longest_stage(one_by_one(layers, beside, room), beside);
+  int all = 0;
+  for (size_t stage = 0; stage < beside.size(); ++stage) {
+    room[stage] = std::clamp(static_cast<int>(std::floor(longest - beside[stage] + 1e-9)), 0, layers);
+    all += room[stage];
+  }
+  // What is not needed: off the last stage.
+  room.back() = std::max(0, room.back() - (all - layers));
+  return one_by_one(layers, beside, room);
+}
+
+double longest_stage(const std::vector<int>& layers, const std::vector<double>& beside) {
+  ORTHANT_CHECK(layers.size() == beside.size(), layers.size(), beside.size());
+  double longest = 0;
+  for (size_t stage = 0; stage < layers.size(); ++stage) longest = std::max(longest, layers[stage] + beside[stage]);
+  return longest;
+}
+
+}  // namespace orthant

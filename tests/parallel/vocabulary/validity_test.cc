@@ -1,0 +1,162 @@
+// Every schedule with the vocabulary's shares in it ends under the strictest semantics, and with a share dropped,
+// doubled or swapped it is refused by the share's name. What would hang is decided by a machine of the tests.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+#include "parallel/pipeline/messages_plan.h"
+#include "schedule/barriers.h"
+#include "tests/parallel/vocabulary/cases.h"
+#include "tests/schedule/machine.h"
+
+namespace orthant {
+namespace {
+
+using enum ActionKind;
+
+/// The microbatches of a kind in a row, in its order. B stands for I as well.
+std::vector<int> order_of(const std::vector<Action>& row, ActionKind kind, int stage) {
+  std::vector<int> out;
+  for (const Action& action : row)
+    if ((action.kind == kind || (kind == B && action.kind == I)) && action.stage == stage)
+      out.push_back(action.microbatch);
+  return out;
+}
+
+struct Case {
+  std::string name;
+  Schedule schedule;
+  int microbatches;
+  std::vector<ActionKind> kinds;  // of the vocabulary, on every rank
+};
+
+/// Any schedule of any size up to `most_ranks` under any times, with its messages.
+Case random_case(Random& random, int most_ranks, Durations& times) {
+  const int p = 1 + random.below(most_ranks), m = 1 + random.below(3 * p + 2);
+  const auto seconds = [&] { return random.below(12) == 0 ? 0.0 : 1 + random.below(20); };
+  times = with_output(Durations::of(seconds(), seconds(), seconds()), seconds()).with(E, seconds()).with(EB, seconds());
+  times.barrier_s = random.below(12);
+  times.link_s = random.below(8);
+  const auto algorithms = vocabulary_algorithms();
+  const VocabularyAlgorithm& algorithm = algorithms[static_cast<size_t>(random.below(3))];
+  const bool input = random.below(2) == 0;
+  const int made = random.below(static_cast<int>(pipeline_schedules().size()) + 2);
+  Case out{.name = "", .schedule = {}, .microbatches = m, .kinds = {algorithm.passes.begin(), algorithm.passes.end()}};
+  if (input) out.kinds.insert(out.kinds.end(), {E, EB});
+  if (made == 0 && algorithm.barriers < 3) {
+    out.name = "closed form of " + std::string(algorithm.name);
+    times = with_output(Durations::of(10, 10, 10), 1 + random.below(10)).with(E, 1).with(EB, 1);
+    times.barrier_s = random.below(11);
+    out.schedule = vocabulary_one_f_one_b(p, m, algorithm, times, input);
+  } else if (made == 1) {
+    out.name = "interlaced";
+    out.kinds = {S, T};
+    out.schedule = interlaced(p, m);
+  } else {
+    const PipelineSchedule& pipeline = pipeline_schedules()[static_cast<size_t>(std::max(0, made - 2))];
+    const int stages = pipeline.any_stages ? 1 + random.below(4) : pipeline.stages_per_rank;
+    const int later = random.below(3) == 0 ? random.below(5) : algorithm.later(stages);
+    out.name = std::string(pipeline.name) + " with " + std::string(algorithm.name);
+    if (random.below(4) == 0)  // stages without layers, and others
+      for (int stage = 0; stage < p * stages; ++stage) {
+        times.stage_seconds.push_back(times.seconds);
+        if (random.below(4) == 0)
+          for (const ActionKind kind : {F, B, I, W}) times.stage_seconds.back()[static_cast<size_t>(kind)] = 0;
+      }
+    out.schedule = add_vocabulary(pipeline.make(p, stages, m, times, later), algorithm, times, input);
+  }
+  out.name += " of " + std::to_string(p) + " ranks, " + std::to_string(m) + " microbatches";
+  out.schedule = add_messages(out.schedule);
+  return out;
+}
+
+TEST(Validity, ThousandAtRandomEndAndEveryCommunicatorSeesOneOrder) {
+  Random random(92);
+  std::map<std::string, int> seen;
+  for (int round = 0; round < 1000; ++round) {
+    Durations times;
+    const Case c = random_case(random, 12, times);
+    ASSERT_EQ(problems(c.schedule, c.microbatches), std::vector<std::string>{}) << c.name << "\n" << to_csv(c.schedule);
+    std::vector<int> increasing(static_cast<size_t>(c.microbatches));
+    std::iota(increasing.begin(), increasing.end(), 0);
+    const std::vector<int> first = first_stages(c.schedule);
+    for (size_t rank = 0; rank < first.size(); ++rank)
+      for (const ActionKind kind : c.kinds)
+        ASSERT_EQ(order_of(c.schedule.rows[rank], kind, first[rank]), increasing) << c.name;
+    const int last = stage_count(c.schedule) - 1;
+    const auto row_of = [&](int stage) -> const std::vector<Action>& {
+      return c.schedule.rows[static_cast<size_t>(c.schedule.stage_owner[static_cast<size_t>(stage)])];
+    };
+    ASSERT_EQ(order_of(row_of(last), F, last), increasing) << c.name;
+    ASSERT_EQ(order_of(row_of(0), B, 0), increasing) << c.name;
+    EXPECT_GT(simulate(c.schedule, times).makespan_s, 0) << c.name;
+    EXPECT_EQ(parse_csv(to_csv(c.schedule)), c.schedule) << c.name;
+    ++seen[c.name.substr(0, c.name.find(" of "))];
+  }
+  EXPECT_GE(seen.size(), 25u);
+}
+
+TEST(Validity, TheMachineCarriesThemOut) {
+  Random random(93);
+  for (int round = 0; round < 400; ++round) {
+    Durations times;
+    const Case c = random_case(random, 5, times);
+    const std::vector<int> none(c.schedule.stage_owner.size(), 0);
+    EXPECT_TRUE(Machine(c.schedule, c.microbatches, none).works()) << c.name << "\n" << to_csv(c.schedule);
+  }
+}
+
+TEST(Validity, NamesTheShareThatWasDroppedDoubledOrSwapped) {
+  Random random(94);
+  std::map<std::string, int> refused;
+  for (int round = 0; round < 3000; ++round) {
+    Durations times;
+    const Case c = random_case(random, 4, times);
+    if (c.schedule.rows.size() == 1 && c.microbatches == 1) continue;  // without its only T, nothing says T or TW
+    Schedule schedule = c.schedule;
+    auto& row = schedule.rows[static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())))];
+    const int n = static_cast<int>(row.size()), other = random.below(n);
+    int at = random.below(n);
+    while (!is_vocabulary(row[static_cast<size_t>(at)])) at = (at + 1) % n;
+    const Action action = row[static_cast<size_t>(at)], second = row[static_cast<size_t>(other)];
+    const std::string what = round % 3 == 0 ? "dropped" : round % 3 == 1 ? "doubled" : "swapped";
+    if (what == "dropped") row.erase(row.begin() + at);
+    if (what == "doubled") row.insert(row.begin() + other, action);
+    if (what == "swapped") std::swap(row[static_cast<size_t>(at)], row[static_cast<size_t>(other)]);
+    const std::vector<int> none(schedule.stage_owner.size(), 0);
+    const std::vector<std::string> found = problems(schedule, c.microbatches);
+    const bool works = Machine(schedule, c.microbatches, none).works();
+    ASSERT_EQ(found.empty(), works) << c.name << ", " << what << " " << to_string(action) << "\n" << to_csv(schedule);
+    if (works) continue;
+    const bool named = std::any_of(found.begin(), found.end(), [&](const std::string& problem) {
+      return problem.find(to_string(action)) != std::string::npos ||
+             (what == "swapped" && problem.find(to_string(second)) != std::string::npos);
+    });
+    ASSERT_TRUE(named) << c.name << ", " << what << " " << to_string(action) << "\n" << to_csv(schedule) << found[0];
+    ++refused[what];
+  }
+  EXPECT_GT(refused["dropped"], 900);
+  EXPECT_GT(refused["doubled"], 900);
+  EXPECT_GT(refused["swapped"], 600);
+}
+
+TEST(Validity, RefusesWhatIsNotForIt) {
+  const Durations durations = with_output(Durations::of(1, 1, 1), 1);
+  EXPECT_THROW(vocabulary_algorithm("algorithm_3"), LogicError);
+  EXPECT_THROW(cut("1f1b", vocabulary_algorithm("naive"), 4, 0, durations), LogicError);
+  EXPECT_THROW(vocabulary_one_f_one_b(4, 8, vocabulary_algorithm("naive"), durations), LogicError);
+  const Schedule once = cut("1f1b", vocabulary_algorithm("naive"), 4, 8, durations);
+  EXPECT_THROW(add_vocabulary(once, vocabulary_algorithm("naive"), durations), LogicError);
+  EXPECT_THROW(add_vocabulary(add_messages(gpipe(2, 2)), vocabulary_algorithm("naive"), durations), LogicError);
+  // Broadcasts go up in microbatches.
+  const Schedule down = parse_csv("0F1,0F0,0B1,0B0\n");
+  EXPECT_THROW(add_vocabulary(down, vocabulary_algorithm("naive"), durations), LogicError);
+}
+
+}  // namespace
+}  // namespace orthant
