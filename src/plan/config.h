@@ -192,9 +192,6 @@ void check_model_from(const Config& config);
 /// this version does not run yet. Throws ConfigError.
 void check_config(const Config& config, const Abilities& abilities = {});
 
-/// How sequences are cut over that many ranks, which may be the rest of the ranks. Throws ConfigError.
-void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
-
 /// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
 /// equal Config.
 std::string print_config(const Config& config);

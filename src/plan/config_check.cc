@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/config_refusal.h"
+#include "plan/parallelism_check.h"
 
 namespace orthant {
 namespace {

@@ -21,7 +21,4 @@ void require_default(const Config& config, std::string_view key, const std::stri
 /// "1, 2 or 4".
 std::string divisors(int64_t number);
 
-/// What parallelism asks for, as far as no ranks need be known; check_config() calls it.
-void check_parallelism(const Config& config);
-
 }  // namespace orthant

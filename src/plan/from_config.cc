@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/parallelism_check.h"
 #include "plan/plan.h"
 #include "plan/tensor_check.h"
 
@@ -72,7 +74,50 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
           {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
 
-int64_t data_ranks(const Config& config) { return std::max<int64_t>(config.parallelism.data_parallel_degree, 1); }
+// How sequences are cut, as far as tensor meshes are concerned, before any ranks are known.
+SequencePlan cut_of(const Config& config) {
+  const auto& p = config.parallelism;
+  const auto ranks = [](int64_t degree) {
+    return static_cast<int>(std::clamp<int64_t>(degree, 1, std::numeric_limits<int>::max()));
+  };
+  const int ring = ranks(p.context_parallel_ring);
+  return {.ulysses = ranks(p.context_parallel_ulysses),
+          .ring = ring,
+          .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement)};
+}
+
+// "take the mesh [2, 2, 1]", "set parallelism.tensor_parallel_degree to 4".
+std::string take(const Config& config, const TensorPlan& plan, const char* mesh) {
+  return is_one_number(config) ? fmt::format("set parallelism.tensor_parallel_degree to {}", plan.columns)
+                               : fmt::format("take {}{}", mesh, mesh_text(plan));
+}
+
+// Where the degrees, of which one is the rest, leave a part of the ranks: so many but for the tensor mesh and the rest.
+std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_t others) {
+  const auto multiple = [](int64_t of) { return fmt::format("make run.ranks a multiple of {}", of); };
+  if (tensor == 1 || config.parallelism.tensor_parallel_kind == "auto") return multiple(tensor * others);
+  const SequencePlan cut = cut_of(config);
+  const int64_t data = config.parallelism.data_parallel_degree;
+  std::vector<std::string> ways;
+  // The mesh as it stands, or another of as many ranks.
+  if (const auto same = nearest_tensor_plan(config, cut, tensor, std::max<int64_t>(data, 1))) {
+    const bool asked = is_one_number(config) ||
+                       std::array<int64_t, 3>{same->rows, same->columns, same->depth} ==
+                           config.parallelism.tensor_parallel_mesh;
+    ways.push_back(multiple(tensor * others) + (asked ? "" : " and " + take(config, *same, "the mesh ")));
+  }
+  if (ranks % others == 0) {
+    if (const auto nearest = nearest_tensor_plan(config, cut, ranks / others, data)) {
+      ways.push_back(take(config, *nearest, "the nearest mesh that works, "));
+    }
+  }
+  if (ways.empty()) {
+    if (const auto fewer = nearest_tensor_plan(config, cut, tensor, -1)) {
+      ways.push_back(multiple(fewer->ranks() * others) + " and " + take(config, *fewer, "the mesh "));
+    }
+  }
+  return ways.empty() ? multiple(tensor * others) : join(ways, ", or ");
+}
 
 // Before products of degrees, which could not be counted.
 void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
@@ -83,13 +128,16 @@ void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Confi
       if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
     }
     const std::string asked = config.locate(degree.key), all = counted(ranks, "rank");
-    if (degree.key != std::string_view(kTensorMeshKey)) {
-      throw ConfigError(fmt::format("{} is more than the {}; set it to {}", asked, all, left));
+    std::optional<TensorPlan> mesh;
+    if (degree.axis == std::string_view("tensor") && config.parallelism.tensor_parallel_kind != "auto") {
+      mesh = nearest_tensor_plan(config, cut_of(config), left, config.parallelism.data_parallel_degree);
     }
-    const std::string mesh = nearest_tensor_mesh(config, left, data_ranks(config));
+    if (degree.key != std::string_view(kTensorMeshKey)) {
+      throw ConfigError(fmt::format("{} is more than the {}; set it to {}", asked, all, mesh ? mesh->columns : left));
+    }
     throw ConfigError(fmt::format("{} takes more than the {}; {}", asked, all,
-                                  mesh.empty() ? fmt::format("name three numbers whose product is {}", left)
-                                               : fmt::format("the nearest mesh that works is {}", mesh)));
+                                  mesh ? fmt::format("the nearest mesh that works is {}", mesh_text(*mesh))
+                                       : fmt::format("name three numbers whose product is {}", left)));
   }
 }
 
@@ -113,15 +161,9 @@ Mesh mesh_of(const Config& config, int ranks) {
     for (const Degree& degree : degrees) {
       if (degree.size > 1) taken.push_back(config.locate(degree.key));
     }
-    // Where the tensor mesh is what can be made otherwise.
-    const int64_t tensor = degrees.front().size, others = fixed / std::max<int64_t>(tensor, 1);
-    std::string mesh;
-    if (tensor > 1 && !is_one_number(config) && ranks % others == 0) {
-      mesh = nearest_tensor_mesh(config, ranks / others, data_ranks(config));
-    }
-    throw ConfigError(fmt::format("{} cannot take {} of {}; make run.ranks a multiple of {}{}", join(taken, ", "),
-                                  fixed, counted(ranks, "rank"), fixed,
-                                  mesh.empty() ? "" : fmt::format(", or take the nearest mesh that works, {}", mesh)));
+    const int64_t tensor = std::max<int64_t>(degrees.front().size, 1);
+    throw ConfigError(fmt::format("{} cannot take {} of {}; {}", join(taken, ", "), fixed, counted(ranks, "rank"),
+                                  ways_to_fill(config, ranks, tensor, fixed / tensor)));
   } else if (fixed != ranks) {
     // The data axis is what others would have left.
     const auto is_data = [](const Degree& degree) { return std::string_view(degree.axis) == "data"; };

@@ -1,4 +1,6 @@
 // The checks of degrees, and of what cuts sequences and weights.
+#include "plan/parallelism_check.h"
+
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/sequence/placement_plan.h"

@@ -50,7 +50,23 @@ int64_t uncut_tokens(const Config& config, const TensorPlan& plan, const Sequenc
   return 0;
 }
 
-double distance(const TensorPlan& plan, const std::array<int64_t, 3>& asked) {
+// What the file's kind, with its other keys, can mean.
+bool of_kind(const Config& config, const TensorPlan& plan) {
+  const auto& p = config.parallelism;
+  if (p.tensor_parallel_kind == "1d") {
+    if (plan.ranks() == 1 && !p.tensor_parallel_sequence) return false;  // it says nothing of one rank
+    return plan.stream == (p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none);
+  }
+  if (p.tensor_parallel_product == "summa" && plan.rows * plan.columns == 1) return false;
+  return plan.stream == StreamCut::width && (plan.depth == 1 || p.tensor_parallel_kind == "2.5d");
+}
+
+// By the ratios to what is asked for.
+double distance(const Config& config, const TensorPlan& plan) {
+  const auto& p = config.parallelism;
+  const bool one_number = p.tensor_parallel_kind == "1d";
+  const std::array<int64_t, 3> asked =
+      one_number ? std::array<int64_t, 3>{1, p.tensor_parallel_degree, 1} : p.tensor_parallel_mesh;
   const auto apart = [](int have, int64_t want) {
     return std::abs(std::log(have) - std::log(static_cast<double>(want)));
   };
@@ -121,8 +137,8 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
     ways.push_back("make that a multiple, or set parallelism.tensor_parallel_sequence to false");
   } else if (one_dimension) {
     ways.push_back("lower one of the degrees");
-  } else if (const std::string nearest = nearest_tensor_mesh(config, plan.ranks(), data); !nearest.empty()) {
-    ways.push_back(fmt::format("the nearest mesh that works is {}", nearest));
+  } else if (const auto nearest = nearest_tensor_plan(config, sequence, plan.ranks(), data)) {
+    ways.push_back(fmt::format("the nearest mesh that works is {}", mesh_text(*nearest)));
   } else if (!heads_divide(config, plan)) {
     ways.push_back(fmt::format("no mesh of {} works; columns may be {}", counted(plan.ranks(), "rank"),
                                divisors(config.model.num_key_value_heads)));
@@ -142,18 +158,21 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
       join(ways, "; ")));
 }
 
-std::string nearest_tensor_mesh(const Config& config, int64_t ranks, int64_t data) {
-  const auto& asked = config.parallelism.tensor_parallel_mesh;
-  double least = std::numeric_limits<double>::infinity();
-  std::string nearest;
-  for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(ranks))) {
-    const bool legal = plan.stream == StreamCut::width && heads_divide(config, plan) &&
-                       heads_suffice(config, plan, config.parallelism.context_parallel_ulysses) &&
-                       widths_suffice(config, plan) && batch_divides(config, plan, data) &&
-                       (plan.depth == 1 || config.parallelism.tensor_parallel_kind == "2.5d");
-    if (!legal || distance(plan, asked) >= least) continue;
-    least = distance(plan, asked);
-    nearest = fmt::format("[{}, {}, {}]", plan.rows, plan.columns, plan.depth);
+std::string mesh_text(const TensorPlan& plan) {
+  return fmt::format("[{}, {}, {}]", plan.rows, plan.columns, plan.depth);
+}
+
+std::optional<TensorPlan> nearest_tensor_plan(const Config& config, const SequencePlan& sequence, int64_t ranks,
+                                              int64_t data) {
+  std::optional<TensorPlan> nearest;
+  for (int64_t taken = ranks; taken >= 1; --taken) {
+    if (ranks % taken != 0) continue;
+    for (const TensorPlan& plan : tensor_arrangements(static_cast<int>(taken))) {
+      if (nearest && distance(config, plan) >= distance(config, *nearest)) continue;
+      const int64_t beside = data == -1 ? ranks / taken : data;
+      if (of_kind(config, plan) && tensor_misfit(config, plan, sequence, beside).empty()) nearest = plan;
+    }
+    if (data != -1) break;
   }
   return nearest;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "parallel/sequence/plan.h"
@@ -19,8 +20,12 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
 /// The same as a ConfigError, with the nearest legal arrangement.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
-/// Of so many ranks the legal [rows, columns, depth] nearest to parallelism.tensor_parallel_mesh, by its ratios to it;
-/// empty where there is none.
-std::string nearest_tensor_mesh(const Config& config, int64_t ranks, int64_t data);
+/// Of the meshes of so many ranks beside so many of data, what is legal and nearest to what the file asks for, by the
+/// ratios of its extents. data -1: it takes what a mesh leaves of the ranks, so a mesh may be of fewer.
+std::optional<TensorPlan> nearest_tensor_plan(const Config& config, const SequencePlan& sequence, int64_t ranks,
+                                              int64_t data);
+
+/// "[2, 2, 1]".
+std::string mesh_text(const TensorPlan& plan);
 
 }  // namespace orthant

@@ -113,6 +113,68 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   }
 }
 
+// The offers in a refusal that ranks and degrees do not come out even: other ranks, another mesh or degree, or both.
+struct Offer {
+  int ranks;
+  std::string key;
+};
+std::vector<Offer> offers_in(const std::string& refusal, int ranks, const std::string& asked) {
+  std::vector<Offer> offers;
+  std::string ways = refusal.substr(refusal.rfind("; ")) + ", or ";
+  for (size_t end; (end = ways.find(", or ")) != std::string::npos; ways.erase(0, end + 5)) {
+    const std::string way = ways.substr(0, end);
+    const auto behind = [&](const std::string& words) {
+      const size_t at = way.find(words);
+      return at == std::string::npos ? "" : way.substr(at + words.size());
+    };
+    Offer offer{ranks, asked};
+    if (const std::string of = behind("a multiple of "); !of.empty()) offer.ranks = std::stoi(of);
+    const size_t mesh = way.find('[');
+    if (mesh != std::string::npos) offer.key = "tensor_parallel_mesh=" + way.substr(mesh);
+    for (const char* words : {"_degree to ", "; set it to "})
+      if (const std::string to = behind(words); !to.empty()) offer.key = "tensor_parallel_degree=" + to;
+    offers.push_back(offer);
+  }
+  return offers;
+}
+
+TEST(TensorConfig, WhatIsOfferedWorks) {
+  using Words = std::vector<std::string>;
+  const Words meshes = {"[3,1,1]", "[1,3,1]", "[5,1,1]", "[2,3,1]", "[6,1,1]", "[1,1,3]", "[3,4,1]", "[2,2,3]"};
+  int refused = 0;
+  const auto expect = [&](const std::string& kind, const std::string& asked, const Words& more) {
+    const std::string kind_key = "tensor_parallel_kind=" + kind;
+    const std::string refusal = message_of<ConfigError>([&] { plan_of(8, {kind_key, asked}, more); });
+    if (refusal.find("cannot take") == std::string::npos && refusal.find("more than") == std::string::npos) return;
+    ++refused;
+    for (const Offer& offer : offers_in(refusal, 8, asked)) {
+      const std::string next = message_of<ConfigError>([&] { plan_of(offer.ranks, {kind_key, offer.key}, more); });
+      EXPECT_EQ(next, "") << refusal << "\n" << testing::PrintToString(more);
+    }
+  };
+  for (const char* batch : {"1", "6", "8"}) {
+    const Words small = {std::string("training.global_batch_size=") + batch, "training.local_batch_size=1"};
+    for (const char* more : {"model.num_key_value_heads=2", "parallelism.context_parallel_ulysses=4"}) {
+      Words words = small;
+      words.emplace_back(more);
+      for (const char* degree : {"3", "5", "6", "16"}) {
+        expect("1d", std::string("tensor_parallel_degree=") + degree, words);
+        words.emplace_back("parallelism.tensor_parallel_sequence=false");
+        expect("1d", std::string("tensor_parallel_degree=") + degree, words);
+        words.pop_back();
+      }
+      for (const std::string& mesh : meshes) {
+        if (mesh.ends_with("1]")) expect("2d", "tensor_parallel_mesh=" + mesh, words);
+        expect("2.5d", "tensor_parallel_mesh=" + mesh, words);
+        words.emplace_back("parallelism.tensor_parallel_product=summa");
+        if (mesh != "[1,1,3]") expect("2.5d", "tensor_parallel_mesh=" + mesh, words);
+        words.pop_back();
+      }
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
 // Arrangements that ulysses' heads do not suffice for are no fault of the run file that asks for another.
 TEST(TensorChoices, LeaveHeadsToUlysses) {
   const Plan plan =

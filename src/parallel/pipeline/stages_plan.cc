@@ -17,6 +17,11 @@ Schedule v_shaped(int ranks) {
   return out;
 }
 
+GrowingRow growing_row(Schedule& schedule, int rank) {
+  const int ranks = static_cast<int>(schedule.rows.size());
+  return {.actions = schedule.rows[static_cast<size_t>(rank)], .down = rank, .up = 2 * ranks - 1 - rank};
+}
+
 Schedule first_microbatches(Schedule schedule, int microbatches) {
   for (auto& row : schedule.rows)
     std::erase_if(row, [&](const Action& action) { return action.microbatch >= microbatches; });

@@ -10,23 +10,11 @@
 namespace orthant {
 namespace {
 
-/// One rank's row as it grows: the next microbatch of each kind and stage is counted here.
-struct Row {
-  std::vector<Action>& actions;
-  const int down, up;  // the rank's two stages
-  int count[2][3] = {};
-
-  int& done(ActionKind kind, int stage) {
-    return count[stage == up][kind == ActionKind::F ? 0 : kind == ActionKind::I ? 1 : 2];
-  }
-  void add(ActionKind kind, int stage) { actions.push_back({kind, stage, done(kind, stage)++}); }
-};
-
 /// Microbatches of two forwards each.
 int whole_microbatches(int later) { return (later + 1) / 2; }
 
 /// One row of ZB-V for m microbatches, m >= 2 ranks - 1 + more, where `more` are held than without.
-void zb_v_row(Row row, int rank, int ranks, int m, int more) {
+void zb_v_row(GrowingRow row, int rank, int ranks, int m, int more) {
   using enum ActionKind;
   const int a = row.down, b = row.up;
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) row.add(F, a);
@@ -71,8 +59,7 @@ Schedule zb_v(int ranks, int microbatches, int later) {
   Schedule out = v_shaped(ranks);
   const int more = whole_microbatches(later);
   for (int rank = 0; rank < ranks; ++rank)
-    zb_v_row({.actions = out.rows[static_cast<size_t>(rank)], .down = rank, .up = 2 * ranks - 1 - rank}, rank, ranks,
-             std::max(microbatches, 2 * ranks - 1 + more), more);
+    zb_v_row(growing_row(out, rank), rank, ranks, std::max(microbatches, 2 * ranks - 1 + more), more);
   return first_microbatches(std::move(out), microbatches);
 }
 

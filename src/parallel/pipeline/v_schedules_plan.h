@@ -3,7 +3,8 @@
 // split. ZB-V: Qi et al. 2023, arXiv 2401.10241, in its public code. V-Half, V-Min: Qi et al. 2024, arXiv 2405.15362.
 //
 // Of p ranks and m >= 2p microbatches, in passes of one stage that all take the same; a rank's own bubble is what it
-// idles between its first and its last Action (1F1B: 6(p-1)), held is stages' activations on every rank (1F1B: 2p):
+// idles between its first and its last Action (1F1B: 6(p-1)), held is stages' activations on every rank (1F1B: 2p). The
+// bubbles of V-Half and V-Min hold for p >= 3:
 //   ZB-V    bubble 0, 2p held
 //   V-Half  bubble 6p - 3K - 1 (3p-7 for even p, 3p-4 for odd), K = 2(floor(p/2)+1) held
 //   V-Min   bubble 6p - 3K - 1, 4 more where p mod 3 = 2; K = 2 ceil((p+2)/3) held

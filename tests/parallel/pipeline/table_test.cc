@@ -100,6 +100,24 @@ TEST(SplitBackward, KeepsEveryTimeButThatOfTheGradientPassedOn) {
   EXPECT_EQ(split_backward(split), split);
 }
 
+// The cost line of each schedule: an output and a gradient a microbatch over every border between two ranks' stages.
+TEST(AddMessages, AreTwoAMicrobatchOverEveryBorder) {
+  const auto messages = [](const Schedule& schedule) {
+    int sends = 0;
+    for (const auto& row : add_messages(schedule).rows)
+      for (const Action& action : row) sends += facts(action.kind).lane == Lane::send;
+    return sends;
+  };
+  for (int p : {1, 2, 3, 5})
+    for (int m : {1, 4, 9}) {
+      EXPECT_EQ(messages(gpipe(p, m)), 2 * m * (p - 1));
+      EXPECT_EQ(messages(one_f_one_b(p, m)), 2 * m * (p - 1));
+      for (int v : {2, 3}) EXPECT_EQ(messages(interleaved_1f1b(p, v, m)), p == 1 ? 0 : 2 * m * (p * v - 1));
+      for (const Schedule& v : {zb_v(p, m), v_half(p, m), v_min(p, m), dual_pipe_v(p, m)})
+        EXPECT_EQ(messages(v), 2 * m * 2 * (p - 1)) << "the turn is within a rank";
+    }
+}
+
 TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {
   EXPECT_THROW(add_messages(parse_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n")), LogicError);
   EXPECT_THROW(add_messages(add_messages(gpipe(2, 2))), LogicError);
