@@ -21,4 +21,10 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return std::isnan(error) ? INFINITY : error;
 }
 
+/// What a planted mistake must at least change for a check to count as seeing it, of itself: docs/numerics.md, "What a
+/// check must catch".
+inline constexpr double kSeenInAGradient = 1e-3, kSeenInALoss = 1e-4;
+/// What a mean in place of a sum, a dropped sum over depth, or another rank's block changes the worst gradient by.
+inline constexpr double kPlantedMistake = 0.5;
+
 }  // namespace orthant

@@ -31,9 +31,17 @@ Found found(const TensorMesh& mesh, const at::Tensor& tokens_BT, int64_t vocabul
   return {which, tokens.index_select(0, which).sub_(part.begin)};
 }
 
+// As the lookup on one device does: here a token that no column has would be a row of zeros.
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
+  if (tokens.numel() == 0) return;
+  const auto [least, most] = tokens.aminmax();
+  TORCH_CHECK_INDEX(least.item<int64_t>() >= 0 && most.item<int64_t>() < vocabulary, "index out of range in self");
+}
+
 struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tokens, const at::Tensor& value,
                             const TensorMesh* mesh, int64_t weight, int64_t vocabulary, int64_t width) {
+    check_tokens(tokens, vocabulary);
     context->save_for_backward({tokens});
     context->saved_data["mesh"] = reinterpret_cast<int64_t>(mesh);
     context->saved_data["weight"] = weight;

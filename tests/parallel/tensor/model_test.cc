@@ -62,6 +62,25 @@ std::vector<TensorWeight> wholes_of(const std::vector<ParameterInfo>& parameters
   return wholes;
 }
 
+// What a rank holds of a model.
+struct Held {
+  std::vector<ParameterInfo> parameters;
+  std::vector<Layout> layouts;
+};
+Held held_by(const Comm& comm, const Architecture& a, const TensorPlan& plan) {
+  Held held{.parameters = parameter_table(a), .layouts = {}};
+  for (ParameterInfo& p : held.parameters) {
+    held.layouts.push_back(layout_of(p, plan));
+    for (const Range& r : local_ranges(comm.mesh(), held.layouts.back(), p.shape, comm.rank()))
+      p.held.emplace_back(r.begin, r.end);
+  }
+  return held;
+}
+Primitives primitives_of(Comm& comm, const Architecture& a, const TensorPlan& plan, const Held& held) {
+  return tensor_primitives(comm, plan, wholes_of(held.parameters, held.layouts), a.hidden_size,
+                           std::make_shared<AttentionCore>(local_attention()));
+}
+
 constexpr int64_t kBatch = 8, kLength = 12;
 
 struct Oracle {
@@ -132,19 +151,11 @@ double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_s
   std::mutex mutex;
   double worst = 0;
   on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
-    std::vector<ParameterInfo> parameters = parameter_table(a);
-    std::vector<Layout> layouts;
-    for (ParameterInfo& p : parameters) {
-      layouts.push_back(layout_of(p, c.plan));
-      for (const Range& r : local_ranges(comm.mesh(), layouts.back(), p.shape, comm.rank()))
-        p.held.emplace_back(r.begin, r.end);
-    }
+    const Held held = held_by(comm, a, c.plan);
+    const auto& [parameters, layouts] = held;
     Weights weights(parameters, at::kDouble);
     weights.initialize(7);
-    const auto core = std::make_shared<AttentionCore>(local_attention());
-    const Transformer model(a, weights,
-                            tensor_primitives(comm, c.plan, wholes_of(parameters, layouts), a.hidden_size, core),
-                            {.recompute = recompute, .seed = 5});
+    const Transformer model(a, weights, primitives_of(comm, a, c.plan, held), {.recompute = recompute, .seed = 5});
     const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
     const at::Tensor own_loss = model.forward(share_of(batch, sequences));
     torch::autograd::backward({own_loss}, {});
@@ -217,6 +228,34 @@ TEST(TensorModel, RecomputedEqualsOneDevice) {
     EXPECT_LT(worst_error(c, true), 1e-12) << name_of(c);
   }
   EXPECT_LT(worst_error({{.columns = 2, .stream = StreamCut::tokens}, {.dropout = 0.1}}, true), 1e-12);
+}
+
+// No column has such a token, and without a check its row would be zeros.
+TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
+  const Architecture a = tiny_architecture();
+  const TensorPlan plan{.rows = 2, .columns = 2};
+  const auto refusal = [](const Primitives& primitives, const Weights& weights, const at::Tensor& tokens) {
+    const at::NoGradGuard no_grad;
+    try {
+      primitives.embedding(tokens, weights["model.embed_tokens.weight"]);
+    } catch (const c10::IndexError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string("taken");
+  };
+  for (const int64_t token : {int64_t{-1}, a.vocab_size, a.vocab_size - 1}) {
+    at::Tensor tokens = at::zeros({2, 3}, at::kLong);
+    tokens[1][2] = token;
+    Weights whole(parameter_table(a), at::kDouble);
+    const auto core = std::make_shared<AttentionCore>(local_attention());
+    const std::string one = refusal(fused_primitives(core), whole, tokens);
+    EXPECT_EQ(one == "taken", token == a.vocab_size - 1) << token;
+    on_mesh(tensor_mesh(plan.rows, plan.columns, 1), [&](Comm& comm) {
+      const Held held = held_by(comm, a, plan);
+      const Weights weights(held.parameters, at::kDouble);
+      EXPECT_EQ(refusal(primitives_of(comm, a, plan, held), weights, tokens), one) << token;
+    });
+  }
 }
 
 TEST(TensorModel, NeedsTheSumOverDepth) {
