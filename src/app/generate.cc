@@ -58,8 +58,10 @@ int generate(const GenerateArguments& arguments) {
     }
   }
   const Transformer model(architecture, weights, fused_primitives(), {});
+  Decoder decoder(model);
   const GeneratedText made =
-      generate_text(model, *tokenizer, arguments.prompt, arguments.max_new_tokens,
+      generate_text([&](std::span<const int64_t> tokens) { return decoder.advance(tokens); },
+                    architecture.max_position_embeddings, *tokenizer, arguments.prompt, arguments.max_new_tokens,
                     {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)});
   const std::string all = arguments.prompt + made.text + "\n";
   // A terminal would obey what a young model happens to say; a file gets every byte.

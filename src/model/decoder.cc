@@ -19,69 +19,83 @@ at::Tensor rotate(const at::Tensor& x_HTD, const at::Tensor& cos_TD, const at::T
   return at::cat({halves[0] * cos_TD - halves[1] * sin_TD, halves[1] * cos_TD + halves[0] * sin_TD}, -1);
 }
 
+void require_positions(int64_t positions, int64_t tokens) {
+  if (tokens <= positions) return;
+  throw ConfigError(
+      fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
+                  "or make fewer tokens",
+                  tokens, positions));
+}
+
 }  // namespace
 
-Decoder::Decoder(const Transformer& model)
-    : model_(model), keys_(model.blocks_.size()), values_(model.blocks_.size()) {}
+Decoder::Decoder(const Transformer& model) : model_(model), caches_(model.blocks_.size()) {}
 
 at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const AttentionShape& shape = model_.attention_;
-  const int64_t T = qkv_BTE.size(1), D = shape.head_dim;
+  Cache& cache = caches_[layer];
+  const int64_t before = cache.length, T = qkv_BTE.size(1), D = shape.head_dim;
   const int64_t shares = (shape.heads + 2 * shape.kv_heads) * D / qkv_BTE.size(2);  // of heads, of which one is here
   const int64_t H = shape.heads / shares, K = shape.kv_heads / shares;
   const auto dtype = wide(qkv_BTE.scalar_type());
   const auto parts = qkv_BTE.view({T, H + 2 * K, D}).transpose(0, 1).split_with_sizes({H, K, K}, 0);
-  const at::Tensor cos = shape.cos_PD.narrow(0, length_, T), sin = shape.sin_PD.narrow(0, length_, T);
+  const at::Tensor cos = shape.cos_PD.narrow(0, before, T), sin = shape.sin_PD.narrow(0, before, T);
   const at::Tensor q = rotate(parts[0].to(dtype), cos, sin);
   const at::Tensor k = rotate(parts[1].to(dtype), cos, sin).to(qkv_BTE.scalar_type());
 
   // Capacity doubles, so that a text of n tokens copies O(n) keys.
-  auto append = [&](at::Tensor& cache, const at::Tensor& fresh) {
-    if (!cache.defined() || cache.size(1) < length_ + T) {
+  auto append = [&](at::Tensor& kept, const at::Tensor& fresh) {
+    if (!kept.defined() || kept.size(1) < before + T) {
       const int64_t most = model_.architecture_.max_position_embeddings;
-      at::Tensor larger = at::empty({K, std::min(most, std::max<int64_t>(64, 2 * (length_ + T))), D}, fresh.options());
-      if (cache.defined()) larger.narrow(1, 0, length_).copy_(cache.narrow(1, 0, length_));
-      cache = larger;
+      at::Tensor larger = at::empty({K, std::min(most, std::max<int64_t>(64, 2 * (before + T))), D}, fresh.options());
+      if (kept.defined()) larger.narrow(1, 0, before).copy_(kept.narrow(1, 0, before));
+      kept = larger;
     }
-    cache.narrow(1, length_, T).copy_(fresh);
-    return cache.narrow(1, 0, length_ + T).to(dtype).repeat_interleave(H / K, 0);
+    kept.narrow(1, before, T).copy_(fresh);
+    return kept.narrow(1, 0, before + T).to(dtype).repeat_interleave(H / K, 0);
   };
-  const at::Tensor keys = append(keys_[layer], k), values = append(values_[layer], parts[2]);
+  const at::Tensor keys = append(cache.keys, k), values = append(cache.values, parts[2]);
+  cache.length += T;
   at::Tensor scores = at::matmul(q, keys.transpose(-1, -2)) / std::sqrt(static_cast<double>(D));
   const int64_t window = shape.rule.sliding_window;
-  if (T > 1 || (window > 0 && length_ + T > window)) {
-    at::Tensor hidden = at::ones({T, length_ + T}, at::kBool).triu(length_ + 1);
-    if (window > 0) hidden = hidden.logical_or(at::ones({T, length_ + T}, at::kBool).tril(length_ - window));
+  if (T > 1 || (window > 0 && before + T > window)) {
+    at::Tensor hidden = at::ones({T, before + T}, at::kBool).triu(before + 1);
+    if (window > 0) hidden = hidden.logical_or(at::ones({T, before + T}, at::kBool).tril(before - window));
     scores = scores.masked_fill(hidden, -INFINITY);
   }
   return at::matmul(scores.softmax(-1), values).transpose(0, 1).reshape({1, T, H * D}).to(qkv_BTE.scalar_type());
 }
 
-at::Tensor Decoder::advance(std::span<const int64_t> tokens) {
-  at::NoGradGuard no_grad;
-  const auto& a = model_.architecture_;
+at::Tensor Decoder::embed(std::span<const int64_t> tokens) {
   const auto T = static_cast<int64_t>(tokens.size());
   ORTHANT_CHECK(T > 0);
-  if (length_ + T > a.max_position_embeddings) {
-    throw ConfigError(
-        fmt::format("{} tokens are more than the model's max_position_embeddings = {}; shorten the prompt "
-                    "or make fewer tokens",
-                    length_ + T, a.max_position_embeddings));
-  }
   at::Tensor ids = at::empty({1, T}, at::kLong);
   std::copy(tokens.begin(), tokens.end(), ids.mutable_data_ptr<int64_t>());
+  return model_.primitives_.embedding(ids, *model_.embedding_);
+}
+
+at::Tensor Decoder::block(int64_t layer, const at::Tensor& x) {
+  const auto at = static_cast<size_t>(layer);
   const Primitives& p = model_.primitives_;
-  at::Tensor x = p.embedding(ids, *model_.embedding_);
-  for (size_t layer = 0; layer < model_.blocks_.size(); ++layer) {
-    const auto& w = model_.blocks_[layer];
-    const at::Tensor normed_x = p.add_norm(x, {}, *w.input_norm, a.rms_norm_eps).first;
-    const at::Tensor attended = p.linear(attend(layer, p.linear(normed_x, *w.qkv)), *w.o);
-    const auto [normed_s, s] = p.add_norm(attended, x, *w.post_norm, a.rms_norm_eps);
-    x = s + p.linear(p.swiglu(p.linear(normed_s, *w.gate_up)), *w.down);
-  }
-  length_ += T;
-  const at::Tensor logits = model_.logits(x.narrow(1, T - 1, 1)).flatten();
+  const auto& w = model_.blocks_[at];
+  const double eps = model_.architecture_.rms_norm_eps;
+  require_positions(model_.architecture_.max_position_embeddings, caches_[at].length + x.size(1));
+  const at::Tensor normed_x = p.add_norm(x, {}, *w.input_norm, eps).first;
+  const at::Tensor attended = p.linear(attend(at, p.linear(normed_x, *w.qkv)), *w.o);
+  const auto [normed_s, s] = p.add_norm(attended, x, *w.post_norm, eps);
+  return s + p.linear(p.swiglu(p.linear(normed_s, *w.gate_up)), *w.down);
+}
+
+at::Tensor Decoder::logits(const at::Tensor& x) const {
+  const at::Tensor logits = model_.logits(x.narrow(1, x.size(1) - 1, 1)).flatten();
   return logits.scalar_type() == at::kDouble ? logits : logits.to(at::kFloat);
+}
+
+at::Tensor Decoder::advance(std::span<const int64_t> tokens) {
+  at::NoGradGuard no_grad;
+  at::Tensor x = embed(tokens);
+  for (size_t layer = 0; layer < caches_.size(); ++layer) x = block(static_cast<int64_t>(layer), x);
+  return logits(x);
 }
 
 int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, int64_t index) {
@@ -104,23 +118,24 @@ int64_t sample_token(const at::Tensor& all_logits_V, const Sampling& sampling, i
   return order[kept - 1];
 }
 
-Generated generate_tokens(const Transformer& model, std::span<const int64_t> prompt, int64_t max_new_tokens,
-                          const Sampling& sampling, int64_t end_of_text) {
-  Decoder decoder(model);
+Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
+                          int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text) {
   Generated made;
   auto& tokens = made.tokens;
+  auto length = static_cast<int64_t>(prompt.size());
+  if (max_new_tokens > 0) require_positions(positions, length);
   std::vector<int64_t> next(prompt.begin(), prompt.end());
   while (static_cast<int64_t>(tokens.size()) < max_new_tokens) {
-    if (decoder.length() + static_cast<int64_t>(next.size()) > model.architecture().max_position_embeddings) {
-      if (tokens.empty()) decoder.advance(next);  // says that the prompt is too long
+    if (length > positions) {
       made.out_of_positions = true;
       break;
     }
-    const at::Tensor logits = decoder.advance(next);
+    const at::Tensor logits = advance(next);
     const int64_t token = sample_token(logits, sampling, static_cast<int64_t>(tokens.size()));
     if (token == end_of_text) break;
     tokens.push_back(token);
     next = {token};
+    ++length;
   }
   return made;
 }

@@ -129,10 +129,10 @@ void refuse_unbuilt(const Config& config) {
           "this version of Orthant trains LLaMA models only", "\"llama\"");
   require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
           "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
-  constexpr std::string_view kNoPipeline = "this version of Orthant runs data, sequence and tensor parallelism only";
-  require(config, "parallelism.pipeline_parallel_degree", parallelism.pipeline_parallel_degree == 1, kNoPipeline, "1");
-  require(config, "parallelism.expert_parallel_degree", parallelism.expert_parallel_degree == 1, kNoPipeline, "1");
-  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kNoPipeline,
+  constexpr std::string_view kOthers =
+      "this version of Orthant runs data, sequence, tensor and pipeline parallelism only";
+  require(config, "parallelism.expert_parallel_degree", parallelism.expert_parallel_degree == 1, kOthers, "1");
+  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kOthers,
           "\"none\"");
 }
 

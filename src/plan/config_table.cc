@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/text.h"
+#include "parallel/pipeline/plan.h"
 
 namespace orthant {
 namespace {
@@ -29,6 +30,12 @@ bool is_tokenizer(std::string_view text) {
 }
 
 bool is_csv(std::string_view text) { return text.ends_with(".csv") && text.size() > 4; }
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const PipelineSchedule& schedule : pipeline_schedules()) names.emplace_back(schedule.name);
+  return names;
+}
 
 #define KEY(section, name, ...)                                                                 \
   Key {                                                                                         \
@@ -150,9 +157,8 @@ const Key kTable[] = {
   KEY(parallelism, context_parallel_reduction, one_of({"reduce_scatter", "all_reduce"}), "",
       "how ring_self_attention sums gradients of keys and values; all_reduce is the paper's form"),
   KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers"),
-  KEY(parallelism, pipeline_parallel_schedule, one_of_or({"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v",
-                                                          "v_half", "v_min"}, is_csv, {"FILE.csv"}),
-      "", "who does what, when"),
+  KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
+      "who does what, when; a file says it as PyTorch's pipelining writes it, one line a rank"),
   KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
   KEY(parallelism, pipeline_parallel_layers, at_least(0), "", "layers of each stage, the first stage first; empty = "
       "as equal as can be"),

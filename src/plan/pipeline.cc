@@ -20,6 +20,22 @@ constexpr std::string_view kDegreeKey = "parallelism.pipeline_parallel_degree";
 constexpr std::string_view kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
 constexpr std::string_view kLayersKey = "parallelism.pipeline_parallel_layers";
 
+// What a file may hold beside computations and their messages is not for it to say.
+void require_runnable(const Schedule& schedule) {
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+    const auto& row = schedule.rows[rank];
+    if (row.empty()) {
+      throw ConfigError(fmt::format("line {} has no Action; every pipeline rank needs a stage", rank + 1));
+    }
+    for (const Action& action : row) {
+      if (facts(action.kind).lane != Lane::collective) continue;
+      throw ConfigError(fmt::format("{} (line {}) is not for a file to say: weights are held whole, and gradients "
+                                    "reduced behind each row; leave out UNSHARD, RESHARD and REDUCE_GRAD",
+                                    to_string(action), rank + 1));
+    }
+  }
+}
+
 Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   const std::string where = config.locate(kScheduleKey);
   std::ifstream file(config.parallelism.pipeline_parallel_schedule);
@@ -27,7 +43,9 @@ Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   text << file.rdbuf();
   if (!file) throw ConfigError(where + ": there is no such file");
   try {
-    return schedule_from_csv(text.str(), ranks, microbatches);
+    const Schedule schedule = schedule_from_csv(text.str(), ranks, microbatches);
+    require_runnable(schedule);
+    return schedule;
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   } catch (const DataError& error) {
@@ -58,7 +76,7 @@ Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t 
     throw ConfigError(fmt::format("{}: {} takes {} a rank; set it to 0", config.locate(kStagesKey),
                                   config.locate(kScheduleKey), counted(known.stages_per_rank, "stage")));
   }
-  require_layers(chunks * ranks);
+  require_layers(std::min(chunks, layers + 1) * ranks);
   const Schedule schedule = known.make(ranks, static_cast<int>(chunks), microbatches, Durations::of(1, 1, 1));
   return add_messages(schedule);
 }

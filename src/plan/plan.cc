@@ -95,7 +95,9 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
-    if (ranks == plan.facts.ranks || ranks % (sequence.ulysses * sequence.ring * plan.tensor.ranks()) != 0) continue;
+    const int pipeline = plan.mesh.axis_size("pipeline");
+    const int others = sequence.ulysses * sequence.ring * plan.tensor.ranks() * pipeline;
+    if (ranks == plan.facts.ranks || ranks % others != 0) continue;
     RunFacts facts = plan.facts;
     facts.ranks = ranks;
     Config other = config;
@@ -103,6 +105,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
     other.parallelism.context_parallel_ring = sequence.ring;
     if (config.parallelism.tensor_parallel_kind == "1d")
       other.parallelism.tensor_parallel_degree = plan.tensor.columns;
+    other.parallelism.pipeline_parallel_degree = pipeline;
     other.parallelism.data_parallel_degree = -1;
     add_alternative(found, other, facts, fmt::format("run.ranks = {}", ranks), "");
   }

@@ -1,7 +1,7 @@
 // Where a run went wrong: the same forward again, with every primitive's result looked at.
 #include <ATen/ATen.h>
 
-#include <numeric>
+#include <algorithm>
 
 #include "parallel/sequence/run.h"
 #include "runtime/session.h"
@@ -57,24 +57,45 @@ std::string Session::first_weight_not_finite() const {
   return "";
 }
 
-std::string Session::first_not_finite(int64_t step) const {
+Session::NotFinite Session::first_not_finite(int64_t step) {
   at::NoGradGuard no_grad;
-  // Ranks that attend or multiply together must all go on, whoever has found it.
-  const bool together = plan_.sequence.parallel() || plan_.tensor.rows * plan_.tensor.columns > 1;
-  std::string found = first_weight_not_finite();
-  if (!found.empty() && !together) return found;
+  // Where it was found: in a weight, by a stage's forward, in a gradient, not at all. Backward goes from the last
+  // stage to the first.
+  const auto stages = static_cast<int>(plan_.stages.size());
+  const int nowhere = 2 * stages + 1;
+  int place = nowhere;
+  NotFinite found{.what = first_weight_not_finite()};
+  if (!found.what.empty()) place = 0;
+
+  int stage = 0;
+  std::string by_forward;
   const Primitives inner = primitives_of(plan_, comm_);
-  const Transformer model(plan_.architecture, weights_, watched(inner, weights_, found),
+  const Transformer model(plan_.architecture, weights_, watched(inner, weights_, by_forward),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  for (size_t i = 0; i < share_.microbatches.size() && (together || found.empty()); ++i) {
-    if (share_.microbatches[i].size() > 0) model.forward(load(step, static_cast<int>(i), labels_of(step)));
+  const std::vector<Action> row = forwards_of(plan_.row(comm_.rank()));
+  const auto activity = announcing(row.size(), fmt::format("of looking for what is not finite in step {}", step));
+  ModelStages looking(pipeline_of(plan_, comm_.rank()), model, weights_, reducer_, comm_);
+  looking.run(row, {.sequences = microbatch_sequences(share_),
+                    .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
+                    .announce =
+                        [&](const Action& action, size_t index) {
+                          activity(action, index);
+                          if (by_forward.empty()) stage = action.stage;
+                        },
+                    .loss = {}});
+  if (found.what.empty() && !by_forward.empty()) found.what = by_forward, place = 1 + stage;
+  for (size_t i = weights_.parameters().size(); i-- > 0 && found.what.empty();) {
+    if (finite(weights_.gradient(i))) continue;
+    found.what = "the gradient of " + weights_.parameters()[i].name;
+    place = nowhere - 1 - plan_.stage_of(plan_.parameters[i]);
   }
-  if (!found.empty()) return found;
-  // Backward goes from the last parameter to the first.
-  for (size_t i = weights_.parameters().size(); i-- > 0;) {
-    if (!finite(weights_.gradient(i))) return "the gradient of " + weights_.parameters()[i].name;
-  }
-  return "";
+
+  const at::Tensor places = at::zeros({comm_.mesh().size()}, at::kDouble);
+  double* all = places.mutable_data_ptr<double>();
+  all[comm_.rank()] = place;
+  comm_.all_reduce(places, all_axes(comm_.mesh())).wait();
+  found.first = std::min_element(all, all + comm_.mesh().size()) - all == comm_.rank();
+  return found;
 }
 
 }  // namespace orthant

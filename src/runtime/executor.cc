@@ -11,13 +11,26 @@ Executor::Executor(StageTable table, StageWork work, Comm& comm)
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
   periods_.clear();
+  size_t received = 0;  // RECVs before it are posted
   for (size_t index = 0; index < row.size(); ++index) {
     if (announce) announce(row[index], index);
     periods_.push_back({Clock::now(), {}});
-    carry_out(row[index]);
+    const Lane lane = facts(row[index].kind).lane;
+    if (lane == Lane::compute) received = receive_ahead(row, index);
+    if (lane != Lane::receive || index >= received) carry_out(row[index]);
     periods_.back().end = Clock::now();
   }
   messages_.finish();
+}
+
+// Posts what stands between the computation and the next; where that is.
+size_t Executor::receive_ahead(std::span<const Action> row, size_t index) {
+  for (++index; index < row.size(); ++index) {
+    const Lane lane = facts(row[index].kind).lane;
+    if (lane == Lane::compute) break;
+    if (lane == Lane::receive) receive(row[index]);
+  }
+  return index;
 }
 
 void Executor::carry_out(const Action& action) {

@@ -1,5 +1,7 @@
 // The one interpreter: carries out a rank's row of the schedule. It knows what each kind of Action does with messages,
-// when it was done, and nothing of why the row is as it is or of what a stage computes.
+// when it was done, and nothing of why the row is as it is or of what a stage computes. What stands in the row behind a
+// computation and before the next is received during the first: a RECV is posted before the computation in front of it,
+// and its buffer lives from there until the stage that reads it is done with it.
 #pragma once
 
 #include "base/clock.h"
@@ -48,6 +50,7 @@ class Executor {
 
  private:
   void carry_out(const Action& action);
+  size_t receive_ahead(std::span<const Action> row, size_t index);
   void compute(const Action& action);
   void receive(const Action& action);
   /// What a stage reads, undefined where it has no neighbor; the Action's period begins when it is there.

@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+
 namespace orthant {
 
 namespace {
@@ -26,7 +28,10 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
       weights_(weights),
       reducer_(reducer),
       executor_({.owners = owners_of(pipeline_.stages),
-                 .stream_shape = pipeline_.stream_shape,
+                 .stream_shape =
+                     [this](int microbatch) {
+                       return pipeline_.stream_shape(input_->sequences.at(static_cast<size_t>(microbatch)));
+                     },
                  .stream = weights.values().options()},
                 {.forward = [this](const Action& action, at::Tensor x) { return forward(action, std::move(x)); },
                  .backward = [this](const Action& action, const at::Tensor& dy) { return backward(action, dy); },
@@ -36,16 +41,18 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                        const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
                        reducer_.finish(buckets[static_cast<size_t>(action.microbatch)]);
                      }},
-                comm) {
-  weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
-}
+                comm) {}
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
   loss_ = 0;
-  weights_.begin_gradients();
-  reducer_.begin(input.live_microbatches);
-  if (input.live_microbatches == 0) weights_.finish_gradients();
+  if (at::GradMode::is_enabled()) {
+    const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
+    weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
+    weights_.begin_gradients();
+    reducer_.begin(live);
+    if (live == 0) weights_.finish_gradients();
+  }
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
 }
@@ -53,25 +60,27 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
 at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
   const Microbatch batch = input_->load(action.microbatch);
-  Live& live = live_[{action.stage, action.microbatch}];
-  at::Tensor x;
-  if (stage.first) {
-    x = model_.embed(batch);
-  } else {
-    x = live.input = input.requires_grad_();
-  }
+  const bool learns = at::GradMode::is_enabled();
+  at::Tensor x = stage.first ? model_.embed(batch) : input.requires_grad_(learns);
+  Live live;
+  if (!stage.first) live.input = x;
   for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
     x = model_.block(static_cast<int>(layer), x, batch);
   }
-  if (!stage.last) {
+  if (stage.last) {
+    live.loss = model_.loss(x, batch);
+    loss_ += live.loss.item<double>();
+    if (input_->loss) input_->loss(loss_);
+  } else if (learns) {
     // Backward needs the graph alone: the output's memory ends where it is sent.
     live.output = torch::autograd::impl::gradient_edge(x);
-    return x.detach();
   }
-  live.loss = model_.loss(x, batch);
-  loss_ += live.loss.item<double>();
-  if (input_->loss) input_->loss(loss_);
-  return {};
+  if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
+  if (stage.last) return {};
+  at::Tensor output = x.detach();
+  if (!late_) return output;
+  std::swap(output, last_[action.stage]);
+  return output.defined() && output.sizes() == x.sizes() ? output : x.detach();
 }
 
 at::Tensor ModelStages::backward(const Action& action, const at::Tensor& gradient) {
@@ -94,6 +103,7 @@ at::Tensor ModelStages::backward(const Action& action, const at::Tensor& gradien
 void ModelStages::weight_gradients(const Action& action) {
   auto found = deferred_.extract({action.stage, action.microbatch});
   if (found.empty()) return;
+  if (dropped_ && action.microbatch == 0) return;
   const at::NoGradGuard no_grad;
   for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();
 }

@@ -16,10 +16,10 @@
 namespace orthant {
 
 struct StepInput {
-  /// The microbatch; not asked for one without sequences.
+  /// How many sequences this rank has of each microbatch. One without any costs nothing and sends nothing.
+  std::vector<int64_t> sequences;
+  /// Those of a microbatch.
   std::function<Microbatch(int microbatch)> load;
-  /// How many of this rank's microbatches have sequences.
-  int64_t live_microbatches = 0;
   /// Told before each Action what is about to be done: its text and its index in the row.
   std::function<void(const Action&, size_t index)> announce;
   /// Told after each F of the last stage the sum of scaled losses so far.
@@ -30,17 +30,21 @@ struct StepInput {
 struct ModelPipeline {
   std::vector<Stage> stages;
   std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
-  /// What this rank has of the residual stream in a microbatch; no sequences where it is empty.
-  std::function<std::vector<int64_t>(int microbatch)> stream_shape;
+  /// What this rank has of the residual stream of so many sequences.
+  std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
 };
 
 class ModelStages {
  public:
-  /// Takes over weights.on_gradient; model, weights, reducer and Comm must outlive it.
+  /// Model, weights, reducer and Comm must outlive it.
   ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm);
   ModelStages(const ModelStages&) = delete;
-  /// Forward and backward of all microbatches and the reductions; leaves summed gradients in the weights' buffers.
+  /// Forward and backward of all microbatches and the reductions; leaves summed gradients in the weights' buffers. Of
+  /// a row of forwards, without grad mode, nothing is left but the loss.
   void run(std::span<const Action> row, const StepInput& input);
+  /// Negative controls for tests: a stage gets the output of the microbatch before; the first one's W is left out.
+  void hand_on_late() { late_ = true; }
+  void drop_weights() { dropped_ = true; }
   /// When each Action of that row was carried out.
   const std::vector<Period>& periods() const { return executor_.periods(); }
 
@@ -65,6 +69,8 @@ class ModelStages {
   std::map<Key, Live> live_;
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products of weight gradients, between I and W
   double loss_ = 0;
+  bool late_ = false, dropped_ = false;
+  std::map<int, at::Tensor> last_;  // by stage, its last output, where that is handed on late
 };
 
 }  // namespace orthant

@@ -18,28 +18,76 @@ Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
   if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
   Primitives primitives = primitives_of(plan, uncut, comm);
   if (plan.tensor.rows * plan.tensor.columns > 1) {
-    const bool tied = plan.architecture.tie_word_embeddings;
-    const int head = weights[tied ? "model.embed_tokens.weight" : "lm_head.weight"].index;
+    const bool own_head = weights.contains("lm_head.weight");
+    const int head = weights[own_head ? "lm_head.weight" : "model.embed_tokens.weight"].index;
     primitives = with_whole_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
   }
   return {plan.architecture, weights, std::move(primitives), {}};
 }
 
+// x through all stages, each where its layers are; what the last one makes is on its rank only, elsewhere undefined.
+template <class Embed, class Block>
+at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> shape, const at::TensorOptions& options,
+                          Embed embed, Block block) {
+  const int here = plan.pipeline_rank(comm.rank());
+  const Axes pipeline = {"pipeline"};
+  at::Tensor x;
+  for (const Stage& stage : plan.stages) {
+    if (stage.owner != here) {
+      x = at::Tensor();
+    } else {
+      if (stage.first) x = embed();
+      for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) x = block(layer, x);
+    }
+    if (stage.last) break;
+    const int next = (&stage + 1)->owner;
+    if (next == stage.owner) continue;
+    if (stage.owner == here) comm.send(x = x.contiguous(), pipeline, next).wait();
+    if (next == here) comm.recv(x = at::empty(shape, options), pipeline, stage.owner).wait();
+  }
+  return x;
+}
+
+// The stream of one sequence's tokens as the writer has it.
+std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) {
+  const Range width = plan.tensor.stream == StreamCut::width
+                          ? shard(plan.architecture.hidden_size, plan.tensor.columns, plan.mesh.coord(rank, kColumn))
+                          : Range{0, plan.architecture.hidden_size};
+  return {1, tokens, width.size()};
+}
+
+// As Decoder::advance(), by all ranks that hold the stages together; all have the logits.
+at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weights& weights, const Plan& plan,
+                   Comm& comm) {
+  const at::NoGradGuard no_grad;
+  const at::TensorOptions options = weights.values().options();
+  const auto shape = writers_stream(plan, comm.rank(), static_cast<int64_t>(tokens.size()));
+  const at::Tensor x = through_stages(
+      plan, comm, shape, options, [&] { return decoder.embed(tokens); },
+      [&](int64_t layer, const at::Tensor& before) { return decoder.block(layer, before); });
+  const at::Tensor logits_V = x.defined()
+                                  ? decoder.logits(x)
+                                  : at::empty({plan.architecture.vocab_size},
+                                              options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat));
+  comm.broadcast(logits_V, {"pipeline"}, plan.stages.back().owner).wait();
+  return logits_V;
+}
+
 // The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The ranks of the first copy
 // of the weights work it out, each where its tokens are, and all are told, by the first row in each column.
-std::vector<int64_t> likeliest(const Transformer& model, const Plan& plan, const Batch& batch, int64_t ids,
-                               Comm& comm) {
+std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights, const Plan& plan, const Batch& batch,
+                               int64_t ids, Comm& comm) {
   at::NoGradGuard no_grad;
   const std::vector<int64_t> places = plan.places(comm.rank());
   at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
   const int rank = comm.rank();
   if (comm.mesh().coord(rank, "data") == 0 && comm.mesh().coord(rank, kDepth) == 0) {
     const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
-    at::Tensor x_BTC = model.embed(microbatch);
-    for (int layer = 0; layer < plan.architecture.num_hidden_layers; ++layer) {
-      x_BTC = model.block(layer, x_BTC, microbatch);
-    }
-    for (size_t i = 0; i < places.size(); ++i) {
+    const at::Tensor x_BTC = through_stages(
+        plan, comm, writers_stream(plan, rank, static_cast<int64_t>(places.size())), weights.values().options(),
+        [&] { return model.embed(microbatch); },
+        [&](int64_t layer, const at::Tensor& x) { return model.block(static_cast<int>(layer), x, microbatch); });
+    for (size_t i = 0; i < places.size() && x_BTC.defined(); ++i) {
       if (batch.labels[static_cast<size_t>(places[i])] == kIgnoredLabel) continue;
       const at::Tensor logits_V = model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
       found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
@@ -72,14 +120,14 @@ std::string in_brackets(const std::string& word) {
 
 }  // namespace
 
-GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
-                            int64_t max_new_tokens, const Sampling& sampling) {
+GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
+                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling) {
   const auto ids = tokenizer.encode(prompt);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more rows than the tokenizer has ids
-  const auto made = generate_tokens(model, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
+  const auto made = generate_tokens(advance, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
   return {tokenizer.decode(std::vector<int32_t>(made.tokens.begin(), made.tokens.end())), made.out_of_positions};
 }
 
@@ -87,10 +135,13 @@ std::string sample_text(const Weights& weights, const Plan& plan, const Training
   constexpr int64_t kNewTokens = 240;
   auto prompt = data.tokenizer->encode(data.opening);
   // Half of the context for the prompt at most, so that there is room for what follows.
-  const auto half = static_cast<size_t>(std::max<int64_t>(1, plan.architecture.max_position_embeddings / 2));
-  prompt.resize(std::min(prompt.size(), half));
+  const int64_t positions = plan.architecture.max_position_embeddings;
+  prompt.resize(std::min(prompt.size(), static_cast<size_t>(std::max<int64_t>(1, positions / 2))));
   const std::string opening = data.tokenizer->decode(prompt);
-  return opening + generate_text(writer(weights, plan, comm), *data.tokenizer, opening, kNewTokens,
+  const Transformer model = writer(weights, plan, comm);
+  Decoder decoder(model);
+  const auto next = [&](std::span<const int64_t> tokens) { return advance(decoder, tokens, weights, plan, comm); };
+  return opening + generate_text(next, positions, *data.tokenizer, opening, kNewTokens,
                                  {.temperature = 0.7, .top_p = 0.9,
                                   .seed = static_cast<uint64_t>(plan.config.training.seed)})
                        .text;
@@ -109,7 +160,7 @@ std::string filled_text(const Weights& weights, const Plan& plan, const Training
     batch.tokens[place] = mask_token(tokenizer.vocab_size());
   }
   const std::vector<int64_t> guesses =
-      likeliest(writer(weights, plan, comm), plan, batch, tokenizer.vocab_size(), comm);
+      likeliest(writer(weights, plan, comm), weights, plan, batch, tokenizer.vocab_size(), comm);
 
   std::string masked, filled, whole;
   std::vector<int32_t> before;

@@ -15,9 +15,9 @@ struct GeneratedText {
   bool out_of_positions = false;  // it ended because the model has no position left
 };
 
-/// Continues the prompt; returns what comes after it.
-GeneratedText generate_text(const Transformer& model, const Tokenizer& tokenizer, const std::string& prompt,
-                            int64_t max_new_tokens, const Sampling& sampling);
+/// Continues the prompt, by a model of so many positions; returns what comes after it.
+GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
+                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling);
 
 /// The opening of a held-out document (half of the context at most) and how the model goes on. The ranks of the first
 /// copy of the weights (each Plan::first_like() itself) call it together, each with its part, and have the same.

@@ -53,17 +53,23 @@ std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation muta
   return buckets;
 }
 
-ModelPipeline pipeline_of(const Plan& plan, int rank, const DataShare& share) {
+}  // namespace
+
+ModelPipeline pipeline_of(const Plan& plan, int rank) {
   std::vector<std::vector<int>> buckets(plan.stages.size());
   for (size_t bucket = 0; bucket < plan.bucket_stages.size(); ++bucket) {
     buckets[static_cast<size_t>(plan.bucket_stages[bucket])].push_back(static_cast<int>(bucket));
   }
-  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&, rank](int microbatch) {
-            return plan.stream_shape(rank, share.microbatches.at(static_cast<size_t>(microbatch)).size());
+  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&plan, rank](int64_t sequences) {
+            return plan.stream_shape(rank, sequences);
           }};
 }
 
-}  // namespace
+std::vector<int64_t> microbatch_sequences(const DataShare& share) {
+  std::vector<int64_t> sequences;
+  for (const Range& range : share.microbatches) sequences.push_back(range.size());
+  return sequences;
+}
 
 at::ScalarType scalar_type(const std::string& dtype) {
   return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float64" ? at::kDouble : at::kFloat;
@@ -132,7 +138,9 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
       reducer_(comm, weights_.gradients(), buckets_of(plan, comm.rank(), mutation), uses_of(model_, weights_)),
-      stages_(pipeline_of(plan, comm.rank(), share_), model_, weights_, reducer_, comm) {
+      stages_(pipeline_of(plan, comm.rank()), model_, weights_, reducer_, comm) {
+  if (mutation == Mutation::late_messages) stages_.hand_on_late();
+  if (mutation == Mutation::dropped_weights) stages_.drop_weights();
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
 }
 
@@ -172,21 +180,15 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   slots[StepSignals::kFirstPeakBytes + comm_.rank()] = signals.peak_memory_bytes;
 
   const auto& row = plan_.row(comm_.rank());
-  const auto live = std::count_if(share_.microbatches.begin(), share_.microbatches.end(),
-                                  [](const Range& r) { return r.size() > 0; });
-  stages_.run(row, {.load =
+  stages_.run(row, {.sequences = microbatch_sequences(share_),
+                    .load =
                         [&](int microbatch) {
                           const auto start = Clock::now();
                           Microbatch batch = load(step, microbatch, result.valid_labels);
                           result.data_seconds += seconds_since(start);
                           return batch;
                         },
-                    .live_microbatches = live,
-                    .announce =
-                        [&](const Action& action, size_t index) {
-                          comm_.set_activity(fmt::format("{}, action {} of {} of step {}", to_string(action), index + 1,
-                                                         row.size(), step));
-                        },
+                    .announce = announcing(row.size(), fmt::format("of step {}", step)),
                     .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
   periods_ = stages_.periods();
 
@@ -201,6 +203,12 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   }
   result.norm = gradient_norm();
   return result;
+}
+
+std::function<void(const Action&, size_t)> Session::announcing(size_t actions, std::string what) const {
+  return [this, actions, what = std::move(what)](const Action& action, size_t index) {
+    comm_.set_activity(fmt::format("{}, action {} of {} {}", to_string(action), index + 1, actions, what));
+  };
 }
 
 void Session::spoil_gradients() {
@@ -258,40 +266,6 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
 
 void Session::update(int64_t step, const StepResult& result) {
   optimizer_.step(step, learning_rate_of(plan_.config, step), clip_factor(result.norm, plan_.config.training.max_norm));
-}
-
-Session::Validation Session::validate(const Loader& held_out, int64_t batches,
-                                      std::span<const int32_t> bytes_of_token) const {
-  at::NoGradGuard no_grad;
-  const auto& training = plan_.config.training;
-  at::Tensor sums = at::zeros({3}, at::kDouble);
-  double* sum = sums.mutable_data_ptr<double>();
-  for (int64_t i = 0; i < batches; ++i) {
-    const int64_t first = i * training.global_batch_size;
-    if (first >= held_out.num_samples()) break;
-    const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
-    const auto share = data_share(size, training.local_batch_size, static_cast<int>(plan_.shares.size()),
-                                  plan_.share_index(comm_.rank()));
-    for (const Range& range : share.microbatches) {
-      // Ranks that hold rows of the same weights go on together: one without a sequence reads the first, and no label.
-      const bool idle = range.size() == 0;
-      if (idle && plan_.tensor.rows == 1) continue;
-      const Batch batch = idle ? held_out.batch(first, 1) : held_out.batch(first + range.begin, range.size());
-      Microbatch microbatch = to_microbatch(batch, places_, plan_.config.data.mask_documents);
-      if (idle) microbatch.labels_BT.fill_(kIgnoredLabel);
-      const double nats = model_.forward(microbatch).item<double>();
-      if (!counts_tokens()) continue;
-      sum[0] += nats;
-      const int64_t* labels = microbatch.labels_BT.const_data_ptr<int64_t>();
-      for (const int64_t label : std::span(labels, static_cast<size_t>(microbatch.labels_BT.numel()))) {
-        if (label == kIgnoredLabel) continue;
-        sum[1] += 1;
-        sum[2] += bytes_of_token[static_cast<size_t>(label)];
-      }
-    }
-  }
-  comm_.all_reduce(sums, all_axes(comm_.mesh())).wait();
-  return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
 }
 
 }  // namespace orthant

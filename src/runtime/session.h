@@ -9,7 +9,9 @@
 #include "runtime/model_stages.h"
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace orthant {
@@ -26,11 +28,12 @@ struct StepResult {
   double data_seconds = 0;                    // of this rank
 };
 
-/// Mistakes that `verify` must catch, planted on purpose: the negative controls. The last three are of tensor meshes:
-/// weights held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them.
+/// Mistakes that `verify` must catch, planted on purpose: the negative controls. Three are of tensor meshes: weights
+/// held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them. The last
+/// two are of pipelines: a stage gets the output of the microbatch before, and the first microbatch's W is left out.
 enum class Mutation {
   none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions,
-  swapped_groups, dropped_depth, mean_over_rows
+  swapped_groups, dropped_depth, mean_over_rows, late_messages, dropped_weights
 };
 
 class Session {
@@ -54,11 +57,15 @@ class Session {
     int64_t labels = 0;
     int64_t bytes = 0;  // of text that the labels stand for
   };
-  Validation validate(const Loader& held_out, int64_t batches, std::span<const int32_t> bytes_of_token) const;
+  Validation validate(const Loader& held_out, int64_t batches, std::span<const int32_t> bytes_of_token);
 
-  /// The first tensor that is not finite: a weight, then what forward makes of the batch of that step, in order. Empty
-  /// when this rank sees none.
-  std::string first_not_finite(int64_t step) const;
+  /// The first tensor that is not finite: a weight, then what forward makes of the batch of that step, in order, then a
+  /// gradient. All ranks call it together.
+  struct NotFinite {
+    std::string what;    // that this rank sees; empty if none
+    bool first = false;  // no rank sees one before it, in the order of the stages
+  };
+  NotFinite first_not_finite(int64_t step);
   /// "the weight NAME" of the first one that is not finite, or nothing.
   std::string first_weight_not_finite() const;
 
@@ -75,6 +82,8 @@ class Session {
 
  private:
   int64_t labels_of(int64_t step) const;
+  /// Of a row of so many, for StepInput.
+  std::function<void(const Action&, size_t index)> announcing(size_t actions, std::string what) const;
   void sum_copies();
   double gradient_norm();  // of all ranks' parts
   void spoil_gradients();  // as a mutation says that is about sums
@@ -97,6 +106,12 @@ class Session {
   ModelStages stages_;
   std::vector<Period> periods_;
 };
+
+/// How many sequences each has.
+std::vector<int64_t> microbatch_sequences(const DataShare& share);
+
+/// What stands on which rank of the pipeline, as the plan says.
+ModelPipeline pipeline_of(const Plan& plan, int rank);
 
 /// The rate of a step (the first is 1) under the run file's schedule.
 double learning_rate_of(const Config& config, int64_t step);

@@ -190,10 +190,10 @@ std::string Trainer::way_out() const {
 
 void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
   comm_.set_activity(fmt::format("looking for what is not finite in step {}", step));
-  const std::string found = session_.first_not_finite(step);
-  // The sums are the same everywhere, but only the rank whose data it was can see where it began: let that one speak.
-  const bool seen_in_forward = !found.empty() && found.rfind("the gradient", 0) != 0;
-  if (!seen_in_forward) std::this_thread::sleep_for(std::chrono::seconds(2));
+  const auto [found, first] = session_.first_not_finite(step);
+  // The sums are the same everywhere, but only the rank whose data and stage it was can see where it began: let that
+  // one speak.
+  if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
   auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
   throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}", step,
                           number(result.loss), number(result.norm), found.empty() ? "none on this rank" : found,

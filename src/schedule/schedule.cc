@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -69,6 +70,14 @@ Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
     }
   }
   return schedule;
+}
+
+std::vector<Action> forwards_of(const std::vector<Action>& row) {
+  std::vector<Action> forwards;
+  std::copy_if(row.begin(), row.end(), std::back_inserter(forwards), [](const Action& action) {
+    return action.kind == ActionKind::F || action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
+  });
+  return forwards;
 }
 
 std::string to_csv(const Schedule& schedule) {

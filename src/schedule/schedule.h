@@ -29,6 +29,10 @@ int microbatch_count(const Schedule& schedule);
 /// backward completes them: the last of the model first. buckets: how many, by stage.
 Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
 
+/// Of a row, forwards and their messages in their order: what is left when nothing is learned. Rows that end, end so
+/// too: no forward waits for a backward.
+std::vector<Action> forwards_of(const std::vector<Action>& row);
+
 /// PyTorch pipelining's form: one line a rank, one Action a cell.
 std::string to_csv(const Schedule& schedule);
 /// Reads it back, and what PyTorch writes: an empty cell is idle time and is dropped; "(0F1;7B2)OVERLAP_F_B" counts as

@@ -4,6 +4,7 @@
 // To make it again, where the model, the data or the optimizer are changed on purpose:
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
 #include "runtime/verify.h"
+#include "tests/support/pipelines.h"
 #include "tests/support/plain_training.h"
 #include "tests/support/tensor_cuts.h"
 
@@ -94,6 +95,25 @@ TEST(Golden, IsTensorMeshesCurveInFloat64) {
   const auto local = train_ranks(run.plan(cut.ranks, cut.keys), run.data(),
                                  {.steps = 2, .mutation = Mutation::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), 1e-4);
+}
+
+// Two layers: a stage each.
+TEST(Golden, IsPipelinesCurveInFloat64) {
+  const auto golden = golden_curve();
+  const TinyRun run;
+  for (const TensorCut& cut : {TensorCut{2, pipeline("gpipe", 2)}, {2, pipeline("1f1b", 2)}, {2, pipeline("zb_h1", 2)},
+                               {4, pipeline("zb_h2", 2, {"parallelism.data_parallel_degree=2"})},
+                               one_dimension(2, pipeline("zb_h1", 2), 2), {4, pipeline("1f1b", 2, {kRing})}}) {
+    const auto have = train_ranks(run.plan(cut.ranks, cut.keys), run.data(), {.steps = kGoldenSteps});
+    for (const RankTrace& rank : have) {
+      for (size_t step = 0; step < golden.size(); ++step)
+        EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10) << "step " << step + 1 << cut.name();
+    }
+  }
+  // The control: what a stage gets of another microbatch is another curve.
+  const auto late = train_ranks(run.plan(2, pipeline("1f1b", 2)), run.data(),
+                                {.steps = 2, .mutation = Mutation::late_messages});
+  EXPECT_GT(relative_error(late[0].steps[1].loss, golden[1]), 1e-4);
 }
 
 // What float32 may make of the curve up to each step: docs/numerics.md, "Whole runs".

@@ -161,5 +161,39 @@ class Dead(ProcessTest):
         self.resume_command(message)
 
 
+class DeadStage(ProcessTest):
+    """A pipeline whose steps are long, so that a rank is in the midst of its row when it goes."""
+
+    ACTION = r"\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+, action \d+ of \d+ of step \d+"
+
+    def start_pipeline(self, schedule, ranks, *more):
+        return self.start_training(
+            f"run.ranks={ranks}", f"parallelism.pipeline_parallel_degree={ranks}",
+            f"parallelism.pipeline_parallel_schedule={schedule}", "model.num_hidden_layers=4",
+            "training.global_batch_size=64", "training.local_batch_size=1", "checkpoint.interval=0",
+            "validation.freq=1000000", *more, until_step=4)
+
+    def test_killed(self):
+        for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
+            with self.subTest(schedule):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_pipeline(schedule, ranks)
+                pids = running.ranks()
+                os.kill(pids[victim], signal.SIGKILL)
+                message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}", "SIGKILL")
+                self.assertRegex(message, self.ACTION)
+                for pid in pids.values():
+                    self.assertIn(state_of(pid), (None, "Z"))
+
+    def test_stopped(self):
+        for schedule, victim in (("1f1b", 0), ("zb_v", 1)):
+            with self.subTest(schedule):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                running = self.start_pipeline(schedule, 2, "run.timeout_s=2")
+                os.kill(running.ranks()[victim], signal.SIGSTOP)
+                message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}", "stopped")
+                self.assertRegex(message, self.ACTION)
+
+
 if __name__ == "__main__":
     unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -36,7 +36,7 @@ struct Engine {
         reducer(comm, weights.gradients(), {{{0, weights.flat().elements}, every_weight(), kData}}, uses()),
         stages({.stages = {{.owner = 0, .layers = {0, a.num_hidden_layers}, .first = true, .last = true}},
                 .buckets = {{0}},
-                .stream_shape = [this](int m) { return std::vector<int64_t>{m < live ? 1 : 0}; }},
+                .stream_shape = [](int64_t sequences) { return std::vector<int64_t>{sequences}; }},
                model, weights, reducer, comm) {
     weights.initialize(7);
   }
@@ -55,7 +55,6 @@ struct Engine {
   Transformer model;
   GradientReducer reducer;
   ModelStages stages;
-  int64_t live = INT64_MAX;  // microbatches from there on are empty
 };
 
 void on_one_rank(const std::function<void(Comm&)>& fn) {
@@ -81,8 +80,8 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
       const Microbatch batch = random_batch(engine.architecture, 3, 10, 2);
       auto run = [&](std::vector<Action> row) {
         double loss = 0;
-        engine.stages.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
-                                .live_microbatches = 3,
+        engine.stages.run(row, {.sequences = {1, 1, 1},
+                                .load = [&](int m) { return rows_of(batch, m, 1); },
                                 .announce = {},
                                 .loss = [&](double sum) { loss = sum; }});
         return std::pair{loss, engine.weights.gradients().clone()};
@@ -110,8 +109,8 @@ TEST(Executor, AnnouncesEveryActionBeforeItIsDone) {
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
     const auto row = step_of(2);
     std::vector<std::string> announced;
-    engine.stages.run(row, {.load = [&](int m) { return rows_of(batch, m, 1); },
-                            .live_microbatches = 2,
+    engine.stages.run(row, {.sequences = {1, 1},
+                            .load = [&](int m) { return rows_of(batch, m, 1); },
                             .announce =
                                 [&](const Action& action, size_t index) {
                                   EXPECT_EQ(index, announced.size());
@@ -127,9 +126,8 @@ TEST(Executor, AnEmptyMicrobatchAddsNothingAndARankWithoutAnyHasZeroGradients) {
     Engine engine(comm);
     const Microbatch batch = random_batch(engine.architecture, 2, 10, 2);
     auto gradients = [&](int64_t live) {
-      engine.live = live;
-      engine.stages.run(step_of(3), {.load = [&](int m) { return rows_of(batch, m, 1); },
-                                     .live_microbatches = live,
+      engine.stages.run(step_of(3), {.sequences = {live > 0 ? 1 : 0, live > 1 ? 1 : 0, 0},
+                                     .load = [&](int m) { return rows_of(batch, m, 1); },
                                      .announce = {},
                                      .loss = {}});
       return engine.weights.gradients().clone();
@@ -145,7 +143,7 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
   on_one_rank([](Comm& comm) {
     Engine engine(comm);
     const Microbatch batch = random_batch(engine.architecture, 1, 10, 2);
-    const StepInput input{.load = [&](int) { return batch; }, .live_microbatches = 1, .announce = {}, .loss = {}};
+    const StepInput input{.sequences = {1}, .load = [&](int) { return batch; }, .announce = {}, .loss = {}};
     using enum ActionKind;
     EXPECT_THROW(engine.stages.run(std::vector<Action>{{UNSHARD, 0, -1}}, input), LogicError);
     EXPECT_THROW(engine.stages.run(std::vector<Action>{{F, 0, 0}}, input), LogicError);
@@ -200,6 +198,30 @@ TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
       EXPECT_GE(path[i].start, path[i - 1].end) << i;
     }
   }
+}
+
+// What the second forward reads is on its way while the first one is done, and no sooner.
+TEST(Executor, AReceiveIsPostedBeforeTheComputationInFrontOfIt) {
+  using enum ActionKind;
+  const std::vector<std::vector<Action>> rows = {
+      {{F, 0, 0}, {SEND_F, 0, 0}, {F, 0, 1}, {SEND_F, 0, 1}, {F, 0, 2}, {SEND_F, 0, 2}},
+      {{RECV_F, 1, 0}, {F, 1, 0}, {RECV_F, 1, 1}, {F, 1, 1}, {RECV_F, 1, 2}, {F, 1, 2}}};
+  std::vector<int64_t> posted;
+  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+    const StageWork work = {.forward =
+                                [&](const Action& action, const at::Tensor& x) {
+                                  if (rank == 0) return at::full({1}, action.microbatch, at::kDouble);
+                                  EXPECT_EQ(x.item<double>(), action.microbatch);
+                                  posted.push_back(comm.total_traffic().calls);
+                                  return at::Tensor();
+                                },
+                            .backward = {}};
+    Executor({.owners = {0, 1}, .stream_shape = [](int) { return std::vector<int64_t>{1}; }, .stream = at::kDouble},
+             work, comm)
+        .run(rows[static_cast<size_t>(rank)], {});
+  });
+  EXPECT_EQ(posted, (std::vector<int64_t>{2, 3, 3}));
 }
 
 // Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.

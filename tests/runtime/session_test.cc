@@ -99,7 +99,7 @@ std::string diagnosis(const std::function<void(Weights&)>& spoil) {
     session.weights().initialize(3);
     spoil(session.weights());
     session.gradients(1, {});
-    found = session.first_not_finite(1);
+    found = session.first_not_finite(1).what;
   });
   return found;
 }
@@ -136,7 +136,9 @@ TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
       Session session(plan, run.data().train, comm);
       session.weights().initialize(3);
       if (rank == 1) session.weights().master(parameter(session.weights(), up))[2][3] = NAN;
-      found[static_cast<size_t>(rank)] = session.first_not_finite(1);
+      const auto [what, first] = session.first_not_finite(1);
+      found[static_cast<size_t>(rank)] = what;
+      EXPECT_EQ(first, rank == 1) << axis;
     });
     EXPECT_EQ(found[0], "") << axis;
     EXPECT_EQ(found[1], "the weight " + up) << axis;

@@ -1,7 +1,9 @@
-// Text on tensor meshes: what one rank writes from the same weights, byte for byte, though no rank holds a whole model.
+// Text on tensor meshes and pipelines: what one rank writes from the same weights, byte for byte, though no rank holds
+// a whole model.
 #include <gtest/gtest.h>
 
 #include "runtime/sample.h"
+#include "tests/support/pipelines.h"
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
@@ -55,6 +57,30 @@ TEST(TensorSample, IsOneRanks) {
 
 TEST(TensorSample, OfMaskedWordsIsOneRanks) {
   expect_one_ranks_text(TinyRun({kBatch[0], "model.objective=masked"}), many(), filled_text, true);
+}
+
+std::vector<TensorCut> stages() {
+  return {{2, pipeline("1f1b", 2)},
+          {2, pipeline("zb_v", 2)},
+          {3, pipeline("gpipe", 3, {"parallelism.pipeline_parallel_layers=3,0,1"})},
+          {4, pipeline("v_half", 2, {"parallelism.data_parallel_degree=2"})},
+          {4, pipeline("1f1b", 2, {kRing})},
+          grid(2, 2, 1, pipeline("zb_h1", 2), 2),
+          one_dimension(2, pipeline("zb_v", 2), 2)};
+}
+
+TEST(PipelineSample, IsOneRanks) {
+  const Words four = {kBatch[0], "model.num_hidden_layers=4", "model.max_position_embeddings=48"};
+  for (const Words& more : {Words{"training.dtype=float32"}, {"model.tie_word_embeddings=true"}}) {
+    Words words = four;
+    words.insert(words.end(), more.begin(), more.end());
+    expect_one_ranks_text(TinyRun(words), stages(), sample_text, false);
+  }
+}
+
+TEST(PipelineSample, OfMaskedWordsIsOneRanks) {
+  expect_one_ranks_text(TinyRun({kBatch[0], "model.num_hidden_layers=4", "model.objective=masked"}), stages(),
+                        filled_text, true);
 }
 
 }  // namespace

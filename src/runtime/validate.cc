@@ -1,0 +1,57 @@
+// Validation: forwards alone, by the same interpreter.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "runtime/session.h"
+
+namespace orthant {
+
+Session::Validation Session::validate(const Loader& held_out, int64_t batches,
+                                      std::span<const int32_t> bytes_of_token) {
+  const at::NoGradGuard no_grad;
+  const auto& training = plan_.config.training;
+  const std::vector<Action> row = forwards_of(plan_.row(comm_.rank()));
+  at::Tensor sums = at::zeros({3}, at::kDouble);
+  double* sum = sums.mutable_data_ptr<double>();
+  for (int64_t i = 0; i < batches; ++i) {
+    const int64_t first = i * training.global_batch_size;
+    if (first >= held_out.num_samples()) break;
+    const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
+    DataShare share = data_share(size, training.local_batch_size, static_cast<int>(plan_.shares.size()),
+                                 plan_.share_index(comm_.rank()));
+    std::vector<int64_t> sequences = microbatch_sequences(share);
+    // Ranks that hold rows of the same weights go on together: one without a sequence reads the first, and no label.
+    if (plan_.tensor.rows > 1) std::ranges::replace(sequences, 0, 1);
+    sequences.resize(share_.microbatches.size());  // a smaller batch has fewer
+
+    Microbatch batch;
+    const auto load = [&](int microbatch) {
+      const auto m = static_cast<size_t>(microbatch);
+      const bool idle = share.microbatches[m].size() == 0;
+      batch = to_microbatch(held_out.batch(first + (idle ? 0 : share.microbatches[m].begin), sequences[m]), places_,
+                            plan_.config.data.mask_documents);
+      if (idle) batch.labels_BT.fill_(kIgnoredLabel);
+      return batch;
+    };
+    double nats = 0;
+    const auto count = [&](double nats_so_far) {
+      nats = nats_so_far;
+      const int64_t* labels = batch.labels_BT.const_data_ptr<int64_t>();
+      for (const int64_t label : std::span(labels, static_cast<size_t>(batch.labels_BT.numel()))) {
+        if (label == kIgnoredLabel || !counts_tokens()) continue;
+        sum[1] += 1;
+        sum[2] += bytes_of_token[static_cast<size_t>(label)];
+      }
+    };
+    stages_.run(row, {.sequences = sequences,
+                      .load = load,
+                      .announce = announcing(row.size(), fmt::format("of validation, batch {}", i + 1)),
+                      .loss = count});
+    if (counts_tokens()) sum[0] += nats;
+  }
+  comm_.all_reduce(sums, all_axes(comm_.mesh())).wait();
+  return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};
+}
+
+}  // namespace orthant

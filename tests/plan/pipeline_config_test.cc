@@ -1,0 +1,91 @@
+// Pipelines that a run file may and may not ask for.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/errors.h"
+#include "parallel/pipeline/messages_plan.h"
+#include "parallel/pipeline/plan.h"
+#include "plan/plan.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Plan plan_of(int ranks, const Words& keys, const Words& more = {}) {
+  Words words = {"model.hidden_size=32",     "model.num_attention_heads=4",   "model.num_key_value_heads=2",
+                 "model.num_hidden_layers=8", "training.global_batch_size=8", "training.local_batch_size=1",
+                 "training.seq_len=32",      "data.path=text.txt",            fmt::format("run.ranks={}", ranks)};
+  for (const std::string& key : keys) words.push_back("parallelism." + key);
+  words.insert(words.end(), more.begin(), more.end());
+  const Config config = parse_config("", "run.toml", words);
+  check_config(config);
+  return make_plan(config, {.ranks = ranks, .vocab_size = 257});
+}
+
+Words of(const std::string& schedule, int degree, const Words& more = {}) {
+  Words words = {fmt::format("pipeline_parallel_degree={}", degree), "pipeline_parallel_schedule=" + schedule};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string refusal(int ranks, const Words& keys, const Words& more = {}) {
+  return message_of<ConfigError>([&] { plan_of(ranks, keys, more); });
+}
+
+TEST(PipelineConfig, EveryScheduleIsOne) {
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    const Plan plan = plan_of(4, of(std::string(schedule.name), 4));
+    EXPECT_EQ(plan.stages.size(), static_cast<size_t>(4 * schedule.stages_per_rank)) << schedule.name;
+    EXPECT_EQ(plan.mesh_text(), "pipeline 4");
+  }
+  EXPECT_EQ(plan_of(4, of("interleaved_1f1b", -1, {"data_parallel_degree=2", "pipeline_parallel_stages_per_rank=4"}))
+                .stages.size(),
+            8u);
+  EXPECT_TRUE(says(refusal(4, of("zb_z", 4)), {"parallelism.pipeline_parallel_schedule", "dual_pipe_v", "FILE.csv"}));
+}
+
+TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
+  const std::string words = "model.num_hidden_layers = 8 (command line); lower the degree to";
+  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 8"}));
+  EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
+                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages of " + words + " 4"}));
+  EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
+                   {"stages of " + words}));
+  EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
+                   {"pipeline_parallel_stages_per_rank = 2", "takes 1 stage a rank; set it to 0"}));
+  EXPECT_TRUE(says(refusal(4, of("1f1b", 4, {"pipeline_parallel_layers=4,2,2"})), {"names 3 stages, but there are 4"}));
+  EXPECT_TRUE(says(refusal(4, of("1f1b", 4, {"pipeline_parallel_layers=4,2,2,1"})), {"adds up to 9 layers, not to"}));
+}
+
+TEST(PipelineConfig, AFilesMistakesAreNamed) {
+  const TempFolder folder;
+  const auto of_file = [&](const std::string& csv, const Words& more = {}) {
+    return refusal(2, of(folder.write("mine.csv", csv), 2), more);
+  };
+  const Words two = {"training.global_batch_size=2"};
+  const std::string key = "parallelism.pipeline_parallel_schedule = \"" + folder / "mine.csv" + "\" (command line): ";
+  EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", two), "");
+  EXPECT_EQ(of_file("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n", {"training.global_batch_size=1"}),
+            key + "the schedule cannot be carried out:\n  1RECV_F0 is missing before 1F0 (line 2, cell 1), for "
+                  "0SEND_F0 (line 1, cell 2)");
+  EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two), {key, "for 1 microbatches, and the run has 2"}));
+  EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
+  EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "no kind 'Q'"}));
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
+  EXPECT_TRUE(says(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD\n1F0,1B0,1F1,1B1\n", two),
+                   {key, "0UNSHARD (line 1)", "leave out"}));
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1REDUCE_GRAD\n", two),
+                   {key, "0REDUCE_GRAD (line 1)", "leave out"}));
+  EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)), {"nowhere.csv", "there is no such file"}));
+}
+
+TEST(PipelineConfig, WhatOtherAxesCannotBeIsStillRefusedByName) {
+  EXPECT_TRUE(says(refusal(8, of("1f1b", 2, {"vocabulary_parallel=naive"})), {"vocabulary_parallel = \"naive\""}));
+  EXPECT_TRUE(says(refusal(6, of("1f1b", 4)), {"parallelism.pipeline_parallel_degree = 4", "6 ranks"}));
+}
+
+}  // namespace
+}  // namespace orthant

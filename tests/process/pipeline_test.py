@@ -1,0 +1,92 @@
+"""Pipelines from the command line: one rank's numbers and text, other stages after a break, memory, what is refused."""
+import shutil
+import sys
+import unittest
+
+from orthant_process import ProcessTest
+
+
+def stages(schedule, ranks, *more):
+    return (f"run.ranks={ranks}", "parallelism.pipeline_parallel_degree=2",
+            f"parallelism.pipeline_parallel_schedule={schedule}", *more)
+
+
+MODEL = ("model.num_hidden_layers=4", "training.local_batch_size=1", "training.dtype=float64")
+
+
+class Pipeline(ProcessTest):
+    def assert_losses(self, have, want):
+        self.assertEqual(len(have), len(want))
+        for (step, loss), (other_step, other) in zip(have, want):
+            self.assertEqual(step, other_step)
+            self.assertAlmostEqual(loss, other, delta=1e-9)
+
+    def validations(self, dump):
+        return [(record["step"], record["validation_loss"]) for record in self.records(dump)
+                if "validation_loss" in record]
+
+    def text(self, dump):
+        result = self.orthant("generate", dump, "--prompt", "The red", "--max-new-tokens", "40", "--seed", "3")
+        self.assertEqual(result.code, 0, result)
+        return result.out
+
+    def test_a_run_is_that_of_one_rank_whatever_its_stages(self):
+        one = self.folder / "one"
+        self.train_well(*MODEL, "run.ranks=1", f"job.dump_folder={one}")
+        for keys in (stages("1f1b", 2), stages("zb_v", 2), stages("zb_h1", 4, "parallelism.data_parallel_degree=2"),
+                     stages("v_min", 4, "parallelism.tensor_parallel_degree=2")):
+            with self.subTest(keys):
+                shutil.rmtree(self.dump, ignore_errors=True)
+                self.train_well(*MODEL, *keys)
+                self.assert_losses(self.losses(), self.losses(one))
+                self.assert_losses(self.validations(self.dump), self.validations(one))
+                self.assertEqual((self.dump / "sample.txt").read_bytes(), (one / "sample.txt").read_bytes())
+                self.assertEqual(self.text(self.dump), self.text(one))
+
+    def test_a_run_goes_on_over_other_stages(self):
+        """And the same stages go on to the bit."""
+        keys = stages("zb_v", 2)
+        self.train_well(*MODEL, *keys, "training.steps=5")
+        shutil.copytree(self.dump, self.folder / "half", symlinks=True)
+        whole = self.folder / "whole"
+        self.train_well(*MODEL, *keys, f"job.dump_folder={whole}")
+        self.train_well(*MODEL, *keys, "--resume")
+        self.assertEqual(self.losses(), self.losses(whole))
+        self.assertEqual(self.weights(), self.weights(whole))
+        shutil.rmtree(self.dump)
+        (self.folder / "half").rename(self.dump)
+        self.train_well(*MODEL, *stages("1f1b", 4, "parallelism.data_parallel_degree=2"), "--resume")
+        self.assert_losses(self.losses(), self.losses(whole))
+
+    def test_verify(self):
+        result = self.orthant("verify", "run.toml", "--steps", "2", *MODEL, *stages("v_half", 2))
+        self.assertEqual(result.code, 0, result)
+
+    def peak(self, microbatches, schedule):
+        shutil.rmtree(self.dump, ignore_errors=True)
+        self.train_well("model.num_hidden_layers=4", "training.local_batch_size=1", "training.steps=2",
+                        "validation.freq=0", "checkpoint.interval=0",
+                        f"training.global_batch_size={microbatches}", *stages(schedule, 2))
+        return max(record["peak_memory_bytes"] for record in self.steps())
+
+    def test_memory_does_not_grow_with_microbatches(self):
+        """No microbatch's weight gradient is alive beside another's, and activations are a few microbatches'."""
+        for schedule in ("zb_h1", "zb_v", "v_half", "1f1b"):
+            with self.subTest(schedule):
+                self.assertLess(self.peak(64, schedule), 1.03 * self.peak(8, schedule))
+        self.assertGreater(self.peak(64, "gpipe"), 1.5 * self.peak(8, "gpipe"))  # it does see what is kept
+
+    def test_what_cannot_be_is_refused_by_name(self):
+        (self.folder / "mine.csv").write_text("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n")
+        for keys, parts in (
+                (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
+                (stages("zb_v", 2, "model.num_hidden_layers=3"), ("make 4 stages of model.num_hidden_layers = 3",)),
+                (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
+                (stages("mine.csv", 2), ("the schedule is for 1 microbatches, and the run has",)),
+                (stages("1f1b", 2, "parallelism.vocabulary_parallel=naive"), ("parallelism.vocabulary_parallel",))):
+            with self.subTest(keys):
+                self.assert_says(self.train(*keys), 1, *parts)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

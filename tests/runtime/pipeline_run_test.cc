@@ -1,0 +1,142 @@
+// What a run does beside its steps, over stages: validation, looking for what is not finite, checkpoints, verify.
+#include <gtest/gtest.h>
+
+#include "runtime/verify.h"
+#include "tests/support/pipelines.h"
+#include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
+
+namespace orthant {
+namespace {
+
+const std::string kDataOfTwo = "parallelism.data_parallel_degree=2", kTied = "model.tie_word_embeddings=true";
+
+Words deep(const Words& more = {}) {
+  Words words = kDeep;
+  words.push_back(kBatch[0]);
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::vector<TensorCut> cuts() {
+  return {{2, pipeline("1f1b", 2)},
+          {3, pipeline("interleaved_1f1b", 3)},
+          {4, pipeline("zb_v", 4)},
+          {4, pipeline("v_min", 2, {kDataOfTwo})},
+          {4, pipeline("zb_h1", 2, {kRing})},
+          grid(2, 1, 1, pipeline("zb_h2", 2), 2),
+          grid(2, 2, 2, pipeline("zb_v", 2), 2),
+          one_dimension(2, pipeline("v_half", 2, {kDataOfTwo}), 4)};
+}
+
+// The held-out text ends in a batch that is not whole; a step before it leaves nothing behind.
+TEST(PipelineRun, ValidatesAsOneRank) {
+  for (const Words& more : {Words{}, Words{kTied, "model.dropout=0.1"}}) {
+    const TinyRun run(deep(more));
+    const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
+    EXPECT_NE(one.labels % (8 * 16), 0);
+    for (const TensorCut& cut : cuts()) {
+      for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data(), 1)) {
+        EXPECT_LT(relative_error(have.nats, one.nats), 1e-10) << cut.name();
+        EXPECT_EQ(have.labels, one.labels) << cut.name();
+        EXPECT_EQ(have.bytes, one.bytes) << cut.name();
+      }
+    }
+  }
+}
+
+TEST(PipelineRun, GoesOnOverOtherStages) {
+  for (const Words& more : {Words{}, Words{kTied}}) {
+    const TinyRun run(deep(more));
+    const auto want = train_ranks(run.plan(1), run.data(), {.steps = 4})[0];
+    std::vector<TensorCut> in_turn = {{1, {}}};
+    for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
+    in_turn.push_back({1, {}});
+    std::string saved;
+    for (size_t i = 0; i + 1 < in_turn.size(); ++i) {
+      train_ranks(run.plan(in_turn[i].ranks, in_turn[i].keys), run.data(), {.steps = 2, .save = true});
+      const Plan next = run.plan(in_turn[i + 1].ranks, in_turn[i + 1].keys);
+      const auto have = train_ranks(next, run.data(),
+                                    {.steps = 4, .resume_from = run.folder() + "/out/checkpoints/step-000002"});
+      for (size_t rank = 0; rank < have.size(); ++rank) {
+        const NamedError weight =
+            worst_parameter(next, have[rank].last().weights, want.last().weights, static_cast<int>(rank));
+        EXPECT_LT(weight.error, 1e-10) << weight.name << ", " << in_turn[i].name() << " then " << in_turn[i + 1].name();
+      }
+    }
+  }
+}
+
+// What each rank sees where `spoil` has been at the weights of a pipeline of two, and which rank it falls to to tell.
+struct Seen {
+  std::vector<std::string> what;
+  int first = -1;
+};
+Seen seen(const std::string& schedule, const std::function<void(Weights&)>& spoil) {
+  const TinyRun run({"training.dtype=float32", "model.num_hidden_layers=4"});
+  const Plan plan = run.plan(2, pipeline(schedule, 2));
+  Seen found{.what = std::vector<std::string>(2)};
+  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(3);
+    spoil(session.weights());
+    session.gradients(1, {});
+    const auto [what, first] = session.first_not_finite(1);
+    found.what[static_cast<size_t>(rank)] = what;
+    if (first) found.first = rank;
+  });
+  return found;
+}
+
+void fill(Weights& weights, const std::string& name, double value) {
+  for (size_t p = 0; p < weights.parameters().size(); ++p) {
+    if (weights.parameters()[p].name == name) weights.master(p).fill_(value);  // nothing where it is not held
+  }
+}
+
+TEST(PipelineRun, NamesWhatIsNotFiniteOnWhicheverStage) {
+  for (const char* schedule : {"1f1b", "zb_v"}) {
+    const std::string up = "model.layers.1.mlp.up_proj.weight", gate = "model.layers.1.mlp.gate_proj.weight";
+    // Layer 1 stands on the first rank of 1F1B, and of a V on the last.
+    const int owner = schedule == std::string("1f1b") ? 0 : 1;
+    const Seen weight = seen(schedule, [&](Weights& w) { fill(w, up, NAN); });
+    EXPECT_EQ(weight.first, owner) << schedule;
+    EXPECT_EQ(weight.what[static_cast<size_t>(owner)], "the weight " + up);
+    const Seen forward = seen(schedule, [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
+    EXPECT_EQ(forward.first, owner) << schedule;
+    EXPECT_EQ(forward.what[static_cast<size_t>(owner)], "the output of SwiGLU");
+    EXPECT_NE(forward.what[static_cast<size_t>(1 - owner)], "") << "what comes out of it goes on";
+    EXPECT_EQ(seen(schedule, [](Weights&) {}).what, std::vector<std::string>(2));
+  }
+}
+
+TEST(PipelineRun, VerifyAcceptsWhatIsRight) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run(deep({fmt::format("training.dtype={}", dtype), kTied}));
+    for (const TensorCut& cut : {cuts()[0], cuts()[3], cuts()[6]}) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+    }
+  }
+}
+
+TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run(deep({fmt::format("training.dtype={}", dtype)}));
+    for (const TensorCut& cut : {TensorCut{2, pipeline("zb_h1", 2)}, {4, pipeline("zb_v", 4)}, cuts()[3]}) {
+      for (const Mutation mutation : {Mutation::late_messages, Mutation::dropped_weights}) {
+        const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, mutation);
+        EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
+        EXPECT_GT(report.gradients.relative_error, 1e-2) << dtype << ", " << cut.name();
+        // Of products alone where W is what is missing; the embedding, which is none, is wrong where messages are.
+        const char* first = mutation == Mutation::late_messages ? "model.embed_tokens.weight"
+                                                                : "model.layers.0.self_attn.q_proj.weight";
+        EXPECT_TRUE(says(report.first_difference, {"step 1", "the gradient of", first})) << dtype << ", " << cut.name();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
