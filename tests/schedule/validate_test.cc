@@ -189,6 +189,10 @@ TEST(Validate, SaysWhatIsWrong) {
             (std::vector<std::string>{"deadlock: 0B0 (rank 0, Action 4) waits for 1B0 (rank 1, Action 5)",
                                       "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 0, Action 5)",
                                       "deadlock: 2TW1 (rank 2, Action 6) waits for 0S1 (rank 0, Action 5)"}));
+  // The same with the sender in front.
+  EXPECT_EQ(problems(parse_csv("2F0,2F1,2S0,2TW0,2B0,2S1,2TW1,2B1\n1F0,1F1,1S0,1TW0,1S1,1B0,1TW1,1B1\n"
+                               "0F0,0F1,0S0,0TW0,0B0,0S1,0TW1,0B1\n"), 2).at(1),
+            "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 2, Action 5)");
   EXPECT_NE(first_problem("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                           "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n", 2).find("takes the place of"),
             std::string::npos);

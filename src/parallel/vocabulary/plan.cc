@@ -89,10 +89,7 @@ std::vector<Meeting> meetings(const Times& times, const VocabularyAlgorithm& alg
   for (size_t m = 0; m < microbatches; ++m) at_s[m] = times.input_until_s[m] - times.microbatch_s;
   put_in_order(at_s);
   add(E, at_s);
-  for (size_t m = 0; m < microbatches; ++m) {
-    at_s[m] = times.input_from_s[m] + times.microbatch_s;
-    if (m > 0) at_s[m] = std::max(at_s[m], at_s[m - 1]);
-  }
+  for (size_t m = 0; m < microbatches; ++m) at_s[m] = times.input_from_s[m] + times.microbatch_s;
   add(EB, at_s);
   return out;
 }
@@ -124,7 +121,8 @@ Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& alg
                         bool input) {
   const Timeline timeline = simulate(schedule, above_zero(durations));
   const Times times(timeline, stage_count(schedule) - 1, microbatch_count(schedule));
-  ORTHANT_CHECK(std::is_sorted(times.output_from_s.begin(), times.output_from_s.end()), algorithm.name);
+  for (const std::vector<double>* sent_s : {&times.output_from_s, input ? &times.input_from_s : &times.output_from_s})
+    ORTHANT_CHECK(std::is_sorted(sent_s->begin(), sent_s->end()), "broadcasts do not go up in microbatches");
   std::vector<Meeting> all = meetings(times, algorithm, input);
   std::sort(all.begin(), all.end());
 

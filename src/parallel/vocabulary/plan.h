@@ -34,7 +34,8 @@ const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name);
 /// time on all ranks as near as can be. They stand evenly between the last stage's forward and backward of their
 /// microbatch, and TW right before the next S; E a microbatch's work before the first stage's forward, EB as much after
 /// its backward. Times are those that `schedule` has without them. What waits for another has a later time, so all rows
-/// are parts of one order and the step ends. LogicError where the last stage's forwards do not go up in microbatches.
+/// are parts of one order and the step ends. LogicError where the last stage's forwards, or with `input`
+/// the first stage's backwards, do not go up in microbatches.
 Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,
                         bool input = true);
 

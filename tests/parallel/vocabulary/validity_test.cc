@@ -12,6 +12,7 @@
 #include "parallel/pipeline/messages_plan.h"
 #include "schedule/barriers.h"
 #include "tests/parallel/vocabulary/cases.h"
+#include "tests/schedule/generators.h"
 #include "tests/schedule/machine.h"
 
 namespace orthant {
@@ -101,6 +102,22 @@ TEST(Validity, ThousandAtRandomEndAndEveryCommunicatorSeesOneOrder) {
   EXPECT_GE(seen.size(), 25u);
 }
 
+TEST(Validity, OrdersOfAnyKindCanBeCut) {
+  // Whose broadcasts go up in microbatches, and nothing else need.
+  Random random(96);
+  for (int round = 0; round < 500; ++round) {
+    const int p = 1 + random.below(4), m = 1 + random.below(5);
+    Schedule plain = random_cut_schedule(random, p, p + random.below(3), m, {{S, T}, true});
+    for (auto& row : plain.rows) std::erase_if(row, is_vocabulary);
+    const Durations times = with_output(Durations::of(random.below(5), random.below(5), random.below(5)), 1);
+    for (const VocabularyAlgorithm& each : vocabulary_algorithms())
+      for (const bool input : {false, true}) {
+        const Schedule schedule = add_vocabulary(plain, each, times, input);
+        ASSERT_EQ(problems(add_messages(schedule), m), std::vector<std::string>{}) << each.name << to_csv(schedule);
+      }
+  }
+}
+
 TEST(Validity, TheMachineCarriesThemOut) {
   Random random(93);
   for (int round = 0; round < 400; ++round) {
@@ -156,6 +173,9 @@ TEST(Validity, RefusesWhatIsNotForIt) {
   // Broadcasts go up in microbatches.
   const Schedule down = parse_csv("0F1,0F0,0B1,0B0\n");
   EXPECT_THROW(add_vocabulary(down, vocabulary_algorithm("naive"), durations), LogicError);
+  const Schedule back = parse_csv("0F0,0F1,0B1,0B0\n");
+  EXPECT_THROW(add_vocabulary(back, vocabulary_algorithm("naive"), durations), LogicError);
+  EXPECT_NO_THROW(add_vocabulary(back, vocabulary_algorithm("naive"), durations, false));
 }
 
 }  // namespace
