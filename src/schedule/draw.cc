@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kBottom = 40;
+constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine = 20, kBottom = 40;
 constexpr double kBox = 30, kThin = 7, kGap = 10;
 constexpr size_t kMostTitles = 5000;  // boxes, beyond which they have no tooltips
 
@@ -58,6 +58,7 @@ struct Bands {
   std::array<double, 4> offset{};
   double height = kBox;
   double pitch = 0;
+  double top = kTop;
 
   explicit Bands(const Timeline& timeline) {
     std::array<bool, 4> used{};
@@ -69,7 +70,7 @@ struct Bands {
     }
     pitch = height + kGap;
   }
-  double y(int rank) const { return kTop + rank * pitch; }
+  double y(int rank) const { return top + rank * pitch; }
 };
 
 /// Whether white text reads better on the color than dark text.
@@ -93,6 +94,7 @@ class Drawing {
   Drawing(const Schedule& schedule, const Timeline& timeline)
       : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s, timeline.unit), bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
+    place_legend();
   }
 
   std::string svg() {
@@ -129,30 +131,41 @@ class Drawing {
     put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">{}makespan {}, bubble {:.1f} %</text>\n",
         kWidth - kRight, chunks ? "paler: later stages of a rank; " : "", scale_.text(timeline_.makespan_s),
         100 * timeline_.bubble);
-    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8, kTop - 10);
+    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8,
+        bands_.top - 10);
   }
 
-  /// The kinds that take time anywhere.
-  void legend() {
+  /// Moves the bands down where the legend needs more than one line.
+  void place_legend() {
     std::set<ActionKind> used;
     for (const Span& span : timeline_.spans)
       if (span.end_s > span.start_s) used.insert(span.action.kind);
     std::set<std::string_view> shown;
-    double x = kLeft;
+    double x = kLeft, y = 0;
     for (const KindFacts& kind : action_kinds()) {
       if (!used.contains(kind.kind) || !shown.insert(kind.meaning).second) continue;
-      const bool thin = kind.lane != Lane::compute;
-      put("<rect x=\"{:.1f}\" y=\"{}\" width=\"14\" height=\"{}\" rx=\"2\" fill=\"{}\"/>\n", x, thin ? 51.5 : 48.0,
-          thin ? 7 : 14, kind.color);
-      put("<text x=\"{:.1f}\" y=\"59\">{}</text>\n", x + 20, kind.meaning);
-      x += 20 + 6.6 * static_cast<double>(kind.meaning.size()) + 18;
+      const double width = 20 + 6.6 * static_cast<double>(kind.meaning.size()) + 18;
+      if (x > kLeft && x + width > kWidth - kRight) x = kLeft, y += kLegendLine;
+      legend_.push_back({&kind, x, y});
+      x += width;
+    }
+    bands_.top = kTop + y;
+  }
+
+  void legend() {
+    for (const auto& [kind, x, y] : legend_) {
+      const bool thin = kind->lane != Lane::compute;
+      put("<rect x=\"{:.1f}\" y=\"{}\" width=\"14\" height=\"{}\" rx=\"2\" fill=\"{}\"/>\n", x,
+          y + (thin ? 51.5 : 48.0), thin ? 7 : 14, kind->color);
+      put("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", x + 20, y + 59, kind->meaning);
     }
   }
 
   void axis(double bottom) {
     for (int i = 0; i * scale_.tick_s <= scale_.makespan_s * (1 + 1e-9); ++i) {
       const double x = scale_.x(i * scale_.tick_s);
-      put("<line class=\"line\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2:.1f}\"/>\n", x, kTop - 4, bottom + 6);
+      put("<line class=\"line\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2:.1f}\"/>\n", x, bands_.top - 4,
+          bottom + 6);
       put("<text class=\"dim\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n", x, bottom + 22,
           scale_.text(i * scale_.tick_s));
     }
@@ -202,8 +215,13 @@ class Drawing {
   const Schedule& schedule_;
   const Timeline& timeline_;
   const Scale scale_;
-  const Bands bands_;
+  Bands bands_;
   std::vector<int> chunks_;  // by stage
+  struct Entry {
+    const KindFacts* kind;
+    double x, y;
+  };
+  std::vector<Entry> legend_;  // the kinds that take time anywhere
   std::string out_;
 };
 

@@ -64,6 +64,33 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   EXPECT_EQ(count(svg, "gather weights"), 0);  // not in the schedule
 }
 
+TEST(Draw, ALegendThatIsLongTakesMoreLines) {
+  using enum ActionKind;
+  Random random(53);
+  Durations durations = Durations::of(1, 1, 1);
+  for (const ActionKind kind : {S, Z, T, E, EB, REDUCE}) durations = durations.with(kind, 1);
+  durations.link_s = 0.25;
+  const Schedule plain = random_cut_schedule(random, 2, 2, 6, {{S, Z, T}, true});
+  const Schedule schedule = with_reductions(add_messages(plain), {1, 1});
+  const std::string svg = draw_svg(schedule, simulate(schedule, durations));
+  const std::regex entry(
+      "<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"14\" .*\\n<text x=\"[0-9.]+\" y=\"[0-9]+\">([^<]+)<");
+  std::set<std::string> lines;
+  double lowest = 0;
+  int entries = 0;
+  for (auto it = std::sregex_iterator(svg.begin(), svg.end(), entry); it != std::sregex_iterator(); ++it) {
+    const double x = std::stod((*it)[1]), y = std::stod((*it)[2]);
+    EXPECT_LT(x + 20 + 6.6 * static_cast<double>((*it)[3].length()), 1200 - 64) << (*it)[3];
+    lowest = std::max(lowest, y + 14);
+    lines.insert(std::to_string(static_cast<int>(y + 4) / 20));
+    ++entries;
+  }
+  EXPECT_GE(entries, 9);
+  EXPECT_EQ(lines.size(), 2u);
+  const size_t band = svg.find("class=\"band\"");
+  EXPECT_GT(std::stod(svg.substr(svg.find("y=\"", band) + 3)), lowest);
+}
+
 TEST(Draw, LargeSchedulesDrawWithoutTooltips) {
   const Schedule schedule = one_f_one_b(16, 200);
   const std::string svg = draw_svg(schedule, simulate(schedule, Durations::of(1e-6, 1e-6, 1e-6)));
@@ -142,10 +169,10 @@ TEST(Draw, EveryEyeTellsKindsAndStagesApart) {
     EXPECT_GT(least_difference(svg, {"#e69f00"}), 12);
     EXPECT_GT(least_difference(svg, {"#d55e00", "#cc79a7"}), 12);
     if (!cut.output.empty()) {
-      EXPECT_EQ(count(svg, ">output layer, softmax<"), 1);
+      EXPECT_EQ(count(svg, ">output: softmax<"), 1);
       EXPECT_LT(least_difference(std::regex_replace(svg, std::regex("#7a3ff0"), "#0072f0"), {"#e69f00"}), 12);
     }
-    EXPECT_EQ(count(svg, ">input layer, backward<"), cut.input ? 1 : 0);
+    EXPECT_EQ(count(svg, ">embedding, backward<"), cut.input ? 1 : 0);
     EXPECT_NE(chrome_trace(simulate(schedule, times)).find(cut.input ? "PP:0EB5" : "PP:0S5"), std::string::npos);
   }
   // More stages of a rank are paler yet, each by as much.
