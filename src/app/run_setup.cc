@@ -63,6 +63,8 @@ void take_sizes_from(Config& config, const std::string& directory) {
   take("rope_scaling_original_max_position_embeddings", m.rope_scaling_original_max_position_embeddings,
        from.rope_scaling_original_max_position_embeddings);
   take("tie_word_embeddings", m.tie_word_embeddings, from.tie_word_embeddings);
+  take("attention_bias", m.attention_bias, from.attention_bias);
+  take("mlp_bias", m.mlp_bias, from.mlp_bias);
   take("initializer_range", m.initializer_range, from.initializer_range);
 }
 

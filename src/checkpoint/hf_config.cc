@@ -147,8 +147,10 @@ void refuse_unsupported(Fields& fields) {
   if (!type || (*type != "llama" && *type != "mistral")) {
     fields.refuse("model_type", "only \"llama\" and \"mistral\" are supported");
   }
-  for (const char* key : {"attention_bias", "mlp_bias"}) {
-    if (fields.boolean(key, false)) fields.refuse(key, "linear layers with bias are not supported; expected false");
+  for (const char* key : {"attention_bias", "mlp_bias"}) {  // transformers' Mistral would not look at them
+    if (*type == "mistral" && fields.boolean(key, false)) {
+      fields.refuse(key, "only \"llama\" has biases; expected false");
+    }
   }
   if (fields.text("hidden_act").value_or("silu") != "silu") fields.refuse("hidden_act", "only \"silu\" is supported");
   if (fields.find("quantization_config") != nullptr) {
@@ -234,6 +236,8 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.rms_norm_eps = fields.positive("rms_norm_eps", config.rms_norm_eps);
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
+  config.attention_bias = fields.boolean("attention_bias", false);
+  config.mlp_bias = fields.boolean("mlp_bias", false);
   config.is_causal = fields.boolean("is_causal", true);
   config.sliding_window = read_sliding_window(fields);
   config.linformer_length = fields.integer("linformer_length", 0, 0);

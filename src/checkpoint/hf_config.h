@@ -24,6 +24,8 @@ struct HfConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  bool mlp_bias = false;
   double rope_theta = 10000.0;
   std::string rope_scaling_type = "none";  // none | linear | llama3
   double rope_scaling_factor = 1.0;        // linear and llama3; the rest is llama3's
@@ -48,8 +50,8 @@ std::string config_json(const HfConfig& config);
 /// generation_config.json: the ids that start and end a text.
 std::string generation_config_json(const HfConfig& config);
 /// Throws DataError naming file and key for what is missing, of the wrong type, contradictory, or not runnable here:
-/// a model_type that is neither llama nor mistral, biases, another activation, quantized weights, other rope types,
-/// rope per layer type.
+/// a model_type that is neither llama nor mistral, biases of a mistral, another activation, quantized weights, other
+/// rope types, rope per layer type.
 HfConfig parse_hf_config(const std::string& text, const std::string& source);
 /// `path` is the config.json itself or the directory that holds it.
 HfConfig read_hf_config(const std::string& path);

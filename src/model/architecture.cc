@@ -61,11 +61,24 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
                        .layer = layer,
                        .role = role});
     };
+    auto add_bias = [&](bool has_any, const std::string& name, int64_t rows, ParameterRole role,
+                        const std::string& matrix = "") {
+      if (!has_any) return;
+      table.push_back({.name = block + name + ".bias",
+                       .shape = {rows},
+                       .fused = matrix.empty() ? "" : matrix + ".bias",
+                       .layer = layer,
+                       .role = role});
+    };
     add("input_layernorm", {hidden}, 0, ParameterRole::gain);
     add("self_attn.q_proj", {q_rows, hidden}, std, ParameterRole::from_stream, qkv);
     add("self_attn.k_proj", {kv_rows, hidden}, std, ParameterRole::from_stream, qkv);
     add("self_attn.v_proj", {kv_rows, hidden}, std, ParameterRole::from_stream, qkv);
+    add_bias(a.attention_bias, "self_attn.q_proj", q_rows, ParameterRole::from_stream_bias, qkv);
+    add_bias(a.attention_bias, "self_attn.k_proj", kv_rows, ParameterRole::from_stream_bias, qkv);
+    add_bias(a.attention_bias, "self_attn.v_proj", kv_rows, ParameterRole::from_stream_bias, qkv);
     add("self_attn.o_proj", {hidden, q_rows}, residual_std, ParameterRole::to_stream);
+    add_bias(a.attention_bias, "self_attn.o_proj", hidden, ParameterRole::to_stream_bias);
     if (a.linformer_length > 0) {
       // Entries of variance 1/K_p keep lengths (Wang et al. 2020, arXiv 2006.04768, theorem 1).
       const double projection_std = 1 / std::sqrt(static_cast<double>(a.linformer_length));
@@ -80,7 +93,10 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
     add("post_attention_layernorm", {hidden}, 0, ParameterRole::gain);
     add("mlp.gate_proj", {a.intermediate_size, hidden}, std, ParameterRole::from_stream, gate_up);
     add("mlp.up_proj", {a.intermediate_size, hidden}, std, ParameterRole::from_stream, gate_up);
+    add_bias(a.mlp_bias, "mlp.gate_proj", a.intermediate_size, ParameterRole::from_stream_bias, gate_up);
+    add_bias(a.mlp_bias, "mlp.up_proj", a.intermediate_size, ParameterRole::from_stream_bias, gate_up);
     add("mlp.down_proj", {hidden, a.intermediate_size}, residual_std, ParameterRole::to_stream);
+    add_bias(a.mlp_bias, "mlp.down_proj", hidden, ParameterRole::to_stream_bias);
   }
   const int last = static_cast<int>(a.num_hidden_layers);
   table.push_back({.name = "model.norm.weight", .shape = {hidden}, .init_std = 0, .layer = last});

@@ -31,6 +31,8 @@ struct Architecture {
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = {};
   bool tie_word_embeddings = false;
+  bool attention_bias = false;  // of the query, key, value and output projections
+  bool mlp_bias = false;        // of gate, up and down
   bool causal = true;          // false: every token sees the whole sequence
   int64_t sliding_window = 0;  // a token sees so many up to itself (to either side where not causal); 0: all
   int64_t linformer_length = 0;  // summary rows that attention sees instead of tokens (Linformer); 0: full attention
@@ -40,15 +42,18 @@ struct Architecture {
 };
 
 /// What a parameter does between the vocabulary and the residual stream.
-enum class ParameterRole { embedding, gain, from_stream, to_stream, head, projection };
+enum class ParameterRole {
+  embedding, gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
+};
 
 /// One parameter: its Hugging Face name, its global shape ([out, in] for a matrix) and how it starts.
-/// Parameters with the same fused name stand one after the other and are used as one matrix (q, k, v; gate, up).
+/// Parameters with the same fused name stand one after the other and are used as one matrix (q, k, v; gate, up), and
+/// behind it, if it has any, their biases as one vector.
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
   std::string fused = {};
-  double init_std = 0.0;   // 0: starts at one (a norm's gain)
+  double init_std = 0.0;   // 0: starts at one (a norm's gain), or at zero (a bias)
   int layer = -1;          // -1: before the first block; num_hidden_layers: after the last
   /// projection: its rows stand for the tokens of a sequence, and are held where those are (Linformer).
   ParameterRole role = ParameterRole::gain;
@@ -63,6 +68,7 @@ struct ParameterInfo {
   /// The name by which it is drawn, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
   bool decays() const { return shape.size() >= 2; }  // weight decay is for matrices only
+  bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
 };
 
 /// All parameters in the model's order: embedding, blocks, final norm, head (absent when tied).

@@ -18,7 +18,11 @@ struct Linear : torch::autograd::Function<Linear> {
                             int64_t weight) {
     context->save_for_backward({x});
     context->saved_data["weight"] = weight;
-    return at::matmul(x, value.t());
+    const Weight* bias = reinterpret_cast<const Weight*>(weight)->bias;
+    if (bias == nullptr) return at::matmul(x, value.t());
+    auto shape = x.sizes().vec();
+    shape.back() = value.size(0);
+    return at::addmm(bias->value, x.reshape({-1, x.size(-1)}), value.t()).view(shape);
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -26,6 +30,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous().view({-1, gradients[0].size(-1)});
+    add_bias_share(*weight, dy);  // before there is a gradient of the input: memory has room
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
     weight->add_share([weight, dy, x] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
@@ -66,6 +71,15 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
 void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::Tensor& x) {
   const bool add = !weight.take_fresh();
   add_product(weight.gradient, dy.t(), x, add);
+}
+
+void add_bias_share(const Weight& weight, const at::Tensor& dy) {
+  if (weight.bias == nullptr) return;
+  // The gradient of a column of weights whose input is always one: dy is read once, and summed as precisely as theirs.
+  weight.bias->add_share([bias = weight.bias, dy] {
+    const bool add = !bias->take_fresh();
+    add_product(bias->gradient.unsqueeze(1), dy.t(), at::ones({dy.size(0), 1}, dy.options()), add);
+  });
 }
 
 }  // namespace orthant

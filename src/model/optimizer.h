@@ -13,7 +13,7 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  // of matrices; vectors (norm gains) never decay
+  double weight_decay = 0.1;  // of matrices; vectors (norm gains, biases) never decay
 };
 
 /// Loshchilov and Hutter 2019 (arXiv 1711.05101). Two moments in the masters' dtype, elementwise.

@@ -44,7 +44,10 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& input, const at::Te
   return {(normed * use(gain).to(dtype)).to(sum.scalar_type()), sum};
 }
 
-at::Tensor linear(const at::Tensor& x, const Weight& weight) { return at::matmul(x, use(weight).t()); }
+at::Tensor linear(const at::Tensor& x, const Weight& weight) {
+  const at::Tensor product = at::matmul(x, use(weight).t());
+  return weight.bias == nullptr ? product : product + use(*weight.bias);
+}
 
 // Half-split rotation: channel k turns with channel k + D/2.
 at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at::Tensor& sin_BT1D) {

@@ -68,7 +68,7 @@ struct Primitives {
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
                                                   const Weight& gain_C, double eps)>
       add_norm;
-  /// x W^T: [B,T,C] -> [B,T,O].
+  /// x W^T, and W's bias where it has one: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
   /// Rotary positions, then grouped-query attention to what the rule lets each token see; rows of the input are q
   /// heads, k heads, v heads. [B,T,(H+2K)D] -> [B,T,HD].

@@ -89,6 +89,9 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
     by_name_[end - first > 1 ? parameters_[first].fused : parameters_[first].name] = weight.index;
     weights_.push_back(std::move(weight));
   }
+  for (size_t w = 1; w < weights_.size(); ++w) {
+    if (parameters_[flat_.members[w].first].is_bias()) weights_[w - 1].bias = &weights_[w];
+  }
 }
 
 const Weight& Weights::operator[](const std::string& name) const {
@@ -106,7 +109,7 @@ void Weights::initialize(uint64_t seed) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     at::Tensor target = master(i);
     if (parameters_[i].init_std == 0) {
-      target.fill_(1.0);
+      target.fill_(parameters_[i].is_bias() ? 0.0 : 1.0);
     } else if (target.scalar_type() == at::kDouble) {
       fill(target.mutable_data_ptr<double>(), seed, parameters_[i]);
     } else {

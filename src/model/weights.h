@@ -21,6 +21,7 @@ struct Weight {
   at::Tensor value;     // working dtype; a leaf that requires grad, so that autograd follows what it is used in
   at::Tensor gradient;  // master dtype
   int index = 0;        // position in Weights::all()
+  const Weight* bias = nullptr;  // of a matrix: what a linear layer adds to its product; none: nothing
   const class Weights* owner = nullptr;  // none: nobody listens
 
   /// True for the first gradient of a step: the operator then overwrites instead of adding. Resets to false.

@@ -46,6 +46,8 @@ struct ModelConfig {
   double rope_scaling_high_freq_factor = 4.0;
   int64_t rope_scaling_original_max_position_embeddings = 8192;
   bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  bool mlp_bias = false;
   double initializer_range = 0.02;
   double dropout = 0.0;
   std::string objective = "causal";

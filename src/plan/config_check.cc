@@ -123,6 +123,13 @@ void check_linformer(const Config& config) {
   require(config, "data.mask_documents", !config.data.mask_documents, mixed, "false");
 }
 
+void check_biases(const Config& config) {
+  const auto& model = config.model;
+  constexpr std::string_view kMistral = "a model with a sliding window is saved as a Mistral, which has no biases";
+  require(config, "model.attention_bias", !model.attention_bias || model.sliding_window == 0, kMistral, "false");
+  require(config, "model.mlp_bias", !model.mlp_bias || model.sliding_window == 0, kMistral, "false");
+}
+
 void refuse_unbuilt(const Config& config) {
   const auto& parallelism = config.parallelism;
   require(config, "model.architecture", config.model.architecture == "llama",
@@ -157,6 +164,7 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_data(config);
   check_heads(config);
   check_linformer(config);
+  check_biases(config);
   check_batch(config);
   check_parallelism(config);
   refuse_unbuilt(config);

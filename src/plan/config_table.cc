@@ -79,6 +79,8 @@ const Key kTable[] = {
   KEY(model, rope_scaling_original_max_position_embeddings, at_least(1), "tokens",
       "context before stretching (llama3)"),
   KEY(model, tie_word_embeddings, any(), "", "the output layer uses the embedding's weights"),
+  KEY(model, attention_bias, any(), "", "biases of the query, key, value and output projections, as Llama's"),
+  KEY(model, mlp_bias, any(), "", "biases of the gate, up and down projections"),
   KEY(model, initializer_range, above(0), "", "standard deviation of the first weights"),
   KEY(model, dropout, from_to_below(0, 1), "",
       "share of the embedding and of what each block adds that training zeroes; attention probabilities stay"),

@@ -31,6 +31,8 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
                     m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
   a.tie_word_embeddings = m.tie_word_embeddings;
+  a.attention_bias = m.attention_bias;
+  a.mlp_bias = m.mlp_bias;
   a.sliding_window = m.sliding_window;
   a.linformer_length = m.linformer_length;
   a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;

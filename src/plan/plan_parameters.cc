@@ -14,7 +14,11 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
     case ParameterRole::projection:  // rows that stand for tokens are held where those are
       layout.split[0] = {"ring"};
       return layout;
+    case ParameterRole::from_stream_bias:  // as the rows of its matrix
+      layout.split[0] = {std::string(kColumn)};
+      return layout;
     case ParameterRole::gain:
+    case ParameterRole::to_stream_bias:  // as the stream's width
       if (plan.tensor.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
       return layout;
     case ParameterRole::to_stream:

@@ -32,6 +32,8 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("sliding_window", have.sliding_window, want.sliding_window);
   same("linformer_length", have.linformer_length, want.linformer_length);
   same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
+  same("attention_bias", have.attention_bias, want.attention_bias);
+  same("mlp_bias", have.mlp_bias, want.mlp_bias);
   same("rope_theta", have.rope_theta, want.rope_theta);
   same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
   if (want.rope_scaling.type != "none") {

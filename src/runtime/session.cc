@@ -53,6 +53,18 @@ std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation muta
   return buckets;
 }
 
+// The mutation adds a bias once for each column to what they sum.
+Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation) {
+  if (mutation != Mutation::bias_of_every_column) return primitives;
+  primitives.linear = [&plan, linear = std::move(primitives.linear)](const at::Tensor& x, const Weight& weight) {
+    const at::Tensor y = linear(x, weight);
+    const size_t first = weight.owner->flat().members[static_cast<size_t>(weight.index)].first;
+    if (weight.bias == nullptr || plan.parameters[first].role != ParameterRole::to_stream) return y;
+    return y + weight.bias->value.detach() * (plan.tensor.columns - 1);
+  };
+  return primitives;
+}
+
 }  // namespace
 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
@@ -132,7 +144,8 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
       weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
-      model_(plan.architecture, weights_, primitives_of(plan, comm), model_options(plan.config)),
+      model_(plan.architecture, weights_, spoiled(primitives_of(plan, comm), plan, mutation),
+             model_options(plan.config)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,
@@ -213,6 +226,11 @@ std::function<void(const Action&, size_t)> Session::announcing(size_t actions, s
 
 void Session::spoil_gradients() {
   if (mutation_ == Mutation::stray_mean) weights_.gradients().div_(comm_.group_size(plan_.gradient_axes));
+  for (size_t p = 0; p < plan_.parameters.size() && mutation_ == Mutation::bias_summed_twice; ++p) {
+    const ParameterInfo& parameter = plan_.parameters[p];
+    const auto& summed = plan_.groups[static_cast<size_t>(parameter.group)].reduced;
+    if (parameter.is_bias()) weights_.gradient(p).mul_(comm_.group_size(summed));
+  }
   if (mutation_ != Mutation::mean_over_rows) return;
   for (size_t group = 0; group < plan_.groups.size(); ++group) {
     const auto& split = plan_.groups[group].split;

@@ -89,6 +89,8 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   c.rms_norm_eps = a.rms_norm_eps;
   c.initializer_range = a.initializer_range;
   c.tie_word_embeddings = a.tie_word_embeddings;
+  c.attention_bias = a.attention_bias;
+  c.mlp_bias = a.mlp_bias;
   c.rope_theta = a.rope_theta;
   c.rope_scaling_type = a.rope_scaling.type;
   c.rope_scaling_factor = a.rope_scaling.factor;
@@ -117,6 +119,8 @@ Architecture architecture_of(const HfConfig& c) {
   a.rms_norm_eps = c.rms_norm_eps;
   a.initializer_range = c.initializer_range;
   a.tie_word_embeddings = c.tie_word_embeddings;
+  a.attention_bias = c.attention_bias;
+  a.mlp_bias = c.mlp_bias;
   a.causal = c.is_causal;
   a.sliding_window = c.sliding_window;
   a.linformer_length = c.linformer_length;

@@ -171,7 +171,8 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
   const int64_t t = config.training.seq_len + a.linformer_length;  // keys, or tokens of a summary and then summaries
   const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
   // The additions that an element of the first block's gradients goes through one after the other.
-  const int64_t forward = 4 * h + q + i + d + t;
+  const int64_t biases = (a.attention_bias ? 2 : 0) + (a.mlp_bias ? 2 : 0);
+  const int64_t forward = 4 * h + q + i + d + t + biases;
   const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
   const int64_t head = 3 * h + 2 * a.vocab_size;
   const auto additions =
@@ -185,6 +186,8 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
     // Columns' summands, rounded before they are added up.
     if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
+    // Products, rounded before a bias is added.
+    if (plan.tensor.rows * plan.tensor.columns > 1) roundings += biases * a.num_hidden_layers;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
   const double smallest_weights = a.initializer_range / std::sqrt(2.0 * static_cast<double>(a.num_hidden_layers));

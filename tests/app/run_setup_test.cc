@@ -58,6 +58,13 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
                    {"model.num_hidden_layers = 3 (command line), but model.num_hidden_layers = 2 " + source}));
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.tie_word_embeddings=true"}); }),
                    {"model.tie_word_embeddings = true (command line), but model.tie_word_embeddings = false"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.mlp_bias=true"}); }),
+                   {"model.mlp_bias = true (command line), but model.mlp_bias = false"}));
+  theirs.attention_bias = true;
+  write("hf/config.json", config_json(theirs));
+  EXPECT_TRUE(load("", {}).model.attention_bias);
+  EXPECT_FALSE(load("", {}).model.mlp_bias);
+  theirs.attention_bias = false;
   // What fills in masked tokens stays what it is; a causal model may learn to.
   EXPECT_EQ(taken.model.objective, "causal");
   EXPECT_EQ(load("", {"model.objective=masked"}).model.objective, "masked");

@@ -73,6 +73,14 @@ TEST(HfConfig, RoundTrips) {
   }
   config.bos_token_id = config.pad_token_id = std::nullopt;
   config.eos_token_ids.clear();
+  for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}}) {
+    config.attention_bias = attention;
+    config.mlp_bias = mlp;
+    const Json object = parse_json(config_json(config), "config.json");
+    EXPECT_EQ(object["attention_bias"], attention);
+    EXPECT_EQ(object["mlp_bias"], mlp);
+    EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+  }
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
 }
 
@@ -166,8 +174,7 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   };
   check("model_type", "qwen3", {"\"qwen3\"", "only \"llama\""});
   check("model_type", nullptr, {"only \"llama\""});
-  check("attention_bias", true, {"bias", "expected false"});
-  check("mlp_bias", true, {"expected false"});
+  check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // biases of q, k and v alone
   check("attention_bias", "no", {"expected true or false"});
   check("hidden_act", "gelu", {"silu"});
   check("quantization_config", {{"bits", 4}}, {"quantized"});
@@ -183,6 +190,11 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   Json high = llama3();
   high["high_freq_factor"] = 1.0;
   check("rope_scaling", high, {"high_freq_factor", "more than low_freq_factor"});
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    Json mistral = with(key, true);
+    mistral["model_type"] = "mistral";
+    expect_pieces(refusal(mistral), {"config.json: ", key, "only \"llama\" has biases", "expected false"});
+  }
   for (const char* key : {"attention_dropout", "sliding_window", "partial_rotary_factor"}) {
     EXPECT_NO_THROW(parse(with(key, nullptr))) << key;
   }

@@ -22,6 +22,7 @@ struct Feature {
 std::vector<Feature> features() {
   return {{"plain", {}, {}},
           {"tied", {"model.tie_word_embeddings=true"}, {}},
+          {"biases", {"model.attention_bias=true", "model.mlp_bias=true"}, {}},
           {"dropout", {"model.dropout=0.2"}, {}},
           {"recompute", {}, {"activation_checkpoint.mode=full"}},
           {"buckets", {}, {"parallelism.bucket_mib=0.01"}},

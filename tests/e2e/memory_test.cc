@@ -95,6 +95,8 @@ const std::string kUlysses = "--parallelism.context_parallel_ulysses=2",
 const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
 const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
 
+const std::vector<std::string> kBiases = {"--model.attention_bias=true", "--model.mlp_bias=true"};
+
 // So many tokens that the stream passes in panels, and a sum settles beside the next.
 std::vector<std::string> in_panels(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"--training.local_batch_size=16", "--training.global_batch_size=16"});
@@ -114,6 +116,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
         Case{"uneven", {"--training.global_batch_size=13"}},
         Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
+        Case{"biases", kBiases}, Case{"bfloat16_biases_recompute", with(with(kBiases, kHalf), kFull)},
+        Case{"mesh_2x2x1_biases", mesh(2, 2, 1, kBiases)},
+        Case{"tensor_sequence_panels_biases", in_panels(one_dimension(2, kBiases))},
         Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
         Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
         Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},

@@ -2,6 +2,7 @@
 #include "model/decoder.h"
 
 #include "base/errors.h"
+#include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
@@ -16,6 +17,7 @@ struct Model {
   explicit Model(const Architecture& a, at::ScalarType dtype = at::kDouble)
       : architecture(a), weights(parameter_table(a), dtype), transformer(a, weights, fused_primitives(), {}) {
     weights.initialize(7);
+    draw_biases(weights);
   }
   Architecture architecture;
   Weights weights;
@@ -46,7 +48,7 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
 
 TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
   for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
-                                    TinyOptions{.kv_heads = 4, .llama3 = true}}) {
+                                    TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true}}) {
     Architecture a = tiny_architecture(options);
     a.max_position_embeddings = 150;  // the cache grows twice on the way
     const Model model(a);

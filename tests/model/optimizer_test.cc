@@ -1,6 +1,7 @@
 // AdamW over the flat buffers against its formula, what decays, and clipping.
 #include "model/optimizer.h"
 
+#include "tests/support/biases.h"
 #include "tests/support/plain_adamw.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
@@ -44,25 +45,26 @@ TEST(Optimizer, IsAdamW) {
   }
 }
 
-TEST(Optimizer, MatricesDecayAndGainsDoNot) {
-  const auto parameters = parameter_table(tiny_architecture());
+TEST(Optimizer, MatricesDecayAndGainsAndBiasesDoNot) {
+  const auto parameters = parameter_table(tiny_architecture({.biases = true}));
   Weights weights(parameters, at::kDouble);
   weights.initialize(3);
+  draw_biases(weights);
   const at::Tensor before = weights.masters().clone();
   Optimizer optimizer(weights, {.weight_decay = 0.5});
   weights.gradients().zero_();
   optimizer.step(1, 0.1, 1.0);
-  int gains = 0;
+  int vectors = 0;
   for (size_t p = 0; p < parameters.size(); ++p) {
     const at::Tensor was = weights.view(before, p);
     if (parameters[p].shape.size() == 1) {
-      ++gains;
+      ++vectors;
       EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
     } else {
       EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
     }
   }
-  EXPECT_EQ(gains, 5);  // two in each block, one at the end
+  EXPECT_EQ(vectors, 5 + 14);  // two gains and seven biases in each block, one gain at the end
 }
 
 TEST(Optimizer, WorkingCopyIsTheMasterRounded) {

@@ -3,6 +3,7 @@
 
 #include "base/errors.h"
 #include "model/dropout.h"
+#include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
@@ -23,6 +24,7 @@ Result run(const Architecture& a, const Primitives& primitives, const Microbatch
            Transformer::Options options = {}, int times = 1) {
   Weights weights(parameter_table(a), dtype);
   weights.initialize(7);
+  draw_biases(weights);
   Transformer model(a, weights, primitives, options);
   weights.begin_gradients();
   Result result;
@@ -61,7 +63,8 @@ TEST_P(Architectures, RecomputationChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          ::testing::Values(tiny_architecture(), tiny_architecture({.tied = true}),
                                            tiny_architecture({.kv_heads = 4}), tiny_architecture({.kv_heads = 1}),
-                                           tiny_architecture({.llama3 = true}), tiny_architecture({.dropout = 0.3})));
+                                           tiny_architecture({.llama3 = true}), tiny_architecture({.dropout = 0.3}),
+                                           tiny_architecture({.biases = true})));
 
 TEST(Transformer, ChunkedLossEqualsPlain) {
   // A vocabulary so small that rows exceed no chunk would prove nothing: 512 rows is the least chunk.
@@ -76,10 +79,11 @@ TEST(Transformer, ChunkedLossEqualsPlain) {
 }
 
 TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
-  const Architecture a = tiny_architecture({.tied = true});
+  const Architecture a = tiny_architecture({.tied = true, .biases = true});
   const Microbatch batch = random_batch(a, 2, 9, 4);
   Weights weights(parameter_table(a), at::kDouble);
   weights.initialize(3);
+  draw_biases(weights);
   Transformer model(a, weights, fused_primitives(), {});
   weights.begin_gradients();
   torch::autograd::backward({model.forward(batch)}, {});
@@ -169,6 +173,42 @@ TEST(Weights, InitializationIsByNameAndSeed) {
   EXPECT_TRUE(one["model.layers.0.mlp.gate_up_proj"].value.equal(two["model.layers.0.mlp.gate_up_proj"].value));
   two.initialize(6);
   EXPECT_FALSE(one["model.layers.0.mlp.gate_up_proj"].value.equal(two["model.layers.0.mlp.gate_up_proj"].value));
+}
+
+// Named as in Hugging Face's Llama; four projections of attention, three of the MLP.
+TEST(Weights, BiasesStandBehindTheirMatricesAndStartAtZero) {
+  for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    Architecture a = tiny_architecture();
+    a.attention_bias = attention;
+    a.mlp_bias = mlp;
+    Weights weights(parameter_table(a), at::kFloat);
+    weights.initialize(5);
+    std::vector<std::string> biases;
+    for (size_t p = 0; p < weights.parameters().size(); ++p) {
+      const ParameterInfo& info = weights.parameters()[p];
+      if (!info.is_bias()) continue;
+      EXPECT_EQ(weights.master(p).abs().max().item<float>(), 0.0f) << info.name;
+      if (info.layer == 1) biases.push_back(info.name);
+    }
+    std::vector<std::string> want;
+    for (const char* name : {"q", "k", "v", "o"})
+      if (attention) want.push_back(fmt::format("model.layers.1.self_attn.{}_proj.bias", name));
+    for (const char* name : {"gate", "up", "down"})
+      if (mlp) want.push_back(fmt::format("model.layers.1.mlp.{}_proj.bias", name));
+    EXPECT_EQ(biases, want);
+    EXPECT_EQ(num_parameters(a) - num_parameters(tiny_architecture()),
+              2 * ((attention ? 24 + 12 + 12 + 24 : 0) + (mlp ? 40 + 40 + 24 : 0)));
+    for (const char* name : {"self_attn.qkv_proj", "self_attn.o_proj.weight", "mlp.gate_up_proj",
+                             "mlp.down_proj.weight"}) {
+      const std::string whole = std::string("model.layers.0.") + name;
+      const bool has_one = name[0] == 's' ? attention : mlp;
+      ASSERT_EQ(weights[whole].bias != nullptr, has_one) << name;
+      if (!has_one) continue;
+      EXPECT_EQ(weights[whole].bias->value.size(0), weights[whole].value.size(0)) << name;
+    }
+    EXPECT_EQ(weights["model.embed_tokens.weight"].bias, nullptr);
+    EXPECT_EQ(weights["lm_head.weight"].bias, nullptr);
+  }
 }
 
 }  // namespace

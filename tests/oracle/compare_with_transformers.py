@@ -62,6 +62,8 @@ CASES = {
     "linear rope": dict(rope_scaling=dict(rope_type="linear", factor=4.0)),
     "head_dim beside hidden_size": dict(head_dim=20, tie_word_embeddings=True),
     "sliding window, as Mistral": dict(sliding_window=24),
+    "biases": dict(attention_bias=True, mlp_bias=True),
+    "biases of attention alone": dict(attention_bias=True),
 }
 
 
@@ -79,6 +81,8 @@ def hugging_face_model(options, seed):
     for name, parameter in model.named_parameters():  # gains all one would hide where they are used
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        if name.endswith("bias"):  # nor zero
+            torch.nn.init.uniform_(parameter, -0.5, 0.5)
     return model.eval()
 
 
@@ -172,6 +176,11 @@ def swap_queries_and_keys(tensors, config):
     tensors[q], tensors[k] = tensors[k].clone(), tensors[q].clone()
 
 
+def swap_gate_and_up_biases(tensors, config):
+    gate, up = "model.layers.1.mlp.gate_proj.bias", "model.layers.1.mlp.up_proj.bias"
+    tensors[gate], tensors[up] = tensors[up].clone(), tensors[gate].clone()
+
+
 def other_rope_base(tensors, config):
     for place in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
         if "rope_theta" in place:
@@ -187,12 +196,12 @@ def interleaved_rotation(tensors, config):
 
 def fail_when_planted(build, scratch):
     """The negative controls: each mistake must be seen, in the logits and in a gradient."""
-    model = hugging_face_model(dict(num_key_value_heads=4), seed=50)
+    model = hugging_face_model(dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True), seed=50)
     directory = scratch / "control"
     model.save_pretrained(directory)
     tokens, labels = random_batch(model.config, seed=51)
     want = theirs(model, tokens, labels)
-    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation):
+    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases):
         wrong = planted(directory, scratch, change)
         problems, worst = differences(ours(build, wrong, tokens, labels, "fused", scratch), want, model.config)
         seen = {problem.split()[0].split(".")[0] for problem in problems}
@@ -203,7 +212,8 @@ def fail_when_planted(build, scratch):
 def our_checkpoint_over_there(build, scratch):
     for dtype, extra in (("float32", []),
                          ("float64", ["--model.tie_word_embeddings", "model.rope_scaling_type=llama3",
-                                      "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16"])):
+                                      "model.rope_scaling_original_max_position_embeddings=32", "model.head_dim=16",
+                                      "--model.attention_bias", "--model.mlp_bias"])):
         folder = over_there.train_a_little(build, scratch, dtype, extra)
         directory = folder / "checkpoints/latest"
         model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()

@@ -113,6 +113,16 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
 }
 
+// It would be saved as a Mistral, and transformers would leave the biases out.
+TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
+  for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
+    EXPECT_EQ(check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),
+              fmt::format("{} = true (command line): a model with a sliding window is saved as a Mistral, which has no "
+                          "biases; set it to false", key));
+    EXPECT_EQ(check_error_of("", {fmt::format("{}=true", key)}), "no error");
+  }
+}
+
 TEST(ConfigCheck, AMaskedShareBelongsToTheMaskedObjective) {
   EXPECT_EQ(check_error_of("", {"model.objective=masked", "model.masked_share=0.2"}), "no error");
   EXPECT_EQ(check_error_of("", {"model.objective=causal", "model.masked_share=0.15"}), "no error");

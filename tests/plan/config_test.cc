@@ -46,6 +46,8 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"model.max_position_embeddings", "1024"},
     {"model.rope_theta", "10000.0"},
     {"model.tie_word_embeddings", "false"},
+    {"model.attention_bias", "false"},
+    {"model.mlp_bias", "false"},
     {"model.dropout", "0.0"},
     {"model.objective", "\"causal\""},
     {"data.path", "[\"corpus.txt\"]"},

@@ -31,6 +31,7 @@ class Precision : public ::testing::TestWithParam<std::tuple<const char*, const 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Precision,
                          ::testing::Combine(::testing::Values("float32", "bfloat16"),
                                             ::testing::Values("model.dropout=0.0", "model.tie_word_embeddings=true",
+                                                              "model.attention_bias=true", "model.mlp_bias=true",
                                                               "model.num_hidden_layers=6",
                                                               "training.global_batch_size=32")));
 

@@ -95,6 +95,8 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
   EXPECT_TRUE(says(message({"training.dtype=float32"}), {"training.dtype", "float64", "kept in that precision"}));
   EXPECT_TRUE(says(message({"model.num_hidden_layers=3"}), {"model.num_hidden_layers = 3", "which has 2"}));
   EXPECT_TRUE(says(message({"model.tie_word_embeddings=true"}), {"model.tie_word_embeddings", "false"}));
+  EXPECT_TRUE(says(message({"model.attention_bias=true"}), {"model.attention_bias = true", "which has false"}));
+  EXPECT_TRUE(says(message({"model.mlp_bias=true"}), {"model.mlp_bias = true", "which has false"}));
   EXPECT_TRUE(says(message({"model.sliding_window=4"}), {"model.sliding_window = 4", "which has 0"}));
   EXPECT_TRUE(says(message({"data.mask_documents=true"}), {"data.mask_documents = true", "false", "end elsewhere"}));
 }

@@ -14,6 +14,7 @@ struct TinyOptions {
   int64_t kv_heads = 2;
   bool llama3 = false;
   double dropout = 0;
+  bool biases = false;
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -26,6 +27,8 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .vocab_size = 37,
                  .max_position_embeddings = 64,
                  .tie_word_embeddings = options.tied,
+                 .attention_bias = options.biases,
+                 .mlp_bias = options.biases,
                  .dropout = options.dropout,
                  .initializer_range = 0.2};
   if (options.llama3) a.rope_scaling = {.type = "llama3", .factor = 8, .original_max_position_embeddings = 32};

@@ -18,8 +18,9 @@ struct TensorWeight {
   Stationary stays = Stationary::output;
 };
 
-/// x W^T. Output-stationary: from the stream [B,T,C] to this column's [B,T,O_j]. Input-stationary: from this column's
-/// [B,T,C_j] to the stream. Backward gathers again what forward gathered, and W what I did: nothing whole is kept.
+/// x W^T + b; b is cut as the result's width. Output-stationary: from the stream [B,T,C] to this column's [B,T,O_j].
+/// Input-stationary: from this column's [B,T,C_j] to the stream. Backward gathers again what forward gathered, and W
+/// what I did: nothing whole is kept. The bias' gradient is the sum over the tokens that are here, as a gain's.
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole);
 
 /// Rows of the table [V,C], cut as an output-stationary weight: [B,T] -> the stream. Each column looks up the tokens of

@@ -123,7 +123,10 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     context->saved_data["weight"] = reinterpret_cast<int64_t>(call.weight);
     context->saved_data["whole"] =
         std::vector<int64_t>{call.whole.out, call.whole.in, static_cast<int64_t>(call.whole.stays)};
-    return call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
+    const at::Tensor y = call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
+    // A bias is cut as y is, so that it is added once: behind the sum over columns, where there is one.
+    if (call.weight->bias != nullptr) y.add_(call.weight->bias->value);
+    return y;
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outer) {
@@ -133,6 +136,7 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
                     {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
     const at::Tensor x = context->get_saved_variables()[0], dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
+    add_bias_share(*call.weight, flat(dy));
     const bool summa = call.mesh->plan().form == ProductForm::summa;
     at::Tensor dx;
     if (!summa && !call.weight->defers()) {

@@ -4,7 +4,8 @@
 //   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w, where it is split
 //                                                                   (q_c-1) a_out more
 //   summa              as output-stationary, whatever is larger
-// and for the sum of weight gradients over depth, once a step, 2 (d-1)/d w.
+// and for the sum of weight gradients over depth, once a step, 2 (d-1)/d w. A bias sends nothing of its own: its
+// gradient is summed with all others once a step, over the n ranks that see other tokens 2 (n-1)/n of what one holds.
 #pragma once
 
 #include <cstdint>

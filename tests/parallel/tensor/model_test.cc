@@ -11,6 +11,7 @@
 #include "parallel/tensor/traffic_plan.h"
 #include "parallel/tensor/words_plan.h"
 #include "tests/parallel/tensor/matrices.h"
+#include "tests/support/biases.h"
 #include "tests/support/tiny_model.h"
 
 namespace orthant {
@@ -23,9 +24,9 @@ struct ModelCase {
 };
 std::string name_of(const ModelCase& c) {
   const char* streams[] = {"width", "tokens", "uncut"};
-  return fmt::format("{} x {} x {}, {}{}{}, panels of {} bytes", c.plan.rows, c.plan.columns, c.plan.depth,
+  return fmt::format("{} x {} x {}, {}{}{}{}, panels of {} bytes", c.plan.rows, c.plan.columns, c.plan.depth,
                      streams[static_cast<int>(c.plan.stream)], c.plan.form == ProductForm::summa ? ", summa" : "",
-                     c.options.tied ? ", tied" : "", c.plan.panel_bytes);
+                     c.options.tied ? ", tied" : "", c.options.biases ? ", biases" : "", c.plan.panel_bytes);
 }
 
 Architecture architecture_of(const ModelCase& c) {
@@ -40,12 +41,13 @@ bool contains(const std::string& text, const char* part) { return text.find(part
 
 // How a parameter is cut, by its name.
 Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
+  const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   if (p.shape.size() == 1) {
     Layout layout = whole(1);
-    if (plan.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
+    const bool between = contains(p.name, "bias") && !to_stream;
+    if (between || plan.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
     return layout;
   }
-  const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   return weight_layout(stationary_of(plan, {.in = p.shape[1], .out = p.shape[0], .to_stream = to_stream}));
 }
 
@@ -90,6 +92,7 @@ struct Oracle {
 Oracle one_device(const Architecture& a, const Microbatch& batch) {
   Weights weights(parameter_table(a), at::kDouble);
   weights.initialize(7);
+  draw_biases(weights);
   const Transformer model(a, weights, plain_primitives(), {.seed = 5});
   const at::Tensor loss = model.forward(batch);
   torch::autograd::backward({loss}, {});
@@ -155,6 +158,7 @@ double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_s
     const auto& [parameters, layouts] = held;
     Weights weights(parameters, at::kDouble);
     weights.initialize(7);
+    draw_biases(weights);
     const Transformer model(a, weights, primitives_of(comm, a, c.plan, held), {.recompute = recompute, .seed = 5});
     const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
     const at::Tensor own_loss = model.forward(share_of(batch, sequences));
@@ -186,8 +190,9 @@ double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_s
 
 std::vector<ModelCase> all_cases() {
   std::vector<ModelCase> all;
-  const TinyOptions four{.kv_heads = 4}, tied{.tied = true}, dropped{.dropout = 0.1};
-  for (const TinyOptions& options : {TinyOptions{}, tied, dropped}) {
+  const TinyOptions four{.kv_heads = 4}, tied{.tied = true}, dropped{.dropout = 0.1}, biased{.biases = true};
+  const TinyOptions four_biased{.kv_heads = 4, .biases = true};
+  for (const TinyOptions& options : {TinyOptions{}, tied, dropped, biased}) {
     for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width})
       all.push_back({{.columns = 2, .stream = stream}, options});
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
@@ -195,11 +200,14 @@ std::vector<ModelCase> all_cases() {
         all.push_back({{.rows = r, .columns = c, .depth = d, .form = form}, options});
     }
   }
-  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
-    all.push_back({{.rows = 2, .columns = 4, .form = form}, four, 26, 43, 41});  // nothing divides
-    all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, four, 26, 43, 3});  // a column without words
+  for (const TinyOptions& options : {four, four_biased}) {
+    for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+      all.push_back({{.rows = 2, .columns = 4, .form = form}, options, 26, 43, 41});  // nothing divides
+      // A column without words.
+      all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, options, 26, 43, 3});
+    }
+    all.push_back({{.columns = 4, .stream = StreamCut::tokens}, options, 26, 43, 41});
   }
-  all.push_back({{.columns = 4, .stream = StreamCut::tokens}, four, 26, 43, 41});
   return all;
 }
 
@@ -213,7 +221,7 @@ TEST(TensorModel, InPanelsEqualsOneDevice) {
   for (const int64_t bytes : {1, 7000}) {
     std::vector<ModelCase> cases;
     for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width}) {
-      cases.push_back({{.columns = 2, .stream = stream, .panel_bytes = bytes}, {.dropout = 0.1}});
+      cases.push_back({{.columns = 2, .stream = stream, .panel_bytes = bytes}, {.dropout = 0.1, .biases = true}});
       cases.push_back({{.columns = 4, .stream = stream, .panel_bytes = bytes}, four, 26, 43, 41});
     }
     for (const auto& [r, c, d] : {std::array{2, 2, 1}, {2, 2, 2}, {3, 2, 1}, {4, 1, 1}})
@@ -224,7 +232,7 @@ TEST(TensorModel, InPanelsEqualsOneDevice) {
 
 TEST(TensorModel, RecomputedEqualsOneDevice) {
   for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
-    const ModelCase c{{.rows = 2, .columns = 2, .depth = 2, .form = form}, {.dropout = 0.1}};
+    const ModelCase c{{.rows = 2, .columns = 2, .depth = 2, .form = form}, {.dropout = 0.1, .biases = true}};
     EXPECT_LT(worst_error(c, true), 1e-12) << name_of(c);
   }
   EXPECT_LT(worst_error({{.columns = 2, .stream = StreamCut::tokens}, {.dropout = 0.1}}, true), 1e-12);
