@@ -209,6 +209,18 @@ void require_telling_bounds(const Plan& plan, int64_t steps) {
                                 plan.config.locate("training.global_batch_size")));
 }
 
+namespace {
+
+// What an updated bias is measured by at least. It starts at zero and is nothing but its updates, and one of them moves
+// an element by about lr the other way where the sign of its gradient is chance.
+double least_bias(const Plan& plan, const RoundingBounds& bounds, int64_t step, const ParameterInfo& held) {
+  if (!held.is_bias() || plan.config.training.dtype == "float64") return 0;
+  const double moved = 2 * learning_rate_of(plan.config, step) * std::sqrt(static_cast<double>(held.held_size()));
+  return moved / bounds.weights;
+}
+
+}  // namespace
+
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
                            const StepProgress& progress) {
   const Plan oracle_plan = oracle_of(plan);
@@ -234,8 +246,10 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
       }
       session.update(step, result);
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
-        findings.tensor(&VerifyReport::weights, step, rank, p, weights.parameters()[p],
-                        relative(weights.master(p), oracle.part(oracle.weights[i], weights.parameters()[p])));
+        const ParameterInfo& held = weights.parameters()[p];
+        findings.tensor(&VerifyReport::weights, step, rank, p, held,
+                        relative(weights.master(p), oracle.part(oracle.weights[i], held),
+                                 least_bias(plan, bounds, step, held)));
       }
       if (progress && rank == 0) progress(steps + step, 2 * steps);
     }

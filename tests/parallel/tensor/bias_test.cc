@@ -57,8 +57,8 @@ at::Tensor part(const Comm& comm, const LinearCase& c, const at::Tensor& whole_T
   constexpr int64_t kSequences = 6;  // whose tokens columns cut
   const Range tokens = shard(whole_TK.size(0), comm.group_size(kTokens), comm.position(kTokens));
   const at::Tensor own = whole_TK.narrow(0, tokens.begin, tokens.size());
-  if (!stream || c.plan.stream == StreamCut::width) return of_column(comm, own.unsqueeze(0), 2);
   const at::Tensor all = own.view({c.plan.stream == StreamCut::tokens ? kSequences : 1, -1, own.size(1)});
+  if (!stream || c.plan.stream == StreamCut::width) return of_column(comm, all, 2);
   return c.plan.stream == StreamCut::tokens ? of_column(comm, all, 1) : all;
 }
 
@@ -112,6 +112,12 @@ std::string wrong(Comm& comm, const LinearCase& c, const Layer& have, const Matr
   return names;
 }
 
+// Gradients whose sums over tokens are not zero.
+Matrices matrices_of(int64_t T, int64_t K, int64_t N, at::ScalarType type) {
+  Matrices m = exact_matrices(T, K, N, type);
+  m.dy_TN = integers(T, N, 1, 2, 5, 1).to(type);
+  return m;
+}
 at::Tensor exact_bias(int64_t N, at::ScalarType type) { return integers(N, 1, 4, 0, 9, 4).flatten().to(type); }
 
 TEST(TensorBias, LayersAreBitEqualToOneDevices) {
@@ -119,7 +125,7 @@ TEST(TensorBias, LayersAreBitEqualToOneDevices) {
     for (const LinearCase& c : all_cases()) {
       on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
         for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
-          const Matrices m = exact_matrices(T, K, N, type);
+          const Matrices m = matrices_of(T, K, N, type);
           const at::Tensor bias = exact_bias(N, type);
           EXPECT_EQ(wrong(comm, c, run_layer(comm, c, m, bias), m, bias), "") << name_of(c) << ", " << type;
         }
@@ -130,7 +136,7 @@ TEST(TensorBias, LayersAreBitEqualToOneDevices) {
 
 // The controls: a bias that every column adds before their sum, and a gradient that goes through its sum twice.
 TEST(TensorBias, IsAddedOnceAndItsGradientSummedOnce) {
-  const Matrices m = exact_matrices(48, 12, 24);
+  const Matrices m = matrices_of(48, 12, 24, at::kDouble);
   const at::Tensor bias = exact_bias(24, at::kDouble);
   for (const auto stream : {StreamCut::width, StreamCut::tokens, StreamCut::none}) {
     const LinearCase c{{.columns = 2, .stream = stream}, Stationary::input};
