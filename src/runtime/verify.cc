@@ -211,6 +211,17 @@ void require_telling_bounds(const Plan& plan, int64_t steps) {
 
 namespace {
 
+// What a bias' gradient is measured by at least: it is a column of its matrix' gradient, of an input that is one, where
+// the others are normed to that size. A key's is what the softmax leaves of such a sum, and where channels turn slowly
+// that is nearly nothing.
+double least_gradient(const Trace& oracle, size_t step, const std::vector<ParameterInfo>& held, size_t p) {
+  if (held[p].role != ParameterRole::from_stream_bias) return 0;
+  const std::string layer = held[p].name.substr(0, held[p].name.rfind('.'));
+  const auto matrix = std::ranges::find(held, layer + ".weight", &ParameterInfo::name);
+  const at::Tensor gradient = oracle.part(oracle.gradients[step], *matrix);
+  return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
+}
+
 // What an updated bias is measured by at least. It starts at zero and is nothing but its updates, and one of them moves
 // an element by about lr the other way where the sign of its gradient is chance.
 double least_bias(const Plan& plan, const RoundingBounds& bounds, int64_t step, const ParameterInfo& held) {
@@ -238,11 +249,12 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
       if (step > 1 && !free_running) stand_where(oracle, i - 1, session);
       const StepResult result = session.gradients(step, {});
       findings.loss(step, rank, result, oracle.losses[i], relative(result.norm, oracle.norms[i]));
-      const double least = bounds.rest * oracle.norms[i] / bounds.gradients;
+      const double rest = bounds.rest * oracle.norms[i] / bounds.gradients;
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
+        const double column = free_running ? 0 : least_gradient(oracle, i, weights.parameters(), p);
         const at::Tensor want = oracle.part(oracle.gradients[i], weights.parameters()[p]);
         findings.tensor(&VerifyReport::gradients, step, rank, p, weights.parameters()[p],
-                        relative(weights.gradient(p), want, least));
+                        relative(weights.gradient(p), want, std::max(rest, column)));
       }
       session.update(step, result);
       for (size_t p = 0; p < weights.parameters().size(); ++p) {

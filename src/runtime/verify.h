@@ -12,8 +12,8 @@
 namespace orthant {
 
 /// The tensor with the largest error, |layout - oracle| / |oracle| in the Euclidean norm, over all steps and ranks. A
-/// gradient smaller than what rounding leaves of one that is zero is measured against that instead (`rest`); a bias, in
-/// less than float64, against what updates may move it.
+/// gradient smaller than what rounding leaves of one that is zero is measured against that instead (`rest`). In less
+/// than float64 a bias' gradient is so against a column of its matrix', and a bias against what updates may move it.
 struct Worst {
   std::string name;
   double relative_error = 0;
