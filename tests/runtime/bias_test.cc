@@ -37,6 +37,8 @@ std::vector<TensorCut> cuts() {
           {2, {kRecompute, "parallelism.bucket_mib=0.003"}},
           stages("1f1b", 2),
           stages("zb_h1", 2, {kRing}, 2),
+          stages("zb_h1", 2, one_dimension(2).keys, 2),
+          stages("zb_h2", 2, grid(2, 2, 1).keys, 4),
           one_dimension(2),
           one_dimension(2, {kNoSequence}),
           one_dimension(2, {}, 2),
