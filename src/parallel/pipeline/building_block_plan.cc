@@ -61,9 +61,10 @@ class Grid {
     return most;
   }
 
-  /// Moves what may move to the earliest idle slot that keeps the order of its kind and stage, and `most_live`.
+  /// Moves what may move to the earliest idle slot, not before `from`, that keeps the order of its kind and stage, and
+  /// `most_live`.
   template <typename May>
-  void pull(int most_live, May may) {
+  void pull(int most_live, int from, May may) {
     std::vector<std::vector<int>> live(rows_.size());
     size_t slots = 0;
     for (size_t rank = 0; rank < rows_.size(); ++rank) {
@@ -75,7 +76,8 @@ class Grid {
       for (size_t rank = 0; rank < rows_.size(); ++rank) {
         if (at >= rows_[rank].size()) continue;
         const Action action = rows_[rank][at];
-        if (!idle(action) && may(action, static_cast<int>(at))) move_forward(action, at, live[rank], most_live);
+        if (idle(action) || !may(action, static_cast<int>(at))) continue;
+        move_forward(action, at, std::max(from, earliest(action)), live[rank], most_live);
       }
   }
 
@@ -99,9 +101,9 @@ class Grid {
     return out;
   }
 
-  void move_forward(const Action& action, size_t from, std::vector<int>& live, int most_live) {
+  void move_forward(const Action& action, size_t from, int first, std::vector<int>& live, int most_live) {
     auto& row = rows_[row_of(action.stage)];
-    size_t to = static_cast<size_t>(earliest(action));
+    size_t to = static_cast<size_t>(first);
     for (size_t at = to; at < from && action.kind == ActionKind::F; ++at)
       if (live[at] >= most_live) to = at + 1;
     while (to < from && !idle(row[to])) ++to;
@@ -142,15 +144,16 @@ Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& d
   // Steady: from the first time that a microbatch is through until the last one has begun.
   const Action last_in{ActionKind::F, 0, microbatches - 1};
   const int steady_from = raw.slot({ActionKind::I, 0, 0}), steady_until = raw.slot(last_in);
-  raw.pull(most_live, [&](const Action&, int at) { return at < steady_from || at > steady_until; });
+  raw.pull(most_live, 0, [&](const Action&, int at) { return at < steady_from || at > steady_until; });
 
-  // Where no forward begins any more, I go first and W wait for gaps: also the one just before the last F.
+  // Where no forward begins any more, W wait for gaps, also the one just before the last F; and once that has come to
+  // the last rank, I go first.
   const Schedule pulled = raw.schedule();
   constexpr int kAll = std::numeric_limits<int>::max();
   const int end = retimed(pulled, microbatches, kAll).slot(last_in);
   Grid tail = retimed(pulled, microbatches, end - 1);
-  tail.pull(most_live,
-            [&](const Action& action, int at) { return action.kind == ActionKind::I && at >= end + block.interval; });
+  tail.pull(most_live, end + static_cast<int>(block.stages.rows.size()),
+            [](const Action& action, int) { return action.kind == ActionKind::I; });
   const Schedule order = tail.schedule();
   Schedule bare = order;
   for (auto& row : bare.rows) std::erase_if(row, [](const Action& action) { return action.kind == ActionKind::W; });

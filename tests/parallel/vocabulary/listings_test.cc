@@ -5,10 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/vocabulary/interlaced_plan.h"
-#include "parallel/vocabulary/one_f_one_b_plan.h"
-#include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/vocabulary/cases.h"
 
 namespace orthant {
 namespace {
@@ -37,6 +34,22 @@ const Listing kOneBarrier = {
     "B7 T7 S8 e4 B8 T8 e5 e6 e7 e8",
 };
 
+// V-Half with two barriers, made by hand after the same rules (a and b are a rank's stages; W stands apart).
+const Listing kVHalf = {
+    "F1a F2a F3a F4a F5a F6a F7a F1b S1 T1 B1b F2b W1b S2 T2 F3b B2b F4b S3 W2b F5b T3 S4 B1a B3b S5 W1a T4 F6b W3b "
+    "F8a T5 S6 B2a B4b W2a T6 F7b B5b S7 B6b T7 B3a B7b W4b F8b S8 T8 B8b B4a W5b B5a W6b B6a W3a B7a W7b B8a W8b W4a "
+    "W5a W6a W7a W8a",
+    "F1a F2a F3a F4a F5a F1b F6a S1 T1 F2b B1b F3b S2 T2 W1b F4b B2b S3 F5b W2b T3 B1a S4 W1a F7a S5 F6b T4 B3b W3b "
+    "B2a T5 S6 F8a W2a F7b T6 B4b W4b S7 B3a T7 B5b B6b F8b B7b S8 T8 B4a B8b B5a W3a B6a W5b B7a W6b B8a W7b W4a W8b "
+    "W5a W6a W7a W8a",
+    "F1a F2a F3a F1b F4a F2b S1 T1 F5a F3b B1b S2 T2 F4b W1b F5b S3 F6a B2b B1a T3 W2b S4 W1a F6b S5 F7a T4 B2a B3b T5 "
+    "S6 W2a F7b W3b T6 F8a B3a S7 B4b T7 W3a F8b B5b B4a S8 T8 B6b B5a B7b B6a B8b B7a W4b B8a W5b W4a W6b W5a W7b W6a "
+    "W8b W7a W8a",
+    "F1a F1b F2a F2b F3a S1 T1 F3b F4a F4b S2 T2 F5a F5b B1b S3 W1b B1a W1a T3 F6a S4 F6b B2b S5 W2b T4 B2a F7a W2a T5 "
+    "S6 F7b B3b B3a T6 W3b F8a S7 W3a T7 F8b B4b B4a B5b S8 T8 B5a B6b B6a B7b B7a B8b B8a W4b W4a W5b W5a W6b W6a W7b "
+    "W7a W8b W8a",
+};
+
 // Of the interlaced pipeline the first and the last rank are published.
 const std::string kInterlacedFirst = "F1 F2 F3 F4 F5 F6 V1 V2 V3 V4 B1 V5 F7 B2 V6 F8 B3 V7 B4 V8 B5 B6 B7 B8";
 const std::string kInterlacedLast = "F1 F2 F3 V1 B1 V2 B2 V3 B3 F4 V4 B4 F5 V5 B5 F6 V6 B6 F7 V7 B7 F8 V8 B8";
@@ -45,6 +58,8 @@ const std::string kInterlacedLast = "F1 F2 F3 V1 B1 V2 B2 V3 B3 F4 V4 B4 F5 V5 B
 Listing listed(const Schedule& schedule) {
   using enum ActionKind;
   Listing out;
+  const int ranks = static_cast<int>(schedule.rows.size());
+  const bool chunks = stage_count(schedule) > ranks;
   for (const auto& row : schedule.rows) {
     std::string& line = out.emplace_back();
     for (const Action& action : row) {
@@ -52,8 +67,10 @@ Listing listed(const Schedule& schedule) {
       line += action.kind == E    ? "i"
               : action.kind == EB ? "e"
               : action.kind == TW ? "T"
+              : action.kind == I  ? "B"
                                   : std::string(facts(action.kind).text);
       line += std::to_string(action.microbatch + 1);
+      if (chunks && !is_vocabulary(action)) line += action.stage < ranks ? "a" : "b";
     }
   }
   return out;
@@ -76,6 +93,11 @@ TEST(PublishedOrders, OneFOneBWithTheVocabularyCut) {
   EXPECT_EQ(of_two.busy_s, std::vector<double>(4, 64));
   EXPECT_EQ(of_two.peak_live, (std::vector<int>{6, 5, 4, 3}));
   EXPECT_EQ(of_one.peak_live, (std::vector<int>{5, 4, 3, 2}));
+}
+
+TEST(PublishedOrders, VHalfWithTwoBarriers) {
+  const Durations equal = with_output(Durations::of(1, 1, 1), 1);
+  EXPECT_EQ(listed(cut("v_half", vocabulary_algorithm("algorithm_1"), 4, 8, equal, -1, false)), kVHalf);
 }
 
 TEST(PublishedOrders, Interlaced) {
