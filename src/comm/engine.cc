@@ -208,10 +208,11 @@ void Engine::set_timer(double seconds) {
   timerfd_settime(timer_fd_, 0, &when, nullptr);
 }
 
-// The rank's thread is back: how long it was away is how long it may be next time.
+// The rank's thread is back: how long it was away is how long it may be next time. A rank of a pipeline starts some
+// messages at once and then computes: one long absence makes up for any number of short ones.
 void Engine::take_over() {
-  if (in_background_ == 0 || on_duty_) return;
-  if (seconds_since(left_) < options_.away_s) {
+  if (in_background_ == 0) return;
+  if (!on_duty_ && seconds_since(left_) < options_.away_s) {
     patience_s_ = std::min(2 * patience_s_, options_.away_at_most_s);
   } else if (patience_s_ > options_.away_s) {
     patience_s_ = options_.away_s;

@@ -54,6 +54,32 @@ class WholeRun(ProcessTest):
         for said in ("step", "run/report.html", "run/checkpoints/step-000010", "orthant generate run"):
             self.assertIn(said, result.out)
 
+    def test_a_pipeline_leaves_the_timeline_of_its_last_step(self):
+        self.train_well("parallelism.pipeline_parallel_degree=2", "training.local_batch_size=1")
+        trace = json.loads((self.dump / "timeline.json").read_text())
+        self.assertEqual(trace["otherData"]["step"], 10)
+        self.assertGreater(trace["otherData"]["simulated_s"], 0)
+        self.assertLess(trace["otherData"]["clock_error_s"], 1)
+        times = {0: [], 1: []}
+        for event in trace["traceEvents"]:
+            if event["ph"] == "X":
+                times[event["pid"]].append((event["ts"], event["ts"] + event["dur"], event["name"]))
+        ends = {name: end for row in times.values() for _, end, name in row}
+        slack_us = 1e6 * trace["otherData"]["clock_error_s"] + 0.01
+        for rank, row in times.items():
+            for (_, end, name), (start, _, after) in zip(row, row[1:]):
+                self.assertGreaterEqual(start + 0.01, end, f"{after} of rank {rank} begins in {name}")
+            for start, end, name in row:
+                self.assertGreaterEqual(end, start, name)
+                # What it reads was made before it began, on the other rank.
+                for kind, of, by in (("F", 1, 0), ("B", 0, 1)):
+                    if name.startswith(f"PP:{of}{kind}"):
+                        self.assertGreaterEqual(start + slack_us, ends[name.replace(str(of), str(by), 1)], name)
+            self.assertEqual(sum(name.startswith((f"PP:{rank}F", f"PP:{rank}B")) for _, _, name in row), 10)
+        page = (self.dump / "report.html").read_text()
+        self.assertIn("Measured: step 10 took", page)
+        self.assertIn("measured / simulated", page)
+
     def test_the_effective_run_file_makes_the_same_run(self):
         self.train_well("training.steps=4", "--optimizer.lr", "2e-2")
         saved = (self.dump / "config.toml").read_text()
