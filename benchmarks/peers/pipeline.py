@@ -111,11 +111,11 @@ class Trainer:
             # Only who has the last stage may be told labels, and only who has the first tokens.
             last = {"target": labels, "losses": losses} if self.last else {}
             self.schedule.step(*([tokens] if self.first else []), return_outputs=False, **last)
-            return sum(float(loss) for loss in losses)
+            return sum(loss.item() for loss in losses)
         for part, target in zip(tokens.chunk(self.microbatches), labels.chunk(self.microbatches)):
             losses.append(self.loss(self.modules[0](part), target))
             losses[-1].backward()
-        return sum(float(loss) for loss in losses)
+        return sum(loss.item() for loss in losses)
 
     def step(self, index):
         batch = self.data[index % len(self.data)]
