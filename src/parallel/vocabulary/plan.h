@@ -22,9 +22,9 @@ struct VocabularyAlgorithm {
   std::span<const ActionKind> passes;  // on every rank
   int barriers;                        // k
 
-  /// Forwards of one stage by which backwards have to be later, for PipelineSchedule::make(), so that barriers no longer
-  /// than a rank's forward of a microbatch hold up nobody. Of interleaved_1f1b with algorithm_2 one is enough where they
-  /// take no longer than that of one stage. With none, ranks wait at the barriers of every microbatch.
+  /// Forwards of one stage by which backwards have to be later, for PipelineSchedule::make(): then no barrier as short
+  /// as a rank's forward of a microbatch holds up anybody. Of interleaved_1f1b with algorithm_2 one is enough for
+  /// barriers as short as that of one stage. With none, ranks wait at the barriers of every microbatch.
   int later(int stages_per_rank) const { return barriers * stages_per_rank; }
 };
 
