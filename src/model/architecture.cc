@@ -200,7 +200,9 @@ ActivationBytes activation_bytes(const Architecture& a, int64_t tokens, int elem
   // Final norm: output's gradient (made in the loss's forward) and the statistic; the norm's output dies in the loss.
   bytes.head = row * hidden + statistic;
   const int64_t chunk = std::min(tokens, loss_chunk_rows(a.vocab_size));
-  const int64_t loss_work = chunk * a.vocab_size * element_bytes + row * hidden;
+  // In bfloat16 libtorch turns a copy of the table for the logits' product.
+  const int64_t turned = element_bytes == 2 ? a.vocab_size * hidden * element_bytes : 0;
+  const int64_t loss_work = chunk * a.vocab_size * element_bytes + row * hidden + turned;
   // A block's backward frees what it has used: the products' gradients beside what swiglu has kept; then, with all of
   // the MLP freed, attention's. The head is done by then.
   const int64_t mlp_kept = row * (3 * a.intermediate_size + 2 * hidden) + statistic;

@@ -28,18 +28,22 @@ struct Stream {
     const int64_t whole = s.sequences * s.tokens * s.hidden * s.element_bytes;
     const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
     part = cut ? share(whole, plan.columns) : whole;
-    panels = static_cast<int64_t>(
-        stream_panels(plan, s.sequences, s.tokens, s.hidden, true, s.element_bytes).panels.size());
-    panel = share(whole, panels);
+    const StreamPanels stream = stream_panels(plan, s.sequences, s.tokens, s.hidden, true, s.element_bytes);
+    panels = static_cast<int64_t>(stream.panels.size());
+    tokens = stream.tokens;
+    of_largest = stream.panels.front().size();
+    panel = in_panel(whole);
     by_tokens = plan.stream == StreamCut::tokens && panels > 1;
     if (plan.columns == 1) return;
     gathered = cut ? panel : 0;
-    leaving = by_tokens && s.sequences > 1 ? share(part, panels) : 0;
-    settling = (cut ? panel : 0) + share(part, panels) + staging_bytes(share(panel, plan.columns), plan.columns);
+    leaving = by_tokens && s.sequences > 1 ? in_panel(part) : 0;
+    settling = (cut ? panel : 0) + in_panel(part) + staging_bytes(share(panel, plan.columns), plan.columns);
   }
 
+  // Of what all tokens take, the largest panel's.
+  int64_t in_panel(int64_t all) const { return panels == 1 ? all : all / tokens * of_largest; }
   // Of panels of columns' tokens, those of one operand are put side by side.
-  int64_t side_by_side(int64_t operand) const { return by_tokens ? share(operand, panels) : 0; }
+  int64_t side_by_side(int64_t operand) const { return by_tokens ? in_panel(operand) : 0; }
   // The sum over columns: what has settled of it, or is on its way.
   int64_t settled() const { return panels > 1 || settling == 0 ? part : 0; }
 
@@ -59,18 +63,19 @@ struct Stream {
   int64_t into_stream_forward(int64_t x, const Rows& rows) const {
     return settled() + settling + (settling > 0 ? panel : 0) + side_by_side(x) + rows.gathered;
   }
-  // The loss: panels gathered, the gradient of one, its logits, and of the panel before, or of the only one in its
-  // turn, the sum that settles.
+  // The loss: a panel gathered, its gradient and its logits; the next one on its way; of the one before the sum that
+  // settles; and what has settled, from the third on, or beside the second's sum instead of its logits.
   int64_t loss(int64_t logits, const Rows& rows) const {
     const int64_t one = gathered + panel, next = gathered + leaving;
     const int64_t work = panels == 1   ? one + std::max(logits, settling)
-                         : panels == 2 ? part + one + std::max(next + std::max(logits, settling), logits + settling)
+                         : panels == 2 ? one + std::max(logits + std::max(next, settling), part + settling)
+                         : panels == 3 ? one + settling + std::max(next + std::max(logits, part), part + logits)
                                        : part + one + next + logits + settling;
     return rows.gathered + rows.sum + std::max(work, settled() + settling + rows.settling);
   }
 
   int64_t part = 0;      // of all tokens, on this rank
-  int64_t panels = 1;
+  int64_t panels = 1, tokens = 0, of_largest = 0;
   int64_t panel = 0;     // of all columns
   int64_t gathered = 0;  // a panel of all columns, once more: 0 where it is not cut, and nothing is gathered
   int64_t leaving = 0;   // this rank's part of a panel, put in one piece
@@ -78,21 +83,38 @@ struct Stream {
   bool by_tokens = false;
 };
 
-// The most that the backward of a product y = x W^T holds in the papers' form; `in` is whole, `out` this column's.
+// Panels of a product y = x W^T in the papers' form, of x and of W; `in` is whole, `out` this column's.
+struct SummaPanels {
+  SummaPanels(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) : tokens(s.sequences * s.tokens) {
+    const auto all = summa_panels(in, plan.columns, plan.rows);
+    panels = static_cast<int64_t>(all.size());
+    for (const SummaPanel& panel : all) width = std::max(width, panel.all.size());
+    of_x = tokens * width * s.element_bytes, of_w = width * out * s.element_bytes;
+    // One that is all that a column holds is sent from there.
+    const bool in_place = width == share(in, plan.columns);
+    arrived = in_place ? std::min(2, plan.columns - 1) * of_x : 2 * of_x;
+  }
+  int64_t tokens = 0, panels = 0, width = 0;
+  int64_t of_x = 0, of_w = 0;  // bytes of the widest
+  int64_t arrived = 0;         // of x, the present one and the next
+};
+
+// The most that the product y = x W^T holds in the papers' form, beside its input; its sum is wide.
+int64_t summa_forward(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
+  const SummaPanels p(plan, s, in, out);
+  const int64_t moving = p.arrived + std::min<int64_t>(2, p.panels) * p.of_w;
+  const int64_t rounded = s.sum_bytes > s.element_bytes ? p.tokens * out * s.element_bytes : 0;
+  return p.tokens * out * s.sum_bytes + std::max(moving, rounded);
+}
+
+// The most that the backward of a product y = x W^T holds in the papers' form.
 int64_t summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
-  const int64_t tokens = s.sequences * s.tokens;
-  const auto panels = summa_panels(in, plan.columns, plan.rows);
-  int64_t width = 0;
-  for (const SummaPanel& panel : panels) width = std::max(width, panel.all.size());
-  const int64_t of_x = tokens * width * s.element_bytes, of_w = width * out * s.element_bytes;
-  const int64_t of_dw = width * out * s.sum_bytes, dx = tokens * share(in, plan.columns) * s.element_bytes;
-  const int64_t next = panels.size() > 2 ? of_w : 0;
-  // A panel that is all that a column holds is sent from there.
-  const bool in_place = width == share(in, plan.columns);
-  const int64_t arrived = in_place ? std::min(2, plan.columns - 1) * of_x : 2 * of_x;
-  const int64_t of_input = of_w + of_x + std::max(of_w, next + of_x + staging_bytes(of_x, plan.columns));
+  const SummaPanels p(plan, s, in, out);
+  const int64_t of_dw = p.width * out * s.sum_bytes, dx = p.tokens * share(in, plan.columns) * s.element_bytes;
+  const int64_t next = p.panels > 2 ? p.of_w : 0;
+  const int64_t of_input = p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + staging_bytes(p.of_x, plan.columns));
   const int64_t of_weight =
-      share(in, plan.rows) * out * s.sum_bytes + arrived + 2 * of_dw + staging_bytes(of_dw, plan.rows);
+      share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw + staging_bytes(of_dw, plan.rows);
   return dx + std::max(of_input, of_weight);
 }
 
@@ -113,10 +135,12 @@ ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan&
   bytes.head = z.part + statistic;
 
   // The loss, beside the last norm's output; what is kept has its gradient already. Logits, and what all columns say of
-  // them: three float64 a token.
+  // them: three float64 a token; before that, in bfloat16, libtorch turns a copy of the table.
   const int64_t vocabulary = share(s.vocabulary, plan.columns);
-  const int64_t logits = std::min(share(tokens, z.panels), s.loss_chunk) *
-                         (vocabulary * s.element_bytes + plan.columns * 3 * static_cast<int64_t>(sizeof(double)));
+  const int64_t chunk = std::min(z.in_panel(tokens), s.loss_chunk);
+  const int64_t turned = s.element_bytes == 2 ? vocabulary * s.hidden * s.element_bytes : 0;
+  const int64_t logits = chunk * vocabulary * s.element_bytes +
+                         std::max(chunk * plan.columns * 3 * static_cast<int64_t>(sizeof(double)), turned);
   const int64_t loss_work = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output});
 
   // Products' backward: down, gate and up, query, key and value; and what is done again where it is.
@@ -128,14 +152,18 @@ ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan&
   const Rows of_down(plan, s, s.hidden * s.gate_up_rows / 2, Stationary::input);
   const int64_t down =
       papers ? summa(plan, s, s.intermediate, share(s.hidden, plan.columns)) : z.into_stream(hidden, of_down);
-  const int64_t again = recompute && !papers ? z.into_stream_forward(hidden, of_down) : 0;
+  const int64_t again = !recompute ? 0
+                        : papers   ? summa_forward(plan, s, s.intermediate, share(s.hidden, plan.columns))
+                                   : z.into_stream_forward(hidden, of_down);
   // The gradient that came in; run again, the block's output and that gradient to the end.
   const int64_t held = recompute ? z.part : 0;
   const int64_t mlp =
-      z.part + std::max({again, held + down, held + gate_up, held + from_stream(s.gate_up_rows) - hidden});
+      z.part + held + std::max({again, down, gate_up, from_stream(s.gate_up_rows) - hidden});
   // Then attention's, with all of the MLP freed.
   const int64_t mlp_kept = gate_up + hidden + 2 * z.part + statistic;
-  const int64_t core = 2 * qkv + 2 * heads + attention.working;
+  // Its core: the output's gradient, and those of queries, keys and values, by query head, as the kernel leaves them and
+  // in one piece; or those, put side by side.
+  const int64_t core = std::max(2 * qkv + 2 * heads, 7 * heads) + attention.working;
   const int64_t attended =
       z.part + 2 * held + std::max(core, qkv + from_stream(s.qkv_rows) - attention.kept) - mlp_kept;
   const int64_t block_work =

@@ -22,18 +22,32 @@ struct Measured {
   double activations() const { return peak - state; }
 };
 
+std::vector<std::string> sizes(const std::vector<std::string>& more) {
+  std::vector<std::string> keys = {"--run.ranks=2", "--model.hidden_size=192", "--model.intermediate_size=512",
+                                   "--model.num_hidden_layers=4", "--model.num_attention_heads=6",
+                                   "--model.num_key_value_heads=3", "--model.vocab_size=1024",
+                                   "--model.max_position_embeddings=128", "--training.seq_len=128",
+                                   "--training.global_batch_size=8", "--training.local_batch_size=4",
+                                   "--training.steps=3", "--training.dtype=float32"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+// Bytes of the largest rank, without a run.
+double planned(const TinyRun& run, const std::vector<std::string>& more) {
+  std::vector<std::string> keys = sizes(more);
+  for (std::string& key : keys) key = key.substr(2);
+  const Config config = load_config(run.run_file_path(), keys);
+  const RunFacts facts{.ranks = static_cast<int>(config.run.ranks), .vocab_size = config.model.vocab_size};
+  return static_cast<double>(make_plan(config, facts).largest_memory_bytes());
+}
+
 Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
   const std::string dump = run.folder() + "/memory";
   std::filesystem::remove_all(dump);
   std::vector<std::string> command = {ORTHANT_BINARY_DIR "/orthant", "train", run.run_file_path(),
-                                      "--job.dump_folder=" + dump,
-                                      "--run.ranks=2", "--model.hidden_size=192", "--model.intermediate_size=512",
-                                      "--model.num_hidden_layers=4", "--model.num_attention_heads=6",
-                                      "--model.num_key_value_heads=3", "--model.vocab_size=1024",
-                                      "--model.max_position_embeddings=128", "--training.seq_len=128",
-                                      "--training.global_batch_size=8", "--training.local_batch_size=4",
-                                      "--training.steps=3", "--training.dtype=float32"};
-  command.insert(command.end(), more.begin(), more.end());
+                                      "--job.dump_folder=" + dump};
+  for (const std::string& key : sizes(more)) command.push_back(key);
   Program program(command, {});
   EXPECT_EQ(program.exit_code(), 0) << program.output();
   const auto plan = parse_json(slurp(dump + "/plan.json"), "plan.json");
@@ -54,6 +68,7 @@ Measured measure(const TinyRun& run, const std::vector<std::string>& more) {
 struct Case {
   const char* name;
   std::vector<std::string> keys;
+  double bound = 0.005;
 };
 
 // Weights cut over rows x columns, repeated over depth.
@@ -102,6 +117,27 @@ std::vector<std::string> in_panels(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"--training.local_batch_size=16", "--training.global_batch_size=16"});
   return keys;
 }
+// In as many as there can be.
+std::vector<std::string> in_many_panels(std::vector<std::string> keys) {
+  keys.insert(keys.end(), {"--training.local_batch_size=32", "--training.global_batch_size=32"});
+  return keys;
+}
+// Models and batches in which other terms of the plan decide than in the first: few words, narrow MLPs, few layers.
+struct Sizes {
+  int hidden, intermediate, layers, vocabulary;
+};
+struct BatchSizes {
+  int tokens, global, local;
+};
+std::vector<std::string> model(Sizes m, BatchSizes b, std::vector<std::string> keys, int key_heads = 4) {
+  const auto add = [&](const char* key, int value) { keys.push_back(fmt::format("--{}={}", key, value)); };
+  add("model.hidden_size", m.hidden), add("model.intermediate_size", m.intermediate);
+  add("model.num_hidden_layers", m.layers), add("model.vocab_size", m.vocabulary);
+  add("model.num_key_value_heads", key_heads), add("model.max_position_embeddings", 512);
+  add("training.seq_len", b.tokens), add("training.global_batch_size", b.global);
+  add("training.local_batch_size", b.local);
+  return keys;
+}
 const std::string kNoSequence = "--parallelism.tensor_parallel_sequence=false",
                   kSumma = "--parallelism.tensor_parallel_product=summa";
 
@@ -124,12 +160,12 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},
         Case{"narrow_recompute", narrow({kFull})}, Case{"ulysses", narrow({kUlysses})},
         Case{"ulysses_recompute", narrow({kUlysses, kFull})},
-        Case{"ulysses_bfloat16_recompute", narrow({kUlysses, kFull, kHalf})}, Case{"ring", narrow({kRing})},
-        Case{"ring_recompute", narrow({kRing, kFull})}, Case{"ring_bfloat16", narrow({kRing, kHalf})},
-        Case{"ring_bfloat16_recompute", narrow({kRing, kFull, kHalf})},
-        Case{"ring_self_attention", narrow({kRing, kTwoRings})},
-        Case{"ring_self_attention_recompute", narrow({kRing, kTwoRings, kFull})},
-        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf})},
+        Case{"ulysses_bfloat16_recompute", narrow({kUlysses, kFull, kHalf})}, Case{"ring", narrow({kRing}), 0.02},
+        Case{"ring_recompute", narrow({kRing, kFull}), 0.02}, Case{"ring_bfloat16", narrow({kRing, kHalf}), 0.02},
+        Case{"ring_bfloat16_recompute", narrow({kRing, kFull, kHalf}), 0.02},
+        Case{"ring_self_attention", narrow({kRing, kTwoRings}), 0.02},
+        Case{"ring_self_attention_recompute", narrow({kRing, kTwoRings, kFull}), 0.02},
+        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf}), 0.02},
         Case{"tensor_sequence", one_dimension(2)}, Case{"tensor_sequence_panels", in_panels(one_dimension(2))},
         Case{"tensor_panels", in_panels(one_dimension(2, {kNoSequence}))}, Case{"mesh_1x2x1", mesh(1, 2, 1)},
         Case{"mesh_1x2x1_panels", in_panels(mesh(1, 2, 1))},
@@ -138,7 +174,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mesh_2x2x1_summa", mesh(2, 2, 1, {kSumma})}, Case{"mesh_2x1x2_bfloat16", mesh(2, 1, 2, {kHalf})},
         Case{"mesh_4x1x1", mesh(4, 1, 1)}, Case{"tensor_4", one_dimension(4, {kNoSequence})},
         Case{"tensor_sequence_4", one_dimension(4)}, Case{"tensor_8", one_dimension(8, {kNoSequence})},
-        Case{"tensor_sequence_8", one_dimension(8)}, Case{"tensor_sequence_8_panels", in_panels(one_dimension(8))},
+        Case{"tensor_sequence_8", one_dimension(8)},
+        // The last sum may have settled by the time of the largest logits.
+        Case{"tensor_sequence_8_panels", in_panels(one_dimension(8)), 0.02},
         Case{"mesh_1x4x1", mesh(1, 4, 1)}, Case{"mesh_1x4x1_recompute", mesh(1, 4, 1, {kFull})},
         Case{"mesh_1x8x1", mesh(1, 8, 1)}, Case{"mesh_1x8x1_panels", in_panels(mesh(1, 8, 1))},
         Case{"mesh_4x4x1", in_panels(mesh(4, 4, 1))}, Case{"mesh_2x4x2", in_panels(mesh(2, 4, 2))},
@@ -147,14 +185,50 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"mesh_2x2x1_summa_recompute", mesh(2, 2, 1, {kSumma, kFull})},
         Case{"mesh_2x1x1_recompute", mesh(2, 1, 1, {kFull})}, Case{"mesh_2x1x2_recompute", mesh(2, 1, 2, {kFull})},
         Case{"mesh_2x2x1_recompute", mesh(2, 2, 1, {kFull})}, Case{"mesh_4x1x1_recompute", mesh(4, 1, 1, {kFull})},
-        Case{"mesh_4x1x1_panels_recompute", in_panels(mesh(4, 1, 1, {kFull}))}),
+        Case{"mesh_4x1x1_panels_recompute", in_panels(mesh(4, 1, 1, {kFull}))}, Case{"mesh_2x1x2", mesh(2, 1, 2)},
+        Case{"mesh_2x2x1_many_panels", in_many_panels(mesh(2, 2, 1))},
+        Case{"tensor_bfloat16", one_dimension(2, {kNoSequence, kHalf})},
+        Case{"mesh_1x2x1_bfloat16_many_panels", in_many_panels(mesh(1, 2, 1, {kHalf}))},
+        Case{"mesh_2x2x1_bfloat16", mesh(2, 2, 1, {kHalf})},
+        Case{"mesh_2x2x1_ring", mesh(2, 2, 1, {"--run.ranks=8", kRing})},
+        Case{"mesh_2x1x2_ulysses", mesh(2, 1, 2, {"--run.ranks=8", kUlysses})},
+        Case{"wide_mlp_recompute", model({192, 680, 1, 2048}, {256, 4, 4}, one_dimension(4, {kFull}))},
+        Case{"narrow_mlp_bfloat16", model({192, 128, 1, 272}, {128, 16, 16}, one_dimension(2, {kHalf})), 0.01},
+        Case{"narrow_mesh_bfloat16_recompute",
+             model({96, 128, 2, 272}, {512, 16, 16}, mesh(1, 4, 1, {kHalf, kFull}), 8)},
+        Case{"narrow_mlp_mesh_recompute", model({192, 128, 4, 272}, {128, 16, 8}, mesh(2, 2, 1, {kFull}))},
+        Case{"few_words_mesh_recompute", model({192, 344, 4, 272}, {256, 8, 4}, mesh(2, 2, 1, {kFull}))},
+        Case{"many_words_bfloat16_recompute", model({96, 64, 1, 2048}, {256, 32, 16}, mesh(2, 2, 1, {kHalf, kFull}))},
+        Case{"few_tokens_summa", model({96, 1024, 1, 272}, {16, 8, 8}, mesh(1, 4, 1, {kSumma}))}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-TEST_P(PlannedMemory, IsThePeakWithinFivePerCent) {
+TEST_P(PlannedMemory, IsThePeak) {
   const TinyRun run;
   const Measured m = measure(run, GetParam().keys);
-  EXPECT_NEAR(m.planned / m.peak, 1.0, 0.05) << m.planned / 1048576 << " MiB for " << m.peak / 1048576 << " MiB";
+  EXPECT_NEAR(m.planned / m.peak, 1.0, GetParam().bound)
+      << m.planned / 1048576 << " MiB for " << m.peak / 1048576 << " MiB";
   RecordProperty("planned_over_peak", fmt::format("{:.4f}", m.planned / m.peak));
+}
+
+// Small buckets, whose sums over ranks are on their way together. How many is a matter of time: the peak is between
+// that of none and that of all, which is what is planned.
+class GradientSums : public ::testing::TestWithParam<Case> {};
+const std::string kBuckets = "--parallelism.bucket_mib=0.5";
+INSTANTIATE_TEST_SUITE_P(
+    PlannedMemory, GradientSums,
+    ::testing::Values(Case{"recompute", {kBuckets, "--run.ranks=4", kFull}},
+                      Case{"mesh_2x1x2_recompute", mesh(2, 1, 2, {kBuckets, kFull})}),
+    [](const auto& instance) { return std::string(instance.param.name); });
+
+TEST_P(GradientSums, AreInThePlan) {
+  const TinyRun run;
+  const Measured together = measure(run, GetParam().keys);
+  const double none = planned(run, with(GetParam().keys, "--parallelism.bucket_mib=1000"));
+  EXPECT_GT(together.planned, 1.02 * none) << "too few to be seen";
+  // A block's own MLP gradients may be on their way beside its attention: they are counted with the next block.
+  EXPECT_LT(together.peak, 1.02 * together.planned) << together.planned / 1048576 << " MiB planned";
+  EXPECT_GT(together.peak, 0.99 * none);
+  RecordProperty("planned_over_peak", fmt::format("{:.4f}", together.planned / together.peak));
 }
 
 // What is kept for a layer is what is planned, and no operand that was gathered; weights
