@@ -9,12 +9,9 @@ while backward runs; all of it over Gloo. Writes one JSON line a step to --metri
   torchrun --nproc-per-node 2 benchmarks/peers/sequence.py --cut ring_allgather --steps 20
 """
 import contextlib
-import json
-import os
-import statistics
-import time
 
 import ddp  # beside this file
+import steps
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -163,35 +160,6 @@ class Trainer:
         return total
 
 
-def main():
-    a = arguments()
-    torch.set_num_threads(a.threads)
-    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if ranks > 1:
-        dist.init_process_group("gloo")
-    trainer = Trainer(a, rank, ranks)
-    seconds, losses = [], []
-    with open(a.metrics, "w") if a.metrics and rank == 0 else contextlib.nullcontext() as out:
-        for index in range(a.steps):
-            started = time.perf_counter()
-            losses.append(float(trainer.step(index)))
-            seconds.append(time.perf_counter() - started)
-            if out:
-                print(json.dumps({"step": index + 1, "step_seconds": seconds[-1]}), file=out, flush=True)
-    shared = torch.tensor([losses, [float(ddp.peak_bytes())] * len(losses)], dtype=torch.float64)
-    if ranks > 1:
-        dist.all_reduce(shared[0])
-        dist.all_reduce(shared[1], dist.ReduceOp.MAX)
-    if rank == 0:
-        median = statistics.median(seconds[a.warmup_steps:])
-        print(json.dumps({
-            "cut": a.cut, "ranks": ranks, "losses": [round(loss / ranks, 7) for loss in shared[0].tolist()],
-            "tokens_per_second": a.global_batch_size * a.seq_len / median, "peak_memory_bytes": int(shared[1][0]),
-            "torch": torch.__version__, "threads": torch.get_num_threads()}), flush=True)
-    if ranks > 1:
-        dist.barrier()
-        os._exit(0)  # now and then, tearing Gloo down after functional collectives ends in std::terminate
-
-
 if __name__ == "__main__":
-    main()
+    a = arguments()
+    steps.run(a, Trainer, {"cut": a.cut})

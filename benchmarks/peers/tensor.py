@@ -10,12 +10,9 @@ is slower. Writes one JSON line a step to --metrics, prints one at the end.
   torchrun --nproc-per-node 2 benchmarks/peers/tensor.py --columns 2 --sequence 1 --steps 20
 """
 import contextlib
-import json
-import os
-import statistics
-import time
 
 import ddp  # beside this file
+import steps
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -186,34 +183,6 @@ class Trainer:
         return loss.to_local() if isinstance(loss, DTensor) else loss
 
 
-def main():
-    a = arguments()
-    torch.set_num_threads(a.threads)
-    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    if ranks > 1:
-        dist.init_process_group("gloo")
-    trainer = Trainer(a, rank, ranks)
-    seconds, losses = [], []
-    with open(a.metrics, "w") if a.metrics and rank == 0 else contextlib.nullcontext() as out:
-        for index in range(a.steps):
-            started = time.perf_counter()
-            losses.append(float(trainer.step(index)))
-            seconds.append(time.perf_counter() - started)
-            if out:
-                print(json.dumps({"step": index + 1, "step_seconds": seconds[-1]}), file=out, flush=True)
-    shared = torch.tensor(losses, dtype=torch.float64)
-    if ranks > 1:
-        dist.all_reduce(shared)
-    if rank == 0:
-        median = statistics.median(seconds[a.warmup_steps:])
-        print(json.dumps({"columns": a.columns, "ranks": ranks, "step_seconds": median,
-                          "losses": [round(loss / ranks, 7) for loss in shared.tolist()],
-                          "tokens_per_second": a.global_batch_size * a.seq_len / median,
-                          "torch": torch.__version__, "threads": torch.get_num_threads()}), flush=True)
-    if ranks > 1:
-        dist.barrier()
-        os._exit(0)  # now and then, tearing Gloo down after functional collectives ends in std::terminate
-
-
 if __name__ == "__main__":
-    main()
+    a = arguments()
+    steps.run(a, Trainer, {"columns": a.columns})
