@@ -103,6 +103,8 @@ class RunFile(ProcessTest):
                                        f"lower run.ranks = {ranks} (command line)", "model.hidden_size = 65536")
             self.assertFalse((self.dump / "metrics.jsonl").exists(), message)
         self.assert_says(self.orthant("verify", "run.toml", *large), 1, "the plan needs")
+        many = ("training.dtype=float32", "training.global_batch_size=65536")  # whose rounding would hide a mistake
+        self.assert_says(self.orthant("verify", "run.toml", *many), 1, 'training.dtype = "float32"', '"float64"')
         planned = self.orthant("plan", "run.toml", *large)  # for a larger machine
         self.assertEqual(planned.code, 0, planned)
         self.assertIn("warning: the plan needs", planned.err)

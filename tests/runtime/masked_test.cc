@@ -6,45 +6,40 @@
 #include "runtime/sample.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
-#include "tests/support/tiny_run.h"
+#include "tests/support/tensor_cuts.h"
 
 namespace orthant {
 namespace {
 
 using Words = std::vector<std::string>;
 
-struct Layout {
-  int ranks;
-  Words keys;
-};
+const Words kRingOf2 = {kRing}, kRingSelfAttention = {kRing, kTwoRings};
+const Words kContiguousRing = {kRing, "parallelism.context_parallel_placement=contiguous"};
 
-const Words kRingOf2 = {"parallelism.context_parallel_ring=2"};
-const Words kRingSelfAttention = {"parallelism.context_parallel_ring=2",
-                                  "parallelism.context_parallel_attention=ring_self_attention"};
-const Words kContiguousRing = {"parallelism.context_parallel_ring=2",
-                               "parallelism.context_parallel_placement=contiguous"};
-
-std::vector<Layout> layouts() {
+std::vector<TensorCut> layouts() {
   return {{2, {}},
           {3, {"training.local_batch_size=1"}},
           {2, kRingOf2},
           {2, kRingSelfAttention},
-          {4, {"parallelism.context_parallel_ulysses=2", "parallelism.context_parallel_ring=2"}},
+          {4, {kUlysses, kRing}},
           {4, kRingSelfAttention}};
 }
 
 // Steps without a label have no gradient to compare.
-void expect_one_ranks_numbers(const TinyRun& run, const Layout& layout, int64_t steps = 3) {
-  const std::string name = fmt::format("{} ranks {}", layout.ranks, fmt::join(layout.keys, " "));
+void expect_one_ranks_numbers(const TinyRun& run, const TensorCut& layout, int64_t steps = 3) {
+  const std::string name = layout.name();
   const Plan plan = run.plan(layout.ranks, layout.keys);
   const auto want = train_ranks(run.plan(1), run.data(), {.steps = steps})[0];
-  for (const RankTrace& have : train_ranks(plan, run.data(), {.steps = steps})) {
+  const auto ranks = train_ranks(plan, run.data(), {.steps = steps});
+  for (int rank = 0; rank < layout.ranks; ++rank) {
+    const RankTrace& have = ranks[static_cast<size_t>(rank)];
     for (size_t step = 0; step < want.steps.size(); ++step) {
       EXPECT_TRUE(std::isfinite(have.steps[step].loss)) << name;
-      EXPECT_LE(std::abs(have.steps[step].loss - want.steps[step].loss), 1e-10 * want.steps[step].loss) << name;
-      EXPECT_LT(worst_parameter(plan, have.steps[step].weights, want.steps[step].weights).error, 1e-10) << name;
-      if (want.steps[step].norm == 0) continue;
-      EXPECT_LT(worst_parameter(plan, have.steps[step].gradients, want.steps[step].gradients).error, 1e-10) << name;
+      const StepTrace &h = have.steps[step], &w = want.steps[step];
+      EXPECT_LE(std::abs(h.loss - w.loss), 1e-10 * w.loss) << name;
+      EXPECT_LT(worst_parameter(plan, h.weights, w.weights, rank).error, 1e-10) << name;
+      if (w.norm == 0) continue;
+      EXPECT_LT(worst_parameter(plan, h.gradients, w.gradients, rank).error, 1e-10) << name;
     }
   }
 }
@@ -54,7 +49,17 @@ TEST(MaskedRuns, HaveOneRanksNumbers) {
     std::vector<std::string> keys = {"model.objective=masked"};
     if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
     const TinyRun run(keys);
-    for (const Layout& layout : layouts()) expect_one_ranks_numbers(run, layout);
+    for (const TensorCut& layout : layouts()) expect_one_ranks_numbers(run, layout);
+  }
+}
+
+TEST(MaskedRuns, HaveThemOnTensorMeshes) {
+  for (const bool packed : {false, true}) {
+    Words keys = {"model.objective=masked", kBatch[0]};
+    if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
+    const TinyRun run(keys);
+    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 2, {kSumma}), grid(2, 1, 2, {kRing}, 2)})
+      expect_one_ranks_numbers(run, cut);
   }
 }
 
@@ -63,7 +68,7 @@ TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
   const TinyRun run({"model.objective=masked", "training.global_batch_size=376", "training.local_batch_size=100"});
   ASSERT_EQ(run.data().train.num_samples(), 376);
   ASSERT_FALSE(run.data().train.batch(0, 376).lengths.empty());
-  for (const Layout& layout : {Layout{2, {}}, Layout{2, kRingOf2}, Layout{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout : {TensorCut{2, {}}, TensorCut{2, kRingOf2}, TensorCut{2, kRingSelfAttention}}) {
     expect_one_ranks_numbers(run, layout, 1);
   }
 }
@@ -96,7 +101,7 @@ TEST(MaskedRuns, MayHaveAllMaskedTokensOnOneRankOrNone) {
 
 TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
   const TinyRun run({"model.objective=masked"});
-  for (const Layout& layout : {Layout{2, {}}, Layout{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout : {TensorCut{2, {}}, TensorCut{2, kRingSelfAttention}}) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok);
     EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok);
@@ -125,13 +130,13 @@ TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
 
 TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
   const TinyRun run({"model.objective=masked"});
-  const auto sums_over = [&](const Layout& layout, int64_t after_steps) {
+  const auto sums_over = [&](const TensorCut& layout, int64_t after_steps) {
     return validate_ranks(run.plan(layout.ranks, layout.keys), run.data(), after_steps)[0];
   };
   const Session::Validation one = sums_over({1, {}}, 0);
   EXPECT_EQ(one.labels, run.data().held_out->valid_labels(0, run.data().held_out->num_samples()));
   EXPECT_EQ(sums_over({1, {}}, 2).nats, one.nats);
-  for (const Layout& layout : {Layout{3, {}}, Layout{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout : {TensorCut{3, {}}, TensorCut{2, kRingSelfAttention}}) {
     const Session::Validation many = sums_over(layout, 0);
     EXPECT_EQ(many.labels, one.labels);
     EXPECT_LT(relative_error(many.nats, one.nats), 1e-12);
@@ -194,7 +199,7 @@ TEST(MaskedRuns, GoOnAsTheyWereAndRefuseAnotherObjectiveOrShare) {
 
 TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   const TinyRun run({"model.objective=masked", "data.mask_documents=true", "data.long_documents=cut"});
-  const auto shown_by = [&](const Layout& layout) {
+  const auto shown_by = [&](const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     std::vector<std::string> shown(static_cast<size_t>(layout.ranks));
     run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
@@ -207,7 +212,7 @@ TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   };
   const std::string shown = shown_by({1, {}})[0];
   EXPECT_TRUE(says(shown, {"masked: ", "[MASK]", "\nmodel:  ", "\ntext:   "}));
-  for (const Layout& layout : layouts()) {
+  for (const TensorCut& layout : layouts()) {
     for (const std::string& other : shown_by(layout)) EXPECT_EQ(other, shown);
   }
   // The text as it is: what the sample holds, on one line.

@@ -109,7 +109,8 @@ TEST(TensorRuns, ValidateAsOneRank) {
   const TinyRun run(kBatch);
   const auto one = validate_ranks(run.plan(1), run.data())[0];
   ASSERT_NE(run.data().held_out->num_samples() % 8, 0) << "else no rank is without a sequence";
-  for (const TensorCut& cut : {one_dimension(2), grid(4, 2, 1), grid(2, 1, 4)}) {
+  for (const TensorCut& cut : {one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kRing}, 2),
+                               grid(2, 2, 1, {kRing}, 2), grid(4, 1, 1, {kRing}, 2)}) {
     for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data())) {
       EXPECT_LT(relative_error(have.nats, one.nats), 1e-12) << cut.name();
       EXPECT_EQ(have.labels, one.labels) << cut.name();
