@@ -157,12 +157,11 @@ ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan&
                                    : z.into_stream_forward(hidden, of_down);
   // The gradient that came in; run again, the block's output and that gradient to the end.
   const int64_t held = recompute ? z.part : 0;
-  const int64_t mlp =
-      z.part + held + std::max({again, down, gate_up, from_stream(s.gate_up_rows) - hidden});
+  const int64_t mlp = z.part + held + std::max({again, down, gate_up, from_stream(s.gate_up_rows) - hidden});
   // Then attention's, with all of the MLP freed.
   const int64_t mlp_kept = gate_up + hidden + 2 * z.part + statistic;
-  // Its core: the output's gradient, and those of queries, keys and values, by query head, as the kernel leaves them and
-  // in one piece; or those, put side by side.
+  // Its core: the output's gradient, and those of queries, keys and values, by query head, as the kernel leaves them
+  // and in one piece; or those, put side by side.
   const int64_t core = std::max(2 * qkv + 2 * heads, 7 * heads) + attention.working;
   const int64_t attended =
       z.part + 2 * held + std::max(core, qkv + from_stream(s.qkv_rows) - attention.kept) - mlp_kept;
