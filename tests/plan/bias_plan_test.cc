@@ -66,7 +66,9 @@ TEST(BiasPlan, HoldsAndSendsWhatTheFormulaSays) {
       EXPECT_EQ(now.gradients - before.gradients, held) << mesh;
       EXPECT_EQ(now.optimizer - before.optimizer, 2 * held) << mesh;
       EXPECT_EQ(now.activations, before.activations) << mesh;
-      EXPECT_EQ(now.working, before.working) << mesh;
+      // Others' summands of them, where sums that are under way are what takes most.
+      EXPECT_GE(now.working, before.working) << mesh;
+      EXPECT_LT(now.working - before.working, held) << mesh;
       // An all-reduce over n ranks sends 2 (n-1)/n of what it sums.
       const auto sum = [](int64_t elements, int n) { return 2 * (n - 1) * elements * 4 / n; };
       EXPECT_EQ(bytes_of_reductions(with, rank) - bytes_of_reductions(without, rank),
