@@ -45,10 +45,8 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
 
 Durations mean_durations(const Timeline& timeline) {
   Durations means;
-  means.overlap_reduce = false;  // the runtime waits where it stands
   std::vector<std::array<int, kActionKinds>> counts;
   for (const Span& span : timeline.spans) {
-    if (is_message(span.action)) continue;
     const auto stage = static_cast<size_t>(span.action.stage), kind = static_cast<size_t>(span.action.kind);
     if (stage >= counts.size()) counts.resize(stage + 1), means.stage_seconds.resize(stage + 1);
     means.stage_seconds[stage][kind] += span.end_s - span.start_s;

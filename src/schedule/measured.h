@@ -24,8 +24,8 @@ struct MeasuredStep {
 /// with the first of them. A message's are those of starting it.
 Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows);
 
-/// Of each kind on each stage the mean of what its Actions took. Messages take nothing: what they cost is the
-/// difference between the Timeline and what simulate() makes of these.
+/// Of each kind on each stage the mean of what its Actions took. A message's way is free (link_s): what it costs is
+/// the difference between the Timeline and what simulate() makes of these.
 Durations mean_durations(const Timeline& timeline);
 
 /// The most that a rank idles between its first computation and its last.

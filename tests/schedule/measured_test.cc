@@ -52,6 +52,11 @@ TEST(Measured, CountsAsTheSimulationDoes) {
     EXPECT_NEAR(own_bubble_s(measured), own_bubble_s(simulated), 1e-9);
     EXPECT_EQ(measured.peak_live, simulated.peak_live);
     ASSERT_EQ(measured.spans.size(), simulated.spans.size());
+    for (size_t i = 0; i < simulated.spans.size(); ++i) {
+      EXPECT_EQ(measured.spans[i].action, simulated.spans[i].action);
+      EXPECT_NEAR(measured.spans[i].start_s, simulated.spans[i].start_s, 1e-9);
+      EXPECT_NEAR(measured.spans[i].end_s, simulated.spans[i].end_s, 1e-9);
+    }
     for (size_t rank = 0; rank < simulated.busy_s.size(); ++rank)
       EXPECT_NEAR(measured.busy_s[rank], simulated.busy_s[rank], 1e-9);
   }
@@ -60,13 +65,14 @@ TEST(Measured, CountsAsTheSimulationDoes) {
 TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
   EXPECT_EQ(own_bubble_s(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
   EXPECT_EQ(own_bubble_s(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
+  EXPECT_EQ(own_bubble_s(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
+  EXPECT_EQ(own_bubble_s(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
 }
 
 TEST(Measured, MeanDurationsGiveTheSameStepAgain) {
   const Schedule schedule = with_reductions(add_messages(v_half(4, 8)), std::vector<int>(8, 1));
   Durations durations = uneven(8);
   for (auto& stage : durations.stage_seconds) stage[static_cast<size_t>(ActionKind::REDUCE)] = 0.7;
-  durations.overlap_reduce = false;
   const Timeline timeline = simulate(schedule, durations);
   EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
   // Of a step whose computations differ it is the mean, by stage and kind.
