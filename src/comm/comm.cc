@@ -71,18 +71,29 @@ bool Work::done() const { return !pending_ || pending_->done(); }
 Comm::Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options)
     : state_(std::make_shared<CommState>(std::move(mesh), rank, std::move(rendezvous), std::move(options))) {}
 
-Comm::~Comm() { state_->close(std::uncaught_exceptions() > 0); }
+Comm::Comm(std::shared_ptr<CommState> state, int lane) : state_(std::move(state)), lane_(lane) {}
+
+Comm::~Comm() {
+  if (lane_ == 0) state_->close(std::uncaught_exceptions() > 0);
+}
+
+Comm Comm::lane(int number) const {
+  ORTHANT_CHECK(lane_ == 0 && number > 0 && number < kLanes, lane_, number);
+  return Comm(state_, number);
+}
+
+OpenGroup& Comm::open(const Axes& axes, at::Device device) const { return state_->open(axes, device, lane_); }
 
 const Mesh& Comm::mesh() const { return state_->mesh; }
 int Comm::rank() const { return state_->rank; }
 int Comm::group_size(const Axes& axes) const { return state_->mesh.group_size(axes); }
 int Comm::position(const Axes& axes) const { return state_->mesh.group_index(state_->rank, axes); }
 std::string Comm::transport() const { return state_->engine ? state_->engine->transport().name() : ""; }
-void Comm::prepare(const Axes& axes, at::Device device) { state_->open(axes, device); }
+void Comm::prepare(const Axes& axes, at::Device device) { open(axes, device); }
 
 Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
   check_sum(tensor);
-  OpenGroup& group = state_->open(axes, tensor.device());
+  OpenGroup& group = open(axes, tensor.device());
   const int n = group.size();
   if (n == 1) return {};
   const int64_t sent = tensor.numel() + (n - 2) * shard(tensor.numel(), n, group.position).size();
@@ -93,7 +104,7 @@ Work Comm::all_reduce(const at::Tensor& tensor, const Axes& axes) {
 Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
   check(output, input);
   check_sum(output);
-  OpenGroup& group = state_->open(axes, output.device());
+  OpenGroup& group = open(axes, output.device());
   const auto chunks = counts_or_equal(counts, input.numel(), group.size());
   ORTHANT_CHECK(output.numel() == at_position(chunks, group.position), output.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
@@ -103,7 +114,7 @@ Work Comm::reduce_scatter(const at::Tensor& output, const at::Tensor& input, con
 
 Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts) {
   check(output, input);
-  OpenGroup& group = state_->open(axes, output.device());
+  OpenGroup& group = open(axes, output.device());
   const auto shards = counts_or_equal(counts, output.numel(), group.size());
   ORTHANT_CHECK(input.numel() == at_position(shards, group.position), input.numel(), group.position);
   if (group.size() == 1) return output.detach().copy_(input.detach().view_as(output)), Work();
@@ -115,7 +126,7 @@ Work Comm::all_gather(const at::Tensor& output, const at::Tensor& input, const A
 Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts output_counts,
                       Counts input_counts) {
   check(output, input);
-  OpenGroup& group = state_->open(axes, output.device());
+  OpenGroup& group = open(axes, output.device());
   const auto received = counts_or_equal(output_counts, output.numel(), group.size());
   const auto sent = counts_or_equal(input_counts, input.numel(), group.size());
   ORTHANT_CHECK(at_position(received, group.position) == at_position(sent, group.position));
@@ -127,7 +138,7 @@ Work Comm::all_to_all(const at::Tensor& output, const at::Tensor& input, const A
 
 Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
   check(tensor);
-  OpenGroup& group = state_->open(axes, tensor.device());
+  OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
   const bool last = group.position == (root + group.size() - 1) % group.size();
@@ -137,7 +148,7 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
 
 Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
   check_sum(tensor);
-  OpenGroup& group = state_->open(axes, tensor.device());
+  OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) return {};
   return state_->start({&group, "reduce", bytes_of(tensor)}, group.position == root ? 0 : bytes_of(tensor),
@@ -146,7 +157,7 @@ Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
 
 Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by) {
   check(output, input);
-  OpenGroup& group = state_->open(axes, output.device());
+  OpenGroup& group = open(axes, output.device());
   const int n = group.size(), to = ((group.position + by) % n + n) % n, from = ((group.position - by) % n + n) % n;
   if (to == group.position) return output.detach().copy_(input.detach().view_as(output)), Work();
   return messages("shift", std::array<Transfer, 2>{{{input, to, false, kShiftTag}, {output, from, true, kShiftTag}}},
@@ -156,13 +167,13 @@ Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& 
 Work Comm::send(const at::Tensor& tensor, const Axes& axes, int to, int tag) {
   check(tensor);
   check_tag(tag);
-  return messages("send", std::array{Transfer{tensor, to, false, tag}}, state_->open(axes, tensor.device()));
+  return messages("send", std::array{Transfer{tensor, to, false, tag}}, open(axes, tensor.device()));
 }
 
 Work Comm::recv(const at::Tensor& tensor, const Axes& axes, int from, int tag) {
   check(tensor);
   check_tag(tag);
-  return messages("recv", std::array{Transfer{tensor, from, true, tag}}, state_->open(axes, tensor.device()));
+  return messages("recv", std::array{Transfer{tensor, from, true, tag}}, open(axes, tensor.device()));
 }
 
 Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
@@ -171,7 +182,7 @@ Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
     check(transfer.tensor);
     check_tag(transfer.tag);
   }
-  return messages("exchange", transfers, state_->open(axes, transfers[0].tensor.device()));
+  return messages("exchange", transfers, open(axes, transfers[0].tensor.device()));
 }
 
 Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
@@ -187,7 +198,7 @@ Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenG
 }
 
 Work Comm::barrier(const Axes& axes) {
-  OpenGroup& group = state_->open(axes);
+  OpenGroup& group = open(axes);
   if (group.size() == 1) return {};
   return state_->start({&group, "barrier", 0}, 0, [](Group& g) { return g.barrier(); });
 }

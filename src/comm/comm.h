@@ -105,6 +105,9 @@ class Comm {
   std::string transport() const;
   /// Opens the group now, rather than at its first operation with a tensor on the device.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
+  /// The same end of the same mesh with groups of its own, so that what is issued there keeps no order with what is
+  /// issued here. Members use the same number, 1 to 7. Counts here, and this Comm must outlive it.
+  Comm lane(int number) const;
 
   /// Sum over the group, in place. Sends 2 (n-1)/n of the bytes: balanced chunks to their owners, and a sum to all.
   /// LogicError for a dtype without a sum (ordered_sum.h), here and in the other sums.
@@ -123,7 +126,7 @@ class Comm {
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
-  /// To and from a position of the group; messages match by tag (0 to 2^22 - 2), in order within one. A send may not
+  /// To and from a position of the group; messages match by tag (0 to 2^19 - 2), in order within one. A send may not
   /// finish before its recv is posted, so post both directions before waiting; on a GPU, as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
@@ -146,9 +149,12 @@ class Comm {
   bool abort(const std::string& message);
 
  private:
+  Comm(std::shared_ptr<CommState> state, int lane);
+  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU) const;
   Work messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group);
 
   std::shared_ptr<CommState> state_;
+  int lane_ = 0;
 };
 
 }  // namespace orthant

@@ -97,21 +97,22 @@ bool CommState::finish() {
   }
 }
 
-OpenGroup& CommState::open(const Axes& axes, at::Device device) {
+OpenGroup& CommState::open(const Axes& axes, at::Device device, int lane) {
   const std::string label = mesh.joined_name(axes);
-  const std::string name = device.is_cpu() ? label : label + "@" + c10::DeviceTypeName(device.type(), true);
+  std::string name = device.is_cpu() ? label : label + "@" + c10::DeviceTypeName(device.type(), true);
+  if (lane > 0) name += fmt::format("#{}", lane);
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
   OpenGroup fresh{.label = label, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
-  if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes) : open_cuda(fresh, name, device);
+  if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes, lane) : open_cuda(fresh, name, device);
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
 
-// Groups of one rank differ in their axes, so these are their number.
-std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& axes) {
-  uint32_t number = 0, bit = 1;
+// Groups of one rank differ in their axes and lanes, so these are their number.
+std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& axes, int lane) {
+  uint32_t number = static_cast<uint32_t>(lane), bit = kLanes;
   for (const Axis& axis : mesh.axes) {
     if (axis.size == 1) continue;
     if (std::find(axes.begin(), axes.end(), axis.name) != axes.end()) number |= bit;

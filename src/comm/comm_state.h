@@ -28,7 +28,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void close(bool unwinding);
 
   /// The group over the axes: our own on messages, or for a CUDA device NCCL's, which stands beside it.
-  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU);
+  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int lane = 0);
   /// Starts an operation over a group of at least two ranks and counts it.
   Work start(const Operation& operation, int64_t sent_bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
@@ -45,7 +45,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::unique_ptr<Engine> engine;
 
  private:
-  std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes);
+  std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int lane);
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
   void meet(const OpenGroup& group, const Store& store);
   bool finish();

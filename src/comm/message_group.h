@@ -13,9 +13,11 @@ namespace orthant {
 std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number);
 
 /// Groups that a rank can tell apart.
-inline constexpr uint32_t kGroups = 1 << 8;
+inline constexpr uint32_t kGroups = 1 << 11;
+/// Of them over the same ranks.
+inline constexpr int kLanes = 1 << 3;
 /// Tags of messages; the last is shift's, all others are for send, recv and exchange.
-inline constexpr int kUserTags = 1 << 22;
+inline constexpr int kUserTags = 1 << 19;
 inline constexpr int kShiftTag = kUserTags - 1;
 
 }  // namespace orthant

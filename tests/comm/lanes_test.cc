@@ -1,0 +1,52 @@
+// Lanes: between two of them no order has to be kept; within one it has.
+#include <algorithm>
+
+#include "base/errors.h"
+#include "tests/comm/line.h"
+
+namespace orthant {
+namespace {
+
+// Every rank issues the same operations, each from another one on; true where all came out right.
+bool in_many_orders(int n, int lanes, int64_t size) {
+  std::vector<char> right(static_cast<size_t>(n), 0);
+  on_line(n, [&](Comm& comm, int rank) {
+    std::vector<at::Tensor> sums;
+    std::vector<Work> works(3);
+    for (int i = 0; i < 3; ++i) sums.push_back(at::full({size}, i + 1.0, at::kDouble) * (rank + 1));
+    for (int i = 0; i < 3; ++i) {
+      const int which = (i + rank) % 3;
+      works[static_cast<size_t>(which)] =
+          comm.lane(1 + which % lanes).all_reduce(sums[static_cast<size_t>(which)], kData);
+    }
+    for (Work& work : works) work.wait();
+    bool all = true;
+    for (int i = 0; i < 3; ++i) {
+      all = all && sums[static_cast<size_t>(i)].eq((i + 1.0) * n * (n + 1) / 2).all().item<bool>();
+    }
+    right[static_cast<size_t>(rank)] = all;
+  });
+  return std::all_of(right.begin(), right.end(), [](char one) { return one != 0; });
+}
+
+TEST(Lanes, KeepNoOrderBetweenEachOther) {
+  for (const int n : {2, 3, 5}) {
+    for (const int64_t size : {1, 40000}) {
+      EXPECT_TRUE(in_many_orders(n, 3, size)) << n;
+      EXPECT_FALSE(in_many_orders(n, 1, size)) << n << " on one lane: the control";
+    }
+  }
+}
+
+TEST(Lanes, CountWithTheirComm) {
+  on_line(3, [](Comm& comm, int rank) {
+    comm.lane(2).broadcast(at::ones({10}), kData, 1).wait();
+    EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, rank == 0 ? 0 : 40}));
+    EXPECT_THROW(comm.lane(0), LogicError);
+    EXPECT_THROW(comm.lane(8), LogicError);
+    EXPECT_THROW(comm.lane(1).lane(2), LogicError);
+  });
+}
+
+}  // namespace
+}  // namespace orthant
