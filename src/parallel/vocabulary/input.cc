@@ -1,0 +1,84 @@
+#include "parallel/vocabulary/input.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "parallel/vocabulary/lanes.h"
+
+namespace orthant {
+namespace {
+
+void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
+  const at::Tensor where = (tokens.lt(0) | tokens.ge(vocabulary)).nonzero().flatten();
+  if (where.numel() == 0) return;
+  const auto first = where[0].item<int64_t>();
+  throw DataError(fmt::format("token {} at position {} of the microbatch is outside the vocabulary of {}",
+                              tokens[first].item<int64_t>(), first, vocabulary));
+}
+
+}  // namespace
+
+InputLayer::InputLayer(Comm& comm, InputPlan plan, const Weight& table)
+    : comm_(comm), plan_(std::move(plan)), table_(table), sums_(comm.lane(kEmbeddingLane)),
+      gradients_(comm.lane(kEmbeddingGradientLane)) {
+  ORTHANT_CHECK(table.value.size(0) == plan_.slice.rows.size(), table.value.size(0), plan_.slice.rows.size());
+}
+
+bool InputLayer::at_root() const { return comm_.position(plan_.axes) == plan_.root; }
+
+InputLayer::Live& InputLayer::live(int microbatch) {
+  const auto found = live_.find(microbatch);
+  ORTHANT_CHECK(found != live_.end(), microbatch);
+  return found->second;
+}
+
+void InputLayer::E(int microbatch, at::Tensor tokens) {
+  const at::NoGradGuard no_grad;
+  check_tokens(tokens, plan_.slice.vocabulary);
+  const auto [place, fresh] = live_.try_emplace(microbatch);
+  ORTHANT_CHECK(fresh, microbatch);
+  Live& one = place->second;
+  const Range rows = plan_.slice.real();
+  one.tokens = tokens.numel();
+  one.which = tokens.ge(rows.begin).logical_and_(tokens.lt(rows.end)).nonzero().squeeze(1);
+  one.row = tokens.index_select(0, one.which).sub_(rows.begin);
+  const at::Tensor table = table_.value.detach();
+  one.sum = at::zeros({one.tokens, table.size(1)}, table.options());
+  one.sum.index_copy_(0, one.which, table.index_select(0, one.row));
+  one.sum_arrives = sums_.reduce(one.sum, plan_.axes, plan_.root);
+}
+
+at::Tensor InputLayer::take_embedding(int microbatch) {
+  ORTHANT_CHECK(at_root(), plan_.root);
+  Live& one = live(microbatch);
+  one.sum_arrives.wait();
+  return std::exchange(one.sum, {});
+}
+
+void InputLayer::share_gradient(int microbatch, const at::Tensor& dx) {
+  Live& one = live(microbatch);
+  ORTHANT_CHECK(at_root() == dx.defined(), plan_.root);
+  const at::Tensor table = table_.value.detach();
+  one.gradient = at_root() ? dx.detach().contiguous() : at::empty({one.tokens, table.size(1)}, table.options());
+  one.gradient_arrives = gradients_.broadcast(one.gradient, plan_.axes, plan_.root);
+}
+
+void InputLayer::EB(int microbatch) {
+  const at::NoGradGuard no_grad;
+  Live& one = live(microbatch);
+  ORTHANT_CHECK(one.gradient.defined() && !table_.defers(), microbatch);
+  one.gradient_arrives.wait();
+  if (one.tokens > 0 && table_.take_fresh()) table_.gradient.zero_();
+  const at::Tensor sum = table_.gradient;
+  sum.index_add_(0, one.row, one.gradient.index_select(0, one.which).to(sum.scalar_type()));
+  table_.written();
+  one.sum_arrives.wait();  // long ago
+  live_.erase(microbatch);
+}
+
+void InputLayer::finish() {
+  for (auto& [microbatch, one] : live_) one.sum_arrives.wait();
+  ORTHANT_CHECK(live_.empty(), live_.size());
+}
+
+}  // namespace orthant

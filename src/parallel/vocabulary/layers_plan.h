@@ -1,0 +1,52 @@
+// The vocabulary layers of one rank as values: which rows it has, what loss they make, what it sends for them.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "mesh/mesh.h"
+#include "parallel/vocabulary/plan.h"
+
+namespace orthant {
+
+/// One rank's rows of both tables. Those from `vocabulary` on are padding: they are nowhere in the softmax, and their
+/// gradient is 0. A rank may have no rows at all.
+struct VocabularySlice {
+  Range rows;
+  int64_t vocabulary = 0;
+
+  /// Those that are no padding; they come first.
+  Range real() const;
+};
+
+/// Of a token with logits z, after capping, and log-sum-exp l: l - (1 - s) z[label] - s mean(z) + w l^2.
+struct OutputLoss {
+  double softcap = 0;    // c: z = c tanh(y / c) of the product y; 0: z = y
+  double smoothing = 0;  // s
+  double z_weight = 0;   // w
+
+  /// Numbers that ranks tell each other of a token: maximum, sum of exponentials, the label's z, and the sum of z.
+  int statistics() const { return smoothing > 0 ? 4 : 3; }
+};
+
+/// One microbatch, and where in the group its messages begin and end.
+struct VocabularyShape {
+  int64_t tokens = 0, width = 0;
+  int element_bytes = 4, statistic_bytes = 4;  // of activations; of sums over them
+  int ranks = 1, root = 0;                     // position of the rank that has the last stage, or the first
+};
+
+/// How often a collective is called, and the bytes that the rank sends for it.
+struct VocabularyMessages {
+  std::string_view collective;
+  int64_t calls = 0, bytes = 0;
+};
+
+/// Of the output layer for one microbatch; nothing among one rank. Without gradient: of the loss alone.
+std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
+                                               const VocabularyShape& shape, int position, bool with_gradient = true);
+/// Of the input layer.
+std::vector<VocabularyMessages> input_traffic(const VocabularyShape& shape, int position);
+
+}  // namespace orthant

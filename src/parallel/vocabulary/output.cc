@@ -1,0 +1,132 @@
+#include "parallel/vocabulary/output.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "parallel/vocabulary/lanes.h"
+
+namespace orthant {
+
+OutputLayer::OutputLayer(Comm& comm, OutputPlan plan, const Weight& head)
+    : comm_(comm),
+      plan_(std::move(plan)),
+      naive_(vocabulary_algorithm(plan_.algorithm).barriers == 3),
+      early_(vocabulary_algorithm(plan_.algorithm).barriers == 1),
+      head_(head),
+      inputs_(comm.lane(kOutputInputLane)),
+      statistics_(comm.lane(kStatisticsLane)),
+      exponentials_(comm.lane(kExponentialsLane)),
+      gradients_(comm.lane(kOutputGradientLane)) {}
+
+OutputLayer::Live& OutputLayer::live(int microbatch) {
+  const auto found = live_.find(microbatch);
+  ORTHANT_CHECK(found != live_.end(), microbatch);
+  return found->second;
+}
+
+bool OutputLayer::at_root() const { return comm_.position(plan_.axes) == plan_.root; }
+
+void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens) {
+  sweep();
+  const auto [place, fresh] = live_.try_emplace(microbatch);
+  ORTHANT_CHECK(fresh, microbatch);
+  Live& one = place->second;
+  one.x = x.detach();
+  one.tokens = std::move(tokens);
+  one.input_arrives = inputs_.broadcast(one.x, plan_.axes, plan_.root);
+}
+
+void OutputLayer::gather(Live& one, Comm& lane, at::Tensor own) {
+  one.own = std::move(own);
+  one.all = at::empty({comm_.group_size(plan_.axes), one.own.size(0), one.own.size(1)}, one.own.options());
+  one.statistics_arrive = lane.all_gather(one.all, one.own, plan_.axes);
+}
+
+void OutputLayer::S(int microbatch) {
+  const at::NoGradGuard no_grad;
+  Live& one = live(microbatch);
+  one.input_arrives.wait();
+  OutputShare& share = one.share.emplace(plan_.slice, plan_.loss, head_, std::move(one.x), one.tokens);
+  gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
+  if (early_ && one.tokens.with_gradient) share.multiply();
+}
+
+void OutputLayer::Z(int microbatch) {
+  const at::NoGradGuard no_grad;
+  Live& one = live(microbatch);
+  ORTHANT_CHECK(naive_);
+  one.statistics_arrive.wait();
+  one.maximum = one.all.amax(0).squeeze(0);
+  gather(one, exponentials_, one.share->exponentials(one.maximum));
+}
+
+// From statistics to losses.
+void OutputLayer::combine(Live& one) {
+  one.statistics_arrive.wait();
+  at::Tensor all = one.all;
+  if (naive_) all = at::cat({one.maximum.expand({all.size(0), 1, -1}), all}, 1);
+  one.whole = whole_softmax(all, plan_.loss, plan_.slice.vocabulary, one.tokens);
+  loss_ += one.whole->losses_N.sum().item<double>();
+  one.own.reset(), one.all.reset(), one.maximum.reset();
+  if (early_ && one.tokens.with_gradient) reduce(one, one.share->input_gradient(*one.whole));
+  if (!one.tokens.with_gradient) one.share.reset(), one.done = true;
+}
+
+void OutputLayer::reduce(Live& one, at::Tensor dx) {
+  one.dx = std::move(dx);
+  one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root);
+}
+
+void OutputLayer::advance(bool wait) {
+  const at::NoGradGuard no_grad;
+  for (auto& [microbatch, one] : live_) {
+    if (one.whole) continue;
+    const bool posted = one.all.defined() && (!naive_ || one.maximum.defined());
+    if (!posted || !(wait || one.statistics_arrive.done())) return;
+    combine(one);
+  }
+}
+
+void OutputLayer::T(int microbatch) {
+  const at::NoGradGuard no_grad;
+  Live& one = live(microbatch);
+  for (auto other = live_.begin(); !one.whole; ++other) {
+    ORTHANT_CHECK(other->second.share || other->second.whole, other->first, microbatch);
+    if (!other->second.whole) combine(other->second);
+  }
+  const at::Tensor dx = one.share->gradients(*one.whole);
+  one.share.reset();
+  one.done = true;
+  if (!early_) reduce(one, dx);
+  sweep();
+}
+
+at::Tensor OutputLayer::take_input_gradient(int microbatch) {
+  Live& one = live(microbatch);
+  ORTHANT_CHECK(at_root(), plan_.root);
+  if (!one.dx.defined()) advance(true);
+  ORTHANT_CHECK(one.dx.defined(), microbatch);
+  one.dx_arrives.wait();
+  return std::exchange(one.dx, {});
+}
+
+// What has been done, left, and at the root been taken.
+void OutputLayer::sweep() {
+  for (auto at = live_.begin(); at != live_.end();) {
+    Live& one = at->second;
+    const bool over = one.done && !(at_root() && one.dx.defined()) && one.dx_arrives.done();
+    if (over) one.dx_arrives.wait();
+    at = over ? live_.erase(at) : std::next(at);
+  }
+}
+
+void OutputLayer::finish() {
+  advance(true);
+  for (auto& [microbatch, one] : live_) {
+    if (!at_root()) one.dx_arrives.wait();
+  }
+  sweep();
+  ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);
+}
+
+}  // namespace orthant

@@ -1,0 +1,91 @@
+// The output layer and its loss over a vocabulary whose rows are cut over the pipeline's ranks. Yeung, Qi, Lin and Wan
+// 2024, arXiv 2411.05288: naive (three barriers), algorithm 1 (two) and algorithm 2 (one).
+//
+// A softmax over some of the rows is the whole one but for a factor of each token, and a factor of each token can be
+// multiplied after the product with W as well as before. So a rank need not know the others' logits to multiply, and
+// three numbers a token (four with smoothing) are all that is ever gathered. Logits are whole nowhere.
+//
+// Sends, a microbatch of N tokens: x as broadcast, N C; statistics as all-gather, (p-1) 3 N; the gradient of x as
+// reduce, N C: layers_plan.h, to the byte. Work of a rank: three products of 2 N C V/p, in any order.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include "comm/comm.h"
+#include "parallel/vocabulary/share.h"
+
+namespace orthant {
+
+struct OutputPlan {
+  std::string_view algorithm;  // naive, algorithm_1 or algorithm_2
+  VocabularySlice slice;
+  OutputLoss loss = {};
+  Axes axes;     // of the ranks that the vocabulary is cut over
+  int root = 0;  // position of the one that has the last stage
+};
+
+/// One rank's end. Everything is started where it says so and waited for where it is read; each kind of collective has
+/// a lane of its own (comm.h), on which microbatches go up. A rank's steps for one microbatch: share_input, S,
+/// in the naive order Z, T; at the root take_input_gradient behind S (algorithm 2) or T.
+class OutputLayer {
+ public:
+  /// Comm and head, [rows, C], must outlive it.
+  OutputLayer(Comm& comm, OutputPlan plan, const Weight& head);
+
+  /// Starts the broadcast. x [N, C]: what the last stage made; elsewhere memory for it, the sooner the better: ranks
+  /// pass it on.
+  void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens);
+  /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x.
+  void S(int microbatch);
+  /// The naive order's: waits for all maxima, and starts the round of the other statistics.
+  void Z(int microbatch);
+  /// Waits for all statistics and adds the weight's gradient; but for algorithm 2, starts the sum of that of x.
+  void T(int microbatch);
+
+  /// Algorithm 2's second half of C1: starts the sum of x's gradient for every microbatch whose statistics have come.
+  /// An interpreter calls it between Actions, and with `wait` before it waits for a message: what that message depends
+  /// on may be the sum. Where a microbatch's S stand at one place of one order of all rows, as add_vocabulary() puts
+  /// them, nothing then waits in a circle.
+  void advance(bool wait = false);
+
+  /// At the root: waits for the gradient of x.
+  at::Tensor take_input_gradient(int microbatch);
+  /// The sum of losses of the microbatches since begin() whose statistics are known; the same bits on all ranks.
+  double loss() const { return loss_; }
+  /// Of a step.
+  void begin() { loss_ = 0; }
+  /// Waits for what is under way.
+  void finish();
+
+ private:
+  struct Live {
+    Work input_arrives;
+    at::Tensor x, own, all;  // statistics: this rank's, and all ranks'
+    OutputTokens tokens;
+    std::optional<OutputShare> share;
+    Work statistics_arrive;
+    at::Tensor maximum;  // the naive order's
+    std::optional<WholeSoftmax> whole;
+    at::Tensor dx;
+    Work dx_arrives;
+    bool done = false;
+  };
+  Live& live(int microbatch);
+  void gather(Live& live, Comm& lane, at::Tensor own);
+  void combine(Live& live);
+  void reduce(Live& live, at::Tensor dx);
+  void sweep();
+  bool at_root() const;
+
+  Comm& comm_;
+  const OutputPlan plan_;
+  const bool naive_, early_;  // early: the gradient of x before that of the weight
+  const Weight& head_;
+  Comm inputs_, statistics_, exponentials_, gradients_;  // lanes
+  std::map<int, Live> live_;
+  double loss_ = 0;
+};
+
+}  // namespace orthant

@@ -1,0 +1,48 @@
+// What the vocabulary layers send is what their plan says, to the byte.
+#include "tests/parallel/vocabulary/layers/output_layer.h"
+
+namespace orthant {
+namespace {
+
+TrafficTable table(const std::vector<std::vector<VocabularyMessages>>& microbatches) {
+  TrafficTable sum;
+  for (const auto& messages : microbatches) {
+    for (const VocabularyMessages& one : messages) {
+      Traffic& traffic = sum[{"pipeline", std::string(one.collective)}];
+      traffic.calls += one.calls;
+      traffic.bytes += one.bytes;
+    }
+  }
+  return sum;
+}
+
+TEST(OutputTraffic, IsWhatThePlanSays) {
+  const OutputInputs in = output_inputs(37, 12, 101);
+  for (const std::string& algorithm : kAlgorithms) {
+    for (const int ranks : {1, 2, 3, 5}) {
+      for (const auto type : {at::kDouble, at::kBFloat16}) {
+        for (const double smoothing : {0.0, 0.1}) {
+          const OutputCase c{.algorithm = algorithm, .slices = even_slices(101, ranks),
+                             .loss = {.smoothing = smoothing}, .type = type, .root = ranks / 2};
+          const OutputResult result = over_ranks(c, in);
+          for (int rank = 0; rank < ranks; ++rank) {
+            const auto of = [&](int64_t tokens) {
+              return output_traffic(vocabulary_algorithm(algorithm), c.loss,
+                                    {.tokens = tokens, .width = 12, .element_bytes = type == at::kDouble ? 8 : 2,
+                                     .statistic_bytes = type == at::kDouble ? 8 : 4, .ranks = ranks, .root = c.root},
+                                    rank);
+            };
+            EXPECT_EQ(result.traffic[static_cast<size_t>(rank)], table({of(19), of(18)}))
+                << algorithm << ", rank " << rank << " of " << ranks;
+            if (ranks > 1) {
+              EXPECT_NE(table({of(19), of(18)}), table({of(19), of(19)})) << "a token more";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
