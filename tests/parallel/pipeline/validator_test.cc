@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "parallel/pipeline/messages_plan.h"
+#include "schedule/progress.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"
 #include "tests/schedule/machine.h"
@@ -33,6 +34,21 @@ std::vector<Sample> samples() {
         out.push_back({name, out.size() % 4 == 0 ? schedule : add_messages(schedule), m, buckets});
       }
   return out;
+}
+
+// What validation does of a schedule: every forward, and rows that end.
+TEST(Forwards, AreLeftOfEveryScheduleAndEnd) {
+  for (const Sample& sample : samples()) {
+    Schedule forwards = sample.schedule;
+    size_t computed = 0;
+    for (auto& row : forwards.rows) {
+      row = forwards_of(row);
+      computed += static_cast<size_t>(std::ranges::count(row, ActionKind::F, &Action::kind));
+      EXPECT_EQ(std::ranges::count_if(row, [](const Action& a) { return held_by(a) < 0; }), 0) << sample.name;
+    }
+    EXPECT_EQ(computed, forwards.stage_owner.size() * static_cast<size_t>(sample.microbatches)) << sample.name;
+    EXPECT_TRUE(stops(forwards).empty()) << sample.name;
+  }
 }
 
 std::vector<std::string> problems_of(const Schedule& schedule, const Sample& sample) {
