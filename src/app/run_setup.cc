@@ -8,6 +8,7 @@
 #include "comm/spawn.h"
 #include "comm/group.h"
 #include "comm/transport.h"
+#include "data/tokenizer.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -110,7 +111,7 @@ RunFacts facts_before_data(const Config& config) {
   if (!is_indexed_prefix(config.data.path)) expand_paths(config.data.path);
   const std::string& spec = config.data.tokenizer;
   facts.vocab_size =
-      spec.starts_with("train:") ? std::stoll(spec.substr(6)) : load_tokenizer(spec, "", {})->vocab_size();
+      spec.starts_with("train:") ? pieces_to_train(spec) : load_tokenizer(spec, "", {})->vocab_size();
   return facts;
 }
 
@@ -134,6 +135,13 @@ TrainingData open_training_data_together(const Config& config, const Rendezvous&
 }
 
 std::string checkpoint_to_resume(const Config& config) {
+  const fs::path link = fs::path(checkpoints_of(config)) / "latest";
+  std::error_code ignored;
+  if (fs::is_directory(fs::symlink_status(link, ignored))) {
+    throw DataError(fmt::format("{}: is a directory; the first save would have to make it a link to the newest "
+                                "checkpoint: rename it, or move it away",
+                                link.string()));
+  }
   const auto found = find_latest(checkpoints_of(config));
   if (!found) {
     throw ConfigError(fmt::format("--resume: there is no checkpoint in {} ({}); start without --resume",

@@ -11,6 +11,7 @@
 #include "comm/spawn.h"
 #include "comm/watch.h"
 #include "data/folder_lock.h"
+#include "plan/from_config.h"
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
 #include "runtime/run_boxes.h"
@@ -215,12 +216,13 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
   }
 }
 
-// A launcher made us a rank. Ranks that cannot read their run file still agree on which of them says so.
+// A launcher made us a rank. Ranks whose run file cannot be still agree on which of them says so.
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
   constexpr double kMeetAfterFailure_s = 5;
   Config config;
   try {
     config = load_run(arguments);
+    if (!arguments.print_config) check_mesh(config, launch.world_size);
   } catch (const Error& error) {
     bool speak = true;
     try {

@@ -89,6 +89,7 @@ int verify(const VerifyArguments& arguments) {
   Config own = config;
   own.training.dtype = dtype;
   config.parallelism = make_plan(own, facts).config.parallelism;
+  config.run.memory_gib_per_rank = 0;  // the run keeps to it; float64 and the oracle are on top
   const Plan plan = make_plan(config, facts);
   require_telling_bounds(plan, arguments.steps);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);

@@ -69,7 +69,7 @@ void CommState::close(bool unwinding) {
 bool CommState::finish() {
   constexpr double kSlice_s = 0.1;  // then it looks whether the run has failed
   const auto late = [&](const std::string& what) {
-    watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:.0f} s", rank, what, options_.timeout_s));
+    watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:g} s", rank, what, options_.timeout_s));
     return false;
   };
   const auto drained = [&] {
@@ -147,7 +147,7 @@ void CommState::meet(const OpenGroup& group, const Store& store) {
       if (watch->failure()) fail({&group, "opening the group"}, "the run has failed");
       if (seconds_since(start) > options_.timeout_s) {
         fail({&group, "opening the group"},
-             fmt::format("rank {} has not come within {:.0f} s", group.ranks[static_cast<size_t>(position)],
+             fmt::format("rank {} has not come within {:g} s", group.ranks[static_cast<size_t>(position)],
                          options_.timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));

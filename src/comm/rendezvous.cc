@@ -144,7 +144,7 @@ Store open_meeting(const Launch& launch, double timeout_s) {
   unlink(launch.path.c_str());
   const auto came = store.add(kCome, 0) + 1;
   if (came < launch.world_size) {
-    throw CommError(fmt::format("rank 0: {} of {} ranks came to the meeting in {} within {:.0f} s", came,
+    throw CommError(fmt::format("rank 0: {} of {} ranks came to the meeting in {} within {:g} s", came,
                                 launch.world_size, launch.path, timeout_s));
   }
   return store;
@@ -165,7 +165,7 @@ Store join_meeting(const Launch& launch, double timeout_s) {
     }
     std::this_thread::sleep_for(kLook);
   } while (!wait.is_over());
-  throw CommError(fmt::format("rank {}: rank 0 did not come to the meeting in {} within {:.0f} s; if the ranks are in "
+  throw CommError(fmt::format("rank {}: rank 0 did not come to the meeting in {} within {:g} s; if the ranks are in "
                               "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
                               launch.rank, launch.path, timeout_s));
 }
@@ -224,7 +224,7 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
       } catch (const CommError&) {
         if (rendezvous.store.has(kFailure)) throw CommError("another rank has failed");
         if (!wait.is_over()) continue;
-        throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:.0f} s", rendezvous.rank,
+        throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:g} s", rendezvous.rank,
                                     rank, rendezvous.world_size, store.name(), timeout_s));
       }
     }

@@ -65,7 +65,7 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
         for (int r = 0; r < world_size_; ++r) {
           if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
         }
-        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:.0f} s", rank_,
+        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:g} s", rank_,
                                     world_size_, join(missing, ", "), store_.name(), timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
@@ -108,7 +108,7 @@ std::string Watch::hear(const Store& store, const std::string& key, int from, do
   for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
     if (const auto known = failure()) throw CommError(*known);
     if (seconds_since(start) > timeout_s) {
-      throw CommError(fmt::format("rank {}: rank {} of {} did not post its {} on the {} within {:.0f} s", rank_, from,
+      throw CommError(fmt::format("rank {}: rank {} of {} did not post its {} on the {} within {:g} s", rank_, from,
                                   world_size_, key, store.name(), timeout_s));
     }
     std::this_thread::sleep_for(pause);

@@ -58,6 +58,8 @@ class ByteTokenizer : public Tokenizer {
   }
 };
 
+}  // namespace
+
 int64_t pieces_to_train(const std::string& spec) {
   const char *begin = spec.data() + std::string_view("train:").size(), *end = spec.data() + spec.size();
   int64_t pieces = 0;
@@ -69,8 +71,6 @@ int64_t pieces_to_train(const std::string& spec) {
                     spec));
   return pieces;
 }
-
-}  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text) const {
   return std::move(encode_many(std::span(&text, 1)).front());

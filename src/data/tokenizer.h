@@ -45,6 +45,8 @@ class Tokenizer {
 /// to get it) or DataError (damaged model: file and offset).
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
                                           std::span<const std::string> text_files);
+/// The N of "train:N". Throws ConfigError where it is no number, or out of range.
+int64_t pieces_to_train(const std::string& spec);
 /// The tokenizer that save() wrote into a directory. Throws ConfigError if there is none.
 std::unique_ptr<Tokenizer> load_saved_tokenizer(const std::string& directory);
 

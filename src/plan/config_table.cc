@@ -52,7 +52,7 @@ const Key kTable[] = {
   KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "", "what carries messages between ranks"),
   KEY(run, threads_per_rank, between(0, 1024), "", "threads inside a rank; 0 = cores / ranks, at least 1"),
   KEY(run, memory_gib_per_rank, at_least(0), "GiB",
-      "what tensor_parallel_kind = \"auto\" may fill with tensors of a rank; 0 = no limit"),
+      "most that a plan may fill with tensors of a rank; tensor_parallel_kind = \"auto\" keeps to it; 0 = no limit"),
   KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for a peer before the run is stopped"),
 
   KEY(model, from, any(), "",

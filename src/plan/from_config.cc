@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "base/errors.h"
 #include "base/text.h"
@@ -76,18 +75,6 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
           {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
 
-// How sequences are cut, as far as tensor meshes are concerned, before any ranks are known.
-SequencePlan cut_of(const Config& config) {
-  const auto& p = config.parallelism;
-  const auto ranks = [](int64_t degree) {
-    return static_cast<int>(std::clamp<int64_t>(degree, 1, std::numeric_limits<int>::max()));
-  };
-  const int ring = ranks(p.context_parallel_ring);
-  return {.ulysses = ranks(p.context_parallel_ulysses),
-          .ring = ring,
-          .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement)};
-}
-
 // "take the mesh [2, 2, 1]", "set parallelism.tensor_parallel_degree to 4".
 std::string take(const Config& config, const TensorPlan& plan, const char* mesh) {
   return is_one_number(config) ? fmt::format("set parallelism.tensor_parallel_degree to {}", plan.columns)
@@ -98,7 +85,7 @@ std::string take(const Config& config, const TensorPlan& plan, const char* mesh)
 std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_t others) {
   const auto multiple = [](int64_t of) { return fmt::format("make run.ranks a multiple of {}", of); };
   if (tensor == 1 || config.parallelism.tensor_parallel_kind == "auto") return multiple(tensor * others);
-  const SequencePlan cut = cut_of(config);
+  const SequencePlan cut = cut_before_ranks(config);
   const int64_t data = config.parallelism.data_parallel_degree;
   std::vector<std::string> ways;
   // The mesh as it stands, or another of as many ranks.
@@ -132,7 +119,7 @@ void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Confi
     const std::string asked = config.locate(degree.key), all = counted(ranks, "rank");
     std::optional<TensorPlan> mesh;
     if (degree.axis == std::string_view("tensor") && config.parallelism.tensor_parallel_kind != "auto") {
-      mesh = nearest_tensor_plan(config, cut_of(config), left, config.parallelism.data_parallel_degree);
+      mesh = nearest_tensor_plan(config, cut_before_ranks(config), left, config.parallelism.data_parallel_degree);
     }
     if (degree.key != std::string_view(kTensorMeshKey)) {
       throw ConfigError(fmt::format("{} is more than the {}; set it to {}", asked, all, mesh ? mesh->columns : left));
@@ -215,6 +202,12 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
   if (plan.ranks() == 1) return {};
   check_tensor_parallel(config, plan, sequence, mesh.axis_size("data"));
   return plan;
+}
+
+void check_mesh(const Config& config, int ranks) {
+  const Mesh mesh = mesh_of(config, ranks);
+  const SequencePlan sequence = sequence_plan_of(config, mesh);
+  if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

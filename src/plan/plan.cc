@@ -219,6 +219,7 @@ Plan make_plan(const Config& config, const RunFacts& facts) {
   Plan plan = plan_once(choose ? with_cheapest_tensor_plan(config, tensor_ranks, plan_of) : config, facts);
   plan.tensor_choices = tensor_choices(plan, plan_of);
   plan.alternatives = alternatives_to(plan);
+  require_fitting(plan);
   return plan;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -9,6 +10,16 @@
 #include "plan/from_config.h"
 
 namespace orthant {
+namespace {
+
+// To three digits, and no less.
+double rounded_up_gib(int64_t bytes) {
+  const double gib = static_cast<double>(bytes) / 0x1p30;
+  const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
+  return std::ceil(gib / digit) * digit;
+}
+
+}  // namespace
 
 void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto of = [](int64_t number) { return static_cast<double>(number); };
@@ -53,6 +64,34 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
       "{} in microbatches of {} makes {:.0f} of them a rank, {:.0f} at most; lower the one or raise the other",
       config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches,
       kMostMicrobatches));
+}
+
+bool fits_a_rank(const Config& config, int64_t bytes) {
+  const double gib = config.run.memory_gib_per_rank;
+  return gib == 0 || static_cast<double>(bytes) <= gib * 0x1p30;
+}
+
+void require_fitting(const Plan& plan) {
+  const auto total = [](const MemoryBytes& a, const MemoryBytes& b) { return a.total() < b.total(); };
+  const auto largest = std::max_element(plan.memory.begin(), plan.memory.end(), total);
+  if (fits_a_rank(plan.config, largest->total())) return;
+  std::vector<std::string> fitting;
+  for (const Alternative& other : plan.alternatives) {
+    if (fits_a_rank(plan.config, other.memory_bytes)) {
+      fitting.push_back(fmt::format("{} ({} bytes)", other.change, grouped(other.memory_bytes)));
+    }
+  }
+  for (const TensorChoice& other : plan.tensor_choices) {
+    if (other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
+      fitting.push_back(fmt::format("the tensor mesh {} ({} bytes)", other.name, grouped(other.memory_bytes)));
+    }
+  }
+  const std::string ways = fitting.empty() ? "no single change that was compared would fit: use more ranks, shorter "
+                                             "sequences or a smaller model"
+                                           : "what would fit: " + join(fitting, ", ");
+  throw ConfigError(fmt::format("{} is less than the {} bytes of tensors of rank {}; raise it to {:.3g} or more; {}",
+                                plan.config.locate("run.memory_gib_per_rank"), grouped(largest->total()),
+                                largest - plan.memory.begin(), rounded_up_gib(largest->total()), ways));
 }
 
 }  // namespace orthant

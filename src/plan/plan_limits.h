@@ -1,8 +1,7 @@
 // What no machine could hold or count, refused before it is planned.
 #pragma once
 
-#include "model/architecture.h"
-#include "plan/config.h"
+#include "plan/plan.h"
 
 namespace orthant {
 
@@ -13,5 +12,12 @@ void require_countable(const Config& config, const Architecture& architecture, i
 
 /// Elements that a rank may hold or send: their bytes, several of them an element, are within 64 bits.
 inline constexpr double kMostElements = 0x1p54;
+
+/// Whether so many bytes are within run.memory_gib_per_rank.
+bool fits_a_rank(const Config& config, int64_t bytes);
+
+/// ConfigError where some rank of the plan needs more than run.memory_gib_per_rank, with what would fit of what it was
+/// compared with.
+void require_fitting(const Plan& plan);
 
 }  // namespace orthant

@@ -37,14 +37,28 @@ bool widths_suffice(const Config& config, const TensorPlan& plan) {
   return std::min(config.model.hidden_size, config.model.intermediate_size) >= std::max(plan.rows, plan.columns);
 }
 
-// The tokens that some rank holds of a sequence and that columns cannot cut into equal parts; 0 if all can be.
-int64_t uncut_tokens(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
+// The tokens that some rank holds of a sequence of so many and that columns cannot cut into equal parts; 0 if they can
+// cut all.
+int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
   if (plan.stream != StreamCut::tokens) return 0;
   for (int ring = 0; ring < sequence.ring; ++ring) {
     for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
       const int64_t tokens =
-          num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, ulysses, sequence.ring, ring);
+          num_held_places(sequence.placement, seq_len, sequence.ulysses, ulysses, sequence.ring, ring);
       if (tokens % plan.columns != 0) return tokens;
+    }
+  }
+  return 0;
+}
+
+// The nearest training.seq_len whose tokens columns can cut; 0 if there is none.
+int64_t nearest_seq_len(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
+  const int64_t asked = config.training.seq_len, most = config.model.max_position_embeddings;
+  const int64_t parts = pieces(sequence.placement, sequence.ulysses, sequence.ring);
+  const int64_t least = std::max<int64_t>(parts, config.model.linformer_length);
+  for (int64_t apart = 1; apart <= parts * plan.columns; ++apart) {
+    for (const int64_t seq_len : {asked + apart, asked - apart}) {
+      if (seq_len >= least && seq_len <= most && uncut_tokens(seq_len, plan, sequence) == 0) return seq_len;
     }
   }
   return 0;
@@ -57,7 +71,7 @@ bool of_kind(const Config& config, const TensorPlan& plan) {
     if (plan.ranks() == 1 && !p.tensor_parallel_sequence) return false;  // it says nothing of one rank
     return plan.stream == (p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none);
   }
-  if (p.tensor_parallel_product == "summa" && plan.rows * plan.columns == 1) return false;
+  if (plan.ranks() == 1 || (p.tensor_parallel_product == "summa" && plan.rows * plan.columns == 1)) return false;
   return plan.stream == StreamCut::width && (plan.depth == 1 || p.tensor_parallel_kind == "2.5d");
 }
 
@@ -71,6 +85,40 @@ double distance(const Config& config, const TensorPlan& plan) {
     return std::abs(std::log(have) - std::log(static_cast<double>(want)));
   };
   return apart(plan.rows, asked[0]) + apart(plan.columns, asked[1]) + apart(plan.depth, asked[2]);
+}
+
+// For a mesh that says too little or too much: of the ranks that other degrees leave, where run.ranks are all, what
+// works; as its key has it. Empty if nothing does.
+std::string mesh_of_ranks_left(const Config& config) {
+  const auto& p = config.parallelism;
+  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+  const int64_t data = p.data_parallel_degree;
+  int64_t left = config.run.ranks;
+  for (const int64_t degree :
+       {p.context_parallel_ulysses, p.context_parallel_ring, p.pipeline_parallel_degree, data}) {
+    if (degree == -1) continue;
+    if (left % degree != 0) return "";
+    left /= degree;
+  }
+  const SequencePlan cut = cut_before_ranks(config);
+  if (p.tensor_parallel_kind == "auto") {
+    for (int64_t taken = left; taken > 1; --taken) {
+      if (left % taken != 0 || (data != -1 && taken < left)) continue;
+      const auto arrangements = tensor_arrangements(static_cast<int>(taken));
+      const bool works = std::any_of(arrangements.begin(), arrangements.end(), [&](const TensorPlan& plan) {
+        return tensor_misfit(config, plan, cut, data == -1 ? left / taken : data).empty();
+      });
+      if (works) return fmt::format("{}", taken);
+    }
+    return "";
+  }
+  // As many ranks as it has, then all, then any.
+  std::optional<TensorPlan> plan;
+  const int64_t asked = std::max({rows, columns, depth}) <= left ? rows * columns * depth : left;
+  if (data == -1 && left % asked == 0) plan = nearest_tensor_plan(config, cut, asked, left / asked);
+  if (!plan) plan = nearest_tensor_plan(config, cut, left, std::max<int64_t>(data, 1));
+  if (!plan && data == -1) plan = nearest_tensor_plan(config, cut, left, -1);
+  return plan ? mesh_text(*plan) : "";
 }
 
 }  // namespace
@@ -88,8 +136,21 @@ void check_tensor_kind(const Config& config) {
                     fmt::format("with {}, parallelism.tensor_parallel_mesh says how many ranks", kind));
   }
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
-  require(config, "parallelism.tensor_parallel_mesh", p.tensor_parallel_kind != "2d" || depth == 1,
-          "a mesh of two dimensions has depth 1", fmt::format("[{}, {}, 1]", rows, columns));
+  const bool chosen = p.tensor_parallel_kind == "auto";
+  const bool one_rank = chosen ? p.tensor_parallel_degree == 1 : std::max({rows, columns, depth}) == 1;
+  if (one_rank && p.tensor_parallel_kind != "1d") {
+    const char* key = chosen ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh";
+    const std::string more = mesh_of_ranks_left(config);
+    refuse(config, "parallelism.tensor_parallel_kind",
+           fmt::format("cuts nothing: {} is one rank; {}set the kind to \"1d\"", config.locate(key),
+                       more.empty() ? "" : fmt::format("set {} to {}, or ", key, more)));
+  }
+  if (p.tensor_parallel_kind == "2d" && depth != 1) {
+    const std::string mesh = mesh_of_ranks_left(config);
+    refuse(config, "parallelism.tensor_parallel_mesh",
+           fmt::format("has more than two dimensions, and \"2d\" has depth 1; {}",
+                       mesh.empty() ? "no mesh of these ranks works" : "the nearest mesh that works is " + mesh));
+  }
   if (rows * columns == 1 && (p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d")) {
     require_default(config, "parallelism.tensor_parallel_product", "no product is cut on a mesh of one row and column");
   }
@@ -115,7 +176,7 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
                        counted(plan.columns, "column"), config.locate("model.hidden_size"),
                        config.locate("model.intermediate_size"));
   }
-  if (const int64_t tokens = uncut_tokens(config, plan, sequence); tokens > 0) {
+  if (const int64_t tokens = uncut_tokens(config.training.seq_len, plan, sequence); tokens > 0) {
     return fmt::format("{} do not divide the {} of a sequence that a rank holds, by {}",
                        counted(plan.columns, "column"), counted(tokens, "token"), config.locate("training.seq_len"));
   }
@@ -130,13 +191,20 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
   const std::string misfit = tensor_misfit(config, plan, sequence, data);
   if (misfit.empty()) return;
   std::vector<std::string> ways;
+  const int64_t uncut = uncut_tokens(config.training.seq_len, plan, sequence);
   const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
-  if (one_dimension && !heads_divide(config, plan)) {
-    ways.push_back(fmt::format("try {}", divisors(config.model.num_key_value_heads)));
-  } else if (one_dimension && uncut_tokens(config, plan, sequence) > 0) {
-    ways.push_back("make that a multiple, or set parallelism.tensor_parallel_sequence to false");
+  // Data takes what another degree would leave.
+  const bool is_rest = config.parallelism.data_parallel_degree == -1;
+  if (one_dimension && heads_divide(config, plan) && uncut > 0) {
+    const int64_t seq_len = nearest_seq_len(config, plan, sequence);
+    ways.push_back((seq_len > 0 ? fmt::format("set training.seq_len to {}, or ", seq_len) : "") +
+                   "set parallelism.tensor_parallel_sequence to false");
+  } else if (const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
+             one_dimension && is_rest && other) {
+    ways.push_back(fmt::format("set the degree to {}", other->columns));
   } else if (one_dimension) {
-    ways.push_back("lower one of the degrees");
+    ways.push_back(heads_divide(config, plan) ? "lower one of the degrees"
+                                              : "try " + divisors(config.model.num_key_value_heads));
   } else if (const auto nearest = nearest_tensor_plan(config, sequence, plan.ranks(), data)) {
     ways.push_back(fmt::format("the nearest mesh that works is {}", mesh_text(*nearest)));
   } else if (!heads_divide(config, plan)) {
@@ -145,7 +213,7 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
   }
   // Where the batch is all that does not fit.
   const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
-                        widths_suffice(config, plan) && uncut_tokens(config, plan, sequence) == 0;
+                        widths_suffice(config, plan) && uncut == 0;
   if (ways.empty() && !of_batch) ways.push_back(fmt::format("no mesh of {} works", counted(plan.ranks(), "rank")));
   if (of_batch) {
     const int64_t shares = shares_of(plan, data), batch = config.training.global_batch_size;
@@ -156,6 +224,17 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
       "{}: {}; {}",
       config.locate(one_dimension ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh"), misfit,
       join(ways, "; ")));
+}
+
+SequencePlan cut_before_ranks(const Config& config) {
+  const auto& p = config.parallelism;
+  const auto ranks = [&](int64_t degree) {
+    return static_cast<int>(std::clamp<int64_t>(degree, 1, config.run.ranks));
+  };
+  const int ring = ranks(p.context_parallel_ring);
+  return {.ulysses = ranks(p.context_parallel_ulysses),
+          .ring = ring,
+          .placement = ring == 1 ? SequencePlacement::contiguous : sequence_placement_of(p.context_parallel_placement)};
 }
 
 std::string mesh_text(const TensorPlan& plan) {

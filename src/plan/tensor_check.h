@@ -25,6 +25,9 @@ void check_tensor_parallel(const Config& config, const TensorPlan& plan, const S
 std::optional<TensorPlan> nearest_tensor_plan(const Config& config, const SequencePlan& sequence, int64_t ranks,
                                               int64_t data);
 
+/// How sequences are cut, as far as tensor meshes are concerned, before any ranks are known.
+SequencePlan cut_before_ranks(const Config& config);
+
 /// "[2, 2, 1]".
 std::string mesh_text(const TensorPlan& plan);
 

@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/plan_limits.h"
 #include "plan/tensor_check.h"
 #include "plan/text_table.h"
 
@@ -41,18 +42,15 @@ TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
 }
 
 std::string name_of(const TensorPlan& tensor) {
-  if (tensor.stream == StreamCut::none) return fmt::format("1d, {} columns", tensor.columns);
-  if (tensor.stream == StreamCut::tokens) return fmt::format("1d, {} columns, sequence", tensor.columns);
+  const std::string columns = counted(tensor.columns, "column");
+  if (tensor.stream == StreamCut::none) return fmt::format("1d, {}", columns);
+  if (tensor.stream == StreamCut::tokens) return fmt::format("1d, {}, sequence", columns);
   return fmt::format("[{}, {}, {}]{}", tensor.rows, tensor.columns, tensor.depth,
                      tensor.form == ProductForm::summa ? ", summa" : "");
 }
 
 bool same(const TensorPlan& a, const TensorPlan& b) {
   return a.rows == b.rows && a.columns == b.columns && a.depth == b.depth && a.stream == b.stream && a.form == b.form;
-}
-
-int64_t memory_limit(const Config& config) {
-  return static_cast<int64_t>(config.run.memory_gib_per_rank * (int64_t{1} << 30));
 }
 
 std::string words_text(double words) { return grouped(static_cast<int64_t>(words + 0.5)); }
@@ -117,7 +115,7 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
     throw ConfigError(fmt::format("{}: none of its meshes can be; the first, because {}",
                                   config.locate("parallelism.tensor_parallel_degree"), refusal));
   }
-  if (const TensorChoice* best = cheapest(choices, memory_limit(config))) return with_tensor_plan(config, best->tensor);
+  if (const TensorChoice* best = cheapest(choices, config)) return with_tensor_plan(config, best->tensor);
   const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
   const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
   throw ConfigError(
@@ -127,11 +125,11 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
                   human_bytes(static_cast<double>(least.memory_bytes)), least.name));
 }
 
-const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes) {
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {
   const TensorChoice* best = nullptr;
   const auto cost = [](const TensorChoice& c) { return std::tuple(c.sent_bytes, c.memory_bytes); };
   for (const TensorChoice& choice : choices) {
-    if (!choice.refusal.empty() || (memory_bytes > 0 && choice.memory_bytes > memory_bytes)) continue;
+    if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
     if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
   }
   return best;
@@ -139,7 +137,7 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t m
 
 std::string explain_tensor_choices(const Plan& plan) {
   if (plan.tensor_choices.empty()) return "";
-  const TensorChoice* const best = cheapest(plan.tensor_choices, memory_limit(plan.config));
+  const TensorChoice* const best = cheapest(plan.tensor_choices, plan.config);
   std::vector<std::vector<std::string>> rows = {
       {"mesh", "words forward", "words backward", "over depth", "bytes sent by a rank", "memory of a rank", ""}};
   for (const TensorChoice& choice : plan.tensor_choices) {
@@ -147,7 +145,7 @@ std::string explain_tensor_choices(const Plan& plan) {
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == best) remarks.push_back("sends least");
     if (!choice.refusal.empty()) remarks.push_back("cannot be: " + choice.refusal);
-    const bool fits = memory_limit(plan.config) == 0 || choice.memory_bytes <= memory_limit(plan.config);
+    const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
     rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
                     words_text(choice.words.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",

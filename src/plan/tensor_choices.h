@@ -22,9 +22,9 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
 /// run.memory_gib_per_rank. ConfigError where none can be, or none fits.
 Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of);
 
-/// Of those that can be and fit that many bytes (0: any do), the one that sends fewest bytes; of equals, the one that
-/// holds least. Null where none does.
-const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, int64_t memory_bytes);
+/// Of those that can be and fit run.memory_gib_per_rank, the one that sends fewest bytes; of equals, the one that holds
+/// least. Null where none does.
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
 /// A table of them for people, the lower bound, and what follows from it.
 std::string explain_tensor_choices(const Plan& plan);

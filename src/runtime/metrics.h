@@ -58,6 +58,9 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
+  /// Of the steps before the one resumed from, how many the kept lines lack: torn lines, or a file moved away.
+  int64_t missing_steps() const { return missing_steps_; }
+
   /// Throws DataError (for instance on a full disk).
   void write(const StepMetrics& metrics);
   void write(const ValidationMetrics& metrics);
@@ -66,6 +69,7 @@ class MetricsWriter {
   void append(const std::string& line);
 
   std::string path_;
+  int64_t missing_steps_ = 0;
   int file_ = -1;
 };
 

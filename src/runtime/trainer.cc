@@ -75,6 +75,10 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   if (comm.rank() == 0) {
     output_ = std::make_shared<Output>(
         config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
+    if (const int64_t missing = output_->metrics.missing_steps(); missing > 0) {
+      std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
+                   config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
+    }
   }
 }
 

@@ -15,6 +15,7 @@ Plan plan_of(int ranks, const std::vector<std::string>& keys, const std::vector<
                                     "model.num_key_value_heads=4",  "training.seq_len=32",
                                     "training.global_batch_size=8", "training.local_batch_size=2",
                                     "data.path=text.txt",           "model.max_position_embeddings=64"};
+  words.push_back(fmt::format("run.ranks={}", ranks));
   for (const std::string& key : keys) words.push_back("parallelism." + key);
   words.insert(words.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", words);
@@ -68,12 +69,25 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   };
   const std::string two = "tensor_parallel_kind=2d", deep = "tensor_parallel_kind=2.5d";
   for (const Bad& bad : std::vector<Bad>{
-           {6, {"tensor_parallel_degree=3"}, {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "1, 2 or 4"}},
+           {6,
+            {"tensor_parallel_degree=3"},
+            {"tensor_parallel_degree = 3", "num_key_value_heads = 4", "set the degree to 2"}},
            {4, {"tensor_parallel_degree=8"}, {"tensor_parallel_degree = 8", "4 ranks", "set it to 4"}},
            {4,
             {two, "tensor_parallel_mesh=[2,3,1]"},
             {"tensor_parallel_mesh = [2, 3, 1]", "4 ranks", "the nearest mesh that works is [2, 2, 1]"}},
-           {4, {two, "tensor_parallel_mesh=[1,1,4]"}, {"tensor_parallel_mesh = [1, 1, 4]", "depth 1"}},
+           {4,
+            {two, "tensor_parallel_mesh=[1,1,4]"},
+            {"tensor_parallel_mesh = [1, 1, 4]", "depth 1", "the nearest mesh that works is [1, 4, 1]"}},
+           {4,
+            {two, "tensor_parallel_mesh=[65536,65536,65536]", "context_parallel_ring=2"},
+            {"depth 1", "the nearest mesh that works is [1, 2, 1]"}},
+           {4,
+            {"tensor_parallel_kind=auto"},
+            {"tensor_parallel_kind = \"auto\"", "tensor_parallel_degree = 1", "to 4, or", "\"1d\""}},
+           {10, {"tensor_parallel_kind=auto"}, {"is one rank", "set parallelism.tensor_parallel_degree to 2, or"}},
+           {6, {two}, {"tensor_parallel_kind = \"2d\"", "[1, 1, 1]", "tensor_parallel_mesh to [1, 2, 1], or"}},
+           {1, {deep}, {"tensor_parallel_kind = \"2.5d\"", "is one rank", "; set the kind to \"1d\""}},
            {8,
             {deep, "tensor_parallel_mesh=[1,8,1]"},
             {"8 columns", "num_key_value_heads = 4", "the nearest mesh that works is [2, 4, 1]"}},
@@ -108,7 +122,7 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
             {"4 ranks", "the nearest mesh that works is ["}},
            {12,
             {"tensor_parallel_degree=4", "context_parallel_ring=3", "context_parallel_placement=contiguous"},
-            {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32"}}}) {
+            {"tensor_parallel_degree = 4", "tokens of a sequence", "seq_len = 32", "to 36, or"}}}) {
     EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(bad.ranks, bad.keys); }), bad.says)) << bad.keys.back();
   }
 }
@@ -229,7 +243,7 @@ TEST(TensorChoices, TheCheapestIsTaken) {
       EXPECT_LE(own->sent_bytes, choice.sent_bytes) << choice.name;
     }
   }
-  EXPECT_EQ(own, cheapest(plan.tensor_choices, 0));
+  EXPECT_EQ(own, cheapest(plan.tensor_choices, plan.config));
   // With less memory than it takes, another one.
   const double gib = static_cast<double>(own->memory_bytes - 1) / (1 << 30);
   const std::string limit = fmt::format("run.memory_gib_per_rank={}", gib);
@@ -240,6 +254,44 @@ TEST(TensorChoices, TheCheapestIsTaken) {
                              {"run.memory_gib_per_rank=1e-6"});
                    }),
                    {"run.memory_gib_per_rank = 1e-06", "8 ranks", "the least is"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] {
+                     plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"},
+                             {"run.memory_gib_per_rank=1e-11"});
+                   }),
+                   {"run.memory_gib_per_rank = 1e-11", "the least is"}));
+}
+
+// Whatever is planned keeps to the limit of memory, to the byte.
+TEST(TensorConfig, EveryPlanKeepsToItsMemory) {
+  using Words = std::vector<std::string>;
+  const Words mesh = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
+  for (const Words& keys : {Words{}, Words{"tensor_parallel_degree=4"}, mesh}) {
+    const int64_t bytes = plan_of(4, keys).largest_memory_bytes();
+    const auto limited_to = [&](int64_t limit) {
+      return plan_of(4, keys, {fmt::format("run.memory_gib_per_rank={:.17g}", static_cast<double>(limit) / (1 << 30))});
+    };
+    EXPECT_EQ(limited_to(bytes).largest_memory_bytes(), bytes);
+    const std::string refusal = message_of<ConfigError>([&] { limited_to(bytes - 1); });
+    EXPECT_TRUE(says(refusal, {"memory_gib_per_rank", "tensors of rank 0", "what would fit: activation_checkpoint"}));
+    EXPECT_TRUE(says(message_of<ConfigError>([&] { limited_to(1); }), {"use more ranks"}));
+    const size_t at = refusal.find("raise it to ");
+    ASSERT_NE(at, std::string::npos) << refusal;
+    EXPECT_GE(std::stod(refusal.substr(at + 12)) * (1 << 30), static_cast<double>(bytes)) << refusal;
+  }
+}
+
+// Sequences of another length are offered only where columns cut what each rank of the ring holds.
+TEST(TensorConfig, OffersALengthThatWorks) {
+  for (const int64_t seq_len : {17, 23, 25, 31, 61, 63}) {
+    const std::vector<std::string> keys = {"tensor_parallel_degree=2", "context_parallel_ring=4"};
+    const std::string refusal =
+        message_of<ConfigError>([&] { plan_of(8, keys, {fmt::format("training.seq_len={}", seq_len)}); });
+    const size_t at = refusal.find("set training.seq_len to ");
+    ASSERT_NE(at, std::string::npos) << refusal;
+    const int64_t offered = std::stoll(refusal.substr(at + 24));
+    EXPECT_LE(std::abs(offered - seq_len), 7) << refusal;
+    EXPECT_EQ(plan_of(8, keys, {fmt::format("training.seq_len={}", offered)}).config.training.seq_len, offered);
+  }
 }
 
 TEST(TensorChoices, AreSaidByThePlan) {

@@ -49,6 +49,26 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(setting), 1, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
+    def test_a_tokenizer_that_cannot_be_trained(self):
+        for spec in ("train:3", "train:many", "train:8000x", "train:99999999999999999999"):
+            for command in ("plan", "train", "verify"):
+                with self.subTest(spec=spec, command=command):
+                    result = self.orthant(command, "run.toml", f"data.tokenizer={spec}")
+                    self.assert_says(result, 1, spec, "expected train:N with N from 260")
+
+    def test_more_memory_than_a_rank_may_fill(self):
+        limit = "run.memory_gib_per_rank=1e-5"
+        for command in ("plan", "train"):
+            result = self.orthant(command, "run.toml", limit)
+            self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "bytes of tensors of rank 0")
+        self.assert_says(self.orthant("verify", "run.toml", limit), 1, "bytes of tensors of rank 0")
+        plan = json.loads(self.orthant("plan", "run.toml", "--json").out)
+        need = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
+        enough = f"run.memory_gib_per_rank={need / 2**30!r}"
+        for command in ("plan", "verify"):  # which holds more than the run
+            result = self.orthant(command, "run.toml", enough)
+            self.assertEqual(result.code, 0, result)
+
     def test_sequences_that_cannot_be_cut_so(self):
         cut = "parallelism.context_parallel_"
         for settings, *parts in (

@@ -86,8 +86,17 @@ class Damaged(AfterARun):
         shutil.move(self.folder / "away", self.dump / "checkpoints")
         (self.dump / "checkpoints/latest").unlink()
         (self.dump / "checkpoints/latest").mkdir()
+        before = len(self.steps())
         result = self.train("training.steps=12", "--resume")
-        self.assert_says(result, 1, "checkpoints/latest: ", "move it away", "step-000012 is whole")
+        self.assert_says(result, 1, "checkpoints/latest: is a directory", "move it away")
+        self.assertEqual(len(self.steps()), before)  # not first at the save
+
+    def test_a_history_that_was_cut(self):
+        history = (self.dump / "metrics.jsonl").read_text()
+        last = [line for line in history.splitlines(keepends=True) if "grad_norm" in line][-1]
+        (self.dump / "metrics.jsonl").write_text(history[:history.index(last) + 20])
+        result = self.train_well("training.steps=12", "--resume")
+        self.assertIn("run/metrics.jsonl lacks 1 step of the 10 before this run", result.err)
 
     def test_none_is_whole(self):
         for member in (self.dump / "checkpoints").glob("step-*"):

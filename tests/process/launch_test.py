@@ -212,6 +212,16 @@ class Launchers(ProcessTest):
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("training.seq_len = 500 (command line)", messages[0])
 
+    def test_a_mesh_for_other_ranks(self):
+        mesh = ["parallelism.tensor_parallel_kind=2d", "parallelism.tensor_parallel_mesh=[2,2,1]"]
+        results = self.by_hand(mesh, mesh, mesh)
+        self.assertEqual([result.code for result in results], [1, 1, 1], results[0])
+        for result in results:
+            self.assertNotIn("store", result.err)
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        self.assertIn("tensor_parallel_mesh = [2, 2, 1] (command line) takes more than the 3 ranks", messages[0])
+
     def test_half_of_torchruns_variables(self):
         self.assert_says(self.train(env={"RANK": "0"}), 1, "RANK is set", "WORLD_SIZE", "unset")
         self.assert_says(self.train(env={"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
@@ -230,6 +240,8 @@ class Launchers(ProcessTest):
         variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         alone = self.train("run.timeout_s=3", env={"RANK": "0", **variables})
         self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not come to the store", "within 3 s")
+        hasty = self.train("run.timeout_s=0.25", env={"RANK": "0", **variables})
+        self.assert_says(hasty, 1, "rank 0: rank 1 of 2 did not come to the store", "within 0.25 s")
         self.assertIn("waiting for rank 1 of 2 to come to the store", alone.err)
         refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
         self.assert_says(refused, 1, f"127.0.0.1:{port} for 3 s (Connection refused)")

@@ -116,8 +116,15 @@ TEST_F(MetricsFile, ResumeAtTheLastStepCutsOnlyTheTornLine) {
   const std::string two = to_json_line(some_step(1)) + to_json_line(some_step(2));
   put(two + to_json_line(some_step(3)).substr(0, 20));
   EXPECT_EQ(read_metrics(path_).steps.size(), 2u);
+  EXPECT_EQ(MetricsWriter(path_, 2).missing_steps(), 0);
   MetricsWriter(path_, 2).write(some_step(3));
   EXPECT_EQ(content(), two + to_json_line(some_step(3)));
+}
+
+TEST_F(MetricsFile, ResumeCountsTheStepsThatATornLineLeavesOut) {
+  put(to_json_line(some_step(1)) + to_json_line(some_step(2)).substr(0, 20));
+  EXPECT_EQ(MetricsWriter(path_, 2).missing_steps(), 1);
+  EXPECT_EQ(MetricsWriter(path_).missing_steps(), 0);
 }
 
 TEST_F(MetricsFile, FreshRunStartsEmptyAndResumeWithoutFileStartsOne) {
