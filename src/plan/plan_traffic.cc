@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -21,8 +22,10 @@ class MessageTable {
   void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
            int64_t bytes) {
     const auto [place, is_new] = places_.try_emplace({what, collective, axis}, entries_.size());
-    const std::vector<int64_t> none(ranks_);
-    if (is_new) entries_.push_back({what, collective, axis, none, none});
+    if (is_new) {
+      const std::vector<int64_t> none(ranks_);
+      entries_.push_back({what, collective, axis, none, none});
+    }
     entries_[place->second].calls_per_rank[rank] += calls;
     entries_[place->second].bytes_per_rank[rank] += bytes;
   }
@@ -81,6 +84,9 @@ void add_activation_traffic(Plan& plan) {
   const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
+  // What a rank sends for a microbatch of so many sequences, by its place on the axes that matter.
+  std::map<std::array<int64_t, 3>, SequenceTraffic> attention_known;
+  std::map<std::array<int64_t, 4>, TensorTraffic> tensor_known;
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
     int64_t layers = 0;
@@ -95,10 +101,17 @@ void add_activation_traffic(Plan& plan) {
       split[plan.sequences_of(at, action.microbatch)] += plan.stages[static_cast<size_t>(action.stage)].layers.size();
     }
     for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
-      const SequenceTraffic attention = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
+      const auto [attention_at, attention_new] = attention_known.try_emplace({sequences, u, r});
+      if (attention_new) attention_at->second = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
+      const SequenceTraffic& attention = attention_at->second;
       table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
       table.add(rank, attention.backward, "backward", layers * microbatches);
-      const TensorTraffic tensor = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
+      const auto [tensor_at, tensor_new] = tensor_known.try_emplace(
+          {sequences, plan.mesh.coord(at, kColumn), plan.mesh.coord(at, kRow), plan.num_places(at)});
+      if (tensor_new) {
+        tensor_at->second = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
+      }
+      const TensorTraffic& tensor = tensor_at->second;
       table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
       table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
       table.add(rank, tensor.block_split, "blocks backward", split[sequences]);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 
 #include "base/errors.h"
 #include "parallel/sequence/placement_plan.h"
@@ -219,6 +220,22 @@ TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {
                       "training.seq_len=131072", "model.max_position_embeddings=131072"}),
             "no error");
   EXPECT_EQ(error_of({"parallelism.bucket_mib=1e300"}), "no error");
+}
+
+// What ranks have in common is counted once. Processor time, which other programs do not stretch.
+TEST(PlanLimits, ManyRanksArePlannedInSeconds) {
+  constexpr double kMost_s = 2;
+  for (const char* kind : {"1d", "auto"}) {
+    const Words words = {"model.num_attention_heads=16",
+                         "model.num_key_value_heads=16",
+                         "training.global_batch_size=512",
+                         "run.ranks=512",
+                         std::string("parallelism.tensor_parallel_kind=") + kind,
+                         "parallelism.tensor_parallel_degree=16"};
+    const std::clock_t start = std::clock();
+    EXPECT_EQ(error_of(words, {.ranks = 512, .vocab_size = 257}), "no error");
+    EXPECT_LT(static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC, kMost_s) << kind;
+  }
 }
 
 }  // namespace

@@ -72,6 +72,17 @@ class Sender {
   }
 
  private:
+  struct Sent {
+    CollectiveKind kind;
+    std::string axis;
+    int64_t bytes;
+  };
+  struct Known {
+    TensorMove move;
+    int element_bytes;
+    std::vector<Sent> sent;
+  };
+
   int element() const { return shape_.element_bytes; }
   std::vector<int64_t> stream(int64_t width) const { return {shape_.sequences, shape_.tokens, width}; }
   std::vector<std::vector<int64_t>> panels_of(int64_t width, bool settles) const {
@@ -92,12 +103,24 @@ class Sender {
     messages_.push_back({what, std::string(collective), axis, 1, bytes});
   }
   void move(const char* what, const TensorMove& m, int element_bytes) {
+    for (const Sent& sent : sent_for(m, element_bytes)) add(what, name_of(sent.kind), sent.axis, sent.bytes);
+  }
+  // Panels of one size move alike, forward and backward.
+  const std::vector<Sent>& sent_for(const TensorMove& m, int element_bytes) {
+    for (const Known& known : moves_) {
+      const TensorMove& k = known.move;
+      const bool same = known.element_bytes == element_bytes && k.shape == m.shape && k.from == m.from && k.to == m.to;
+      if (same) return known.sent;
+    }
+    std::vector<Sent> sent;
     Layout before = m.from;
     for (const Collective& step : redistribute(mesh_, m.from, m.to, m.shape, element_bytes)) {
-      if (communicates(step.kind))
-        add(what, name_of(step.kind), step.axis, bytes_sent(mesh_, step, before, m.shape, element_bytes, rank_));
+      if (communicates(step.kind)) {
+        sent.push_back({step.kind, step.axis, bytes_sent(mesh_, step, before, m.shape, element_bytes, rank_)});
+      }
       before = step.after;
     }
+    return moves_.emplace_back(Known{m, element_bytes, std::move(sent)}).sent;
   }
   // As comm: a chain from the root, whose last sends nothing; sums go straight to the root.
   void broadcast(const char* what, const std::string& axis, int root, int64_t bytes) {
@@ -113,6 +136,7 @@ class Sender {
   const Mesh& mesh_;
   const int rank_;
   std::vector<TensorMessages> messages_;
+  std::vector<Known> moves_;
 };
 
 // y = x W^T: whole sizes, and what this rank has of the dim that columns cut.
