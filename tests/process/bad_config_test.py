@@ -50,7 +50,7 @@ class RunFile(ProcessTest):
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
     def test_a_tokenizer_that_cannot_be_trained(self):
-        for spec in ("train:3", "train:many", "train:8000x", "train:99999999999999999999"):
+        for spec in ("train:3", "train:2000000"):
             for command in ("plan", "train", "verify"):
                 with self.subTest(spec=spec, command=command):
                     result = self.orthant(command, "run.toml", f"data.tokenizer={spec}")
