@@ -100,9 +100,9 @@ std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_
       ways.push_back(take(config, *nearest, "the nearest mesh that works, "));
     }
   }
-  if (ways.empty()) {
-    if (const auto fewer = nearest_tensor_plan(config, cut, tensor, -1)) {
-      ways.push_back(multiple(fewer->ranks() * others) + " and " + take(config, *fewer, "the mesh "));
+  for (int64_t fewer = tensor - 1; ways.empty() && fewer >= 1; --fewer) {
+    if (const auto mesh = nearest_tensor_plan(config, cut, fewer, std::max<int64_t>(data, 1))) {
+      ways.push_back(multiple(fewer * others) + " and " + take(config, *mesh, "the mesh "));
     }
   }
   return ways.empty() ? multiple(tensor * others) : join(ways, ", or ");
