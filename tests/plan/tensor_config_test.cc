@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/errors.h"
 #include "plan/plan.h"
 #include "plan/tensor_choices.h"
@@ -229,6 +231,26 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
       }
     }
   }
+}
+
+// Ranks of one place share a formula, and only those: sizes that columns, rows and the ring cut unevenly.
+TEST(TensorTraffic, IsEachRanksOwn) {
+  const Plan plan = plan_of(24, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[3,4,1]", "context_parallel_ring=2"},
+                            {"model.hidden_size=48", "model.intermediate_size=63", "training.seq_len=31",
+                             "training.global_batch_size=3", "training.local_batch_size=1"});
+  std::vector<int64_t> planned(24), own(24);
+  for (const CommunicationEntry& entry : plan.communication) {
+    if (entry.what.find("vocabulary forward") == std::string::npos) continue;
+    for (size_t rank = 0; rank < 24; ++rank) planned[rank] += entry.bytes_per_rank[rank];
+  }
+  for (int rank = 0; rank < 24; ++rank) {
+    const TensorTraffic traffic = tensor_traffic(plan.tensor, tensor_shape_of(plan, rank, 1), plan.mesh, rank);
+    for (const auto& messages : {traffic.embedding_forward, traffic.loss_forward}) {
+      for (const TensorMessages& m : messages) own[static_cast<size_t>(rank)] += m.bytes;
+    }
+  }
+  EXPECT_EQ(planned, own);
+  EXPECT_GT(std::set<int64_t>(own.begin(), own.end()).size(), 4u);
 }
 
 // What sends least, of what fits.
