@@ -29,7 +29,7 @@ ROOMS = {
     "parallel/vocabulary/plan": Room("The vocabulary layers cut over a pipeline's ranks, as values: orders of their shares, other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
     "plan": Room("The run file, and the Plan made from it.", False,
-                 "parallel/data/plan parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+                 "parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "comm": Room("Process groups bound to mesh axes, counted collectives, launch. Alone in naming c10d.", True, "mesh base"),
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),

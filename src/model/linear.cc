@@ -33,7 +33,8 @@ struct Linear : torch::autograd::Function<Linear> {
     add_bias_share(*weight, dy);  // before there is a gradient of the input: memory has room
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
-    weight->add_share([weight, dy, x] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
+    // Until then, x without the graph that made it, which holds more.
+    weight->add_share([weight, dy, x = x.detach()] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
     return {dx, at::Tensor(), at::Tensor()};
   }
 };

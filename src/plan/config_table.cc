@@ -162,8 +162,8 @@ const Key kTable[] = {
   KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
       "who does what, when; a file says it as PyTorch's pipelining writes it, one line a rank"),
   KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
-  KEY(parallelism, pipeline_parallel_layers, at_least(0), "", "layers of each stage, the first stage first; empty = "
-      "as equal as can be"),
+  KEY(parallelism, pipeline_parallel_layers, at_least(-1), "", "layers of each stage, the first stage first; empty = "
+      "as equal as can be; -1 = fewer beside the head, so that the costliest stage costs least"),
   KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
                                                 "interlaced"}), "",
       "how the vocabulary layers spread over the pipeline"),

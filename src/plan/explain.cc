@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "base/text.h"
 #include "plan/from_config.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
+#include "plan/schedule_choices.h"
 #include "plan/tensor_choices.h"
 #include "plan/text_table.h"
 
 namespace orthant {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 // Ascending ranks as runs, and how many: "0-3 (4)", "0, 2 (2)"; of many runs the first and the last.
 std::string rank_list(const std::vector<int>& ranks) {
@@ -93,21 +91,16 @@ std::string explain_split(const Plan& plan) {
   return text;
 }
 
-// Each rank's Actions in order, long rows cut in the middle.
-std::string explain_rows(const Schedule& schedule) {
+// The only rank's Actions in order, a long row cut in the middle.
+std::string explain_rows(const std::vector<Action>& row) {
   constexpr size_t kShown = 12;
-  std::string out;
-  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
-    const auto& row = schedule.rows[rank];
-    out += fmt::format("  pipeline rank {}:", rank);
-    for (size_t i = 0; i < row.size(); ++i) {
-      const bool cut = row.size() > 2 * kShown && i >= kShown && i < row.size() - kShown;
-      if (!cut) out += " " + to_string(row[i]);
-      if (cut && i == kShown) out += fmt::format(" ... {} more ...", row.size() - 2 * kShown);
-    }
-    out += "\n";
+  std::string out = " ";
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool cut = row.size() > 2 * kShown && i >= kShown && i < row.size() - kShown;
+    if (!cut) out += " " + to_string(row[i]);
+    if (cut && i == kShown) out += fmt::format(" ... {} more ...", row.size() - 2 * kShown);
   }
-  return out;
+  return out + "\n";
 }
 
 // "2 2 1"; of many the equal ones once: "1000 of 2, 24 of 1".
@@ -158,12 +151,24 @@ std::string explain(const Plan& plan) {
   out += fmt::format("attends  {}\n", explain_attention(plan));
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
-                     split.empty() ? "; every rank holds every parameter whole" : "", split);
+                     !split.empty()            ? ""
+                     : plan.stages.size() > 1 ? "; every rank holds its stages' parameters whole"
+                                              : "; every rank holds every parameter whole",
+                     split);
   out += "\nwho reads what, a step\n" + explain_shares(plan);
-  out += "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n";
-  out += explain_rows(plan.schedule);
-  out += fmt::format("  bubble {:.1f} %, peak live microbatches {} (with B taking twice F)\n",
-                     100 * plan.timeline.bubble, plan.timeline.peak_live.empty() ? 0 : plan.timeline.peak_live[0]);
+  if (plan.schedule.rows.size() == 1) {
+    out +=
+        "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
+        explain_rows(plan.schedule.rows[0]);
+  } else {
+    out += fmt::format(
+        "\nwho does what, when, were all passes equally long: stage, pass (F forward, B backward; I the half for its "
+        "input, W for its weights), microbatch; {}\n{}",
+        plan.config.parallelism.pipeline_parallel_schedule, explain_pipeline(plan));
+  }
+  if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
+    out += "\nevery schedule of as many pipeline ranks: how long they idle, and what they hold\n" + choices;
+  }
   out += "\ncommunication, a step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
     out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" +
@@ -186,97 +191,6 @@ std::string explain(const Plan& plan) {
                     grouped(other.communication_bytes), other.remark});
   }
   return out + text_table(rows);
-}
-
-std::string plan_json(const Plan& plan) {
-  Json out;
-  out["mesh"] = Json::array();
-  for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
-  out["ranks"] = plan.mesh.size();
-  out["parameters"] = {{"count", plan.num_parameters()}, {"tensors", Json::array()}};
-  for (size_t i = 0; i < plan.parameters.size(); ++i) {
-    const auto& p = plan.parameters[i];
-    out["parameters"]["tensors"].push_back(
-        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.layouts[i])}});
-  }
-  out["attention"] = {{"objective", plan.architecture.causal ? "causal" : "masked"},
-                      {"sliding_window", plan.architecture.sliding_window},
-                      {"linformer_length", plan.architecture.linformer_length},
-                      {"mask_documents", plan.config.data.mask_documents}};
-  out["per_rank"] = Json::array();
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const auto& m = plan.memory[static_cast<size_t>(rank)];
-    const auto& share = plan.share(rank);
-    Json microbatches = Json::array();
-    for (const Range& r : share.microbatches) microbatches.push_back(r.size());
-    int64_t sent = 0;
-    for (const auto& entry : plan.communication) sent += entry.bytes_per_rank[static_cast<size_t>(rank)];
-    out["per_rank"].push_back({{"rank", rank},
-                               {"sequences", share.sequences.size()},
-                               {"microbatches", microbatches},
-                               {"communication_bytes", sent},
-                               {"memory_bytes",
-                                {{"total", m.total()},
-                                 {"parameters", m.parameters},
-                                 {"gradients", m.gradients},
-                                 {"optimizer", m.optimizer},
-                                 {"activations", m.activations},
-                                 {"working", m.working}}}});
-  }
-  out["communication"] = Json::array();
-  for (const auto& entry : plan.communication) {
-    out["communication"].push_back({{"what", entry.what},
-                                    {"collective", entry.collective},
-                                    {"axis", entry.axis},
-                                    {"calls_per_step", entry.calls_per_rank},
-                                    {"bytes_per_step", entry.bytes_per_rank}});
-  }
-  out["schedule"] = {{"csv", to_csv(plan.schedule)}, {"microbatches", plan.shares[0].microbatches.size()}};
-  out["timeline"] = {{"unit", "one forward of a microbatch"},
-                     {"makespan", plan.timeline.makespan_s},
-                     {"bubble", plan.timeline.bubble},
-                     {"peak_live_microbatches", plan.timeline.peak_live}};
-  out["layer_choices"] = Json::array();
-  const auto choices = layer_choices(plan);
-  const bool timed = plan.facts.links.known();
-  for (const auto& choice : choices) {
-    out["layer_choices"].push_back({{"layout", choice.name},
-                                    {"data", choice.data},
-                                    {"ulysses", choice.sequence.ulysses},
-                                    {"ring", choice.sequence.ring},
-                                    {"parameter_bytes", choice.parameter_bytes},
-                                    {"activation_bytes", choice.activation_bytes},
-                                    {"state_bytes", choice.state_bytes},
-                                    {"kept_bytes", choice.kept_bytes},
-                                    {"refusal", choice.refusal},
-                                    {"chosen", choice.chosen},
-                                    {"sends_least", &choice == &sends_least(choices)},
-                                    {"seconds", timed && choice.cuts_tokens() ? Json(choice.seconds) : Json()},
-                                    {"fastest", timed && &choice == &fastest(choices)},
-                                    {"holds_least", &choice == &holds_least(choices)}});
-  }
-  out["tensor_choices"] = Json::array();
-  for (const TensorChoice& choice : plan.tensor_choices) {
-    out["tensor_choices"].push_back({{"mesh", choice.name},
-                                     {"rows", choice.tensor.rows},
-                                     {"columns", choice.tensor.columns},
-                                     {"depth", choice.tensor.depth},
-                                     {"words_forward", choice.words.forward},
-                                     {"words_backward", choice.words.backward},
-                                     {"words_depth", choice.words.depth},
-                                     {"sent_bytes", choice.sent_bytes},
-                                     {"memory_bytes", choice.memory_bytes},
-                                     {"refusal", choice.refusal},
-                                     {"chosen", choice.chosen}});
-  }
-  out["alternatives"] = Json::array();
-  for (const auto& other : plan.alternatives) {
-    out["alternatives"].push_back({{"change", other.change},
-                                   {"memory_bytes", other.memory_bytes},
-                                   {"communication_bytes", other.communication_bytes},
-                                   {"remark", other.remark}});
-  }
-  return out.dump(2) + "\n";
 }
 
 }  // namespace orthant

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "mesh/collective.h"
 #include "plan/attention_time.h"
+#include "plan/microbatch_memory.h"
 #include "plan/plan_limits.h"
 #include "plan/text_table.h"
 
@@ -40,8 +41,9 @@ struct Layer {
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
   // Kept by a rank that holds `tokens` tokens whole.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
-    const auto bytes = activation_bytes(a, tokens, element, recompute, {attention.kept_bytes, attention.working_bytes});
-    return recompute ? bytes.boundary : bytes.per_block + bytes.boundary;
+    const int64_t row = tokens * element, stream = row * a.hidden_size;
+    if (recompute) return stream;
+    return block_bytes(stream, 2 * row * a.intermediate_size, tokens * master, attention.kept_bytes);
   }
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
@@ -170,7 +172,7 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
                        .activation_bytes = 2 * layer.step_row * layer.element / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n,
                        .kept_bytes = kept};
-  pipeline.refusal = kNotBuilt;
+  pipeline.refusal = tensor.refusal;
   choices.insert(choices.end(), {tensor, sequence, pipeline});
 }
 
@@ -184,7 +186,7 @@ const LayerChoice& least(const std::vector<LayerChoice>& choices, Key key) {
 }  // namespace
 
 std::vector<LayerChoice> layer_choices(const Plan& plan) {
-  if (plan.tensor.ranks() > 1) return {};
+  if (plan.tensor.ranks() > 1 || plan.schedule.rows.size() > 1) return {};
   std::vector<LayerChoice> choices;
   const Layer layer(plan);
   if (layer.ranks == 1 || plan.sequence.method == SequenceMethod::linformer) return choices;

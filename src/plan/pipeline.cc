@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 #include <sstream>
@@ -11,6 +12,7 @@
 #include "parallel/pipeline/csv_plan.h"
 #include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/plan.h"
+#include "parallel/vocabulary/redistribution_plan.h"
 
 namespace orthant {
 namespace {
@@ -53,6 +55,30 @@ Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   }
 }
 
+// FLOPs of a token in one layer's forward, in products with weights and in attention, and in the head's logits.
+struct LayerFlops {
+  LayerFlops(const Architecture& a, int64_t seq_len) {
+    Architecture one = a, none = a;
+    one.num_hidden_layers = 1, none.num_hidden_layers = 0;
+    for (const ParameterInfo& parameter : parameter_table(one)) {
+      const bool multiplied = parameter.layer == 0 && parameter.decays() && parameter.role != ParameterRole::projection;
+      if (multiplied) weights += 2 * static_cast<double>(parameter.size());
+    }
+    const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);
+    attention = (all - ends) / 3 - weights;
+    head = ends / 3;
+  }
+  double weights = 0, attention = 0, head = 0;
+};
+
+// The layers of each stage so that the costliest costs least, the head being worth so many layers.
+std::vector<int64_t> cut_by_cost(int64_t layers, int64_t stages, double head_layers) {
+  std::vector<double> beside(static_cast<size_t>(stages), 0);
+  beside.back() = head_layers;
+  const std::vector<int> cut = redistributed(static_cast<int>(layers), beside);
+  return {cut.begin(), cut.end()};
+}
+
 }  // namespace
 
 Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t layers) {
@@ -81,15 +107,24 @@ Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t 
   return add_messages(schedule);
 }
 
-std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, int64_t layers) {
+std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a) {
   const auto count = static_cast<int64_t>(stage_owner.size());
-  const std::vector<int64_t>& asked = config.parallelism.pipeline_parallel_layers;
-  if (!asked.empty()) {
-    if (static_cast<int64_t>(asked.size()) != count) {
-      throw ConfigError(fmt::format("{} names {}, but there are {}", config.locate(kLayersKey),
-                                    counted(static_cast<int64_t>(asked.size()), "stage"), count));
+  const int64_t layers = a.num_hidden_layers;
+  const LayerFlops flops(a, config.training.seq_len);
+  const bool recompute = config.activation_checkpoint.mode == "full";
+  std::vector<int64_t> cut = config.parallelism.pipeline_parallel_layers;
+  if (cut == std::vector<int64_t>{-1}) {
+    const double layer = (recompute ? 4 : 3) * (flops.weights + flops.attention);
+    cut = cut_by_cost(layers, count, 3 * flops.head / layer);
+  } else if (!cut.empty()) {
+    if (*std::min_element(cut.begin(), cut.end()) < 0) {
+      throw ConfigError(config.locate(kLayersKey) + ": a stage has 0 layers or more; -1 alone cuts by cost");
     }
-    const int64_t sum = std::accumulate(asked.begin(), asked.end(), int64_t{0});
+    if (static_cast<int64_t>(cut.size()) != count) {
+      throw ConfigError(fmt::format("{} names {}, but there are {}", config.locate(kLayersKey),
+                                    counted(static_cast<int64_t>(cut.size()), "stage"), count));
+    }
+    const int64_t sum = std::accumulate(cut.begin(), cut.end(), int64_t{0});
     if (sum != layers) {
       throw ConfigError(fmt::format("{} adds up to {}, not to {}", config.locate(kLayersKey), counted(sum, "layer"),
                                     config.locate("model.num_hidden_layers")));
@@ -99,12 +134,39 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   int64_t begin = 0;
   for (int64_t s = 0; s < count; ++s) {
     const auto at = static_cast<size_t>(s);
-    const Range even = shard(layers, static_cast<int>(count), static_cast<int>(s));
-    const int64_t end = begin + (asked.empty() ? even.size() : asked[at]);
-    stages.push_back({.owner = stage_owner[at], .layers = {begin, end}, .first = s == 0, .last = s == count - 1});
-    begin = end;
+    const int64_t size = cut.empty() ? shard(layers, static_cast<int>(count), static_cast<int>(s)).size() : cut[at];
+    stages.push_back(
+        {.owner = stage_owner[at], .layers = {begin, begin + size}, .first = s == 0, .last = s == count - 1});
+    begin += size;
   }
   return stages;
+}
+
+std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, const std::vector<Stage>& stages) {
+  const LayerFlops layer(a, config.training.seq_len);
+  std::vector<StageFlops> flops;
+  for (const Stage& stage : stages) {
+    const auto layers = static_cast<double>(stage.layers.size());
+    const double forward = layers * (layer.weights + layer.attention);
+    const bool again = config.activation_checkpoint.mode == "full";
+    // The loss makes the gradients of the head on its way forward; the embedding is a lookup.
+    flops.push_back({.forward = forward + (stage.last ? 3 * layer.head : 0),
+                     .input = layers * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
+                     .weights = layers * layer.weights});
+  }
+  return flops;
+}
+
+Durations durations_of(const std::vector<StageFlops>& flops, int ranks) {
+  double forward = 0;
+  for (const StageFlops& stage : flops) forward += stage.forward;
+  const double unit = forward / ranks;
+  Durations durations;
+  for (const StageFlops& stage : flops) {
+    durations.stage_seconds.push_back(
+        Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit).seconds);
+  }
+  return durations;
 }
 
 }  // namespace orthant

@@ -10,15 +10,14 @@
 #include "plan/pipeline.h"
 #include "plan/plan_limits.h"
 #include "plan/plan_memory.h"
+#include "plan/plan_once.h"
 #include "plan/plan_parameters.h"
 #include "plan/plan_traffic.h"
 #include "plan/tensor_choices.h"
 #include "schedule/validate.h"
 
 namespace orthant {
-namespace {
 
-// Everything but the alternatives, which are plans themselves.
 Plan plan_once(const Config& config, const RunFacts& facts) {
   Plan plan;
   plan.config = config;
@@ -42,19 +41,22 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   const int64_t layers = plan.architecture.num_hidden_layers;
   plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), microbatches, layers);
-  plan.stages = stages_of(config, plan.schedule.stage_owner, layers);
+  plan.stages = stages_of(config, plan.schedule.stage_owner, plan.architecture);
   lay_out_parameters(plan);
   std::vector<int> buckets(plan.stages.size());
   for (const int stage : plan.bucket_stages) ++buckets[static_cast<size_t>(stage)];
   plan.schedule = with_reductions(plan.schedule, buckets);
   validate(plan.schedule, microbatches, buckets);
-  plan.timeline = simulate(plan.schedule, Durations::of(1, 1, 1));
+  plan.timeline = simulate(plan.schedule, durations_of(flops_of(config, plan.architecture, plan.stages),
+                                                        plan.mesh.axis_size("pipeline")));
   plan.timeline.unit = "F";
   add_memory(plan);
   add_activation_traffic(plan);
   add_gradient_traffic(plan);
   return plan;
 }
+
+namespace {
 
 // Added to those found, unless it would be refused: then it is none.
 void add_alternative(std::vector<Alternative>& found, const Config& config, const RunFacts& facts, std::string change,

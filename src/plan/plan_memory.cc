@@ -1,11 +1,11 @@
 #include "plan/plan_memory.h"
 
-#include <algorithm>
 #include <map>
+#include <tuple>
 #include <vector>
 
 #include "plan/gradient_staging.h"
-#include "plan/tensor_memory.h"
+#include "plan/microbatch_memory.h"
 
 namespace orthant {
 namespace {
@@ -16,58 +16,53 @@ struct Held {
   std::vector<GradientBucket> buckets;
 };
 
-MemoryBytes memory_of_rank(const Plan& plan, const Held& held, int rank) {
-  const FlatLayout& flat = held.flat;
-  const Config& config = plan.config;
-  const auto& share = plan.share(rank);
-  const int64_t largest = share.microbatches.front().size();  // none is larger
-  const int element = dtype_bytes(config.training.dtype), master = master_bytes(config);
-  const bool recompute = config.activation_checkpoint.mode == "full";
-  const int64_t tokens = largest * plan.num_places(rank);
-  const SequenceMemory attention = sequence_memory(plan.sequence, attention_of(plan, largest),
-                                                   plan.mesh.coord(rank, "ulysses"), plan.mesh.coord(rank, "ring"));
-  const AttentionBytes core{attention.kept_bytes, attention.working_bytes};
-  const bool whole = plan.tensor.rows * plan.tensor.columns == 1;
-  const auto activations_of = [&](int64_t vocabulary) {
-    Architecture a = plan.architecture;
-    a.vocab_size = vocabulary;
-    if (whole) return activation_bytes(a, tokens, element, recompute, core);
-    TensorShape shape = tensor_shape_of(plan, rank, largest);
-    shape.vocabulary = vocabulary;
-    return tensor_activation_bytes(a, plan.tensor, shape, recompute, core);
-  };
-  const ActivationBytes activations = activations_of(plan.architecture.vocab_size);
-  MemoryBytes memory;
-  memory.parameters = flat.elements * (element == master ? master : master + element);
-  memory.gradients = flat.elements * master;
-  memory.optimizer = 2 * flat.elements * master;
-  memory.activations = activations.kept;
-  const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
-  const int64_t batch = 3 * tokens * 8;
-  // Block by block less is kept, and more sums of gradients are on their way; one that a block begins itself is counted
-  // with the next. Without a vocabulary the largest temporaries are a block's.
+// What each of its passes takes, and all of its row's at their peak.
+RowBytes row_bytes(const Plan& plan, const Held& held, const RowMemory& rows, int rank) {
+  const auto& microbatches = plan.share(rank).microbatches;
+  int completes = static_cast<int>(microbatches.size()) - 1;  // the last with sequences: then gradients are summed
+  while (completes > 0 && microbatches[static_cast<size_t>(completes)].size() == 0) --completes;
   const std::vector<int64_t> begun = gradient_staging(plan, held.buckets, rank);
-  const int64_t of_block = activations_of(0).working_peak;
-  int64_t working = activations.working_peak, freed = 0, sums = begun.back();
-  for (size_t layer = begun.size() - 2; layer > 0; --layer) {
-    working = std::max(working, of_block - freed + sums);
-    freed += activations.boundary + (recompute ? 0 : activations.per_block);
-    sums += begun[layer];
+  std::map<std::tuple<size_t, int64_t, bool>, PassBytes> known;  // by stage, sequences, and whether it is that one
+  for (const auto& [sequences, count] : microbatch_sizes(plan.share(rank))) {
+    if (sequences == 0) continue;
+    const MicrobatchMemory microbatch = microbatch_memory(plan, rank, sequences);
+    for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
+      if (plan.stages[stage].owner != plan.pipeline_rank(rank)) continue;
+      for (const bool last : {false, true}) {
+        known[{stage, sequences, last}] = pass_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
+                                                     last ? begun : std::vector<int64_t>());
+      }
+    }
   }
-  working = std::max(working, activations.boundary - activations.kept + sums + begun.front());
-  memory.working = working + tables + batch;
-  return memory;
+  return rows.peak(plan.pipeline_rank(rank), [&](int stage, int microbatch) {
+    const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
+    const auto found = known.find({static_cast<size_t>(stage), sequences, microbatch == completes});
+    return found == known.end() ? PassBytes{} : found->second;
+  });
+}
+
+MemoryBytes memory_of_rank(const Plan& plan, const Held& held, const RowMemory& rows, int rank) {
+  const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
+  const int64_t elements = held.flat.elements;
+  const RowBytes row = row_bytes(plan, held, rows, rank);
+  const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
+  return {.parameters = elements * (element == master ? master : master + element),
+          .gradients = elements * master,
+          .optimizer = 2 * elements * master,
+          .activations = row.kept,
+          .working = row.all - row.kept + tables};
 }
 
 }  // namespace
 
 void add_memory(Plan& plan) {
+  const RowMemory rows(plan.schedule);
   std::map<int, Held> held;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     if (plan.first_like(rank) == rank) {
       held.emplace(rank, Held{flat_layout(plan.parameters_of(rank)), plan.buckets_of(rank)});
     }
-    plan.memory.push_back(memory_of_rank(plan, held.at(plan.first_like(rank)), rank));
+    plan.memory.push_back(memory_of_rank(plan, held.at(plan.first_like(rank)), rows, rank));
   }
 }
 

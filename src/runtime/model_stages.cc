@@ -45,7 +45,7 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
-  loss_ = 0;
+  loss_ = 0, peak_live_ = 0;
   if (at::GradMode::is_enabled()) {
     const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
     weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
@@ -76,6 +76,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     live.output = torch::autograd::impl::gradient_edge(x);
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
+  peak_live_ = std::max(peak_live_, static_cast<int>(live_.size() + deferred_.size()));
   if (stage.last) return {};
   at::Tensor output = x.detach();
   if (!late_) return output;

@@ -47,6 +47,8 @@ class ModelStages {
   void drop_weights() { dropped_ = true; }
   /// When each Action of that row was carried out.
   const std::vector<Period>& periods() const { return executor_.periods(); }
+  /// The most microbatches of stages between their F and their B or W, in that row.
+  int peak_live() const { return peak_live_; }
 
  private:
   using Key = std::pair<int, int>;  // stage, microbatch
@@ -68,6 +70,7 @@ class ModelStages {
   const StepInput* input_ = nullptr;  // of the step under way
   std::map<Key, Live> live_;
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products of weight gradients, between I and W
+  int peak_live_ = 0;
   double loss_ = 0;
   bool late_ = false, dropped_ = false;
   std::map<int, at::Tensor> last_;  // by stage, its last output, where that is handed on late

@@ -80,6 +80,7 @@ class Session {
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
+  int peak_live() const { return stages_.peak_live(); }  // of the last step
 
  private:
   int64_t labels_of(int64_t step) const;

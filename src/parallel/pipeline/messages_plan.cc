@@ -48,18 +48,4 @@ Schedule add_messages(const Schedule& in) {
   return out;
 }
 
-Schedule split_backward(Schedule schedule) {
-  for (auto& row : schedule.rows) {
-    std::vector<Action> split;
-    for (Action action : row) {
-      const bool whole = action.kind == ActionKind::B;
-      if (whole) action.kind = ActionKind::I;
-      split.push_back(action);
-      if (whole) split.push_back({ActionKind::W, action.stage, action.microbatch});
-    }
-    row = std::move(split);
-  }
-  return schedule;
-}
-
 }  // namespace orthant

@@ -11,7 +11,4 @@ namespace orthant {
 /// where the rows cannot be carried out.
 Schedule add_messages(const Schedule& schedule);
 
-/// Each B as I and W, one behind the other.
-Schedule split_backward(Schedule schedule);
-
 }  // namespace orthant

@@ -30,15 +30,15 @@ Schedule by_chunks(int ranks, int stages_per_rank, int microbatches, const Durat
 }
 
 constexpr std::array<PipelineSchedule, 9> kSchedules = {{
-    {"gpipe", "all forwards, then all backwards", 1, false, false, by_counts<gpipe>},
-    {"1f1b", "a forward and a backward in turn", 1, false, false, by_counts<one_f_one_b>},
-    {"interleaved_1f1b", "1F1B with several stages a rank", 2, true, false, by_chunks},
-    {"zb_h1", "1F1B with backward split; 1F1B's memory", 1, false, true, by_counts<zb_h1>},
-    {"zb_h2", "backward split, no bubble; twice 1F1B's memory", 1, false, true, by_counts<zb_h2>},
-    {"zb_v", "two stages a rank, no bubble; 1F1B's memory", 2, false, true, by_counts<zb_v>},
-    {"v_half", "two stages a rank, half of 1F1B's memory", 2, false, true, by_durations<v_half>},
-    {"v_min", "two stages a rank, a third of 1F1B's memory", 2, false, true, by_durations<v_min>},
-    {"dual_pipe_v", "two stages a rank, forwards paired with backwards", 2, false, true, by_counts<dual_pipe_v>},
+    {"gpipe", "all forwards, then all backwards", 1, false, by_counts<gpipe>},
+    {"1f1b", "a forward and a backward in turn", 1, false, by_counts<one_f_one_b>},
+    {"interleaved_1f1b", "several stages a rank, in 1F1B's order", 2, true, by_chunks},
+    {"zb_h1", "backward split; 1F1B's memory", 1, false, by_counts<zb_h1>},
+    {"zb_h2", "backward split, more forwards ahead; twice 1F1B's memory", 1, false, by_counts<zb_h2>},
+    {"zb_v", "two stages a rank, backward split; 1F1B's memory", 2, false, by_counts<zb_v>},
+    {"v_half", "two stages a rank, half of 1F1B's memory", 2, false, by_durations<v_half>},
+    {"v_min", "two stages a rank, a third of 1F1B's memory", 2, false, by_durations<v_min>},
+    {"dual_pipe_v", "two stages a rank, forwards paired with backwards", 2, false, by_counts<dual_pipe_v>},
 }};
 
 }  // namespace

@@ -16,7 +16,6 @@ struct PipelineSchedule {
   std::string_view meaning;
   int stages_per_rank;  // that it wants
   bool any_stages;      // takes more than that too
-  bool splits_backward;
   Schedule (*generate)(int ranks, int stages_per_rank, int microbatches, const Durations& durations, int later);
 
   /// `later`: every rank does as many forwards of one stage more before its first backward, and keeps as much more.

@@ -134,7 +134,8 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
                     reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
                     {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
-    const at::Tensor x = context->get_saved_variables()[0], dy = outer[0].contiguous();
+    // x without the graph that made it, which holds more, and may be held until W.
+    const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
     add_bias_share(*call.weight, flat(dy));
     const bool summa = call.mesh->plan().form == ProductForm::summa;

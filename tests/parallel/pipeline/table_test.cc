@@ -79,43 +79,11 @@ TEST(Table, BackwardsAreLaterByAsManyForwards) {
         }
 }
 
-TEST(Table, SaysWhetherBackwardIsSplit) {
+TEST(Table, SaysHowManyStagesARankHas) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const Schedule schedule = each.make(3, each.stages_per_rank, 7, Durations::of(1, 1, 1));
-    bool split = false;
-    for (const auto& row : schedule.rows)
-      for (const Action& action : row) split |= action.kind == ActionKind::I;
-    EXPECT_EQ(split, each.splits_backward) << each.name;
     EXPECT_EQ(stage_count(schedule), 3 * each.stages_per_rank) << each.name;
   }
-}
-
-TEST(SplitBackward, KeepsEveryTimeButThatOfTheGradientPassedOn) {
-  const Schedule whole = one_f_one_b(4, 6), split = split_backward(whole);
-  EXPECT_EQ(problems(split, 6), std::vector<std::string>{});
-  const Durations durations = Durations::of(2, 3, 1);
-  // Each rank hands I's result on w earlier, three times over.
-  EXPECT_EQ(simulate(split, durations).makespan_s, simulate(whole, durations).makespan_s - 3 * 1);
-  EXPECT_EQ(simulate(split, durations).busy_s, simulate(whole, durations).busy_s);
-  EXPECT_EQ(split_backward(split), split);
-}
-
-// The cost line of each schedule: an output and a gradient a microbatch over every border between two ranks' stages.
-TEST(AddMessages, AreTwoAMicrobatchOverEveryBorder) {
-  const auto messages = [](const Schedule& schedule) {
-    int sends = 0;
-    for (const auto& row : add_messages(schedule).rows)
-      for (const Action& action : row) sends += facts(action.kind).lane == Lane::send;
-    return sends;
-  };
-  for (int p : {1, 2, 3, 5})
-    for (int m : {1, 4, 9}) {
-      EXPECT_EQ(messages(gpipe(p, m)), 2 * m * (p - 1));
-      EXPECT_EQ(messages(one_f_one_b(p, m)), 2 * m * (p - 1));
-      for (int v : {2, 3}) EXPECT_EQ(messages(interleaved_1f1b(p, v, m)), p == 1 ? 0 : 2 * m * (p * v - 1));
-      for (const Schedule& v : {zb_v(p, m), v_half(p, m), v_min(p, m), dual_pipe_v(p, m)})
-        EXPECT_EQ(messages(v), 2 * m * 2 * (p - 1)) << "the turn is within a rank";
-    }
 }
 
 TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {

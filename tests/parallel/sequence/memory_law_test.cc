@@ -1,6 +1,6 @@
 // Ring Self-Attention, check 11: how the memory of one rank's attention grows with the sequence and with the ring.
 #include "tests/parallel/sequence/core_on_ranks.h"
-#include "tests/parallel/sequence/thread_memory.h"
+#include "tests/support/thread_memory.h"
 
 namespace orthant {
 namespace {

@@ -1,7 +1,7 @@
 // Documents, padding and masks over rings: what is packed equals what is alone, and nothing of B L L bytes is ever
 // made.
 #include "tests/parallel/sequence/core_on_ranks.h"
-#include "tests/parallel/sequence/thread_memory.h"
+#include "tests/support/thread_memory.h"
 
 namespace orthant {
 namespace {

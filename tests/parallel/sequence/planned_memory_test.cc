@@ -2,7 +2,7 @@
 // 5 %.
 #include "parallel/sequence/plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
-#include "tests/parallel/sequence/thread_memory.h"
+#include "tests/support/thread_memory.h"
 
 namespace orthant {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "parallel/sequence/ring.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
-#include "tests/parallel/sequence/thread_memory.h"
+#include "tests/support/thread_memory.h"
 
 namespace orthant {
 namespace {

@@ -1,4 +1,4 @@
-#include "plan/tensor_memory.h"
+#include "plan/product_memory.h"
 
 #include <algorithm>
 
@@ -120,57 +120,35 @@ int64_t summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t 
 
 }  // namespace
 
-ActivationBytes tensor_activation_bytes(const Architecture& a, const TensorPlan& plan, const TensorShape& s,
-                                        bool recompute, const AttentionBytes& attention) {
+ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
   const Stream z(plan, s);
   const int64_t tokens = s.sequences * s.tokens, row = tokens * s.element_bytes;
-  const int64_t statistic =
-      (plan.columns > 1 && plan.stream == StreamCut::tokens ? tokens / plan.columns : tokens) * s.sum_bytes;
-  const int64_t qkv = row * s.qkv_rows, heads = row * (a.num_attention_heads / plan.columns) * a.head_dim;
-  const int64_t gate_up = row * s.gate_up_rows, hidden = gate_up / 2;
-  ActivationBytes bytes;
-  bytes.boundary = z.part;
-  // Two norms' outputs and one sum of the stream, their statistics, gate and up, and their product.
-  bytes.per_block = attention.kept + 3 * z.part + gate_up + hidden + 2 * statistic;
-  bytes.head = z.part + statistic;
-
-  // The loss, beside the last norm's output; what is kept has its gradient already. Logits, and what all columns say of
-  // them: three float64 a token; before that, in bfloat16, libtorch turns a copy of the table.
-  const int64_t vocabulary = share(s.vocabulary, plan.columns);
-  const int64_t chunk = std::min(z.in_panel(tokens), s.loss_chunk);
-  const int64_t turned = s.element_bytes == 2 ? vocabulary * s.hidden * s.element_bytes : 0;
-  const int64_t logits = chunk * vocabulary * s.element_bytes +
-                         std::max(chunk * plan.columns * 3 * static_cast<int64_t>(sizeof(double)), turned);
-  const int64_t loss_work = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output});
-
-  // Products' backward: down, gate and up, query, key and value; and what is done again where it is.
   const bool papers = plan.form == ProductForm::summa;
   const auto from_stream = [&](int64_t rows) {
     return papers ? summa(plan, s, s.hidden, rows)
                   : z.from_stream(row * rows, {plan, s, rows * s.hidden, Stationary::output});
   };
-  const Rows of_down(plan, s, s.hidden * s.gate_up_rows / 2, Stationary::input);
-  const int64_t down =
-      papers ? summa(plan, s, s.intermediate, share(s.hidden, plan.columns)) : z.into_stream(hidden, of_down);
-  const int64_t again = !recompute ? 0
-                        : papers   ? summa_forward(plan, s, s.intermediate, share(s.hidden, plan.columns))
-                                   : z.into_stream_forward(hidden, of_down);
-  // The gradient that came in; run again, the block's output and that gradient to the end.
-  const int64_t held = recompute ? z.part : 0;
-  const int64_t mlp = z.part + held + std::max({again, down, gate_up, from_stream(s.gate_up_rows) - hidden});
-  // Then attention's, with all of the MLP freed.
-  const int64_t mlp_kept = gate_up + hidden + 2 * z.part + statistic;
-  // Its core: the output's gradient, and those of queries, keys and values, by query head, as the kernel leaves them
-  // and in one piece; or those, put side by side.
-  const int64_t core = std::max(2 * qkv + 2 * heads, 7 * heads) + attention.working;
-  const int64_t attended =
-      z.part + 2 * held + std::max(core, qkv + from_stream(s.qkv_rows) - attention.kept) - mlp_kept;
-  const int64_t block_work =
-      std::max(mlp, attended) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
-  bytes.working_peak = std::max(loss_work, block_work);
-  bytes.kept = (recompute ? bytes.boundary : bytes.boundary + bytes.per_block) * a.num_hidden_layers + bytes.boundary +
-               bytes.head;
-  return bytes;
+  const int64_t width = share(s.hidden, plan.columns), heads = share(s.attention, plan.columns);
+  const int64_t mixed = s.gate_up_rows / 2;
+  const auto into_stream = [&](int64_t in, int64_t columns_in) {
+    return papers ? summa(plan, s, in, width)
+                  : z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
+  };
+  // Logits, and what all columns say of them: three float64 a token; before that, in bfloat16, libtorch turns a copy of
+  // the table.
+  const int64_t vocabulary = share(s.vocabulary, plan.columns), chunk = std::min(z.in_panel(tokens), s.loss_chunk);
+  const int64_t turned = s.element_bytes == 2 ? vocabulary * s.hidden * s.element_bytes : 0;
+  const int64_t statistics =
+      plan.rows * plan.columns > 1 ? chunk * plan.columns * 3 * static_cast<int64_t>(sizeof(double)) : 0;
+  const int64_t logits = chunk * vocabulary * s.element_bytes + std::max(statistics, turned);
+  return {.stream = z.part,
+          .qkv = from_stream(s.qkv_rows),
+          .attended = into_stream(s.attention, heads),
+          .gate_up = from_stream(s.gate_up_rows),
+          .down = into_stream(s.intermediate, mixed),
+          .down_forward = papers ? summa_forward(plan, s, s.intermediate, width)
+                                 : z.into_stream_forward(row * mixed, {plan, s, s.hidden * mixed, Stationary::input}),
+          .loss = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output})};
 }
 
 }  // namespace orthant

@@ -1,0 +1,155 @@
+#include "plan/microbatch_memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "plan/product_memory.h"
+
+namespace orthant {
+namespace {
+
+// What is taken and given back one after the other, and the most that is held on the way.
+class Held {
+ public:
+  void take(int64_t bytes) { for_a_while(bytes), now_ += bytes; }
+  void free(int64_t bytes) { now_ -= bytes; }
+  void for_a_while(int64_t bytes) { most_ = std::max(most_, now_ + bytes); }
+  int64_t now() const { return now_; }
+  int64_t most() const { return most_; }
+
+ private:
+  int64_t now_ = 0, most_ = 0;
+};
+
+// Bytes of a microbatch's tensors in one block.
+struct Block {
+  Block(const Plan& plan, int rank, int64_t sequences)
+      : shape(tensor_shape_of(plan, rank, sequences)),
+        product(product_memory(plan.tensor, shape)),
+        attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, "ulysses"),
+                                  plan.mesh.coord(rank, "ring"))) {
+    const int64_t tokens = sequences * shape.tokens, row = tokens * shape.element_bytes;
+    const bool cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens;
+    stream = product.stream;
+    statistic = (cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
+    qkv = row * shape.qkv_rows;
+    attended = row * (shape.attention / plan.tensor.columns);
+    gate_up = row * shape.gate_up_rows;
+    mixed = gate_up / 2;
+    recomputes = plan.config.activation_checkpoint.mode == "full";
+    drops = plan.architecture.dropout > 0;
+  }
+  int64_t kept() const { return block_bytes(stream, gate_up, statistic, attention.kept_bytes); }
+
+  TensorShape shape;
+  ProductMemory product;
+  SequenceMemory attention;
+  int64_t stream, statistic;          // the residual stream; one number a token
+  int64_t qkv, attended;              // attention's input and output
+  int64_t gate_up, mixed;             // of the MLP
+  bool recomputes, drops;
+};
+
+// Backward of a block, from what is kept of it and the output's gradient. `splits`: inputs of products and their
+// outputs' gradients stay for W; `holds`: the output's gradient is somebody else's, too.
+Held backward(const Block& b, bool splits, bool holds) {
+  Held held;
+  const bool gradient_stays = holds || b.recomputes || (splits && !b.drops);
+  const auto to_weights = [&](int64_t bytes) {
+    if (!splits) held.free(bytes);
+  };
+  held.take(b.stream);
+  if (b.recomputes) {  // without its input; with its output, to the end
+    held.for_a_while(b.kept() + b.product.down_forward);
+    held.take(b.kept());
+  }
+  if (b.drops) held.take(b.stream);
+  held.for_a_while(b.product.down);
+  held.take(b.mixed);
+  to_weights(b.mixed + (b.drops ? b.stream : 0));
+  held.take(b.gate_up);  // its gradient; then what swiglu has kept goes
+  held.free(b.mixed + b.gate_up);
+  held.for_a_while(b.product.gate_up);
+  held.take(b.stream);
+  to_weights(b.gate_up + b.stream);
+  held.take(b.stream);  // the norm's; its output's, its input and the block's output's go
+  held.free(2 * b.stream + b.statistic + (gradient_stays ? 0 : b.stream));
+  if (b.drops) held.take(b.stream);
+  held.for_a_while(b.product.attended);
+  held.take(b.attended);
+  if (b.drops) to_weights(b.stream);
+  // Gradients of queries, keys and values, by query head, as the kernel leaves them and in one piece; or those, put
+  // side by side.
+  held.for_a_while(std::max(2 * b.qkv + b.attended, 6 * b.attended) + b.attention.working_bytes);
+  held.take(b.qkv);
+  held.free(b.attended + b.attention.kept_bytes - (splits ? b.attended : 0));
+  held.for_a_while(b.product.qkv);
+  held.take(b.stream);
+  to_weights(b.qkv + b.stream);
+  held.take(b.stream);  // what the block before reads
+  held.free(2 * b.stream + b.statistic + (splits && !b.drops ? 0 : b.stream));
+  if (b.recomputes) held.free(b.stream);
+  if (gradient_stays && !(splits && !b.drops)) held.free(b.stream);
+  return held;
+}
+
+}  // namespace
+
+int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention) {
+  // Two norms' inputs and outputs, and their statistics; gate and up, and their product.
+  return attention + 4 * stream + gate_up + gate_up / 2 + 2 * statistic;
+}
+
+MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences) {
+  const Block b(plan, rank, sequences);
+  MicrobatchMemory memory;
+  memory.boundary = b.stream;
+  memory.block = b.recomputes ? b.stream : b.kept();
+  memory.head = 2 * b.stream + b.statistic;  // the last norm's input, and the loss's gradient
+  memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
+  memory.forward = std::max(b.product.down_forward, (b.drops ? 3 : 2) * b.stream);
+  memory.loss = b.product.loss;
+  for (const bool holds : {false, true}) {
+    const Held whole = backward(b, false, holds), split = backward(b, true, holds);
+    memory.backward[holds ? 1 : 0] = whole.most();
+    memory.backward_for_input[holds ? 1 : 0] = split.most();
+    // What is left beside the gradient for the block before.
+    memory.for_weights = memory.block + split.now() - b.stream;
+  }
+  return memory;
+}
+
+PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, const std::vector<int64_t>& begun) {
+  const int64_t layers = stage.layers.size();
+  const size_t holds = stage.last ? 0 : 1;  // who reads a message holds it until the stage is done
+  const int64_t head = stage.last ? m.head : 0, below = layers - 1;
+  PassBytes bytes;
+  bytes.kept = m.batch + layers * m.block + head + (layers == 0 && !stage.last && !stage.first ? m.boundary : 0);
+  bytes.for_weights = layers * m.for_weights;
+  bytes.input = stage.first ? 0 : m.boundary;
+  bytes.output = stage.last ? 0 : m.boundary;
+  bytes.forward = stage.last ? m.loss : layers > 0 ? m.forward : m.boundary;
+  bytes.backward = bytes.backward_for_input = m.boundary;
+  // The first block to go, or the last, when others have left what W needs of them.
+  const int64_t first_held = holds && drops ? m.boundary : 0;
+  if (layers > 0) {
+    bytes.backward = m.backward[holds] - head;
+    bytes.backward_for_input = std::max(m.backward_for_input[holds],
+                                        m.backward_for_input[0] + below * (m.for_weights - m.block) + first_held) -
+                               head;
+  }
+  if (begun.empty()) return bytes;
+  // Block by block less is kept, and more sums are on their way; one that a block begins itself counts with the next.
+  int64_t freed = head, used = 0;
+  bytes.summands = stage.last ? begun.back() : 0;
+  for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin;) {
+    bytes.backward = std::max(bytes.backward, m.backward[0] - freed + bytes.summands);
+    bytes.weights = std::max(bytes.weights, bytes.summands - used);
+    freed += m.block, used += m.for_weights;
+    bytes.summands += begun[static_cast<size_t>(layer + 1)];
+  }
+  if (stage.first) bytes.summands += begun.front();
+  return bytes;
+}
+
+}  // namespace orthant

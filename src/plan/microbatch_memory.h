@@ -1,0 +1,37 @@
+// What a microbatch keeps and needs for a while on a rank: the passes of a block one after the other, as they take
+// memory and give it back. One device is a mesh of one row and one column.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "plan/plan.h"
+#include "schedule/row_memory.h"
+
+namespace orthant {
+
+/// Bytes of one microbatch on one rank.
+struct MicrobatchMemory {
+  int64_t boundary = 0;     // the residual stream between two blocks
+  int64_t block = 0;        // kept by a block from F to B or I, its input among it
+  int64_t for_weights = 0;  // what is left of a block from I to W: inputs and outputs' gradients of its products
+  int64_t head = 0;         // kept by the last norm and the loss, the stream among it
+  int64_t batch = 0;        // tokens, labels, positions
+  /// The most beside everything kept: where a block's forward ends, in the loss, in a block's B and I. The second of
+  /// each: where the gradient that a stage reads is held until all of it is.
+  int64_t forward = 0, loss = 0;
+  std::array<int64_t, 2> backward{}, backward_for_input{};
+};
+
+/// Of so many sequences on the rank.
+MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
+
+/// Kept by a block, its input among it: what its norms, its MLP and its attention keep of a stream of so many bytes.
+int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention);
+
+/// What a stage takes of it. `begun`: of the microbatch that completes gradients, others' summands of the sums that
+/// each layer's backward begins (gradient_staging.h), and that are there to the end; of another, nothing.
+PassBytes pass_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
+                     const std::vector<int64_t>& begun);
+
+}  // namespace orthant

@@ -1,0 +1,151 @@
+// A pipeline's plan: how layers are cut into stages, what the other schedules would be, and what `orthant plan` says.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/errors.h"
+#include "parallel/pipeline/plan.h"
+#include "plan/pipeline.h"
+#include "plan/plan.h"
+#include "plan/schedule_choices.h"
+#include "schedule/bubbles.h"
+#include "tests/support/says.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Plan plan_of(int ranks, const std::string& schedule, const Words& more = {}) {
+  Words keys = {fmt::format("parallelism.pipeline_parallel_degree={}", ranks), "model.num_hidden_layers=16",
+                "model.hidden_size=128", "model.intermediate_size=256", "training.seq_len=64",
+                "training.global_batch_size=8", "training.local_batch_size=1"};
+  keys.insert(keys.end(), more.begin(), more.end());
+  Config config = parse_config("", "run.toml", keys);
+  config.parallelism.pipeline_parallel_schedule = schedule;
+  return make_plan(config, {.ranks = ranks, .vocab_size = 2048});
+}
+
+std::vector<int64_t> layers_of(const Plan& plan) {
+  std::vector<int64_t> layers;
+  for (const Stage& stage : plan.stages) layers.push_back(stage.layers.size());
+  return layers;
+}
+
+std::vector<double> costs(const Plan& plan) {
+  std::vector<double> flops;
+  for (const StageFlops& stage : flops_of(plan.config, plan.architecture, plan.stages)) flops.push_back(stage.sum());
+  return flops;
+}
+double longest(const Plan& plan) {
+  const std::vector<double> all = costs(plan);
+  return *std::max_element(all.begin(), all.end());
+}
+double together(const Plan& plan) {
+  const std::vector<double> all = costs(plan);
+  return std::accumulate(all.begin(), all.end(), 0.0);
+}
+
+const std::string kLayers = "parallelism.pipeline_parallel_layers=";
+
+TEST(Stages, AreEqualOrAsTheRunFileSaysOrByCost) {
+  EXPECT_EQ(layers_of(plan_of(3, "1f1b")), (std::vector<int64_t>{6, 5, 5}));
+  EXPECT_EQ(layers_of(plan_of(3, "1f1b", {kLayers + "9,7,0"})), (std::vector<int64_t>{9, 7, 0}));
+  EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,8,-1"}), ConfigError);
+  EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,7"}), ConfigError);
+  EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,7,1"}), ConfigError);
+  // No cut's costliest stage costs less than where the cost decides; the head is heavy enough that equal parts do.
+  const double by_cost = longest(plan_of(3, "1f1b", {kLayers + "-1"}));
+  double least = longest(plan_of(3, "1f1b"));
+  EXPECT_LT(by_cost, 0.9 * least);
+  for (int first = 0; first <= 16; ++first) {
+    for (int second = 0; first + second <= 16; ++second) {
+      const std::string cut = fmt::format("{},{},{}", first, second, 16 - first - second);
+      least = std::min(least, longest(plan_of(3, "1f1b", {kLayers + cut})));
+    }
+  }
+  EXPECT_NEAR(by_cost / least, 1, 1e-12);
+  // A head that costs more than any stage of layers stands alone.
+  const Words heavy = {kLayers + "-1", "model.vocab_size=100000"};
+  EXPECT_EQ(layers_of(plan_of(3, "1f1b", heavy)), (std::vector<int64_t>{8, 8, 0}));
+}
+
+TEST(Stages, CostWhatTheModelCosts) {
+  for (const Words& more : {Words{}, Words{"model.objective=masked", "model.linformer_length=8"}}) {
+    const Plan plan = plan_of(4, "zb_v", more);
+    const double model = training_flops_per_token(plan.architecture, 64);
+    EXPECT_NEAR(together(plan) / model, 1, 1e-12);
+    // Recomputed, each block runs forward once more.
+    Words again = more;
+    again.push_back("activation_checkpoint.mode=full");
+    const double recomputed = together(plan_of(4, "zb_v", again));
+    const double head = 6.0 * 2048 * 128;
+    EXPECT_NEAR(recomputed / ((model - head) / 3 * 4 + head), 1, more.empty() ? 1e-12 : 0.01);
+  }
+}
+
+TEST(ScheduleChoices, AreThePlansOfTheOtherSchedules) {
+  const Plan plan = plan_of(4, "1f1b");
+  const std::vector<ScheduleChoice> choices = schedule_choices(plan);
+  ASSERT_EQ(choices.size(), pipeline_schedules().size());
+  int chosen = 0;
+  for (const ScheduleChoice& choice : choices) {
+    chosen += choice.chosen;
+    EXPECT_EQ(choice.chosen, choice.name == "1f1b");
+    const Plan other = plan_of(4, choice.name);
+    EXPECT_EQ(choice.bubble, other.timeline.bubble) << choice.name;
+    EXPECT_EQ(choice.memory_bytes, other.largest_memory_bytes()) << choice.name;
+    EXPECT_EQ(choice.makespan, other.timeline.makespan_s) << choice.name;
+  }
+  EXPECT_EQ(chosen, 1);
+  const auto named = [&](const std::string& name) {
+    for (const ScheduleChoice& choice : choices)
+      if (choice.name == name) return choice;
+    throw LogicError(name);
+  };
+  EXPECT_LT(named("v_min").memory_bytes, named("v_half").memory_bytes);
+  EXPECT_LT(named("v_half").memory_bytes, named("zb_v").memory_bytes);
+  EXPECT_LT(named("1f1b").memory_bytes, named("gpipe").memory_bytes);
+  EXPECT_LT(named("zb_h1").bubble, named("1f1b").bubble);
+  EXPECT_GT(named("zb_v").sent_bytes, named("1f1b").sent_bytes);
+  // Too few layers for two stages a rank: refused by name, in words.
+  const Plan few = plan_of(4, "1f1b", {"model.num_hidden_layers=4"});
+  for (const ScheduleChoice& choice : schedule_choices(few))
+    EXPECT_EQ(choice.refusal.empty(), pipeline_schedule(choice.name).stages_per_rank == 1) << choice.name;
+  EXPECT_TRUE(schedule_choices(plan_of(1, "1f1b")).empty());
+}
+
+TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
+  const Plan plan = plan_of(2, "1f1b", {"training.global_batch_size=3"});
+  const std::string text = explain(plan);
+  EXPECT_TRUE(says(text, {"rank 0 | 0F0 0F1 .   0B0 0F2 0B1 .   0B2\n",  //
+                          "rank 1 | .   1F0 1B0 1F1 1B1 1F2 1B2\n"}))
+      << text;
+  EXPECT_TRUE(says(text, {"embedding, layers 0-7", "layers 8-15, head",
+                          fmt::format("bubble {:.1f} % of the step", 100 * plan.timeline.bubble), "v_half",
+                          "as planned", "two stages a rank, half of 1F1B's memory"}))
+      << text;
+  const auto json = nlohmann::json::parse(plan_json(plan));
+  EXPECT_EQ(json["schedule"]["name"], "1f1b");
+  EXPECT_EQ(json["schedule"]["stages"][1]["first_layer"], 8);
+  EXPECT_EQ(json["timeline"]["own_bubble"], own_bubble(plan.timeline));
+  EXPECT_EQ(json["timeline"]["peak_live_microbatches"], (std::vector<int>{2, 1}));
+  EXPECT_EQ(json["schedule_choices"].size(), pipeline_schedules().size());
+}
+
+// Sixty-four ranks and as many microbatches as anyone has.
+TEST(PipelinePlan, OfManyRanksIsThereAtOnce) {
+  const std::clock_t begin = std::clock();
+  const Plan plan = plan_of(64, "1f1b", {"training.global_batch_size=512", "model.num_hidden_layers=128"});
+  const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+  EXPECT_EQ(plan.timeline.peak_live[0], 64);
+  EXPECT_LT(seconds, 1) << "planned";
+  EXPECT_LT(explain(plan).size(), 40'000u);  // with every other schedule
+}
+
+}  // namespace
+}  // namespace orthant
