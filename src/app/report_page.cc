@@ -23,10 +23,9 @@ const ValidationMetrics* best_validation(const Metrics& metrics) {
   return best;
 }
 
+// Of the plan that is expected, which is the last: each start counts its own peak, and a resumed run may have another.
 int64_t peak_memory(const std::vector<StepMetrics>& steps) {
-  int64_t peak = 0;
-  for (const auto& m : steps) peak = std::max(peak, m.peak_memory_bytes);
-  return peak;
+  return steps.empty() ? 0 : steps.back().peak_memory_bytes;
 }
 
 double expected_total(const ReportData& data) {
@@ -116,7 +115,7 @@ std::string memory_section(const ReportData& data) {
   body += fmt::format("<h3>Measured <b>{}</b>{}</h3>\n", peak > 0 ? human_bytes(peak) : "nothing",
                       peak > 0 && expected > 0 ? fmt::format(", {:+.1f}%", 100 * (peak - expected) / expected) : "");
   if (peak > 0) body += strip({{"peak", "gray", human_bytes(peak), peak}}, whole);
-  return card("memory", "Memory", "Of the rank that needs most.", body);
+  return card("memory", "Memory", "Of the rank that needs most, since the run was last started.", body);
 }
 
 std::string validation_section(const Metrics& metrics) {

@@ -55,8 +55,8 @@ void check_heads(const Config& config) {
   const auto& model = config.model;
   if (model.num_attention_heads % model.num_key_value_heads != 0) {
     refuse(config, "model.num_key_value_heads",
-           fmt::format("does not divide {}; try {}", config.locate("model.num_attention_heads"),
-                       divisors(model.num_attention_heads)));
+           fmt::format("does not divide {}; try {}; {} is without groups", config.locate("model.num_attention_heads"),
+                       divisors(model.num_attention_heads), model.num_attention_heads));
   }
   if (model.head_dim == 0 && model.hidden_size % model.num_attention_heads != 0) {
     refuse(config, "model.num_attention_heads",

@@ -1,9 +1,12 @@
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <cctype>
 #include <set>
 #include <sstream>
 
 #include "base/errors.h"
+#include "base/text.h"
 #include "plan/config_table.h"
 
 namespace orthant {
@@ -25,6 +28,19 @@ std::string node_text(const toml::node& node) {
     if (letter == '\n') letter = ' ';
   }
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
+}
+
+// What to do where a line's value is a word without quotes; or nothing.
+std::string quotes_missing(std::string_view text, size_t line) {
+  const auto lines = split(text, '\n');
+  if (line == 0 || line > lines.size()) return "";
+  const std::string& at = lines[line - 1];
+  const size_t equals = at.find('=');
+  if (equals == std::string::npos) return "";
+  const std::string value(trim(at.substr(equals + 1, at.find('#') - equals - 1)));
+  const bool has_letter = std::ranges::any_of(value, [](unsigned char letter) { return std::isalpha(letter) != 0; });
+  if (!has_letter || value.find_first_of("\"'[{") != std::string::npos) return "";
+  return fmt::format("; text needs quotes: {} = {}", trim(at.substr(0, equals)), quoted(value));
 }
 
 std::optional<std::vector<std::string>> to_strings(const toml::node& node) {
@@ -146,7 +162,8 @@ void apply_toml(Config& config, std::string_view text, const std::string& name) 
   try {
     table = toml::parse(text);
   } catch (const toml::parse_error& error) {
-    throw ConfigError(fmt::format("{}: {}", place(name, error.source()), error.description()));
+    throw ConfigError(fmt::format("{}: {}{}", place(name, error.source()), error.description(),
+                                  quotes_missing(text, error.source().begin.line)));
   }
   std::set<std::string> seen;
   for (const auto& [key, value] : table) set_section(config, key, value, name, seen);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -122,7 +123,12 @@ std::optional<std::string> word_problem(const Legal& legal, const std::string& v
     if (choice == value) return {};
   }
   std::string text = "must be " + join_or(choice_words(legal, true));
-  if (const auto choice = nearest(value, legal.choices)) text += "; did you mean " + quoted(*choice) + "?";
+  // Of two as near, neither is what was meant.
+  if (const auto choice = nearest(value, legal.choices)) {
+    const int edits = edit_distance(value, *choice);
+    const auto as_near = [&](const auto& other) { return edit_distance(value, other) == edits; };
+    if (std::ranges::count_if(legal.choices, as_near) == 1) text += "; did you mean " + quoted(*choice) + "?";
+  }
   return text;
 }
 

@@ -88,6 +88,7 @@ std::string explain_split(const Plan& plan) {
     text += fmt::format("split    {}: {}, the first {}\n", layout,
                         counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
   }
+  if (!text.empty()) text += "         a part a dimension: S(axis) cut over that axis, - not cut\n";
   return text;
 }
 
@@ -124,7 +125,7 @@ std::string explain_shares(const Plan& plan) {
   }
   const bool data = axes.empty() || axes == std::vector<std::string>{"data"};
   std::vector<std::vector<std::string>> rows = {
-      {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "microbatches"}};
+      {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
     rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()),
                     explain_sizes(plan.shares[coord])});
@@ -150,7 +151,7 @@ std::string explain(const Plan& plan) {
                   counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
   out += fmt::format("attends  {}\n", explain_attention(plan));
   const std::string split = explain_split(plan);
-  out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_text(), counted(plan.mesh.size(), "rank"),
+  out += fmt::format("mesh     {}: {}{}\n{}", mesh_and_kind(plan), counted(plan.mesh.size(), "rank"),
                      !split.empty()            ? ""
                      : plan.stages.size() > 1 ? "; every rank holds its stages' parameters whole"
                                               : "; every rank holds every parameter whole",
@@ -175,10 +176,7 @@ std::string explain(const Plan& plan) {
            choices;
   }
   if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
-    out +=
-        "\nevery tensor mesh of as many ranks: words that a rank receives for a layer's products a step; all that it "
-        "sends\n" +
-        choices;
+    out += "\nevery tensor mesh of as many ranks, of a rank and a step\n" + choices;
   }
   out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
          explain_memory(plan);

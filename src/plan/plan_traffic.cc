@@ -6,6 +6,8 @@
 #include <map>
 #include <tuple>
 
+#include "base/text.h"
+
 namespace orthant {
 namespace {
 
@@ -46,7 +48,7 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
 }
 
 // Numbers that all ranks of the axes add up, so many.
-void add_sum(Plan& plan, const char* what, int64_t numbers, const std::vector<std::string>& axes) {
+void add_sum(Plan& plan, const std::string& what, int64_t numbers, const std::vector<std::string>& axes) {
   if (plan.mesh.group_size(axes) == 1) return;
   auto entry = all_reduce_entry(plan, what, axes);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -152,8 +154,11 @@ void add_gradient_traffic(Plan& plan) {
   }
   add_copies(plan);
   add_sum(plan, "loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
-  for (const NormSlots& slots : norm_slots(plan)) {
-    add_sum(plan, "gradient norm, by parameter", static_cast<int64_t>(slots.parameters.size()), slots.axes);
+  const auto kinds = norm_slots(plan);
+  for (const NormSlots& slots : kinds) {
+    const auto count = static_cast<int64_t>(slots.parameters.size());
+    const std::string what = kinds.size() == 1 ? "by parameter" : fmt::format("by {}", counted(count, "parameter"));
+    add_sum(plan, "gradient norm, " + what, count, slots.axes);
   }
 }
 

@@ -87,30 +87,46 @@ double distance(const Config& config, const TensorPlan& plan) {
   return apart(plan.rows, asked[0]) + apart(plan.columns, asked[1]) + apart(plan.depth, asked[2]);
 }
 
-// For a mesh that says too little or too much: of the ranks that other degrees leave, where run.ranks are all, what
-// works; as its key has it. Empty if nothing does.
+// The ranks that other degrees leave, where run.ranks are all; 0 if they do not come out even.
+int64_t ranks_left(const Config& config) {
+  const auto& p = config.parallelism;
+  int64_t left = config.run.ranks;
+  for (const int64_t degree :
+       {p.context_parallel_ulysses, p.context_parallel_ring, p.pipeline_parallel_degree, p.data_parallel_degree}) {
+    if (degree == -1) continue;
+    if (left % degree != 0) return 0;
+    left /= degree;
+  }
+  return left;
+}
+
+// The most of the ranks left, and of so many, that the kinds "1d" and "auto" can take; 1 if they can take none.
+int64_t degree_of_ranks_left(const Config& config, int64_t most) {
+  const int64_t left = ranks_left(config), data = config.parallelism.data_parallel_degree;
+  const bool any_kind = config.parallelism.tensor_parallel_kind == "auto";
+  const SequencePlan cut = cut_before_ranks(config);
+  for (int64_t taken = std::min(left, most); taken > 1; --taken) {
+    if (left % taken != 0 || (data != -1 && taken < left)) continue;
+    const auto arrangements = tensor_arrangements(static_cast<int>(taken));
+    const bool works = std::any_of(arrangements.begin(), arrangements.end(), [&](const TensorPlan& plan) {
+      return (any_kind || of_kind(config, plan)) &&
+             tensor_misfit(config, plan, cut, data == -1 ? left / taken : data).empty();
+    });
+    if (works) return taken;
+  }
+  return 1;
+}
+
+// For a mesh that says too little or too much: of the ranks left what works, as its key has it. Empty if nothing does.
 std::string mesh_of_ranks_left(const Config& config) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
-  const int64_t data = p.data_parallel_degree;
-  int64_t left = config.run.ranks;
-  for (const int64_t degree :
-       {p.context_parallel_ulysses, p.context_parallel_ring, p.pipeline_parallel_degree, data}) {
-    if (degree == -1) continue;
-    if (left % degree != 0) return "";
-    left /= degree;
-  }
+  const int64_t left = ranks_left(config), data = p.data_parallel_degree;
+  if (left == 0) return "";
   const SequencePlan cut = cut_before_ranks(config);
   if (p.tensor_parallel_kind == "auto") {
-    for (int64_t taken = left; taken > 1; --taken) {
-      if (left % taken != 0 || (data != -1 && taken < left)) continue;
-      const auto arrangements = tensor_arrangements(static_cast<int>(taken));
-      const bool works = std::any_of(arrangements.begin(), arrangements.end(), [&](const TensorPlan& plan) {
-        return tensor_misfit(config, plan, cut, data == -1 ? left / taken : data).empty();
-      });
-      if (works) return fmt::format("{}", taken);
-    }
-    return "";
+    const int64_t degree = degree_of_ranks_left(config, left);
+    return degree > 1 ? fmt::format("{}", degree) : "";
   }
   // As many ranks as it has, then all, then any.
   std::optional<TensorPlan> plan;
@@ -121,16 +137,39 @@ std::string mesh_of_ranks_left(const Config& config) {
   return plan ? mesh_text(*plan) : "";
 }
 
+// A mesh, or how to multiply on it, where the kind has none: another kind, if nobody chose this one, or all the keys
+// that say as much with it.
+void refuse_mesh(const Config& config) {
+  const auto& p = config.parallelism;
+  const ParallelismConfig defaults;
+  const auto [rows, columns, depth] = p.tensor_parallel_mesh;
+  const bool has_mesh = p.tensor_parallel_mesh != defaults.tensor_parallel_mesh;
+  const bool has_product = p.tensor_parallel_product != defaults.tensor_parallel_product;
+  if (!has_mesh && !has_product) return;
+  std::vector<std::string> ways;
+  if (has_mesh && !config.origins.contains("parallelism.tensor_parallel_kind")) {
+    ways.push_back(fmt::format("parallelism.tensor_parallel_kind to \"{}\"", depth > 1 ? "2.5d" : "2d"));
+  } else {
+    if (has_mesh) ways.push_back("parallelism.tensor_parallel_mesh to " + mesh_text({}));
+    if (has_product) ways.push_back("parallelism.tensor_parallel_product to \"stationary\"");
+    const bool countable = std::max({rows, columns, depth}) <= config.run.ranks;
+    const int64_t degree = has_mesh && countable && p.tensor_parallel_degree == 1
+                               ? degree_of_ranks_left(config, rows * columns * depth)
+                               : 1;
+    if (degree > 1) ways.push_back(fmt::format("parallelism.tensor_parallel_degree to {}", degree));
+  }
+  refuse(config, has_mesh ? "parallelism.tensor_parallel_mesh" : "parallelism.tensor_parallel_product",
+         fmt::format("belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}; set {}",
+                     config.locate("parallelism.tensor_parallel_kind"), join(ways, " and ")));
+}
+
 }  // namespace
 
 void check_tensor_kind(const Config& config) {
   const auto& p = config.parallelism;
   const std::string kind = config.locate("parallelism.tensor_parallel_kind");
   if (p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto") {
-    const std::string why =
-        fmt::format("it belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}", kind);
-    require_default(config, "parallelism.tensor_parallel_mesh", why);
-    require_default(config, "parallelism.tensor_parallel_product", why);
+    refuse_mesh(config);
   } else {
     require_default(config, "parallelism.tensor_parallel_degree",
                     fmt::format("with {}, parallelism.tensor_parallel_mesh says how many ranks", kind));

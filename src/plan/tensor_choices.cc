@@ -7,12 +7,15 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/config_table.h"
 #include "plan/plan_limits.h"
 #include "plan/tensor_check.h"
 #include "plan/text_table.h"
 
 namespace orthant {
 namespace {
+
+constexpr const char* kChosen = "chosen by \"auto\"";
 
 // The four products of a block.
 std::vector<LinearShape> linears_of(const Architecture& a) {
@@ -51,6 +54,18 @@ std::string name_of(const TensorPlan& tensor) {
 
 bool same(const TensorPlan& a, const TensorPlan& b) {
   return a.rows == b.rows && a.columns == b.columns && a.depth == b.depth && a.stream == b.stream && a.form == b.form;
+}
+
+// What with_tensor_plan() made of "auto", where it was not in the run file.
+Config chosen(const Config& config, const TensorPlan& tensor) {
+  Config out = with_tensor_plan(config, tensor);
+  for (const char* name : {"kind", "degree", "mesh", "sequence", "product"}) {
+    const std::string key = std::string("parallelism.tensor_parallel_") + name;
+    const Key& entry = *find_key(key);
+    const bool asked = config.origins.contains(key) && value_text(entry, config) == value_text(entry, out);
+    if (!asked) out.origins[key] = kChosen;
+  }
+  return out;
 }
 
 std::string words_text(double words) { return grouped(static_cast<int64_t>(words + 0.5)); }
@@ -115,7 +130,7 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
     throw ConfigError(fmt::format("{}: none of its meshes can be; the first, because {}",
                                   config.locate("parallelism.tensor_parallel_degree"), refusal));
   }
-  if (const TensorChoice* best = cheapest(choices, config)) return with_tensor_plan(config, best->tensor);
+  if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
   const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
   const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
   throw ConfigError(
@@ -135,11 +150,17 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Con
   return best;
 }
 
+std::string mesh_and_kind(const Plan& plan) {
+  const auto origin = plan.config.origins.find("parallelism.tensor_parallel_kind");
+  if (origin == plan.config.origins.end() || origin->second != kChosen) return plan.mesh_text();
+  return fmt::format("{} (\"{}\", {})", plan.mesh_text(), plan.config.parallelism.tensor_parallel_kind, kChosen);
+}
+
 std::string explain_tensor_choices(const Plan& plan) {
   if (plan.tensor_choices.empty()) return "";
   const TensorChoice* const best = cheapest(plan.tensor_choices, plan.config);
   std::vector<std::vector<std::string>> rows = {
-      {"mesh", "words forward", "words backward", "over depth", "bytes sent by a rank", "memory of a rank", ""}};
+      {"mesh", "layer: words received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
   for (const TensorChoice& choice : plan.tensor_choices) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");

@@ -26,6 +26,9 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
 /// least. Null where none does.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
+/// The plan's mesh for people; where tensor_parallel_kind was "auto", with the kind that this took.
+std::string mesh_and_kind(const Plan& plan);
+
 /// A table of them for people, the lower bound, and what follows from it.
 std::string explain_tensor_choices(const Plan& plan);
 

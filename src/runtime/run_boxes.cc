@@ -1,6 +1,7 @@
 #include "runtime/run_boxes.h"
 
 #include "base/text.h"
+#include "plan/tensor_choices.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +46,7 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.batch = fmt::format("{} of {}, microbatches of {}", counted(c.training.global_batch_size, "sequence"),
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);
   b.ranks = plan.mesh.size();
-  b.mesh = plan.mesh_text();
+  b.mesh = mesh_and_kind(plan);
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();

@@ -83,6 +83,18 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
   EXPECT_EQ(unbalanced(html), "");
 }
 
+// A run resumed where a rank holds less: the plan is the later one's, so is the peak.
+TEST_F(ReportFolder, PeakIsOfThePlanThatIsExpected) {
+  put_everything();
+  {
+    MetricsWriter writer(folder_ / "metrics.jsonl", 40);
+    writer.write(StepMetrics{.step = 41, .loss = 2, .tokens = 1024 * 41, .peak_memory_bytes = int64_t{200} << 20});
+  }
+  const std::string html = page();
+  EXPECT_NE(html.find("Measured <b>200.0 MiB</b>, +0.0%"), std::string::npos);
+  EXPECT_EQ(html.find("300.0 MiB"), std::string::npos);
+}
+
 TEST_F(ReportFolder, PageNeedsNoNetworkAndRunsNothingOfTheFiles) {
   put_everything();
   const std::string html = page();

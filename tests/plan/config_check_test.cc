@@ -43,7 +43,7 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
       {"[model]\nnum_key_value_heads = 3",
        "model.num_key_value_heads = 3 (run.toml:2) does not divide model.num_attention_heads = 8 (default); try 1, 2, "
        "4 "
-       "or 8"},
+       "or 8; 8 is without groups"},
       {"[model]\nnum_attention_heads = 6\nnum_key_value_heads = 3\nhidden_size = 20",
        "model.num_attention_heads = 6 (run.toml:2) does not divide model.hidden_size = 20 (run.toml:4); try 1, 2, 4, "
        "5, "

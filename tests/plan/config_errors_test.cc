@@ -53,6 +53,11 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[optimizer]\nlr = inf", "optimizer.lr = inf (run.toml:2:6) is not finite"},
       {"[optimizer]\nname = \"adam\"",
        "optimizer.name = 'adam' (run.toml:2:8) must be \"adamw\"; did you mean \"adamw\"?"},
+      {"[parallelism]\ntensor_parallel_kind = \"3d\"",
+       "parallelism.tensor_parallel_kind = '3d' (run.toml:2:24) must be \"1d\", \"2d\", \"2.5d\" or \"auto\""},
+      {"[parallelism]\ntensor_parallel_kind = 2.5d # Tesseract",
+       "run.toml:2:27: Error while parsing floating-point: expected decimal digit, saw 'd'; text needs quotes: "
+       "tensor_parallel_kind = \"2.5d\""},
       {"[training]\ndtype = \"fp32\"",
        "training.dtype = 'fp32' (run.toml:2:9) must be \"float32\", \"bfloat16\" or "
        "\"float64\""},

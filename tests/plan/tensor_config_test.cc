@@ -110,7 +110,17 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
            {6,
             {deep, "tensor_parallel_mesh=[3,2,1]"},
             {"3 shares", "global_batch_size = 8", "global_batch_size = 9 works"}},
-           {4, {"tensor_parallel_mesh=[2,2,1]"}, {"tensor_parallel_kind", "2d", "[1, 1, 1]"}},
+           {4,
+            {"tensor_parallel_mesh=[2,2,1]"},
+            {"kind = \"1d\" (default)", "; set parallelism.tensor_parallel_kind to \"2d\""}},
+           {4, {"tensor_parallel_mesh=[1,1,4]"}, {"; set parallelism.tensor_parallel_kind to \"2.5d\""}},
+           {8,
+            {"tensor_parallel_kind=auto", "tensor_parallel_mesh=[2,2,2]"},
+            {"; set parallelism.tensor_parallel_mesh to [1, 1, 1] and parallelism.tensor_parallel_degree to 8"}},
+           {8,
+            {"tensor_parallel_kind=1d", "tensor_parallel_mesh=[2,2,2]", "tensor_parallel_product=summa"},
+            {"; set parallelism.tensor_parallel_mesh to [1, 1, 1] and parallelism.tensor_parallel_product to "
+             "\"stationary\" and parallelism.tensor_parallel_degree to 4"}},
            {4, {"tensor_parallel_product=summa"}, {"tensor_parallel_kind", "\"stationary\""}},
            {4,
             {two, "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_degree=4"},
@@ -285,6 +295,28 @@ TEST(TensorChoices, TheCheapestIsTaken) {
                              {"run.memory_gib_per_rank=1e-11"});
                    }),
                    {"run.memory_gib_per_rank = 1e-11", "the least is"}));
+}
+
+// What "auto" chose is not said to be the run file's, nor a default; what was asked for is.
+TEST(TensorChoices, SayWhoChose) {
+  const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
+  const auto chosen = [](std::string text) { return text + " (chosen by \"auto\")"; };
+  EXPECT_EQ(plan.config.locate("parallelism.tensor_parallel_kind"),
+            chosen("parallelism.tensor_parallel_kind = \"2.5d\""));
+  EXPECT_EQ(plan.config.locate("parallelism.tensor_parallel_mesh"),
+            chosen("parallelism.tensor_parallel_mesh = [1, 4, 2]"));
+  EXPECT_EQ(plan.config.locate("parallelism.tensor_parallel_degree"), chosen("parallelism.tensor_parallel_degree = 1"));
+  const std::string printed = print_config(plan.config);
+  EXPECT_EQ(parse_config(printed, "again.toml", {}), plan.config);
+  EXPECT_TRUE(says(printed, {"tensor_parallel_kind = \"2.5d\"", "# chosen by \"auto\"\n"}));
+  EXPECT_TRUE(says(explain(plan), {"mesh     column 4, depth 2 (\"2.5d\", chosen by \"auto\"): 8 ranks"}));
+  const Config columns = plan_of(2, {"tensor_parallel_kind=auto", "tensor_parallel_degree=2"},
+                                 {"training.global_batch_size=1", "training.local_batch_size=1"})
+                             .config;
+  EXPECT_EQ(columns.locate("parallelism.tensor_parallel_degree"),
+            "parallelism.tensor_parallel_degree = 2 (command line)");
+  const Plan asked = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[1,1,8]"});
+  EXPECT_EQ(explain(asked).find("chosen"), std::string::npos);
 }
 
 // Whatever is planned keeps to the limit of memory, to the byte.
