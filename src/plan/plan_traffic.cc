@@ -6,8 +6,6 @@
 #include <map>
 #include <tuple>
 
-#include "base/text.h"
-
 namespace orthant {
 namespace {
 
@@ -154,11 +152,9 @@ void add_gradient_traffic(Plan& plan) {
   }
   add_copies(plan);
   add_sum(plan, "loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
-  const auto kinds = norm_slots(plan);
-  for (const NormSlots& slots : kinds) {
+  for (const NormSlots& slots : norm_slots(plan)) {
     const auto count = static_cast<int64_t>(slots.parameters.size());
-    const std::string what = kinds.size() == 1 ? "by parameter" : fmt::format("by {}", counted(count, "parameter"));
-    add_sum(plan, "gradient norm, " + what, count, slots.axes);
+    add_sum(plan, fmt::format("gradient norm, by parameter, {} of them", count), count, slots.axes);
   }
 }
 
