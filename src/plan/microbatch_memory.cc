@@ -29,13 +29,14 @@ struct Block {
         attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, "ulysses"),
                                   plan.mesh.coord(rank, "ring"))) {
     const int64_t tokens = sequences * shape.tokens, row = tokens * shape.element_bytes;
-    const bool cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens;
+    const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens;
     stream = product.stream;
-    statistic = (cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
+    statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
     qkv = row * shape.qkv_rows;
     attended = row * (shape.attention / plan.tensor.columns);
     gate_up = row * shape.gate_up_rows;
     mixed = gate_up / 2;
+    cut = plan.sequence.ulysses * plan.sequence.ring > 1;
     recomputes = plan.config.activation_checkpoint.mode == "full";
     drops = plan.architecture.dropout > 0;
   }
@@ -47,6 +48,7 @@ struct Block {
   int64_t stream, statistic;          // the residual stream; one number a token
   int64_t qkv, attended;              // attention's input and output
   int64_t gate_up, mixed;             // of the MLP
+  bool cut;                           // sequences over ranks
   bool recomputes, drops;
 };
 
@@ -79,8 +81,9 @@ Held backward(const Block& b, bool splits, bool holds) {
   held.take(b.attended);
   if (b.drops) to_weights(b.stream);
   // Gradients of queries, keys and values, by query head, as the kernel leaves them and in one piece; or those, put
-  // side by side.
-  held.for_a_while(std::max(2 * b.qkv + b.attended, 6 * b.attended) + b.attention.working_bytes);
+  // side by side. Where sequences are cut, what a kernel leaves is the cut's work.
+  const int64_t left = b.cut ? 0 : 6 * b.attended;
+  held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.working_bytes);
   held.take(b.qkv);
   held.free(b.attended + b.attention.kept_bytes - (splits ? b.attended : 0));
   held.for_a_while(b.product.qkv);

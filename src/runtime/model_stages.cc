@@ -41,14 +41,15 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                        const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
                        reducer_.finish(buckets[static_cast<size_t>(action.microbatch)]);
                      }},
-                comm) {}
+                comm) {
+  weights_.on_gradient = [&reducer](const Weight& weight) { reducer.written(weight.index); };
+}
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
   loss_ = 0, peak_live_ = 0;
   if (at::GradMode::is_enabled()) {
     const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
-    weights_.on_gradient = [this](const Weight& weight) { reducer_.written(weight.index); };
     weights_.begin_gradients();
     reducer_.begin(live);
     if (live == 0) weights_.finish_gradients();

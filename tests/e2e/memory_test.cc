@@ -73,7 +73,7 @@ struct Case {
 
 // Weights cut over rows x columns, repeated over depth.
 std::vector<std::string> mesh(int rows, int columns, int depth, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {fmt::format("--run.ranks={}", rows * columns * depth),
+  more.insert(more.begin(), {fmt::format("--run.ranks={}", rows * columns * depth),
                            fmt::format("--parallelism.tensor_parallel_kind={}", depth > 1 ? "2.5d" : "2d"),
                            fmt::format("--parallelism.tensor_parallel_mesh=[{},{},{}]", rows, columns, depth),
                            "--model.num_attention_heads=8",
@@ -81,7 +81,7 @@ std::vector<std::string> mesh(int rows, int columns, int depth, std::vector<std:
   return more;
 }
 std::vector<std::string> one_dimension(int columns, std::vector<std::string> more = {}) {
-  more.insert(more.end(), {fmt::format("--run.ranks={}", columns),
+  more.insert(more.begin(), {fmt::format("--run.ranks={}", columns),
                            fmt::format("--parallelism.tensor_parallel_degree={}", columns),
                            "--model.num_attention_heads=8",
                            fmt::format("--model.num_key_value_heads={}", std::max(4, columns))});
