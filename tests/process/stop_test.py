@@ -167,11 +167,13 @@ class DeadStage(ProcessTest):
     ACTION = r"\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+, action \d+ of \d+ of step \d+"
 
     def start_pipeline(self, schedule, ranks, *more):
-        return self.start_training(
+        running = self.start_training(
             f"run.ranks={ranks}", f"parallelism.pipeline_parallel_degree={ranks}",
             f"parallelism.pipeline_parallel_schedule={schedule}", "model.num_hidden_layers=4",
             "training.global_batch_size=64", "training.local_batch_size=1", "checkpoint.interval=0",
             "validation.freq=1000000", *more, until_step=4)
+        time.sleep(1.5)  # heartbeats, two a second, say where each rank is
+        return running
 
     def test_killed(self):
         for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
