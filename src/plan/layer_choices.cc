@@ -225,7 +225,7 @@ const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
 }
 
 std::string explain_layer_choices(const Plan& plan) {
-  if (plan.tensor.ranks() > 1) return "";
+  if (plan.tensor.ranks() > 1 || plan.stages.size() > 1) return "";  // those have tables of their own
   const auto choices = layer_choices(plan);
   if (choices.empty() && plan.mesh.size() > 1) {
     return "  not compared: with Linformer a layer computes something else than with full attention, which these ways "
