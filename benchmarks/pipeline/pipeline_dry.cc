@@ -15,6 +15,7 @@
 #include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/plan.h"
 #include "runtime/step_timeline.h"
+#include "schedule/bubbles.h"
 
 namespace orthant {
 namespace {
@@ -99,7 +100,7 @@ void measure(const Settings& settings, Comm& comm) {
     carry_out(comm, schedule, 0, bytes, nap);  // warms up
     for (int i = 0; i < settings.number("repeats"); ++i) {
       const MeasuredStep step = carry_out(comm, schedule, pass_s, bytes, nap);
-      bubbles_s.push_back(own_bubble_s(step.timeline));
+      bubbles_s.push_back(own_bubble(step.timeline));
       steps_s.push_back(step.timeline.makespan_s);
     }
     if (comm.rank() != 0) continue;

@@ -28,9 +28,6 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
 /// the difference between the Timeline and what simulate() makes of these.
 Durations mean_durations(const Timeline& timeline);
 
-/// The most that a rank idles between its first computation and its last.
-double own_bubble_s(const Timeline& timeline);
-
 /// As a Chrome trace (draw.h), and back. DataError names the source and what it is about.
 std::string to_json(const MeasuredStep& measured);
 MeasuredStep parse_measured_step(std::string_view text, const std::string& source);

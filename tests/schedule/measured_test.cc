@@ -1,4 +1,5 @@
 // Steps as they were carried out: what is counted of them, what simulate() makes of them, and their file.
+#include "schedule/bubbles.h"
 #include "schedule/measured.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +50,7 @@ TEST(Measured, CountsAsTheSimulationDoes) {
     const Timeline measured = measured_timeline(schedule, times_of(schedule, simulated));
     EXPECT_NEAR(measured.makespan_s, simulated.makespan_s, 1e-9);
     EXPECT_NEAR(measured.bubble, simulated.bubble, 1e-9);
-    EXPECT_NEAR(own_bubble_s(measured), own_bubble_s(simulated), 1e-9);
+    EXPECT_NEAR(own_bubble(measured), own_bubble(simulated), 1e-9);
     EXPECT_EQ(measured.peak_live, simulated.peak_live);
     ASSERT_EQ(measured.spans.size(), simulated.spans.size());
     for (size_t i = 0; i < simulated.spans.size(); ++i) {
@@ -63,10 +64,10 @@ TEST(Measured, CountsAsTheSimulationDoes) {
 }
 
 TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
-  EXPECT_EQ(own_bubble_s(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
-  EXPECT_EQ(own_bubble_s(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
-  EXPECT_EQ(own_bubble_s(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
-  EXPECT_EQ(own_bubble_s(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
+  EXPECT_EQ(own_bubble(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
+  EXPECT_EQ(own_bubble(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
+  EXPECT_EQ(own_bubble(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
+  EXPECT_EQ(own_bubble(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
 }
 
 TEST(Measured, MeanDurationsGiveTheSameStepAgain) {
