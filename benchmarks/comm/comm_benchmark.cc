@@ -13,7 +13,7 @@
 
 #include <cstring>
 
-#include "benchmarks/comm/ranks.h"
+#include "benchmarks/ranks.h"
 
 namespace orthant {
 namespace {

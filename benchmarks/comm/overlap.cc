@@ -11,7 +11,7 @@
 
 #include <array>
 
-#include "benchmarks/comm/ranks.h"
+#include "benchmarks/ranks.h"
 
 namespace orthant {
 namespace {

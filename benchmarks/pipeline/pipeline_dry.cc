@@ -11,11 +11,11 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "benchmarks/comm/ranks.h"
-#include "parallel/pipeline/messages_plan.h"
+#include "benchmarks/ranks.h"
 #include "parallel/pipeline/plan.h"
 #include "runtime/step_timeline.h"
 #include "schedule/bubbles.h"
+#include "schedule/passes.h"
 
 namespace orthant {
 namespace {
@@ -94,7 +94,7 @@ void measure(const Settings& settings, Comm& comm) {
     const std::string wanted = "," + settings.text("schedules") + ",";
     if (wanted != ",all," && wanted.find(fmt::format(",{},", each.name)) == std::string::npos) continue;
     const Schedule schedule =
-        add_messages(each.make(ranks, each.stages_per_rank, microbatches, Durations::of(1, 1, 1)));
+        add_messages(each.make({ranks, each.stages_per_rank, microbatches}));
     const double simulated_s = simulate(schedule, Durations::of(pass_s, pass_s, pass_s)).makespan_s;
     std::vector<double> bubbles_s, steps_s;
     carry_out(comm, schedule, 0, bytes, nap);  // warms up

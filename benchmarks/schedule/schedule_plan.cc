@@ -1,57 +1,113 @@
 // How long it takes to plan a step of 64 stages and 512 microbatches (or as many as asked for) under every schedule:
 //   build/benchmarks/schedule_plan [stages [microbatches]]
-// Each line is the median of five, in milliseconds: the order and its messages made, judged, timed; and the picture
-// drawn.
+// First the schedule alone: the order and its messages made, judged, timed; and the picture drawn. Then the whole plan
+// of a model of two layers a stage, as `orthant plan` makes it: the plan with its alternatives, and its text or its
+// JSON, in both of which every other schedule stands. Milliseconds of CPU time, medians of three.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
 #include <cstdlib>
-#include <numeric>
-#include <utility>
+#include <ctime>
+#include <functional>
+#include <vector>
 
-#include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/plan.h"
+#include "plan/plan.h"
 #include "schedule/draw.h"
+#include "schedule/passes.h"
 #include "schedule/simulate.h"
 #include "schedule/validate.h"
 
+namespace orthant {
+namespace {
+
+struct Size {
+  int stages, microbatches;
+};
+
+/// Tells the milliseconds since it was asked last.
+class Laps {
+ public:
+  void begin() { last_ = std::clock(); }
+  void end(size_t column) {
+    if (column >= columns_.size()) columns_.resize(column + 1);
+    columns_[column].push_back(1e3 * static_cast<double>(std::clock() - last_) / CLOCKS_PER_SEC);
+    begin();
+  }
+  std::vector<double> medians() const {
+    std::vector<double> out;
+    for (std::vector<double> column : columns_) {
+      std::sort(column.begin(), column.end());
+      out.push_back(column[column.size() / 2]);
+    }
+    return out;
+  }
+
+ private:
+  std::clock_t last_ = 0;
+  std::vector<std::vector<double>> columns_;
+};
+
+void print(const std::string& name, const std::vector<double>& numbers) {
+  fmt::print("{:<18}", name);
+  for (const double number : numbers) fmt::print("{:>10.1f}", number);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+void time_schedule(const PipelineSchedule& each, const Size& size) {
+  const Durations durations = Durations::of(1, 1.1, 0.9);
+  size_t drawn = 0;
+  Laps laps;
+  for (int run = 0; run < 3; ++run) {
+    laps.begin();
+    const Schedule order =
+        each.make({size.stages / each.stages_per_rank, each.stages_per_rank, size.microbatches, durations});
+    laps.end(0);
+    const Schedule schedule = add_messages(order);
+    laps.end(1);
+    validate(schedule, size.microbatches);
+    laps.end(2);
+    const Timeline timeline = simulate(schedule, durations);
+    laps.end(3);
+    drawn += draw_svg(schedule, timeline).size();
+    laps.end(4);
+  }
+  if (drawn > 0) print(std::string(each.name), laps.medians());
+}
+
+void time_plan(const PipelineSchedule& each, const Size& size) {
+  const int ranks = size.stages / each.stages_per_rank;
+  const std::vector<std::string> keys = {
+      "model.hidden_size=1024", "model.intermediate_size=2816", "model.num_attention_heads=16",
+      fmt::format("model.num_hidden_layers={}", 2 * size.stages), "training.local_batch_size=1",
+      fmt::format("training.global_batch_size={}", size.microbatches), fmt::format("run.ranks={}", ranks),
+      fmt::format("parallelism.pipeline_parallel_degree={}", ranks),
+      fmt::format("parallelism.pipeline_parallel_schedule={}", each.name)};
+  const Config config = parse_config("", "run.toml", keys);
+  size_t written = 0;
+  Laps laps;
+  for (int run = 0; run < 3; ++run) {
+    laps.begin();
+    const Plan plan = make_plan(config, {.ranks = ranks, .vocab_size = 32000});
+    laps.end(0);
+    written += explain(plan).size();
+    laps.end(1);
+    written += plan_json(plan).size();
+    laps.end(2);
+  }
+  if (written > 0) print(std::string(each.name), laps.medians());
+}
+
+}  // namespace
+}  // namespace orthant
+
 int main(int count, char** words) {
   using namespace orthant;
-  const int stages = count > 1 ? std::atoi(words[1]) : 64, microbatches = count > 2 ? std::atoi(words[2]) : 512;
-  const Durations durations = Durations::of(1, 1.1, 0.9);
-  fmt::print("{} stages, {} microbatches\n{:<18}{:>8}{:>10}{:>8}{:>10}{:>10}{:>8}{:>8}{:>9}\n", stages, microbatches,
-             "schedule", "ranks", "actions", "make", "messages", "validate", "time", "total", "draw");
-  for (const PipelineSchedule& each : pipeline_schedules()) {
-    const int ranks = stages / each.stages_per_rank;
-    std::array<std::array<double, 6>, 5> runs{};
-    size_t actions = 0;
-    for (auto& ms : runs) {
-      auto last = std::chrono::steady_clock::now();
-      const auto lap = [&] {
-        const auto now = std::chrono::steady_clock::now();
-        return std::chrono::duration<double, std::milli>(now - std::exchange(last, now)).count();
-      };
-      const Schedule order = each.make(ranks, each.stages_per_rank, microbatches, durations);
-      ms[0] = lap();
-      const Schedule schedule = add_messages(order);
-      ms[1] = lap();
-      validate(schedule, microbatches);
-      ms[2] = lap();
-      const Timeline timeline = simulate(schedule, durations);
-      ms[3] = lap();
-      ms[4] = std::accumulate(ms.begin(), ms.begin() + 4, 0.0);
-      actions = timeline.spans.size() + (draw_svg(schedule, timeline).empty() ? 1 : 0);
-      ms[5] = lap();
-    }
-    fmt::print("{:<18}{:>8}{:>10}", each.name, ranks, actions);
-    for (size_t column = 0; column < 6; ++column) {
-      std::array<double, 5> times{};
-      for (size_t run = 0; run < runs.size(); ++run) times[run] = runs[run][column];
-      std::sort(times.begin(), times.end());
-      fmt::print("{:>{}.1f}", times[2], std::array{8, 10, 10, 8, 8, 9}[column]);
-    }
-    fmt::print("\n");
-  }
+  const Size size{count > 1 ? std::atoi(words[1]) : 64, count > 2 ? std::atoi(words[2]) : 512};
+  fmt::print("{} stages, {} microbatches\n{:<18}{:>10}{:>10}{:>10}{:>10}{:>10}\n", size.stages, size.microbatches,
+             "schedule", "make", "messages", "validate", "time", "draw");
+  for (const PipelineSchedule& each : pipeline_schedules()) time_schedule(each, size);
+  fmt::print("\n{:<18}{:>10}{:>10}{:>10}\n", "orthant plan", "plan", "as text", "as JSON");
+  for (const PipelineSchedule& each : pipeline_schedules()) time_plan(each, size);
 }

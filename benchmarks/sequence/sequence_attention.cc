@@ -16,7 +16,7 @@
 
 #include <optional>
 
-#include "benchmarks/comm/ranks.h"
+#include "benchmarks/ranks.h"
 #include "parallel/sequence/ring.h"
 #include "parallel/sequence/run.h"
 

@@ -9,7 +9,7 @@
 // rank; a figure is the median.
 #include <ATen/ATen.h>
 
-#include "benchmarks/comm/ranks.h"
+#include "benchmarks/ranks.h"
 #include "model/linear.h"
 #include "parallel/tensor/products.h"
 #include "parallel/tensor/stationary.h"

@@ -12,6 +12,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -31,6 +32,35 @@ std::string model_directory(const std::string& directory) {
 at::ScalarType working_dtype(Dtype stored) {
   return stored == Dtype::bf16 ? at::kBFloat16 : stored == Dtype::f64 ? at::kDouble : at::kFloat;
 }
+
+// Prints a text as it grows. A terminal would obey what a young model happens to say; a file gets every byte.
+class GrowingText {
+ public:
+  void show(const std::string& text) { print(text, whole_characters(text)); }
+  void end(const std::string& text) { print(text, text.size()); }
+
+ private:
+  // Bytes up to a character at the end that is not all there yet.
+  static size_t whole_characters(const std::string& text) {
+    for (size_t missing = 1; missing <= std::min<size_t>(3, text.size()); ++missing) {
+      const auto byte = static_cast<unsigned char>(text[text.size() - missing]);
+      if (byte < 0x80) break;
+      if (byte < 0xc0) continue;  // not its first
+      const size_t length = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+      return missing < length ? text.size() - missing : text.size();
+    }
+    return text.size();
+  }
+  void print(const std::string& text, size_t end) {
+    const std::string more = text.substr(shown_, end - shown_);
+    fmt::print("{}", to_terminal_ ? visible_text(more) : more);
+    std::fflush(stdout);
+    shown_ = end;
+  }
+
+  const bool to_terminal_ = isatty(STDOUT_FILENO) == 1;
+  size_t shown_ = 0;
+};
 
 }  // namespace
 
@@ -59,15 +89,14 @@ int generate(const GenerateArguments& arguments) {
   }
   const Transformer model(architecture, weights, fused_primitives(), {});
   Decoder decoder(model);
+  GrowingText shown;
   const GeneratedText made =
       generate_text([&](std::span<const int64_t> tokens) { return decoder.advance(tokens); },
                     architecture.max_position_embeddings, *tokenizer, arguments.prompt, arguments.max_new_tokens,
-                    {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)});
-  const std::string all = arguments.prompt + made.text + "\n";
-  // A terminal would obey what a young model happens to say; a file gets every byte.
-  fmt::print("{}", isatty(STDOUT_FILENO) == 1 ? visible_text(all) : all);
+                    {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)},
+                    [&](const std::string& text) { shown.show(arguments.prompt + text); });
+  shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
-    std::fflush(stdout);
     fmt::print(stderr, "note: the text ends where the model's positions do, max_position_embeddings = {}\n",
                config.max_position_embeddings);
   }

@@ -2,6 +2,7 @@
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
+#include "plan/layer_choices.h"
 #include "plan/plan.h"
 #include "schedule/draw.h"
 
@@ -31,6 +32,10 @@ int plan(const PlanArguments& arguments) {
   facts.links = links_of(arguments);
   const Plan the_plan = make_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
+  if (facts.links.known() && layer_choices(the_plan).empty()) {
+    fmt::print(stderr, "warning: --inner-gbit and --outer-gbit change nothing here: how long a layer takes is told of "
+                       "sequences and data over ranks, not of tensor meshes and pipelines\n");
+  }
   // Planning for other machines than this one is what the command is for: here it is no error.
   const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
   if (!need.warning.empty()) fmt::print(stderr, "warning: {}\n", need.warning);

@@ -155,12 +155,12 @@ std::string communication_sections(const Metrics& metrics, std::optional<int64_t
   const Unit unit = byte_unit(largest(bytes));
   const double total = sum(known_values(metrics.steps, [](const auto& m) { return m.communication_bytes; }));
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.communication_calls; }));
-  std::string note = fmt::format("By one rank; {} in all.", human_bytes(total));
+  std::string note = fmt::format("By rank 0; {} in all.", human_bytes(total));
   if (expected_bytes) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_bytes));
   const Line sent = {"communication", "Bytes sent", note, unit.name + " per step", "orange", bytes};
   const Line started = {"calls",
                         "Communication calls",
-                        fmt::format("Started by one rank in each step; median {:g}.", middle),
+                        fmt::format("Started by rank 0 in each step; median {:g}.", middle),
                         "calls per step",
                         "orange",
                         calls};

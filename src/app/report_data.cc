@@ -86,8 +86,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   for (const auto& rank : plan.at("per_rank")) {
     auto parts = memory_parts(rank);
     if (total_bytes(parts) > total_bytes(data.expected_memory)) data.expected_memory = std::move(parts);
-    data.expected_communication_bytes =
-        std::max(data.expected_communication_bytes.value_or(0), rank.at("communication_bytes").get<int64_t>());
+    if (rank.at("rank") == 0) data.expected_communication_bytes = rank.at("communication_bytes").get<int64_t>();
   }
 }
 

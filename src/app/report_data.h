@@ -26,7 +26,7 @@ struct ReportData {
   Metrics metrics;
   Facts facts;                                          // model, data, mesh, ...: those that are known
   std::string started;                                  // "2026-01-31 12:00 UTC"; empty when not known
-  std::optional<int64_t> expected_communication_bytes;  // sent in a step by the busiest rank, says plan.json
+  std::optional<int64_t> expected_communication_bytes;  // sent in a step by rank 0, says plan.json
   std::vector<MemoryPart> expected_memory;  // of the rank that plan.json expects most of; empty when not known
   std::string config_text, schedule_svg, sample_text;  // empty: the file is not there
   std::optional<MeasuredStep> measured;                // the last step of a pipeline

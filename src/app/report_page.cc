@@ -63,9 +63,9 @@ std::string tiles(const ReportData& data) {
               "of the time, not hidden");
   const double peak = static_cast<double>(peak_memory(steps)), expected = expected_total(data);
   out += tile("Peak memory", human_bytes(peak), expected > 0 ? "expected " + human_bytes(expected) : "largest rank");
-  out += tile("Trained on", human_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
-              fmt::format("{} step{} in {}", grouped(static_cast<int64_t>(steps.size())), steps.size() == 1 ? "" : "s",
-                          human_seconds(time.total)));
+  out += tile(
+      "Trained on", human_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
+      fmt::format("{}, {} in them", counted(static_cast<int64_t>(steps.size()), "step"), human_seconds(time.total)));
   return out + "</div>\n";
 }
 

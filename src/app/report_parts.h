@@ -68,7 +68,7 @@ std::string rate_section(const Metrics& metrics);
 std::string norm_section(const Metrics& metrics);
 std::string throughput_section(const Metrics& metrics);
 std::string time_section(const Metrics& metrics);
-/// Two cards: bytes and calls. expected_bytes: sent in a step by the busiest rank, as planned.
+/// Two cards: bytes and calls. expected_bytes: sent in a step by rank 0, as planned, as metrics.jsonl has them.
 std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes);
 
 }  // namespace orthant

@@ -61,8 +61,8 @@ std::string measured_part(const MeasuredStep& measured) {
       show(1e3 * measured.clock_error_s, 3));
   out += image(draw_svg(measured.schedule, without_messages(timeline)), "The measured schedule");
   out += fmt::format(
-      "<h3>Simulated with the mean durations below: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
-      "what messages cost, and computations that took longer than others of their kind.</h3>\n",
+      "<h3>Simulated with what each computation took: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
+      "what messages cost. Means by stage:</h3>\n",
       show(1e3 * measured.simulated_s, 1), show(timeline.makespan_s / measured.simulated_s, 3));
   return out + durations_table(measured);
 }

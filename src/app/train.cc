@@ -4,6 +4,7 @@
 #include "app/run_setup.h"
 #include "app/streams.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "comm/process.h"
@@ -72,6 +73,12 @@ void write_run_folder(const Plan& plan) {
   write("config.toml", print_config(plan.config));
   write("plan.json", plan_json(plan));
   write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
+}
+
+// What must be the same on all ranks, and is not in the run file: what a file of schedules says, above all.
+std::string planned(const Plan& plan) {
+  return fmt::format("parallelism.pipeline_parallel_schedule = \"{}\", whose Actions have the checksum {:016x}",
+                     plan.config.parallelism.pipeline_parallel_schedule, xxh3(to_csv(plan.schedule)));
 }
 
 // Set once all ranks have met. A rank that ends before, when all were asked to stop, is not missed.
@@ -197,6 +204,7 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
       if (!arguments.resume) set_aside_earlier_run(config);
       write_run_folder(plan);
     }
+    check_agreement(meeting, planned(plan), config.run.timeout_s);
     note_stop_signals(meeting.rank == 0);
     comm.emplace(plan.mesh, meeting.rank, meeting, watching);
     g_all_here = true;

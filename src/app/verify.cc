@@ -5,6 +5,7 @@
 #include "app/run_setup.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/text_table.h"
 
 #include <nlohmann/json.hpp>
 
@@ -42,16 +43,28 @@ std::string verify_json(const VerifyReport& report, const Plan& plan) {
 }
 
 std::string verify_text(const VerifyReport& report, const Plan& plan) {
-  auto line = [](const char* what, double error, double bound, const std::string& where) {
-    return fmt::format("  {:<12} {:.2e}  of {:.1e}   {}\n", what, error, bound, where);
+  const auto number = [](double error) { return error > 0 ? fmt::format("{:.1e}", error) : "0"; };
+  std::vector<std::vector<std::string>> rows = {{"", "off by", "allowed", "where most"}};
+  const auto add = [&](const char* what, double error, double bound, const std::string& where) {
+    rows.push_back({what, number(error), number(bound), where});
   };
-  std::string out =
-      fmt::format("{} against one device, {}, {}: largest relative errors, of what rounding explains\n",
-                  plan.mesh_text(), plan.config.training.dtype, counted(report.steps, "step"));
-  out += line("loss", report.loss_error, report.loss_bound, fmt::format("{:.10g}", report.layout_loss));
-  out += line("norm", report.norm_error, report.loss_bound, "");
-  out += line("gradients", report.gradients.relative_error, report.gradients.bound, report.gradients.name);
-  out += line("weights", report.weights.relative_error, report.weights.bound, report.weights.name);
+  const auto place = [](const Worst& worst) {
+    if (worst.relative_error == 0) return std::string();
+    return fmt::format("{}, step {}, rank {}", worst.name, worst.step, worst.rank);
+  };
+  add("loss", report.loss_error, report.loss_bound,
+      fmt::format("layout {:.10g}, one device {:.10g}", report.layout_loss, report.oracle_loss));
+  add("gradient norm", report.norm_error, report.loss_bound, "");
+  add("gradients", report.gradients.relative_error, report.gradients.bound, place(report.gradients));
+  add("weights", report.weights.relative_error, report.weights.bound, place(report.weights));
+  std::string out = fmt::format("{} against one device, {}, {}\n\n{}\n", plan.mesh_text(), plan.config.training.dtype,
+                                counted(report.steps, "step"), text_table(rows));
+  out += "  off by:   |layout - one device| / |one device|, the largest of all steps, ranks and tensors\n"
+         "  allowed:  what another order of additions may change; docs/numerics.md derives it\n";
+  if (report.weights.bound == 0) {
+    out += "  weights:  after an update of one device's gradients, which rounds the same way everywhere\n";
+  }
+  out += "\n";
   if (report.labels == 0) {
     return out + "nothing was compared: no token of these steps had a label; take more steps, longer documents or, "
                  "where words are masked, a larger model.masked_share\n";
@@ -91,7 +104,7 @@ int verify(const VerifyArguments& arguments) {
   config.parallelism = make_plan(own, facts).config.parallelism;
   config.run.memory_gib_per_rank = 0;  // the run keeps to it; float64 and the oracle are on top
   const Plan plan = make_plan(config, facts);
-  require_telling_bounds(plan, arguments.steps);
+  require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   const VerifyReport report =
       verify_layout(plan, data, arguments.steps, Mutation::none, shown_progress("verifying", "steps"));

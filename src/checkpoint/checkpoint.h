@@ -16,7 +16,7 @@
 
 namespace orthant {
 
-/// What is saved. Spans must stay valid until save_checkpoint returns.
+/// What is saved. Spans, and what tensors are made of, must stay valid until save_checkpoint returns.
 struct CheckpointContent {
   HfConfig model;
   std::vector<TensorBytes> weights;

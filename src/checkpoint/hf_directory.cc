@@ -26,7 +26,7 @@ std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int6
   std::vector<std::size_t> starts{0};
   int64_t filled_bytes = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
-    const auto bytes = static_cast<int64_t>(weights[i].bytes.size());
+    const int64_t bytes = size_bytes(weights[i]);
     if (filled_bytes > 0 && filled_bytes + bytes > limit_bytes) {
       starts.push_back(i);
       filled_bytes = 0;
@@ -62,8 +62,8 @@ void remove_older_weights(const fs::path& directory, const std::map<std::string,
 std::string index_json(std::span<const TensorBytes> weights, const std::map<std::string, std::string>& weight_map) {
   int64_t total_bytes = 0, total_parameters = 0;
   for (const TensorBytes& tensor : weights) {
-    total_bytes += static_cast<int64_t>(tensor.bytes.size());
-    total_parameters += static_cast<int64_t>(tensor.bytes.size()) * 8 / dtype_bits(tensor.dtype);
+    total_bytes += size_bytes(tensor);
+    total_parameters += size_bytes(tensor) * 8 / dtype_bits(tensor.dtype);
   }
   const nlohmann::ordered_json index = {
       {"metadata", {{"total_parameters", total_parameters}, {"total_size", total_bytes}}}, {"weight_map", weight_map}};

@@ -21,13 +21,12 @@ std::string quoted(const std::string& text) {
   }
 }
 
+void check_bytes(const TensorBytes& tensor, std::span<const std::byte> bytes) {
+  ORTHANT_CHECK(static_cast<uint64_t>(size_bytes(tensor)) == bytes.size(), tensor.name, bytes.size());
+}
+
 void check_tensor(const TensorBytes& tensor) {
-  int64_t bits = dtype_bits(tensor.dtype);
-  for (const int64_t size : tensor.shape) {
-    ORTHANT_CHECK(size >= 0 && !__builtin_mul_overflow(bits, size, &bits), tensor.name, size);
-  }
-  ORTHANT_CHECK(bits % 8 == 0 && static_cast<uint64_t>(bits / 8) == tensor.bytes.size(), tensor.name, bits,
-                tensor.bytes.size());
+  if (!tensor.make) check_bytes(tensor, tensor.bytes);
   ORTHANT_CHECK(tensor.name != "__metadata__", tensor.name);
 }
 
@@ -40,9 +39,9 @@ std::string header_text(std::span<const TensorBytes* const> tensors,
     text.back() = '}';
     text += ',';
   }
-  std::size_t begin = 0;
+  int64_t begin = 0;
   for (const TensorBytes* tensor : tensors) {
-    const std::size_t end = begin + tensor->bytes.size();
+    const int64_t end = begin + size_bytes(*tensor);
     text += fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", quoted(tensor->name),
                         dtype_name(tensor->dtype), fmt::join(tensor->shape, ","), begin, end);
     begin = end;
@@ -54,6 +53,15 @@ std::string header_text(std::span<const TensorBytes* const> tensors,
 }
 
 }  // namespace
+
+int64_t size_bytes(const TensorBytes& tensor) {
+  int64_t bits = dtype_bits(tensor.dtype);
+  for (const int64_t size : tensor.shape) {
+    ORTHANT_CHECK(size >= 0 && !__builtin_mul_overflow(bits, size, &bits), tensor.name, size);
+  }
+  ORTHANT_CHECK(bits % 8 == 0, tensor.name, bits);
+  return bits / 8;
+}
 
 FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                              const std::map<std::string, std::string>& metadata) {
@@ -76,7 +84,11 @@ FileDigest write_safetensors(const std::string& path, std::span<const TensorByte
   OutputFile file(path);
   file.write(std::as_bytes(std::span(&length, 1)));
   file.write(text);
-  for (const TensorBytes* tensor : ordered) file.write(tensor->bytes);
+  for (const TensorBytes* tensor : ordered) {
+    const std::span<const std::byte> bytes = tensor->make ? tensor->make() : tensor->bytes;
+    check_bytes(*tensor, bytes);
+    file.write(bytes);
+  }
   return file.commit();
 }
 

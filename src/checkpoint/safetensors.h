@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -62,13 +63,17 @@ struct TensorInfo {
   int64_t end = 0;
 };
 
-/// A tensor as contiguous row-major bytes that somebody else owns.
+/// A tensor as contiguous row-major bytes that somebody else owns. To be written, it may have a way to them instead:
+/// `make` is called once, when their turn in the file has come, and they need not outlive the next tensor's.
 struct TensorBytes {
   std::string name;
   Dtype dtype = Dtype::f32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;
+  std::span<const std::byte> bytes = {};
+  std::function<std::span<const std::byte>()> make = {};
 };
+/// Of a tensor so large; LogicError where that is no whole number of bytes, or more than can be counted.
+int64_t size_bytes(const TensorBytes& tensor);
 
 /// The header of a file: tensors in the order of their data, and where the data part starts (bytes from the file's
 /// start).
@@ -85,8 +90,8 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int6
                                            const std::string& source);
 
 /// Writes tensors (any order; the file has them by dtype, then name) through an OutputFile: temporary, fsync, rename.
-/// Bytes go from the caller's memory to the file, no tensor is copied. LogicError when a tensor's bytes do not fit its
-/// shape or a name comes twice; DataError when the system refuses, and then `path` is as it was before.
+/// Bytes go from the caller's memory to the file, tensor by tensor, and none is copied. LogicError when a tensor's
+/// bytes do not fit its shape or a name comes twice; DataError when the system refuses, and then `path` is as it was.
 FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

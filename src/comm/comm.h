@@ -41,8 +41,8 @@ struct CommOptions {
   double timeout_s = 300;
   /// How long ranks wait for each other to come.
   double meet_timeout_s = 60;
-  /// A rank without a sign of life for this long has failed (its process stopped, its machine cut off). At least three
-  /// heartbeats, which are seldom where ranks meet in a file.
+  /// A rank without a sign of life for this long has failed (its machine cut off; a process of this machine that is
+  /// stopped or gone is noticed in seconds). At least three heartbeats, which are seldom where ranks meet in a file.
   double silence_s = 30;
   /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the
   /// one rank that should tell the user. Called on another thread, once. Default: print the message and `_exit(1)`,

@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/errors.h"
@@ -27,7 +28,7 @@ struct Header {
   uint32_t label = 0, unused = 0;
 };
 
-// Threads that block, as many as there are messages to wait for; an idle one is used again. One thread gives them jobs.
+// Threads that block, as many as there are jobs; an idle one is used again. One thread gives them jobs.
 class Waiters {
  public:
   ~Waiters() {
@@ -108,10 +109,8 @@ class GlooTransport : public Transport {
     auto header = std::make_shared<Header>(Header{message.bytes, message.label});
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
     if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
-    waiters_->run([this, &message, header, works] {
-      end(message, [&] {
-        for (const auto& work : works) work->wait(timeout_);
-      });
+    line_up({true, message.peer, message.tag}, message, [this, header, works] {
+      for (const auto& work : works) work->wait(timeout_);
     });
   }
 
@@ -119,11 +118,7 @@ class GlooTransport : public Transport {
   void receive(Message& message) override {
     waiters_->reserve();
     ++under_way_;
-    const std::lock_guard lock(mutex_);
-    const std::pair key(message.peer, message.tag);
-    auto& queue = queues_[key];
-    queue.push_back(&message);
-    if (queue.size() == 1) waiters_->run([this, key, &message] { receive_all(key, &message); });
+    line_up({false, message.peer, message.tag}, message, [this, &message] { receive_one(message); });
   }
 
   bool progress() override {
@@ -148,6 +143,12 @@ class GlooTransport : public Transport {
   }
 
  private:
+  using Key = std::tuple<bool, int, uint32_t>;  // whether it is sent, peer, tag
+  struct Waiting {
+    Message* message;
+    std::function<void()> wait;
+  };
+
   WorkPtr post_send(void* memory, int64_t bytes, const Message& message) {
     std::vector<at::Tensor> tensors{as_tensor(memory, bytes)};
     return group_->send(tensors, message.peer, static_cast<int>(message.tag));
@@ -157,14 +158,22 @@ class GlooTransport : public Transport {
     return group_->recv(tensors, message.peer, static_cast<int>(message.tag));
   }
 
-  // On a waiter's thread, until nothing more is expected under this key.
-  void receive_all(const std::pair<int, uint32_t>& key, Message* message) {
-    while (message != nullptr) {
-      end(*message, [&] { receive_one(*message); });
+  // What goes to one peer, or comes from it, under one tag ends in order: one thread waits for all of it.
+  void line_up(const Key& key, Message& message, std::function<void()> wait) {
+    const std::lock_guard lock(mutex_);
+    auto& queue = queues_[key];
+    queue.push_back({&message, std::move(wait)});
+    if (queue.size() == 1) waiters_->run([this, key, &first = queue.front()] { wait_in_order(key, &first); });
+  }
+
+  // On a waiter's thread, until nothing more is under way under this key.
+  void wait_in_order(const Key& key, const Waiting* first) {
+    while (first != nullptr) {
+      end(*first->message, first->wait);
       const std::lock_guard lock(mutex_);
       auto& queue = queues_[key];
       queue.pop_front();
-      message = queue.empty() ? nullptr : queue.front();
+      first = queue.empty() ? nullptr : &queue.front();
       if (queue.empty()) queues_.erase(key);
     }
   }
@@ -202,7 +211,7 @@ class GlooTransport : public Transport {
   int64_t under_way_ = 0;  // of who drives, one thread at a time
   std::mutex mutex_;
   std::vector<Message*> ended_;
-  std::map<std::pair<int, uint32_t>, std::deque<Message*>> queues_;
+  std::map<Key, std::deque<Waiting>> queues_;
   std::unique_ptr<Waiters> waiters_ = std::make_unique<Waiters>();
 };
 

@@ -183,9 +183,10 @@ class Launcher {
       int status = 0;
       if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
       children_[rank].status = status;
+      // A rank that was interrupted itself, and not by way of the launcher, has told the others.
       const bool as_asked =
-          asked_ != 0 && ((WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL)) ||
-                          (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted));
+          (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted) ||
+          (asked_ != 0 && WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL));
       if (status == 0 || failed_) continue;
       if (as_asked) {
         // Before its first step, or killed by the SIGTERM that it should have heeded.
@@ -201,6 +202,9 @@ class Launcher {
   // Stops the others: by the record first, which gets them out wherever they are stuck, by force later.
   void tell(const std::string& message) {
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
+    for (const Child& child : children_) {
+      if (!child.status && life_of(process_identity(child.pid)) == Life::stopped) kill(child.pid, SIGKILL);  // deaf
+    }
     if (!post_failure(store_, message)) return;
     std::string text = message;
     if (const std::string advice = options_.advice ? options_.advice() : ""; !advice.empty()) text += "\n" + advice;

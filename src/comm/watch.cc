@@ -251,8 +251,12 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
     if (++peer.gone_ticks < 2) return "";
     return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during(peer.activity));
   }
-  const double silence_s = std::max(options_.silence_s, kMissedBeats * options_.beat_s);
-  if (peer.still_s < (suspicious_ && life != Life::running ? options_.suspicion_s : silence_s)) return "";
+  const double beats_s = kMissedBeats * options_.beat_s;
+  double patience_s = std::max(options_.silence_s, beats_s);
+  // Stopped, and seen to be: no slow machine, for which one waits long.
+  if (life == Life::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
+  if (suspicious_ && life != Life::running) patience_s = std::min(patience_s, options_.suspicion_s);
+  if (peer.still_s < patience_s) return "";
   return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
                      life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
                      during(peer.activity));

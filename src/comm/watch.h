@@ -25,8 +25,8 @@ struct WatchOptions {
   /// stood still this long, and for three beats: a machine may be slow for long and still come back. A process of this
   /// machine that is gone is noticed at once.
   double silence_s = 30;
-  /// The same, once an operation of ours has failed: two signs of one cause. A process that died on another machine is
-  /// noticed so, since its connections are then closed by the kernel.
+  /// The same where there are two signs of one cause: its process is stopped, as this machine can see, or an operation
+  /// of ours has failed. A process that died on another machine is noticed so: the kernel closes its connections.
   double suspicion_s = 3;
   /// False for threads of one process: they live and die together, only the record matters.
   bool heartbeats = true;

@@ -115,28 +115,31 @@ int64_t num_parameters(const Architecture& a) {
 
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   FlatLayout flat;
-  int groups = 1;
+  std::vector<std::vector<size_t>> by_group(1);  // weights
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool continues = i > 0 && !parameters[i].fused.empty() && parameters[i].fused == parameters[i - 1].fused;
-    if (!continues) flat.members.emplace_back(i, i);
+    if (!continues) {
+      const auto group = static_cast<size_t>(parameters[i].group);
+      by_group.resize(std::max(by_group.size(), group + 1));
+      by_group[group].push_back(flat.members.size());
+      flat.members.emplace_back(i, i);
+    }
     flat.members.back().second = i + 1;
-    groups = std::max(groups, parameters[i].group + 1);
   }
   flat.parameter_offsets.resize(parameters.size());
   flat.weights.resize(flat.members.size());
   const auto align = [&] {
     flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
   };
-  for (int group = 0; group < groups; ++group) {
+  for (const std::vector<size_t>& group : by_group) {
     align();  // so that a group whose weights are alike on ranks is alike there to its last gap
     flat.groups.emplace_back(flat.elements, flat.elements);
-    for (size_t w = 0; w < flat.members.size(); ++w) {
+    for (const size_t w : group) {
       const auto [first, end] = flat.members[w];
-      if (parameters[first].group != group) continue;
       align();
       flat.weights[w].first = flat.elements;
       for (size_t i = first; i < end; ++i) {
-        ORTHANT_CHECK(parameters[i].group == group, parameters[i].name, parameters[i].group, group);
+        ORTHANT_CHECK(parameters[i].group == parameters[first].group, parameters[i].name, parameters[first].name);
         flat.parameter_offsets[i] = flat.elements;
         flat.elements += parameters[i].held_size();
       }

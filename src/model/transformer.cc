@@ -52,7 +52,7 @@ at::Tensor Transformer::drop(const at::Tensor& x_BTC, const Microbatch& batch, u
 }
 
 at::Tensor Transformer::embed(const Microbatch& batch) const {
-  return drop(primitives_.embedding(batch.tokens_BT, *embedding_), batch, 0);
+  return embedded(primitives_.embedding(batch.tokens_BT, *embedding_), batch);
 }
 
 at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
@@ -72,9 +72,12 @@ at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbat
   return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(layer, x, batch); });
 }
 
+at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {
+  return primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
+}
+
 at::Tensor Transformer::loss(const at::Tensor& x_BTC, const Microbatch& batch) const {
-  const at::Tensor normed = primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
-  return primitives_.cross_entropy(normed, *head_, batch);
+  return primitives_.cross_entropy(final_norm(x_BTC), *head_, batch);
 }
 
 at::Tensor Transformer::forward(const Microbatch& batch) const {
@@ -84,8 +87,7 @@ at::Tensor Transformer::forward(const Microbatch& batch) const {
 }
 
 at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
-  const at::Tensor normed = primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
-  return primitives_.linear(normed, *head_);
+  return primitives_.linear(final_norm(x_BTC), *head_);
 }
 
 int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }

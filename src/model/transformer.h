@@ -27,18 +27,24 @@ class Transformer {
 
   /// [B,T] -> [B,T,C].
   at::Tensor embed(const Microbatch& batch) const;
+  /// The same from rows that have been looked up.
+  at::Tensor embedded(const at::Tensor& rows_BTC, const Microbatch& batch) const { return drop(rows_BTC, batch, 0); }
   /// One block: [B,T,C] -> [B,T,C].
   at::Tensor block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
   /// Final norm, head and loss: the sum of token losses times batch.loss_scale, a float64 scalar.
   at::Tensor loss(const at::Tensor& x_BTC, const Microbatch& batch) const;
   /// The whole model: embed, every block, loss.
   at::Tensor forward(const Microbatch& batch) const;
+  /// Final norm: what the head multiplies.
+  at::Tensor final_norm(const at::Tensor& x_BTC) const;
   /// Final norm and head: [B,T,C] -> [B,T,V].
   at::Tensor logits(const at::Tensor& x_BTC) const;
 
   /// How often one microbatch adds to a weight's gradient: twice for a tied embedding, else once.
   int uses(const Weight& weight) const;
 
+  const Weight& embedding() const { return *embedding_; }
+  const Weight& head() const { return *head_; }
   const Architecture& architecture() const { return architecture_; }
   const AttentionShape& attention_shape() const { return attention_; }
 

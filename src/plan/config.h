@@ -136,6 +136,7 @@ struct ParallelismConfig {
   std::string pipeline_parallel_schedule = "1f1b";
   int64_t pipeline_parallel_stages_per_rank = 0;
   std::vector<int64_t> pipeline_parallel_layers = {};
+  bool pipeline_parallel_post_validation = false;
   std::string vocabulary_parallel = "none";
   int64_t expert_parallel_degree = 1;
 };

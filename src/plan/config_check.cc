@@ -130,17 +130,23 @@ void check_biases(const Config& config) {
   require(config, "model.mlp_bias", !model.mlp_bias || model.sliding_window == 0, kMistral, "false");
 }
 
+void check_post_validation(const Config& config) {
+  const std::string& cut = config.parallelism.vocabulary_parallel;
+  require(config, "parallelism.pipeline_parallel_post_validation",
+          !config.parallelism.pipeline_parallel_post_validation || cut == "none" || cut == "redistribution",
+          fmt::format("with {} all ranks meet in every microbatch, and none ends before the others",
+                      config.locate("parallelism.vocabulary_parallel")),
+          "false");
+}
+
 void refuse_unbuilt(const Config& config) {
   const auto& parallelism = config.parallelism;
   require(config, "model.architecture", config.model.architecture == "llama",
           "this version of Orthant trains LLaMA models only", "\"llama\"");
   require(config, "parallelism.zero_stage", parallelism.zero_stage == 0,
           "this version of Orthant keeps gradients and optimizer state whole on every rank", "0");
-  constexpr std::string_view kOthers =
-      "this version of Orthant runs data, sequence, tensor and pipeline parallelism only";
-  require(config, "parallelism.expert_parallel_degree", parallelism.expert_parallel_degree == 1, kOthers, "1");
-  require(config, "parallelism.vocabulary_parallel", parallelism.vocabulary_parallel == "none", kOthers,
-          "\"none\"");
+  require(config, "parallelism.expert_parallel_degree", parallelism.expert_parallel_degree == 1,
+          "this version of Orthant runs data, sequence, tensor, pipeline and vocabulary parallelism only", "1");
 }
 
 }  // namespace
@@ -167,6 +173,7 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_biases(config);
   check_batch(config);
   check_parallelism(config);
+  check_post_validation(config);
   refuse_unbuilt(config);
 }
 

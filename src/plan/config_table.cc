@@ -163,10 +163,13 @@ const Key kTable[] = {
       "who does what, when; a file says it as PyTorch's pipelining writes it, one line a rank"),
   KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
   KEY(parallelism, pipeline_parallel_layers, at_least(-1), "", "layers of each stage, the first stage first; empty = "
-      "as equal as can be; -1 = fewer beside the head, so that the costliest stage costs least"),
+      "as equal as can be; -1 = fewer beside the head, so that the costliest rank costs least"),
+  KEY(parallelism, pipeline_parallel_post_validation, any(), "",
+      "ranks step one after the other, before the gradients' norm is known, and again where it is more than max_norm"),
   KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
                                                 "interlaced"}), "",
-      "how the vocabulary layers spread over the pipeline"),
+      "how the vocabulary layers spread over the pipeline: naive, algorithm_1 and algorithm_2 cut them by rows over "
+      "all ranks, with 3, 2 and 1 barriers; interlaced too, in turns; redistribution: fewer layers beside the head"),
   KEY(parallelism, expert_parallel_degree, degree(), "ranks", "ranks that share the experts"),
 };
 // clang-format on

@@ -10,6 +10,7 @@
 #include "plan/schedule_choices.h"
 #include "plan/tensor_choices.h"
 #include "plan/text_table.h"
+#include "plan/vocabulary_choices.h"
 
 namespace orthant {
 namespace {
@@ -163,12 +164,17 @@ std::string explain(const Plan& plan) {
         explain_rows(plan.schedule.rows[0]);
   } else {
     out += fmt::format(
-        "\nwho does what, when, were all passes equally long: stage, pass (F forward, B backward; I the half for its "
-        "input, W for its weights), microbatch; {}\n{}",
-        plan.config.parallelism.pipeline_parallel_schedule, explain_pipeline(plan));
+        "\nwho does what, when, were all passes equally long: {}\n"
+        "  stage, pass (F forward, B backward; I the half for its input, W for its weights{}), microbatch\n{}",
+        plan.config.parallelism.pipeline_parallel_schedule,
+        plan.vocabulary.empty() ? "" : ";\n  E and EB the embedding's, S, Z, T and TW the head's rows of each rank",
+        explain_pipeline(plan));
   }
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
-    out += "\nevery schedule of as many pipeline ranks: how long they idle, and what they hold\n" + choices;
+    out += "\nevery schedule of as many pipeline ranks: how long they idle; what one holds and sends\n" + choices;
+  }
+  if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
+    out += "\nthe vocabulary's layers over as many pipeline ranks: parallelism.vocabulary_parallel\n" + choices;
   }
   out += "\ncommunication, a step\n" + explain_communication(plan);
   if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {

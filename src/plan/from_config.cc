@@ -9,6 +9,7 @@
 #include "plan/parallelism_check.h"
 #include "plan/plan.h"
 #include "plan/tensor_check.h"
+#include "plan/vocabulary.h"
 
 namespace orthant {
 
@@ -208,6 +209,7 @@ void check_mesh(const Config& config, int ranks) {
   const Mesh mesh = mesh_of(config, ranks);
   const SequencePlan sequence = sequence_plan_of(config, mesh);
   if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
+  vocabulary_order_of(config, mesh);
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

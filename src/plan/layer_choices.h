@@ -32,8 +32,8 @@ struct LayerChoice {
 
 /// Data parallelism, every ulysses x ring of the ranks that the plan gives to sequences (of all ranks, if it cuts
 /// none), ring self-attention unless its rows of scores are beyond counting, ZeRO, tensor and pipeline parallelism,
-/// each over all ranks; the plan's own among them. Empty for one rank; with Linformer, which computes something
-/// else than all of these; and on a tensor mesh, which tensor_choices() compares with others.
+/// each over all ranks; the plan's own among them. Empty for one rank; with Linformer, which computes something else
+/// than all of these; and on tensor meshes and pipelines, which tensor_choices() and schedule_choices() compare.
 std::vector<LayerChoice> layer_choices(const Plan& plan);
 
 /// Of those that the run can take, the one that sends least; of equals, the one that keeps least.

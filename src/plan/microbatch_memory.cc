@@ -9,7 +9,7 @@ namespace orthant {
 namespace {
 
 // What is taken and given back one after the other, and the most that is held on the way.
-class Held {
+class HighWater {
  public:
   void take(int64_t bytes) { for_a_while(bytes), now_ += bytes; }
   void free(int64_t bytes) { now_ -= bytes; }
@@ -54,8 +54,8 @@ struct Block {
 
 // Backward of a block, from what is kept of it and the output's gradient. `splits`: inputs of products and their
 // outputs' gradients stay for W; `holds`: the output's gradient is somebody else's, too.
-Held backward(const Block& b, bool splits, bool holds) {
-  Held held;
+HighWater backward(const Block& b, bool splits, bool holds) {
+  HighWater held;
   const bool gradient_stays = holds || b.recomputes || (splits && !b.drops);
   const auto to_weights = [&](int64_t bytes) {
     if (!splits) held.free(bytes);
@@ -108,14 +108,15 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   MicrobatchMemory memory;
   memory.boundary = b.stream;
   memory.block = b.recomputes ? b.stream : b.kept();
-  memory.head = 2 * b.stream + b.statistic;  // the last norm's input, and the loss's gradient
+  // The last norm's input, and the loss's gradient.
+  memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.statistic;
   memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
   memory.forward = std::max(b.product.down_forward, (b.drops ? 3 : 2) * b.stream);
   memory.loss = b.product.loss;
+  memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   for (const bool holds : {false, true}) {
-    const Held whole = backward(b, false, holds), split = backward(b, true, holds);
-    memory.backward[holds ? 1 : 0] = whole.most();
-    memory.backward_for_input[holds ? 1 : 0] = split.most();
+    const HighWater whole = backward(b, false, holds), split = backward(b, true, holds);
+    (holds ? memory.backward_held : memory.backward) = {.whole = whole.most(), .for_input = split.most()};
     // What is left beside the gradient for the block before.
     memory.for_weights = memory.block + split.now() - b.stream;
   }
@@ -124,29 +125,32 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
 
 PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, const std::vector<int64_t>& begun) {
   const int64_t layers = stage.layers.size();
-  const size_t holds = stage.last ? 0 : 1;  // who reads a message holds it until the stage is done
+  const bool has_head = stage.last && m.vocabulary.kept == 0;
+  const bool holds = !has_head;  // the loss's gradient is no message
   const int64_t head = stage.last ? m.head : 0, below = layers - 1;
   PassBytes bytes;
   bytes.kept = m.batch + layers * m.block + head + (layers == 0 && !stage.last && !stage.first ? m.boundary : 0);
   bytes.for_weights = layers * m.for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;
-  bytes.forward = stage.last ? m.loss : layers > 0 ? m.forward : m.boundary;
+  bytes.forward = has_head ? m.loss : layers > 0 ? m.forward : m.boundary;
+  bytes.softmax = m.vocabulary.kept;
+  bytes.softmax_forward = m.vocabulary.output, bytes.softmax_backward = m.vocabulary.backward;
   bytes.backward = bytes.backward_for_input = m.boundary;
   // The first block to go, or the last, when others have left what W needs of them.
   const int64_t first_held = holds && drops ? m.boundary : 0;
   if (layers > 0) {
-    bytes.backward = m.backward[holds] - head;
-    bytes.backward_for_input = std::max(m.backward_for_input[holds],
-                                        m.backward_for_input[0] + below * (m.for_weights - m.block) + first_held) -
-                               head;
+    const auto& [whole, for_input] = holds ? m.backward_held : m.backward;
+    bytes.backward = whole - head;
+    bytes.backward_for_input =
+        std::max(for_input, m.backward.for_input + below * (m.for_weights - m.block) + first_held) - head;
   }
   if (begun.empty()) return bytes;
   // Block by block less is kept, and more sums are on their way; one that a block begins itself counts with the next.
   int64_t freed = head, used = 0;
   bytes.summands = stage.last ? begun.back() : 0;
   for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin;) {
-    bytes.backward = std::max(bytes.backward, m.backward[0] - freed + bytes.summands);
+    bytes.backward = std::max(bytes.backward, m.backward.whole - freed + bytes.summands);
     bytes.weights = std::max(bytes.weights, bytes.summands - used);
     freed += m.block, used += m.for_weights;
     bytes.summands += begun[static_cast<size_t>(layer + 1)];

@@ -2,10 +2,10 @@
 // memory and give it back. One device is a mesh of one row and one column.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "plan/plan.h"
+#include "plan/vocabulary_memory.h"
 #include "schedule/row_memory.h"
 
 namespace orthant {
@@ -17,10 +17,15 @@ struct MicrobatchMemory {
   int64_t for_weights = 0;  // what is left of a block from I to W: inputs and outputs' gradients of its products
   int64_t head = 0;         // kept by the last norm and the loss, the stream among it
   int64_t batch = 0;        // tokens, labels, positions
-  /// The most beside everything kept: where a block's forward ends, in the loss, in a block's B and I. The second of
-  /// each: where the gradient that a stage reads is held until all of it is.
+  VocabularyMemory vocabulary = {};
+  /// The most beside everything kept, where a block's forward ends and in the loss.
   int64_t forward = 0, loss = 0;
-  std::array<int64_t, 2> backward{}, backward_for_input{};
+  /// The same in a block's B and I. The gradient that a stage reads goes with the block that reads it, or is held until
+  /// the whole stage is done: a message's is.
+  struct Backward {
+    int64_t whole = 0, for_input = 0;
+  };
+  Backward backward, backward_held;
 };
 
 /// Of so many sequences on the rank.

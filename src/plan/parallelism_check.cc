@@ -29,6 +29,8 @@ constexpr DegreeSetting kDegreeSettings[] = {
     {"parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_degree"},
     {"parallelism.pipeline_parallel_stages_per_rank", "parallelism.pipeline_parallel_degree"},
     {"parallelism.pipeline_parallel_layers", "parallelism.pipeline_parallel_degree"},
+    {"parallelism.vocabulary_parallel", "parallelism.pipeline_parallel_degree"},
+    {"parallelism.pipeline_parallel_post_validation", "parallelism.pipeline_parallel_degree"},
 };
 
 int64_t degree(const Config& config, std::string_view key) {

@@ -3,16 +3,22 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/pipeline/csv_plan.h"
-#include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/plan.h"
+#include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/redistribution_plan.h"
+#include "plan/vocabulary.h"
+#include "schedule/passes.h"
+#include "schedule/validate.h"
 
 namespace orthant {
 namespace {
@@ -22,32 +28,20 @@ constexpr std::string_view kDegreeKey = "parallelism.pipeline_parallel_degree";
 constexpr std::string_view kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
 constexpr std::string_view kLayersKey = "parallelism.pipeline_parallel_layers";
 
-// What a file may hold beside computations and their messages is not for it to say.
-void require_runnable(const Schedule& schedule) {
-  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
-    const auto& row = schedule.rows[rank];
-    if (row.empty()) {
-      throw ConfigError(fmt::format("line {} has no Action; every pipeline rank needs a stage", rank + 1));
-    }
-    for (const Action& action : row) {
-      if (facts(action.kind).lane != Lane::collective) continue;
-      throw ConfigError(fmt::format("{} (line {}) is not for a file to say: weights are held whole, and gradients "
-                                    "reduced behind each row; leave out UNSHARD, RESHARD and REDUCE_GRAD",
-                                    to_string(action), rank + 1));
-    }
-  }
-}
-
 Schedule read_schedule(const Config& config, int ranks, int microbatches) {
-  const std::string where = config.locate(kScheduleKey);
-  std::ifstream file(config.parallelism.pipeline_parallel_schedule);
+  constexpr uintmax_t kMostBytes = 1 << 28;
+  const std::string where = config.locate(kScheduleKey), &path = config.parallelism.pipeline_parallel_schedule;
+  std::error_code failed;
+  if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
+    throw ConfigError(where + ": it is no file");
+  if (const auto bytes = std::filesystem::file_size(path, failed); !failed && bytes > kMostBytes)
+    throw ConfigError(fmt::format("{}: {} is too long for a schedule", where, human_bytes(static_cast<double>(bytes))));
+  std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   if (!file) throw ConfigError(where + ": there is no such file");
   try {
-    const Schedule schedule = schedule_from_csv(text.str(), ranks, microbatches);
-    require_runnable(schedule);
-    return schedule;
+    return schedule_from_csv(text.str(), ranks, microbatches);
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   } catch (const DataError& error) {
@@ -55,44 +49,54 @@ Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   }
 }
 
-// FLOPs of a token in one layer's forward, in products with weights and in attention, and in the head's logits.
-struct LayerFlops {
-  LayerFlops(const Architecture& a, int64_t seq_len) {
-    Architecture one = a, none = a;
-    one.num_hidden_layers = 1, none.num_hidden_layers = 0;
-    for (const ParameterInfo& parameter : parameter_table(one)) {
-      const bool multiplied = parameter.layer == 0 && parameter.decays() && parameter.role != ParameterRole::projection;
-      if (multiplied) weights += 2 * static_cast<double>(parameter.size());
-    }
-    const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);
-    attention = (all - ends) / 3 - weights;
-    head = ends / 3;
+// The layers of each stage so that the costliest rank costs least, the head being worth so many layers; then on each
+// rank so that its costliest stage does.
+std::vector<int64_t> cut_by_cost(int64_t layers, const std::vector<int>& stage_owner, double head_layers) {
+  const int ranks = *std::max_element(stage_owner.begin(), stage_owner.end()) + 1;
+  std::vector<std::vector<size_t>> stages_of_rank(static_cast<size_t>(ranks));
+  for (size_t stage = 0; stage < stage_owner.size(); ++stage) {
+    stages_of_rank[static_cast<size_t>(stage_owner[stage])].push_back(stage);
   }
-  double weights = 0, attention = 0, head = 0;
-};
-
-// The layers of each stage so that the costliest costs least, the head being worth so many layers.
-std::vector<int64_t> cut_by_cost(int64_t layers, int64_t stages, double head_layers) {
-  std::vector<double> beside(static_cast<size_t>(stages), 0);
-  beside.back() = head_layers;
-  const std::vector<int> cut = redistributed(static_cast<int>(layers), beside);
-  return {cut.begin(), cut.end()};
+  // What is left over is taken off the last.
+  std::rotate(stages_of_rank.begin() + stage_owner.back(), stages_of_rank.begin() + stage_owner.back() + 1,
+              stages_of_rank.end());
+  const auto cut = [&](int of, size_t parts, bool has_head) {
+    std::vector<double> beside(parts, 0);
+    if (has_head) beside.back() = head_layers;
+    return redistributed(of, beside);
+  };
+  const std::vector<int> of_ranks = cut(static_cast<int>(layers), stages_of_rank.size(), true);
+  std::vector<int64_t> of_stages(stage_owner.size());
+  for (size_t rank = 0; rank < of_ranks.size(); ++rank) {
+    const std::vector<size_t>& own = stages_of_rank[rank];
+    const std::vector<int> of_own = cut(of_ranks[rank], own.size(), own.back() + 1 == stage_owner.size());
+    for (size_t i = 0; i < own.size(); ++i) of_stages[own[i]] = of_own[i];
+  }
+  return of_stages;
 }
 
 }  // namespace
 
+LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
+  Architecture one = a, none = a;
+  one.num_hidden_layers = 1, none.num_hidden_layers = 0;
+  for (const ParameterInfo& parameter : parameter_table(one)) {
+    const bool multiplied = parameter.layer == 0 && parameter.decays() && parameter.role != ParameterRole::projection;
+    if (multiplied) weights += 2 * static_cast<double>(parameter.size());
+  }
+  const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);
+  attention = (all - ends) / 3 - weights;
+  head = ends / 3;
+}
+
 Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t layers) {
   const auto& p = config.parallelism;
-  const auto require_layers = [&](int64_t stages) {
-    if (stages <= layers) return;
-    const std::string cut = config.locate(kDegreeKey), by = config.locate(kScheduleKey);
-    throw ConfigError(fmt::format("{} and {} make {} of {}; lower the degree to {} or less", cut, by,
-                                  counted(stages, "stage"), config.locate("model.num_hidden_layers"),
-                                  std::max<int64_t>(1, layers * ranks / stages)));
-  };
+  const std::string of_layers = config.locate("model.num_hidden_layers");
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
     const Schedule schedule = read_schedule(config, ranks, microbatches);
-    require_layers(stage_count(schedule));
+    if (const int stages = stage_count(schedule); stages > layers)
+      throw ConfigError(fmt::format("{} has {} for {}: a stage has at least one layer", config.locate(kScheduleKey),
+                                    counted(stages, "stage"), of_layers));
     return schedule;
   }
   const PipelineSchedule& known = pipeline_schedule(p.pipeline_parallel_schedule);
@@ -102,23 +106,86 @@ Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t 
     throw ConfigError(fmt::format("{}: {} takes {} a rank; set it to 0", config.locate(kStagesKey),
                                   config.locate(kScheduleKey), counted(known.stages_per_rank, "stage")));
   }
-  require_layers(std::min(chunks, layers + 1) * ranks);
-  const Schedule schedule = known.make(ranks, static_cast<int>(chunks), microbatches, Durations::of(1, 1, 1));
-  return add_messages(schedule);
+  if (chunks > layers / ranks) {
+    const std::string cut = config.locate(kDegreeKey);
+    if (p.pipeline_parallel_stages_per_rank > 0 && layers >= ranks)
+      throw ConfigError(fmt::format("{} of {} are more stages than {}; lower the first to {} or less",
+                                    config.locate(kStagesKey), cut, of_layers, layers / ranks));
+    // A divisor, so that the ranks that are there still divide over it.
+    int64_t fits = std::max<int64_t>(1, layers / std::min(chunks, layers));
+    while (ranks % fits != 0) --fits;
+    throw ConfigError(fmt::format("{} and {} make {} of {}; lower the degree to {}", cut, config.locate(kScheduleKey),
+                                  counted(std::min(chunks, kMostPasses) * ranks, "stage"), of_layers, fits));
+  }
+  if (chunks * ranks > kMostPasses / microbatches) {
+    throw ConfigError(fmt::format(
+        "{}, {} and {} make {} of {} microbatches: their product is {} at most; raise the last",
+        config.locate(kScheduleKey), config.locate("training.global_batch_size"),
+        config.locate("training.local_batch_size"), counted(chunks * ranks, "stage"), microbatches, kMostPasses));
+  }
+  if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
+  // Among equal passes; suited() makes it that of the stages' own, once they are cut.
+  const int stages = static_cast<int>(chunks);
+  return add_messages(known.make({.ranks = ranks,
+                                  .stages_per_rank = stages,
+                                  .microbatches = microbatches,
+                                  .later = later_for_vocabulary(config, stages)}));
 }
+
+Schedule suited(const Plan& plan) {
+  const auto& name = plan.config.parallelism.pipeline_parallel_schedule;
+  if (name.ends_with(".csv") || cuts_vocabulary(plan.config)) return plan.schedule;
+  const auto ranks = static_cast<int>(plan.schedule.rows.size()), stages = static_cast<int>(plan.stages.size());
+  StageFlops all;
+  for (const StageFlops& stage : flops_of(plan.config, plan.architecture, plan.stages)) {
+    all.forward += stage.forward, all.input += stage.input, all.weights += stage.weights;
+  }
+  Schedule other = add_messages(
+      pipeline_schedule(name).make({.ranks = ranks,
+                                    .stages_per_rank = stages / ranks,
+                                    .microbatches = microbatch_count(plan.schedule),
+                                    .durations = Durations::of(all.forward, all.input, all.weights)}));
+  if (other == plan.schedule) return other;
+  const Durations durations = durations_of(plan);
+  const Timeline now = simulate(plan.schedule, durations), then = simulate(other, durations);
+  const bool holds_more = !std::equal(then.peak_live.begin(), then.peak_live.end(), now.peak_live.begin(),
+                                      std::less_equal<>());
+  return holds_more || then.makespan_s >= now.makespan_s ? plan.schedule : other;
+}
+
+namespace {
+
+// Of a token, in a stage with so many layers.
+StageFlops stage_flops(const Config& config, const LayerFlops& layer, int64_t layers, bool head) {
+  const auto count = static_cast<double>(layers);
+  const double forward = count * (layer.weights + layer.attention);
+  const bool again = config.activation_checkpoint.mode == "full";
+  // The loss makes the gradients of the head on its way forward; the embedding is a lookup.
+  return {.forward = forward + (head ? 3 * layer.head : 0),
+          .input = count * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
+          .weights = count * layer.weights};
+}
+
+}  // namespace
 
 std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a) {
   const auto count = static_cast<int64_t>(stage_owner.size());
   const int64_t layers = a.num_hidden_layers;
-  const LayerFlops flops(a, config.training.seq_len);
-  const bool recompute = config.activation_checkpoint.mode == "full";
   std::vector<int64_t> cut = config.parallelism.pipeline_parallel_layers;
+  if (config.parallelism.vocabulary_parallel == "redistribution") cut = {-1};
   if (cut == std::vector<int64_t>{-1}) {
-    const double layer = (recompute ? 4 : 3) * (flops.weights + flops.attention);
-    cut = cut_by_cost(layers, count, 3 * flops.head / layer);
+    const LayerFlops flops(a, config.training.seq_len);
+    const double layer = stage_flops(config, flops, 1, false).sum();
+    cut = cut_by_cost(layers, stage_owner, stage_flops(config, flops, 0, !cuts_vocabulary(config)).sum() / layer);
   } else if (!cut.empty()) {
-    if (*std::min_element(cut.begin(), cut.end()) < 0) {
+    const auto [least, most] = std::minmax_element(cut.begin(), cut.end());
+    if (*least < 0) {
       throw ConfigError(config.locate(kLayersKey) + ": a stage has 0 layers or more; -1 alone cuts by cost");
+    }
+    if (*most > layers) {
+      throw ConfigError(fmt::format("{} gives a stage {} of {}; their sum has to be that number",
+                                    config.locate(kLayersKey), counted(*most, "layer"),
+                                    config.locate("model.num_hidden_layers")));
     }
     if (static_cast<int64_t>(cut.size()) != count) {
       throw ConfigError(fmt::format("{} names {}, but there are {}", config.locate(kLayersKey),
@@ -146,25 +213,29 @@ std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, co
   const LayerFlops layer(a, config.training.seq_len);
   std::vector<StageFlops> flops;
   for (const Stage& stage : stages) {
-    const auto layers = static_cast<double>(stage.layers.size());
-    const double forward = layers * (layer.weights + layer.attention);
-    const bool again = config.activation_checkpoint.mode == "full";
-    // The loss makes the gradients of the head on its way forward; the embedding is a lookup.
-    flops.push_back({.forward = forward + (stage.last ? 3 * layer.head : 0),
-                     .input = layers * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
-                     .weights = layers * layer.weights});
+    const bool head = stage.last && !cuts_vocabulary(config);
+    flops.push_back(stage_flops(config, layer, stage.layers.size(), head));
   }
   return flops;
 }
 
-Durations durations_of(const std::vector<StageFlops>& flops, int ranks) {
-  double forward = 0;
+Durations durations_of(const Plan& plan) {
+  using enum ActionKind;
+  const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
+  const double ranks = plan.mesh.axis_size("pipeline");
+  const double head = plan.vocabulary.empty() ? 0 : LayerFlops(plan.architecture, plan.config.training.seq_len).head;
+  double forward = 3 * head;
   for (const StageFlops& stage : flops) forward += stage.forward;
   const double unit = forward / ranks;
+  const double product = head / ranks / unit;  // one of three over a rank's rows; S makes one more where T is TW
+  const bool early = plan.vocabulary == "algorithm_2";
   Durations durations;
   for (const StageFlops& stage : flops) {
-    durations.stage_seconds.push_back(
-        Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit).seconds);
+    durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
+                                          .with(S, early ? 2 * product : product)
+                                          .with(T, 2 * product)
+                                          .with(TW, product)
+                                          .seconds);
   }
   return durations;
 }

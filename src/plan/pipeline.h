@@ -7,12 +7,13 @@
 
 namespace orthant {
 
-/// The run file's schedule over so many pipeline ranks, computations and messages, before anything is reduced. A file
-/// is read and judged. ConfigError: a schedule that these ranks, layers or microbatches cannot carry out.
+/// The run file's schedule over so many pipeline ranks, computations and messages, before anything is reduced; for
+/// with_vocabulary() with as many forwards ahead as that wants. A file is read and judged. ConfigError: a schedule that
+/// these ranks, layers or microbatches cannot carry out.
 Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t layers);
 
 /// Layers in the stages' order: as equal as can be, the first stages one more; as the run file says; or where it says
-/// -1, so that the costliest stage costs least. ConfigError where the run file's do not add up.
+/// -1, so that the costliest rank costs least. ConfigError where the run file's do not add up.
 std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a);
 
 /// FLOPs of a token in a stage's F, I and W; B is both of those.
@@ -22,7 +23,18 @@ struct StageFlops {
 };
 std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, const std::vector<Stage>& stages);
 
-/// What stages' passes take, as their FLOPs, in units of a pipeline rank's mean forward of a microbatch.
-Durations durations_of(const std::vector<StageFlops>& flops, int ranks);
+/// FLOPs of a token in one layer's forward, in products with weights and in attention, and in the head's logits.
+struct LayerFlops {
+  LayerFlops(const Architecture& a, int64_t seq_len);
+  double weights = 0, attention = 0, head = 0;
+};
+
+/// What the passes of the plan's stages, and of its vocabulary, take, as their FLOPs, in units of a pipeline rank's
+/// mean forward of a microbatch, in which the gradients of the head are made.
+Durations durations_of(const Plan& plan);
+
+/// The plan's schedule made for passes that take as much as those of its stages do on the mean, where it is faster so
+/// and no rank holds more at once: what places W by durations was made for equal passes, since stages follow from it.
+Schedule suited(const Plan& plan);
 
 }  // namespace orthant

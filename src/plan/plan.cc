@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "parallel/pipeline/post_validation_plan.h"
 #include "plan/from_config.h"
 #include "plan/pipeline.h"
 #include "plan/plan_limits.h"
@@ -14,6 +15,7 @@
 #include "plan/plan_parameters.h"
 #include "plan/plan_traffic.h"
 #include "plan/tensor_choices.h"
+#include "plan/vocabulary.h"
 #include "schedule/validate.h"
 
 namespace orthant {
@@ -40,19 +42,23 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   }
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   const int64_t layers = plan.architecture.num_hidden_layers;
+  plan.vocabulary = vocabulary_order_of(config, plan.mesh);
   plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), microbatches, layers);
   plan.stages = stages_of(config, plan.schedule.stage_owner, plan.architecture);
+  plan.schedule = suited(plan);
+  if (!plan.vocabulary.empty()) plan.schedule = with_vocabulary(plan);
   lay_out_parameters(plan);
-  std::vector<int> buckets(plan.stages.size());
-  for (const int stage : plan.bucket_stages) ++buckets[static_cast<size_t>(stage)];
+  std::vector<int> buckets;
+  for (const auto& of_stage : plan.buckets_by_stage()) buckets.push_back(static_cast<int>(of_stage.size()));
   plan.schedule = with_reductions(plan.schedule, buckets);
+  if (plan.post_validates()) plan.schedule = with_post_validation(plan.schedule);
   validate(plan.schedule, microbatches, buckets);
-  plan.timeline = simulate(plan.schedule, durations_of(flops_of(config, plan.architecture, plan.stages),
-                                                        plan.mesh.axis_size("pipeline")));
-  plan.timeline.unit = "F";
-  add_memory(plan);
+  plan.timeline = simulate(plan.schedule, durations_of(plan));
+  plan.timeline.unit = "mean forwards of a rank";
+  const std::map<int, HeldPart> held = held_parts(plan);
+  add_memory(plan, held);
   add_activation_traffic(plan);
-  add_gradient_traffic(plan);
+  add_gradient_traffic(plan, held);
   return plan;
 }
 
@@ -187,6 +193,10 @@ std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {
 int64_t Plan::stream_bytes(int rank, int64_t sequences) const {
   const auto shape = stream_shape(rank, sequences);
   return shape[0] * shape[1] * shape[2] * dtype_bytes(config.training.dtype);
+}
+
+Range Plan::vocabulary_rows(int rank) const {
+  return shard(architecture.vocab_size, mesh.axis_size("pipeline"), pipeline_rank(rank));
 }
 
 std::string Plan::mesh_text() const {

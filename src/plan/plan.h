@@ -62,12 +62,14 @@ struct Alternative {
 };
 
 /// Parameters of one stage whose gradients are complete after the same reductions, and that are split over the same
-/// axes.
+/// axes. Rows of the vocabulary that are cut over the pipeline are of none: every rank has some.
 struct ParameterGroup {
   std::vector<std::string> reduced, split;
-  int stage = 0;
+  int stage = 0;  // or kEveryStage
   bool operator==(const ParameterGroup&) const = default;
 };
+
+inline constexpr int kEveryStage = -1;
 
 /// Another arrangement of the tensor mesh's ranks.
 struct TensorChoice {
@@ -87,12 +89,15 @@ struct Plan {
   Mesh mesh;
   SequencePlan sequence;                   // how sequences are cut
   TensorPlan tensor;                       // how weights and the residual stream are
+  /// The order of the output layer, of vocabulary_algorithms(), where the vocabulary is cut over the pipeline's ranks;
+  /// else empty: the first stage embeds, and the last has the head.
+  std::string vocabulary;
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;             // of the parameters
   std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
   std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
   std::vector<GradientBucket> buckets;  // of a flat gradient buffer that holds all stages
-  std::vector<int> bucket_stages;       // by bucket
+  std::vector<int> bucket_stages;       // by bucket; kEveryStage: reduced with each rank's first
   std::vector<DataShare> shares;        // by position over kBatchAxes
   std::vector<Stage> stages;            // one where the mesh has one pipeline rank
   Schedule schedule;
@@ -109,6 +114,11 @@ struct Plan {
   /// The stage that a parameter belongs to, and the rank's place in the pipeline.
   int stage_of(const ParameterInfo& parameter) const;
   int owner_of(size_t parameter) const;  // the pipeline rank
+  /// Whether all pipeline ranks have a part of it; whether this rank's stages have one.
+  bool on_every_stage(size_t parameter) const;
+  bool holds(int rank, size_t parameter) const;
+  /// Of each stage the buckets that are reduced behind it, as positions.
+  std::vector<std::vector<int>> buckets_by_stage() const;
   /// Parameters that stand on two stages, as positions: the original, and its copy (a tied head's table).
   std::vector<std::pair<size_t, size_t>> copies() const;
   int pipeline_rank(int rank) const { return mesh.coord(rank, "pipeline"); }
@@ -127,6 +137,10 @@ struct Plan {
   /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;
+  /// The rank's rows of the vocabulary, where it is cut over the pipeline.
+  Range vocabulary_rows(int rank) const;
+  /// Whether ranks step before all know that they may.
+  bool post_validates() const { return config.parallelism.pipeline_parallel_post_validation; }
   const std::vector<Action>& row(int rank) const;
   /// The mesh for people: axes of size 1 left out.
   std::string mesh_text() const;

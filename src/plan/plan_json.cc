@@ -4,6 +4,7 @@
 #include "plan/pipeline.h"
 #include "plan/plan.h"
 #include "plan/schedule_choices.h"
+#include "plan/vocabulary_choices.h"
 #include "schedule/bubbles.h"
 
 namespace orthant {
@@ -45,19 +46,19 @@ void add_schedule(Json& out, const Plan& plan) {
     out["schedule"]["stages"].push_back({{"pipeline_rank", stage.owner},
                                          {"first_layer", stage.layers.begin},
                                          {"layers", stage.layers.size()},
-                                         {"embedding", stage.first},
-                                         {"head", stage.last},
+                                         {"embedding", stage.first && plan.vocabulary.empty()},
+                                         {"head", stage.last && plan.vocabulary.empty()},
                                          {"forward_flops_per_token", flops[s].forward},
                                          {"input_flops_per_token", flops[s].input},
                                          {"weight_flops_per_token", flops[s].weights}});
   }
-  out["timeline"] = {{"unit", "the mean forward of a pipeline rank"},
+  out["timeline"] = {{"unit", plan.timeline.unit},
                      {"makespan", plan.timeline.makespan_s},
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
                      {"own_bubble", own_bubble(plan.timeline)},
                      {"busy", plan.timeline.busy_s},
-                     {"peak_live_microbatches", plan.timeline.peak_live}};
+                     {"peak_live_passes", plan.timeline.peak_live}};
   out["schedule_choices"] = Json::array();
   for (const ScheduleChoice& choice : schedule_choices(plan)) {
     out["schedule_choices"].push_back({{"schedule", choice.name},
@@ -67,6 +68,18 @@ void add_schedule(Json& out, const Plan& plan) {
                                        {"sent_bytes", choice.sent_bytes},
                                        {"refusal", choice.refusal},
                                        {"chosen", choice.chosen}});
+  }
+  out["vocabulary_choices"] = Json::array();
+  const auto placements = vocabulary_choices(plan);
+  for (const VocabularyChoice& choice : placements) {
+    out["vocabulary_choices"].push_back({{"vocabulary_parallel", choice.name},
+                                         {"compute", choice.compute},
+                                         {"parameter_bytes", choice.parameter_bytes},
+                                         {"makespan", choice.makespan},
+                                         {"memory_bytes", choice.memory_bytes},
+                                         {"refusal", choice.refusal},
+                                         {"chosen", choice.chosen},
+                                         {"recommended", &choice == &recommended(placements)}});
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/from_config.h"
+#include "plan/schedule_choices.h"
 
 namespace orthant {
 namespace {
@@ -84,6 +85,12 @@ void require_fitting(const Plan& plan) {
   for (const TensorChoice& other : plan.tensor_choices) {
     if (other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
       fitting.push_back(fmt::format("the tensor mesh {} ({} bytes)", other.name, grouped(other.memory_bytes)));
+    }
+  }
+  for (const ScheduleChoice& other : schedule_choices(plan)) {
+    if (!other.chosen && other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
+      fitting.push_back(fmt::format("parallelism.pipeline_parallel_schedule = \"{}\" ({} bytes)", other.name,
+                                    grouped(other.memory_bytes)));
     }
   }
   const std::string ways = fitting.empty() ? "no single change that was compared would fit: use more ranks, shorter "

@@ -1,7 +1,10 @@
 #include "plan/plan_memory.h"
 
+#include <algorithm>
+#include <array>
+#include <compare>
 #include <map>
-#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/gradient_staging.h"
@@ -10,59 +13,90 @@
 namespace orthant {
 namespace {
 
-// Of what a rank shares with those like it.
-struct Held {
-  FlatLayout flat;
-  std::vector<GradientBucket> buckets;
-};
+// By stage the microbatch whose backward is the last in the row: it completes the stage's gradients.
+std::vector<int> completing(const std::vector<Action>& row, const DataShare& share, size_t stages) {
+  std::vector<int> last(stages, -1);
+  for (const auto& [kind, stage, microbatch] : row) {
+    if (kind != ActionKind::B && kind != ActionKind::W) continue;
+    if (share.microbatches[static_cast<size_t>(microbatch)].size() > 0) last[static_cast<size_t>(stage)] = microbatch;
+  }
+  return last;
+}
 
-// What each of its passes takes, and all of its row's at their peak.
-RowBytes row_bytes(const Plan& plan, const Held& held, const RowMemory& rows, int rank) {
+// What each of its passes takes, and all of its row's at their peak. `begun`: as gradient_staging() has it.
+RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.share(rank).microbatches;
-  int completes = static_cast<int>(microbatches.size()) - 1;  // the last with sequences: then gradients are summed
-  while (completes > 0 && microbatches[static_cast<size_t>(completes)].size() == 0) --completes;
-  const std::vector<int64_t> begun = gradient_staging(plan, held.buckets, rank);
-  std::map<std::tuple<size_t, int64_t, bool>, PassBytes> known;  // by stage, sequences, and whether it is that one
+  const std::vector<int> completes = completing(plan.row(rank), plan.share(rank), plan.stages.size());
+  // Microbatches of one kind have as many sequences, none in the first kind; behind each kind, what completes it.
+  std::vector<size_t> kind_of(microbatches.size(), 0);
+  std::vector<std::vector<PassBytes>> known(plan.stages.size(), std::vector<PassBytes>(1));  // by stage and kind
+  size_t kinds = 1;
+  int64_t streams = 0;
   for (const auto& [sequences, count] : microbatch_sizes(plan.share(rank))) {
     if (sequences == 0) continue;
+    for (size_t m = 0; m < microbatches.size(); ++m) {
+      if (microbatches[m].size() == sequences) kind_of[m] = kinds;
+    }
+    kinds += 2;
     const MicrobatchMemory microbatch = microbatch_memory(plan, rank, sequences);
+    streams = std::max(streams, microbatch.vocabulary.streams);
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
       if (plan.stages[stage].owner != plan.pipeline_rank(rank)) continue;
       for (const bool last : {false, true}) {
-        known[{stage, sequences, last}] = pass_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
-                                                     last ? begun : std::vector<int64_t>());
+        known[stage].push_back(pass_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
+                                          last ? begun : std::vector<int64_t>()));
       }
     }
   }
-  return rows.peak(plan.pipeline_rank(rank), [&](int stage, int microbatch) {
-    const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
-    const auto found = known.find({static_cast<size_t>(stage), sequences, microbatch == completes});
-    return found == known.end() ? PassBytes{} : found->second;
+  RowBytes row = rows.peak(plan.pipeline_rank(rank), [&](int stage, int microbatch) {
+    const auto at = static_cast<size_t>(stage);
+    const size_t kind = kind_of[static_cast<size_t>(microbatch)];
+    return known[at][kind > 0 && microbatch == completes[at] ? kind + 1 : kind];
   });
+  row.all += streams;
+  // The sum of its rows' gradients, which the first stage's rank counts with its backward.
+  if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) row.all += begun.front();
+  return row;
 }
 
-MemoryBytes memory_of_rank(const Plan& plan, const Held& held, const RowMemory& rows, int rank) {
+// Rows of ranks that differ in none of these hold the same.
+struct RowKey {
+  RowKey(const Plan& plan, std::vector<int64_t> sums, int rank)
+      : places{plan.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, "ulysses"),
+               plan.mesh.coord(rank, "ring")},
+        begun(std::move(sums)) {
+    for (const Range& microbatch : plan.share(rank).microbatches) sequences.push_back(microbatch.size());
+  }
+  auto operator<=>(const RowKey&) const = default;
+
+  std::array<int, 4> places;
+  std::vector<int64_t> begun, sequences;
+};
+
+MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowBytes& row, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
-  const int64_t elements = held.flat.elements;
-  const RowBytes row = row_bytes(plan, held, rows, rank);
+  const int64_t elements = held.elements;
+  // Weights and moments as they were before a step that may have to be undone; the last rank knows when it steps.
+  const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size("pipeline");
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = elements * (element == master ? master : master + element),
           .gradients = elements * master,
-          .optimizer = 2 * elements * master,
+          .optimizer = (undoes ? 5 : 2) * elements * master,
           .activations = row.kept,
           .working = row.all - row.kept + tables};
 }
 
 }  // namespace
 
-void add_memory(Plan& plan) {
+void add_memory(Plan& plan, const std::map<int, HeldPart>& held) {
   const RowMemory rows(plan.schedule);
-  std::map<int, Held> held;
+  std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    if (plan.first_like(rank) == rank) {
-      held.emplace(rank, Held{flat_layout(plan.parameters_of(rank)), plan.buckets_of(rank)});
-    }
-    plan.memory.push_back(memory_of_rank(plan, held.at(plan.first_like(rank)), rows, rank));
+    const HeldPart& own = held.at(plan.first_like(rank));
+    const std::vector<int64_t> begun = gradient_staging(plan, own.buckets, rank);
+    const auto [row, is_new] = known.try_emplace(RowKey(plan, begun, rank));
+    if (is_new) row->second = row_bytes(plan, begun, rows, rank);
+    plan.memory.push_back(memory_of_rank(plan, own, row->second, rank));
   }
 }
 

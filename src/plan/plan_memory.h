@@ -1,10 +1,10 @@
 // What each rank's tensors take: a part of making a Plan.
 #pragma once
 
-#include "plan/plan.h"
+#include "plan/plan_parameters.h"
 
 namespace orthant {
 
-void add_memory(Plan& plan);
+void add_memory(Plan& plan, const std::map<int, HeldPart>& held);
 
 }  // namespace orthant

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "plan/from_config.h"
+#include "schedule/barriers.h"
 
 namespace orthant {
 namespace {
@@ -25,8 +26,13 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
       return weight_layout(
           stationary_of(plan.tensor, {.in = parameter.shape[1], .out = parameter.shape[0], .to_stream = true}));
     case ParameterRole::embedding:
-    case ParameterRole::from_stream:
     case ParameterRole::head:
+      if (!plan.vocabulary.empty()) {
+        layout.split[0] = {"pipeline"};
+        return layout;
+      }
+      return weight_layout(Stationary::output);
+    case ParameterRole::from_stream:
       return weight_layout(Stationary::output);
   }
   throw LogicError("a parameter without a role: " + parameter.name);
@@ -66,8 +72,7 @@ struct GradientPlaces {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
 };
-GradientPlaces gradient_places(const Plan& plan, const std::vector<ParameterInfo>& held) {
-  const FlatLayout flat = flat_layout(held);
+GradientPlaces gradient_places(const Plan& plan, const FlatLayout& flat) {
   GradientPlaces places{.weights = flat.weights, .regions = {}};
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
@@ -76,11 +81,30 @@ GradientPlaces gradient_places(const Plan& plan, const std::vector<ParameterInfo
   return places;
 }
 
+// The buckets with their places in the buffer of a rank; those of others' stages are empty.
+std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatLayout& flat) {
+  const GradientPlaces places = gradient_places(plan, flat);
+  std::vector<size_t> own;
+  std::vector<GradientBucket> held;
+  for (size_t i = 0; i < plan.buckets.size(); ++i) {
+    const int stage = plan.bucket_stages[i];
+    if (stage != kEveryStage && plan.stages[static_cast<size_t>(stage)].owner != plan.pipeline_rank(rank)) continue;
+    own.push_back(i);
+    held.push_back(plan.buckets[i]);
+  }
+  held = placed(std::move(held), places.weights, places.regions);
+  std::vector<GradientBucket> all = plan.buckets;
+  for (GradientBucket& bucket : all) bucket.elements = {0, 0};
+  for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
+  return all;
+}
+
 }  // namespace
 
 void lay_out_parameters(Plan& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
-  if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1) {
+  // One slice of rows does for both layers where each rank has it.
+  if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1 && plan.vocabulary.empty()) {
     const ParameterInfo& table = plan.parameters.front();
     ParameterInfo head = table;
     head.name = "lm_head.weight";
@@ -98,19 +122,30 @@ void lay_out_parameters(Plan& plan) {
         group.split.push_back(axis);
       }
     }
+    if (std::ranges::find(group.split, "pipeline") != group.split.end()) group.stage = kEveryStage;
     const auto known = std::find(plan.groups.begin(), plan.groups.end(), group);
     parameter.group = static_cast<int>(known - plan.groups.begin());
     if (known == plan.groups.end()) plan.groups.push_back(std::move(group));
   }
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
-  const GradientPlaces places = gradient_places(plan, parameters_of_all_stages(plan, 0));
+  const GradientPlaces places = gradient_places(plan, flat_layout(parameters_of_all_stages(plan, 0)));
   plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
   const FlatLayout flat = flat_layout(plan.parameters);
   for (const GradientBucket& bucket : plan.buckets) {
     const size_t first = flat.members[static_cast<size_t>(bucket.weights.front())].first;
-    plan.bucket_stages.push_back(plan.stage_of(plan.parameters[first]));
+    plan.bucket_stages.push_back(plan.groups[static_cast<size_t>(plan.parameters[first].group)].stage);
   }
+}
+
+std::map<int, HeldPart> held_parts(const Plan& plan) {
+  std::map<int, HeldPart> parts;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    if (plan.first_like(rank) != rank) continue;
+    const FlatLayout flat = flat_layout(plan.parameters_of(rank));
+    parts.emplace(rank, HeldPart{flat.elements, held_buckets(plan, rank, flat)});
+  }
+  return parts;
 }
 
 std::vector<NormSlots> norm_slots(const Plan& plan) {
@@ -119,7 +154,7 @@ std::vector<NormSlots> norm_slots(const Plan& plan) {
     const ParameterInfo& parameter = plan.parameters[i];
     if (!parameter.copy_of.empty()) continue;
     std::vector<std::string> axes = plan.groups[static_cast<size_t>(parameter.group)].split;
-    if (plan.stages.size() > 1) axes.emplace_back("pipeline");
+    if (plan.stages.size() > 1 && !plan.on_every_stage(i)) axes.emplace_back("pipeline");
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const NormSlots& known) { return known.axes == axes; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), NormSlots{.axes = std::move(axes), .parameters = {}});
     kind->parameters.push_back(i);
@@ -130,7 +165,7 @@ std::vector<NormSlots> norm_slots(const Plan& plan) {
 std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
   std::vector<ParameterInfo> all = parameters_of_all_stages(*this, rank);
   for (ParameterInfo& parameter : all) {
-    if (owner_of(static_cast<size_t>(&parameter - all.data())) == pipeline_rank(rank)) continue;
+    if (holds(rank, static_cast<size_t>(&parameter - all.data()))) continue;
     if (parameter.held.empty()) {
       for (const int64_t extent : parameter.shape) parameter.held.emplace_back(0, extent);
     }
@@ -141,6 +176,25 @@ std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
 
 int Plan::owner_of(size_t parameter) const {
   return stages[static_cast<size_t>(stage_of(parameters[parameter]))].owner;
+}
+
+bool Plan::on_every_stage(size_t parameter) const {
+  return groups[static_cast<size_t>(parameters[parameter].group)].stage == kEveryStage;
+}
+
+bool Plan::holds(int rank, size_t parameter) const {
+  return on_every_stage(parameter) || owner_of(parameter) == pipeline_rank(rank);
+}
+
+std::vector<std::vector<int>> Plan::buckets_by_stage() const {
+  const std::vector<int> first = first_stages(schedule);
+  std::vector<std::vector<int>> all(stages.size());
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    const auto add = [&](int stage) { all[static_cast<size_t>(stage)].push_back(static_cast<int>(bucket)); };
+    if (bucket_stages[bucket] != kEveryStage) add(bucket_stages[bucket]);
+    for (size_t rank = 0; rank < first.size() && bucket_stages[bucket] == kEveryStage; ++rank) add(first[rank]);
+  }
+  return all;
 }
 
 std::vector<std::pair<size_t, size_t>> Plan::copies() const {
@@ -154,26 +208,12 @@ std::vector<std::pair<size_t, size_t>> Plan::copies() const {
 }
 
 int Plan::stage_of(const ParameterInfo& parameter) const {
-  for (size_t s = 0; s + 1 < stages.size(); ++s) {
-    if (parameter.layer < stages[s].layers.end) return static_cast<int>(s);
-  }
-  return static_cast<int>(stages.size()) - 1;
+  const auto before = [&](const Stage& stage) { return stage.layers.end <= parameter.layer; };
+  return static_cast<int>(std::partition_point(stages.begin(), stages.end() - 1, before) - stages.begin());
 }
 
 std::vector<GradientBucket> Plan::buckets_of(int rank) const {
-  const GradientPlaces places = gradient_places(*this, parameters_of(rank));
-  std::vector<size_t> own;
-  std::vector<GradientBucket> held;
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    if (stages[static_cast<size_t>(bucket_stages[i])].owner != pipeline_rank(rank)) continue;
-    own.push_back(i);
-    held.push_back(buckets[i]);
-  }
-  held = placed(std::move(held), places.weights, places.regions);
-  std::vector<GradientBucket> all = buckets;
-  for (GradientBucket& bucket : all) bucket.elements = {0, 0};
-  for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
-  return all;
+  return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
 int Plan::first_like(int rank) const {

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <tuple>
+
+#include "parallel/vocabulary/layers_plan.h"
 
 namespace orthant {
 namespace {
@@ -37,12 +40,55 @@ class MessageTable {
   std::vector<CommunicationEntry> entries_;
 };
 
+// Each microbatch's input of the output layer, what ranks say of it and its gradient, and the same of the embedding.
+void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
+  if (plan.vocabulary.empty()) return;
+  const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);
+  VocabularyShape shape{.width = plan.architecture.hidden_size,
+                        .element_bytes = element,
+                        .statistic_bytes = std::max(element, 4),
+                        .ranks = plan.mesh.axis_size("pipeline")};
+  const auto add = [&](const std::string& what, const std::vector<VocabularyMessages>& messages, int64_t times) {
+    for (const auto& m : messages) {
+      table.add(static_cast<size_t>(rank), what, std::string(m.collective), "pipeline", m.calls * times,
+                m.bytes * times);
+    }
+  };
+  for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(rank))) {
+    if (sequences == 0) continue;
+    shape.tokens = sequences * plan.num_places(rank);
+    shape.root = plan.stages.back().owner;
+    add("output layer, cut over the pipeline",
+        output_traffic(vocabulary_algorithm(plan.vocabulary), {}, shape, here), microbatches);
+    shape.root = plan.stages.front().owner;
+    add("embedding, cut over the pipeline", input_traffic(shape, here), microbatches);
+  }
+}
+
 CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const std::vector<std::string>& axes) {
   return {.what = std::move(what),
           .collective = std::string(name_of(CollectiveKind::all_reduce)),
           .axis = plan.mesh.joined_name(axes),
           .calls_per_rank = {},
           .bytes_per_rank = {}};
+}
+
+// What ranks before and behind each other tell: numbers on to the last pipeline rank, and all of them back.
+void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
+  const auto ranks = static_cast<size_t>(plan.mesh.size());
+  MessageTable table(ranks);
+  const int64_t bytes = numbers * static_cast<int64_t>(sizeof(double));
+  const auto add = [&](size_t rank, const char* way, bool sends, bool receives) {
+    if (sends) table.add(rank, what + way, "send", "pipeline", 1, bytes);
+    if (receives) table.add(rank, what + way, "recv", "pipeline", 1, 0);
+  };
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const int at = plan.pipeline_rank(static_cast<int>(rank));
+    const bool first = at == 0, last = at + 1 == plan.mesh.axis_size("pipeline");
+    add(rank, " so far, to the next rank", !last, !first);
+    add(rank, ", to the rank before", !first, !last);
+  }
+  for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
 // Numbers that all ranks of the axes add up, so many.
@@ -54,6 +100,28 @@ void add_sum(Plan& plan, const std::string& what, int64_t numbers, const std::ve
     entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
   }
   plan.communication.push_back(std::move(entry));
+}
+
+// Of a rank's row, by the sequences of the microbatch, where it has any.
+struct RowTraffic {
+  std::map<int64_t, int64_t> split_layers;                        // whose backward is split
+  std::array<std::map<int64_t, int64_t>, kActionKinds> messages;  // how many, by kind
+};
+RowTraffic row_traffic(const Plan& plan, int rank) {
+  const auto& microbatches = plan.share(rank).microbatches;
+  RowTraffic traffic;
+  for (const Action& action : plan.row(rank)) {
+    const bool splits = action.kind == ActionKind::I;
+    if (!splits && !is_message(action)) continue;
+    const int64_t sequences = microbatches[static_cast<size_t>(action.microbatch)].size();
+    if (sequences == 0) continue;
+    if (splits) {
+      traffic.split_layers[sequences] += plan.stages[static_cast<size_t>(action.stage)].layers.size();
+    } else {
+      ++traffic.messages[static_cast<size_t>(action.kind)][sequences];
+    }
+  }
+  return traffic;
 }
 
 // The two ranks that have a copy of a parameter tell each other their gradients.
@@ -90,16 +158,12 @@ void add_activation_traffic(Plan& plan) {
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
     int64_t layers = 0;
-    bool embeds = false, judges = false;
+    bool embeds = false, has_head = false;
     for (const Stage& stage : plan.stages_on(at)) {
       layers += stage.layers.size();
-      embeds |= stage.first, judges |= stage.last;
+      embeds |= stage.first, has_head |= stage.last;
     }
-    std::map<int64_t, int64_t> split;  // layers whose backward is, by the microbatch's sequences
-    for (const Action& action : plan.row(at)) {
-      if (action.kind != ActionKind::I) continue;
-      split[plan.sequences_of(at, action.microbatch)] += plan.stages[static_cast<size_t>(action.stage)].layers.size();
-    }
+    const RowTraffic row = row_traffic(plan, at);
     for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
       const auto [attention_at, attention_new] = attention_known.try_emplace({sequences, u, r});
       if (attention_new) attention_at->second = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
@@ -114,36 +178,39 @@ void add_activation_traffic(Plan& plan) {
       const TensorTraffic& tensor = tensor_at->second;
       table.add(rank, tensor.block_forward, "blocks forward", layers * forwards * microbatches);
       table.add(rank, tensor.block_backward, "blocks backward", layers * microbatches);
-      table.add(rank, tensor.block_split, "blocks backward", split[sequences]);
+      const auto split = row.split_layers.find(sequences);
+      table.add(rank, tensor.block_split, "blocks backward", split == row.split_layers.end() ? 0 : split->second);
+      if (!plan.vocabulary.empty()) continue;
       table.add(rank, tensor.embedding_forward, "vocabulary forward", embeds ? microbatches : 0);
-      table.add(rank, tensor.loss_forward, "vocabulary forward", judges ? microbatches : 0);
-      table.add(rank, tensor.loss_backward, "vocabulary backward", judges ? microbatches : 0);
+      table.add(rank, tensor.loss_forward, "vocabulary forward", has_head ? microbatches : 0);
+      table.add(rank, tensor.loss_backward, "vocabulary backward", has_head ? microbatches : 0);
       table.add(rank, tensor.embedding_backward, "vocabulary backward", embeds ? microbatches : 0);
     }
-    for (const Action& action : plan.row(at)) {
-      if (!is_message(action)) continue;
-      const int64_t sequences = plan.sequences_of(at, action.microbatch);
-      if (sequences == 0) continue;
-      const bool leaves = facts(action.kind).lane == Lane::send;
-      const bool forward = action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
-      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs",
-                leaves ? "send" : "recv", "pipeline", 1, leaves ? plan.stream_bytes(at, sequences) : 0);
+    add_vocabulary_traffic(table, plan, at);
+    for (const ActionKind kind : {ActionKind::SEND_F, ActionKind::RECV_F, ActionKind::SEND_B, ActionKind::RECV_B}) {
+      const auto& messages = row.messages[static_cast<size_t>(kind)];
+      if (messages.empty()) continue;
+      const bool leaves = facts(kind).lane == Lane::send;
+      const bool forward = kind == ActionKind::SEND_F || kind == ActionKind::RECV_F;
+      int64_t calls = 0, bytes = 0;
+      for (const auto& [sequences, count] : messages) {
+        calls += count;
+        bytes += leaves ? count * plan.stream_bytes(at, sequences) : 0;
+      }
+      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs", leaves ? "send" : "recv",
+                "pipeline", calls, bytes);
     }
   }
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
-void add_gradient_traffic(Plan& plan) {
-  std::map<int, std::vector<GradientBucket>> held;
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    if (plan.first_like(rank) == rank) held.emplace(rank, plan.buckets_of(rank));
-  }
+void add_gradient_traffic(Plan& plan, const std::map<int, HeldPart>& held) {
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
     if (plan.mesh.group_size(axes) == 1) continue;
     auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      const GradientBucket& bucket = held.at(plan.first_like(rank))[i];
+      const GradientBucket& bucket = held.at(plan.first_like(rank)).buckets[i];
       const bool here = bucket.elements.size() > 0;
       entry.calls_per_rank.push_back(here ? 1 : 0);
       entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);
@@ -151,11 +218,18 @@ void add_gradient_traffic(Plan& plan) {
     plan.communication.push_back(std::move(entry));
   }
   add_copies(plan);
-  add_sum(plan, "loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
+  int64_t numbers = 0;
+  const auto add = [&](const std::string& what, int64_t count, std::vector<std::string> axes) {
+    numbers += count;
+    if (plan.post_validates()) std::erase(axes, "pipeline");
+    add_sum(plan, what, count, axes);
+  };
+  add("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
   for (const NormSlots& slots : norm_slots(plan)) {
     const auto count = static_cast<int64_t>(slots.parameters.size());
-    add_sum(plan, fmt::format("gradient norm, by parameter, {} of them", count), count, slots.axes);
+    add(fmt::format("gradient norm, by parameter, {} of them", count), count, slots.axes);
   }
+  if (plan.post_validates()) add_chain(plan, "signals and norms", numbers);
 }
 
 }  // namespace orthant

@@ -1,7 +1,7 @@
 // What each rank sends in a step: a part of making a Plan.
 #pragma once
 
-#include "plan/plan.h"
+#include "plan/plan_parameters.h"
 
 namespace orthant {
 
@@ -9,6 +9,6 @@ namespace orthant {
 void add_activation_traffic(Plan& plan);
 
 /// What gradients and their norm send.
-void add_gradient_traffic(Plan& plan);
+void add_gradient_traffic(Plan& plan, const std::map<int, HeldPart>& held);
 
 }  // namespace orthant

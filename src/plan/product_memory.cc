@@ -8,6 +8,7 @@ namespace orthant {
 namespace {
 
 int64_t share(int64_t all, int64_t of) { return (all + of - 1) / of; }
+int64_t round_up(int64_t count, int64_t block) { return share(count, block) * block; }
 
 // Bytes of a weight of so many elements, all rows', while it is used backward; nothing where no rows share it.
 struct Rows {
@@ -135,9 +136,9 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
                   : z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
   };
   // Logits, and what all columns say of them: three float64 a token; before that, in bfloat16, libtorch turns a copy of
-  // the table.
+  // the table, in blocks of 64 rows and 32 columns.
   const int64_t vocabulary = share(s.vocabulary, plan.columns), chunk = std::min(z.in_panel(tokens), s.loss_chunk);
-  const int64_t turned = s.element_bytes == 2 ? vocabulary * s.hidden * s.element_bytes : 0;
+  const int64_t turned = s.element_bytes == 2 ? round_up(vocabulary, 64) * round_up(s.hidden, 32) * s.element_bytes : 0;
   const int64_t statistics =
       plan.rows * plan.columns > 1 ? chunk * plan.columns * 3 * static_cast<int64_t>(sizeof(double)) : 0;
   const int64_t logits = chunk * vocabulary * s.element_bytes + std::max(statistics, turned);

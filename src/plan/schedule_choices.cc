@@ -32,20 +32,20 @@ void judge(ScheduleChoice& choice, const Plan& plan) {
   choice.sent_bytes = sent_between_stages(plan);
 }
 
-// What a schedule in a file is, nobody knows.
+// Empty for a schedule that is a file.
 std::string meaning_of(const std::string& name) {
   for (const PipelineSchedule& known : pipeline_schedules())
     if (known.name == name) return std::string(known.meaning);
   return "";
 }
 
-std::string layers_text(const Stage& stage) {
+std::string layers_text(const Stage& stage, bool with_vocabulary) {
   const auto [begin, end] = stage.layers;
   std::vector<std::string> parts;
-  if (stage.first) parts.push_back("embedding");
+  if (stage.first && with_vocabulary) parts.push_back("embedding");
   if (end - begin == 1) parts.push_back(fmt::format("layer {}", begin));
   if (end - begin > 1) parts.push_back(fmt::format("layers {}-{}", begin, end - 1));
-  if (stage.last) parts.push_back("head");
+  if (stage.last) parts.push_back(with_vocabulary ? "head" : "last norm");
   return parts.empty() ? "nothing" : join(parts, ", ");
 }
 
@@ -70,15 +70,25 @@ std::string times(double units) { return fmt::format("{:.2f}", units); }
 
 std::string explain_stages(const Plan& plan) {
   const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
-  const Durations durations = durations_of(flops, static_cast<int>(plan.schedule.rows.size()));
+  const Durations durations = durations_of(plan);
   std::vector<std::vector<std::string>> rows = {{"stage", "pipeline rank", "holds", "F", "B", "of the FLOPs"}};
-  double all = 0;
+  const bool cut = !plan.vocabulary.empty();
+  const double head = cut ? 3 * LayerFlops(plan.architecture, plan.config.training.seq_len).head : 0;
+  double all = head;
   for (const StageFlops& stage : flops) all += stage.sum();
+  const auto share = [&](double part) { return fmt::format("{:.1f} %", 100 * part / all); };
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const auto of = [&](ActionKind kind) { return durations.stage_seconds[s][static_cast<size_t>(kind)]; };
-    rows.push_back({fmt::format("{}", s), fmt::format("{}", plan.stages[s].owner), layers_text(plan.stages[s]),
-                    times(of(ActionKind::F)), times(of(ActionKind::B)),
-                    fmt::format("{:.1f} %", 100 * flops[s].sum() / all)});
+    rows.push_back({fmt::format("{}", s), fmt::format("{}", plan.stages[s].owner), layers_text(plan.stages[s], !cut),
+                    times(of(ActionKind::F)), times(of(ActionKind::B)), share(flops[s].sum())});
+  }
+  if (cut) {
+    const auto& pass = durations.stage_seconds[0];
+    const bool early = plan.vocabulary == "algorithm_2";
+    const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
+    rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
+                    of(ActionKind::S) + " (S)", early ? of(ActionKind::TW) + " (TW)" : of(ActionKind::T) + " (T)",
+                    share(head)});
   }
   return text_table(rows);
 }
@@ -123,7 +133,7 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     if (!as_many) p.pipeline_parallel_stages_per_rank = 0;
     const int64_t stages = as_many ? p.pipeline_parallel_stages_per_rank : known.stages_per_rank;
     const bool by_hand = p.pipeline_parallel_layers != std::vector<int64_t>{-1};
-    if (by_hand && stages * own.pipeline_parallel_degree != static_cast<int64_t>(plan.stages.size()))
+    if (by_hand && stages * static_cast<int64_t>(plan.schedule.rows.size()) != static_cast<int64_t>(plan.stages.size()))
       p.pipeline_parallel_layers = {};
     try {
       judge(choice, plan_once(other, plan.facts));
@@ -141,15 +151,15 @@ std::string explain_pipeline(const Plan& plan) {
                      "  forward of a microbatch); between its first and its last pass a rank idles {} at most\n",
                      100 * timeline.bubble, times(timeline.makespan_s),
                      times(timeline.makespan_s - makespan_bubble(timeline)), times(own_bubble(timeline)));
-  return out + "\nstages, and what their passes cost\n" + explain_stages(plan) + "\npipeline ranks\n" +
-         explain_ranks(plan);
+  return out + "\nstages, and what their passes cost\n" + explain_stages(plan) +
+         "\npipeline ranks; most live: microbatches of stages between their F and their B or W\n" + explain_ranks(plan);
 }
 
 std::string explain_schedule_choices(const Plan& plan) {
   const std::vector<ScheduleChoice> choices = schedule_choices(plan);
   if (choices.empty()) return "";
   std::vector<std::vector<std::string>> rows = {
-      {"schedule", "bubble", "a step takes", "memory of a rank", "sent between stages", ""}};
+      {"schedule", "bubble", "a step takes", "memory", "bytes sent", ""}};
   for (const ScheduleChoice& choice : choices) {
     const bool can_be = choice.refusal.empty();
     std::vector<std::string> remarks;

@@ -5,7 +5,22 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/text.h"
+
 namespace orthant {
+namespace {
+
+// In lines of at most so many columns, broken at blanks.
+std::vector<std::string> broken(const std::string& text, size_t columns) {
+  std::vector<std::string> lines(1);
+  for (const std::string& word : split(text, ' ')) {
+    if (!lines.back().empty() && lines.back().size() + 1 + word.size() > columns) lines.emplace_back();
+    lines.back() += (lines.back().empty() ? "" : " ") + word;
+  }
+  return lines;
+}
+
+}  // namespace
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> widths;
@@ -13,12 +28,19 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
+  constexpr size_t kMostColumns = 120, kLeastRemark = 30;
   std::string out;
   for (const auto& row : rows) {
     std::string line = " ";
     for (size_t i = 0; i < row.size(); ++i) {
       const bool right = i > 0 && !row[i].empty() && (std::isdigit(static_cast<unsigned char>(row[i][0])) != 0);
-      line += right ? fmt::format(" {:>{}} ", row[i], widths[i]) : fmt::format(" {:<{}} ", row[i], widths[i]);
+      const size_t here = line.size() + 1;
+      std::string cell = row[i];
+      if (i > 0 && i + 1 == widths.size() && here + cell.size() > kMostColumns) {
+        cell = join(broken(cell, std::max(kLeastRemark, kMostColumns - std::min(kMostColumns, here))),
+                    "\n" + std::string(here, ' '));
+      }
+      line += right ? fmt::format(" {:>{}} ", cell, widths[i]) : fmt::format(" {:<{}} ", cell, widths[i]);
     }
     out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }

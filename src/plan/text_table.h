@@ -7,7 +7,7 @@
 namespace orthant {
 
 /// Rows of cells, two columns of blanks in front; a cell that starts with a digit stands to the right, but for the
-/// first.
+/// first. What a last cell has beyond 120 columns goes on below it.
 std::string text_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace orthant

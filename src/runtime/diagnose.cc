@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "parallel/sequence/run.h"
 #include "runtime/session.h"
@@ -82,7 +83,10 @@ Session::NotFinite Session::first_not_finite(int64_t step) {
                           activity(action, index);
                           if (by_forward.empty()) stage = action.stage;
                         },
-                    .loss = {}});
+                    .loss =
+                        [&](double sum) {  // where it is nobody's primitive
+                          if (by_forward.empty() && !std::isfinite(sum)) by_forward = "the loss", stage = stages - 1;
+                        }});
   if (found.what.empty() && !by_forward.empty()) found.what = by_forward, place = 1 + stage;
   for (size_t i = weights_.parameters().size(); i-- > 0 && found.what.empty();) {
     if (finite(weights_.gradient(i))) continue;

@@ -1,26 +1,60 @@
 #include "runtime/executor.h"
 
 #include "base/errors.h"
+#include "schedule/per_pass.h"
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <limits>
+
 namespace orthant {
+namespace {
+
+// Nothing comes back to a rank that does forwards alone: it would run ahead of all behind it, and hold what they have
+// not read yet. Where there are backwards it is the row that ends this, as the plan of memory knows.
+size_t most_leaving(std::span<const Action> row) {
+  constexpr size_t kAhead = 2;
+  const bool learns = std::ranges::any_of(
+      row, [](const Action& action) { return action.kind == ActionKind::B || action.kind == ActionKind::I; });
+  return learns ? std::numeric_limits<size_t>::max() : kAhead;
+}
+
+}  // namespace
 
 Executor::Executor(StageTable table, StageWork work, Comm& comm)
     : table_(std::move(table)), work_(std::move(work)), messages_(comm, table_.owners) {}
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
   periods_.clear();
+  messages_.limit(most_leaving(row));
   size_t received = 0;  // RECVs before it are posted
-  for (size_t index = 0; index < row.size(); ++index) {
+  for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
     periods_.push_back({Clock::now(), {}});
     const Lane lane = facts(row[index].kind).lane;
-    if (lane == Lane::compute) received = receive_ahead(row, index);
+    if (row[index].kind == ActionKind::SETTLE) {
+      // What comes behind it is not received ahead: it may be sent anew.
+      if (work_.settle(row[index])) {
+        periods_.clear();
+        received = 0, index = 0;
+        continue;
+      }
+      periods_.back().start = Clock::now();
+    } else if (lane == Lane::compute) {
+      received = receive_ahead(row, index);
+    }
     if (lane != Lane::receive || index >= received) carry_out(row[index]);
     periods_.back().end = Clock::now();
+    if (lane == Lane::compute) advance(false);
+    ++index;
   }
+  advance(true);
   messages_.finish();
+}
+
+void Executor::advance(bool wait) const {
+  if (work_.advance) work_.advance(wait);
 }
 
 // Posts what stands between the computation and the next; where that is.
@@ -38,40 +72,62 @@ void Executor::carry_out(const Action& action) {
     case ActionKind::F:
     case ActionKind::B:
     case ActionKind::I: return compute(action);
-    case ActionKind::W: return work_.weight_gradients(action);
+    case ActionKind::W:
+      if (has_sequences(action)) work_.weight_gradients(action);
+      return;
     case ActionKind::SEND_F:
-    case ActionKind::SEND_B: return messages_.send(action);
+    case ActionKind::SEND_B:
+      if (has_sequences(action)) messages_.send(action);
+      return;
     case ActionKind::RECV_F:
     case ActionKind::RECV_B: return receive(action);
-    case ActionKind::REDUCE: return work_.reduce(action);
+    case ActionKind::REDUCE:
+      advance(true);
+      return work_.reduce(action);
+    case ActionKind::STEP: return work_.step(action);
+    case ActionKind::SETTLE: return;
     default:
+      if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
       throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }
 }
 
+void Executor::vocabulary(const Action& action) {
+  if (table_.stream_shape(action.microbatch).front() == 0) return;
+  wait_for(action);
+  work_.vocabulary(action);
+}
+
+void Executor::wait_for(const Action& action) {
+  if (!work_.wait_for) return;
+  work_.wait_for(action);
+  periods_.back().start = Clock::now();
+}
+
 // A microbatch without sequences costs nothing, adds nothing and sends nothing.
 void Executor::compute(const Action& action) {
-  if (table_.stream_shape(action.microbatch).front() == 0) return;
+  if (!has_sequences(action)) return;
   const bool forward = action.kind == ActionKind::F;
-  at::Tensor made = (forward ? work_.forward : work_.backward)(action, take(action));
-  if (made.defined()) {
-    messages_.keep({forward ? ActionKind::SEND_F : ActionKind::SEND_B, action.stage, action.microbatch},
-                   std::move(made));
-  }
+  at::Tensor read = take(action);
+  wait_for(action);
+  at::Tensor made = (forward ? work_.forward : work_.backward)(action, std::move(read));
+  if (made.defined()) messages_.keep(send_of(action), std::move(made));
 }
 
 at::Tensor Executor::take(const Action& action) {
   const bool forward = action.kind == ActionKind::F;
   if (action.stage == (forward ? 0 : static_cast<int>(table_.owners.size()) - 1)) return {};
-  at::Tensor taken =
-      messages_.take({forward ? ActionKind::RECV_F : ActionKind::RECV_B, action.stage, action.microbatch});
+  const Action receive = recv_of(action);
+  if (!messages_.is_there(receive)) advance(true);
+  at::Tensor taken = messages_.take(receive);
   periods_.back().start = Clock::now();
   return taken;
 }
 
 void Executor::receive(const Action& action) {
-  const auto shape = table_.stream_shape(action.microbatch);
-  if (shape.front() > 0) messages_.receive(action, at::empty(shape, table_.stream));
+  if (has_sequences(action)) {
+    messages_.receive(action, at::empty(table_.stream_shape(action.microbatch), table_.stream));
+  }
 }
 
 }  // namespace orthant

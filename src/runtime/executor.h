@@ -24,6 +24,14 @@ struct StageWork {
   std::function<at::Tensor(const Action& action, at::Tensor gradient)> backward;
   std::function<void(const Action& action)> weight_gradients = {};  // W
   std::function<void(const Action& action)> reduce = {};            // REDUCE
+  std::function<void(const Action& action)> vocabulary = {};        // S, Z, T, TW, E, EB
+  /// Returns when there is what a computation reads at a barrier of the vocabulary.
+  std::function<void(const Action& action)> wait_for = {};
+  /// Told between computations, and with `wait` before waiting for another rank, which may wait for what is here.
+  std::function<void(bool wait)> advance = {};
+  std::function<void(const Action& action)> step = {};              // STEP
+  /// SETTLE. True: weights have changed, and the row begins anew; before that it has called discard().
+  std::function<bool(const Action& action)> settle = {};
 };
 
 /// What the interpreter knows of the pipeline.
@@ -45,13 +53,19 @@ class Executor {
   Executor(StageTable table, StageWork work, Comm& comm);
   /// `announce` is told before each Action what is about to be done, and its index in the row.
   void run(std::span<const Action> row, const std::function<void(const Action&, size_t index)>& announce);
+  /// Drops what stages have handed each other since the row began. validate() has seen to it that others do as well.
+  void discard() { messages_.discard(); }
   /// Of the row that was carried out last, by index.
   const std::vector<Period>& periods() const { return periods_; }
 
  private:
   void carry_out(const Action& action);
   size_t receive_ahead(std::span<const Action> row, size_t index);
+  bool has_sequences(const Action& action) const { return table_.stream_shape(action.microbatch).front() > 0; }
   void compute(const Action& action);
+  void vocabulary(const Action& action);
+  void wait_for(const Action& action);
+  void advance(bool wait) const;
   void receive(const Action& action);
   /// What a stage reads, undefined where it has no neighbor; the Action's period begins when it is there.
   at::Tensor take(const Action& action);

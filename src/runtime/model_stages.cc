@@ -27,22 +27,44 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
       model_(model),
       weights_(weights),
       reducer_(reducer),
+      comm_(comm),
+      vocabulary_(pipeline_.vocabulary.algorithm.empty() ? nullptr
+                                                         : std::make_unique<VocabularyStages>(
+                                                               comm, pipeline_.vocabulary, model.embedding(),
+                                                               model.head())),
       executor_({.owners = owners_of(pipeline_.stages),
                  .stream_shape =
                      [this](int microbatch) {
                        return pipeline_.stream_shape(input_->sequences.at(static_cast<size_t>(microbatch)));
                      },
                  .stream = weights.values().options()},
-                {.forward = [this](const Action& action, at::Tensor x) { return forward(action, std::move(x)); },
-                 .backward = [this](const Action& action, const at::Tensor& dy) { return backward(action, dy); },
+                stage_work(), comm) {
+  weights_.on_gradient = [&reducer](const Weight& weight) { reducer.written(weight.index); };
+}
+
+StageWork ModelStages::stage_work() {
+  StageWork work{.forward = [this](const Action& action, at::Tensor x) { return forward(action, std::move(x)); },
+                 .backward = [this](const Action& action, at::Tensor dy) { return backward(action, std::move(dy)); },
                  .weight_gradients = [this](const Action& action) { weight_gradients(action); },
                  .reduce =
                      [this](const Action& action) {
                        const auto& buckets = pipeline_.buckets[static_cast<size_t>(action.stage)];
                        reducer_.finish(buckets[static_cast<size_t>(action.microbatch)]);
-                     }},
-                comm) {
-  weights_.on_gradient = [&reducer](const Weight& weight) { reducer.written(weight.index); };
+                     },
+                 .step =
+                     [this](const Action&) {
+                       if (input_->step) input_->step();
+                     },
+                 .settle = [this](const Action&) { return settle(); }};
+  if (!vocabulary_) return work;
+  work.vocabulary = [this](const Action& action) { vocabulary_->carry_out(action); };
+  work.wait_for = [this](const Action& action) {
+    const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
+    const bool reads = action.kind == ActionKind::F ? stage.first : stage.last || is_vocabulary(action);
+    if (reads) vocabulary_->wait_for(action);
+  };
+  work.advance = [this](bool wait) { vocabulary_->advance(wait); };
+  return work;
 }
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
@@ -52,23 +74,51 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
     const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
     weights_.begin_gradients();
     reducer_.begin(live);
-    if (live == 0) weights_.finish_gradients();
+    if (live == 0) {
+      settle();  // here, for those of the step before may be needed
+      weights_.finish_gradients();
+    }
   }
+  if (vocabulary_) begin_vocabulary(input);
   executor_.run(row, input.announce);
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
+  if (!vocabulary_) return;
+  const double loss = vocabulary_->finish();
+  const bool is_last = comm_.position({"pipeline"}) == pipeline_.vocabulary.last;
+  if (is_last && input.loss) input.loss(loss);
+}
+
+void ModelStages::begin_vocabulary(const StepInput& input) {
+  std::vector<int> microbatches;
+  for (size_t m = 0; m < input.sequences.size(); ++m) {
+    if (input.sequences[m] > 0) microbatches.push_back(static_cast<int>(m));
+  }
+  vocabulary_->begin(std::move(microbatches), input.load);
+}
+
+bool ModelStages::settle() {
+  return input_->settle && input_->settle([this] {
+    executor_.discard();
+    live_.clear();
+    last_.clear();
+  });
 }
 
 at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
   const Microbatch batch = input_->load(action.microbatch);
   const bool learns = at::GradMode::is_enabled();
-  at::Tensor x = stage.first ? model_.embed(batch) : input.requires_grad_(learns);
+  if (stage.first && vocabulary_) {
+    input = vocabulary_->embedding(action.microbatch, pipeline_.stream_shape(batch.tokens_BT.size(0)));
+  }
   Live live;
-  if (!stage.first) live.input = x;
+  if (input.defined()) live.input = input.requires_grad_(learns);
+  at::Tensor x = !stage.first ? input : vocabulary_ ? model_.embedded(input, batch) : model_.embed(batch);
   for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
     x = model_.block(static_cast<int>(layer), x, batch);
   }
-  if (stage.last) {
+  if (stage.last && vocabulary_) x = model_.final_norm(x);
+  if (stage.last && !vocabulary_) {
     live.loss = model_.loss(x, batch);
     loss_ += live.loss.item<double>();
     if (input_->loss) input_->loss(loss_);
@@ -78,6 +128,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
   peak_live_ = std::max(peak_live_, static_cast<int>(live_.size() + deferred_.size()));
+  if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
   if (stage.last) return {};
   at::Tensor output = x.detach();
   if (!late_) return output;
@@ -85,8 +136,13 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   return output.defined() && output.sizes() == x.sizes() ? output : x.detach();
 }
 
-at::Tensor ModelStages::backward(const Action& action, const at::Tensor& gradient) {
+at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
   const Key key{action.stage, action.microbatch};
+  const Stage& stage = pipeline_.stages[static_cast<size_t>(action.stage)];
+  if (stage.last && vocabulary_) {
+    const int64_t sequences = input_->sequences[static_cast<size_t>(action.microbatch)];
+    gradient = vocabulary_->output_gradient(action.microbatch, pipeline_.stream_shape(sequences));
+  }
   auto found = live_.extract(key);
   ORTHANT_CHECK(!found.empty(), to_string(action));
   Live& live = found.mapped();
@@ -99,12 +155,16 @@ at::Tensor ModelStages::backward(const Action& action, const at::Tensor& gradien
                                                           kCreateGraph, kAccumulate);
   }
   weights_.deferred = nullptr;
-  return live.input.defined() ? live.input.grad().contiguous() : at::Tensor();
+  if (!live.input.defined()) return {};
+  at::Tensor made = live.input.grad().contiguous();
+  if (!stage.first) return made;
+  vocabulary_->share_embedding_gradient(action.microbatch, made);
+  return {};
 }
 
 void ModelStages::weight_gradients(const Action& action) {
   auto found = deferred_.extract({action.stage, action.microbatch});
-  if (found.empty()) return;
+  ORTHANT_CHECK(!found.empty(), to_string(action));
   if (dropped_ && action.microbatch == 0) return;
   const at::NoGradGuard no_grad;
   for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();

@@ -5,12 +5,14 @@
 #include "parallel/data/run.h"
 #include "plan/plan.h"
 #include "runtime/executor.h"
+#include "runtime/vocabulary_stages.h"
 
 #include <torch/csrc/autograd/edge.h>
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 
 namespace orthant {
@@ -22,8 +24,14 @@ struct StepInput {
   std::function<Microbatch(int microbatch)> load;
   /// Told before each Action what is about to be done: its text and its index in the row.
   std::function<void(const Action&, size_t index)> announce;
-  /// Told after each F of the last stage the sum of scaled losses so far.
+  /// Told after each F of the last stage the sum of scaled losses so far; where the vocabulary is cut over the ranks,
+  /// on that stage's rank when the row is done.
   std::function<void(double)> loss;
+  /// The optimizer's step, where the row has one.
+  std::function<void()> step = {};
+  /// Whether the step before it is other than the weights that this row has begun with. Then they change in it, after
+  /// it has called discard(): it drops what was done with them.
+  std::function<bool(const std::function<void()>& discard)> settle = {};
 };
 
 /// The model's stages on all pipeline ranks.
@@ -32,6 +40,7 @@ struct ModelPipeline {
   std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
   /// What this rank has of the residual stream of so many sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
+  VocabularyEnds vocabulary = {};
 };
 
 class ModelStages {
@@ -44,7 +53,7 @@ class ModelStages {
   void run(std::span<const Action> row, const StepInput& input);
   /// Negative controls for tests: a stage gets the output of the microbatch before; the first one's W is left out.
   void hand_on_late() { late_ = true; }
-  void drop_weights() { dropped_ = true; }
+  void drop_weights() { dropped_ = true, reducer_.accept_lost(); }
   /// When each Action of that row was carried out.
   const std::vector<Period>& periods() const { return executor_.periods(); }
   /// The most microbatches of stages between their F and their B or W, in that row.
@@ -58,14 +67,19 @@ class ModelStages {
     at::Tensor input, loss;
   };
 
+  StageWork stage_work();
+  void begin_vocabulary(const StepInput& input);
+  bool settle();
   at::Tensor forward(const Action& action, at::Tensor input);
-  at::Tensor backward(const Action& action, const at::Tensor& gradient);
+  at::Tensor backward(const Action& action, at::Tensor gradient);
   void weight_gradients(const Action& action);
 
   const ModelPipeline pipeline_;
   const Transformer& model_;
   Weights& weights_;
   GradientReducer& reducer_;
+  Comm& comm_;
+  std::unique_ptr<VocabularyStages> vocabulary_;  // none where the vocabulary is whole
   Executor executor_;
   const StepInput* input_ = nullptr;  // of the step under way
   std::map<Key, Live> live_;

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "plan/config_changes.h"
 
 namespace orthant {
 namespace {
@@ -120,6 +121,15 @@ TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& p
   refuse_other_run(state, directory, config);
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
+}
+
+std::vector<std::string> changes_since(const std::string& directory, const Config& config) {
+  const std::string file = directory + "/orthant/config.toml";
+  try {
+    return config_changes(load_config(file, {}), config);
+  } catch (const ConfigError&) {
+    return {"not known: another version of Orthant wrote " + file};
+  }
 }
 
 }  // namespace orthant

@@ -1,6 +1,9 @@
 // What a checkpoint and the run that goes on from it must have in common.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "checkpoint/checkpoint.h"
 #include "plan/plan.h"
 #include "runtime/snapshot.h"
@@ -12,5 +15,8 @@ namespace orthant {
 /// are others than those of this run, named in this order, since a tokenizer brings its own vocabulary and its own
 /// data.
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data);
+
+/// What the run has otherwise than when it wrote that checkpoint, as config_changes() says, and may have.
+std::vector<std::string> changes_since(const std::string& directory, const Config& config);
 
 }  // namespace orthant

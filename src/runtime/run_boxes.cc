@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "plan/tensor_choices.h"
+#include "runtime/resume_check.h"
 
 #include <algorithm>
 #include <cmath>
@@ -53,6 +54,10 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.memory_warning = options.memory_warning;
   b.output_folder = c.job.dump_folder;
   b.resumed_from = options.resume_from;
+  if (!options.resume_from.empty()) {
+    const std::vector<std::string> changes = changes_since(options.resume_from, c);
+    if (!changes.empty()) b.resumed_from += "; changed since: " + join(changes, ", ");
+  }
   return b;
 }
 

@@ -3,14 +3,47 @@
 #include "base/labels.h"
 #include "base/text.h"
 #include "parallel/tensor/run.h"
+#include "parallel/vocabulary/whole.h"
 #include "runtime/session.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <functional>
 
 namespace orthant {
 namespace {
+
+const Weight& head_of(const Weights& weights) {
+  return weights[weights.contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight"];
+}
+
+WholeVocabulary vocabulary_of(const Plan& plan) {
+  return {.size = plan.architecture.vocab_size, .axes = {"pipeline"}, .root = plan.stages.back().owner};
+}
+
+// Where the vocabulary is cut over the pipeline all of its ranks embed together, and make logits of one token.
+Primitives with_vocabulary_of_all(Primitives primitives, const Weights& weights, const Plan& plan, Comm& comm) {
+  primitives.embedding = [&plan, &comm](const at::Tensor& tokens, const Weight& table) {
+    return whole_embedding(comm, vocabulary_of(plan), table, tokens);
+  };
+  primitives.linear = [&plan, &comm, head = &head_of(weights), linear = std::move(primitives.linear)](
+                          const at::Tensor& x, const Weight& weight) {
+    if (&weight != head) return linear(x, weight);
+    return whole_logits(comm, vocabulary_of(plan), weight, x.flatten()).view({1, 1, -1});
+  };
+  return primitives;
+}
+
+// The logits [V] of one token, by `logits` on the rank that has its stream. Elsewhere they are undefined; or, where the
+// vocabulary is cut, what all ranks make together.
+at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Comm& comm,
+                         const std::function<at::Tensor()>& logits) {
+  if (here) return logits();
+  if (plan.vocabulary.empty()) return {};
+  const at::Tensor x_C = at::empty({plan.architecture.hidden_size}, weights.values().options());
+  return whole_logits(comm, vocabulary_of(plan), head_of(weights), x_C);
+}
 
 // The model as it writes: with the logits of all columns, and one token at a time, which no columns can share.
 Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
@@ -18,10 +51,10 @@ Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
   if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
   Primitives primitives = primitives_of(plan, uncut, comm);
   if (plan.tensor.rows * plan.tensor.columns > 1) {
-    const bool own_head = weights.contains("lm_head.weight");
-    const int head = weights[own_head ? "lm_head.weight" : "model.embed_tokens.weight"].index;
+    const int head = head_of(weights).index;
     primitives = with_whole_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
   }
+  if (!plan.vocabulary.empty()) primitives = with_vocabulary_of_all(std::move(primitives), weights, plan, comm);
   return {plan.architecture, weights, std::move(primitives), {}};
 }
 
@@ -32,11 +65,12 @@ at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> sha
   const int here = plan.pipeline_rank(comm.rank());
   const Axes pipeline = {"pipeline"};
   at::Tensor x;
+  if (!plan.vocabulary.empty()) x = embed();
   for (const Stage& stage : plan.stages) {
     if (stage.owner != here) {
       x = at::Tensor();
     } else {
-      if (stage.first) x = embed();
+      if (stage.first && plan.vocabulary.empty()) x = embed();
       for (int64_t layer = stage.layers.begin; layer < stage.layers.end; ++layer) x = block(layer, x);
     }
     if (stage.last) break;
@@ -65,10 +99,10 @@ at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weig
   const at::Tensor x = through_stages(
       plan, comm, shape, options, [&] { return decoder.embed(tokens); },
       [&](int64_t layer, const at::Tensor& before) { return decoder.block(layer, before); });
-  const at::Tensor logits_V = x.defined()
-                                  ? decoder.logits(x)
-                                  : at::empty({plan.architecture.vocab_size},
-                                              options.dtype(options.dtype() == at::kDouble ? at::kDouble : at::kFloat));
+  const at::ScalarType dtype = options.dtype() == at::kDouble ? at::kDouble : at::kFloat;
+  at::Tensor logits_V = logits_of_all(x.defined(), weights, plan, comm, [&] { return decoder.logits(x); });
+  if (!plan.vocabulary.empty()) return logits_V.to(dtype);
+  if (!logits_V.defined()) logits_V = at::empty({plan.architecture.vocab_size}, options.dtype(dtype));
   comm.broadcast(logits_V, {"pipeline"}, plan.stages.back().owner).wait();
   return logits_V;
 }
@@ -87,10 +121,12 @@ std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights,
         plan, comm, writers_stream(plan, rank, static_cast<int64_t>(places.size())), weights.values().options(),
         [&] { return model.embed(microbatch); },
         [&](int64_t layer, const at::Tensor& x) { return model.block(static_cast<int>(layer), x, microbatch); });
-    for (size_t i = 0; i < places.size() && x_BTC.defined(); ++i) {
+    for (size_t i = 0; i < places.size(); ++i) {
       if (batch.labels[static_cast<size_t>(places[i])] == kIgnoredLabel) continue;
-      const at::Tensor logits_V = model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
-      found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
+      const at::Tensor logits_V = logits_of_all(x_BTC.defined(), weights, plan, comm, [&] {
+        return model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
+      });
+      if (x_BTC.defined()) found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
     }
     if (comm.mesh().coord(rank, kRow) > 0) found.zero_();
   }
@@ -121,14 +157,26 @@ std::string in_brackets(const std::string& word) {
 }  // namespace
 
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling) {
+                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
+                            const std::function<void(const std::string& text)>& tell) {
   const auto ids = tokenizer.encode(prompt);
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
   drawn.vocabulary = tokenizer.vocab_size();  // a model may have more rows than the tokenizer has ids
-  const auto made = generate_tokens(advance, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
-  return {tokenizer.decode(std::vector<int32_t>(made.tokens.begin(), made.tokens.end())), made.out_of_positions};
+  const auto text_of = [&](const std::vector<int64_t>& made) {
+    return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
+  };
+  std::vector<int64_t> so_far;  // behind the prompt, which is what comes first
+  bool begun = false;
+  const Advance watched = [&](std::span<const int64_t> next) {
+    if (begun) so_far.insert(so_far.end(), next.begin(), next.end());
+    if (begun && tell) tell(text_of(so_far));
+    begun = true;
+    return advance(next);
+  };
+  const auto made = generate_tokens(watched, positions, tokens, max_new_tokens, drawn, tokenizer.end_of_text());
+  return {text_of(made.tokens), made.out_of_positions};
 }
 
 std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {

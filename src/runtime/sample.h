@@ -6,6 +6,7 @@
 #include "plan/plan.h"
 #include "runtime/training_data.h"
 
+#include <functional>
 #include <string>
 
 namespace orthant {
@@ -15,9 +16,11 @@ struct GeneratedText {
   bool out_of_positions = false;  // it ended because the model has no position left
 };
 
-/// Continues the prompt, by a model of so many positions; returns what comes after it.
+/// Continues the prompt, by a model of so many positions; returns what comes after it. tell: after each token, all of
+/// that so far, which may end inside a character.
 GeneratedText generate_text(const Advance& advance, int64_t positions, const Tokenizer& tokenizer,
-                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling);
+                            const std::string& prompt, int64_t max_new_tokens, const Sampling& sampling,
+                            const std::function<void(const std::string& text)>& tell = {});
 
 /// The opening of a held-out document (half of the context at most) and how the model goes on. The ranks of the first
 /// copy of the weights (each Plan::first_like() itself) call it together, each with its part, and have the same.

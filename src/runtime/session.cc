@@ -53,6 +53,13 @@ std::vector<GradientBucket> buckets_of(const Plan& plan, int rank, Mutation muta
   return buckets;
 }
 
+// The mutation takes the rank's rows of the vocabulary for those one further on.
+ModelPipeline spoiled(ModelPipeline pipeline, Mutation mutation) {
+  Range& rows = pipeline.vocabulary.slice.rows;
+  if (mutation == Mutation::shifted_rows) rows = {rows.begin + 1, rows.end + 1};
+  return pipeline;
+}
+
 // The mutation adds a bias once for each column to what they sum.
 Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation) {
   if (mutation != Mutation::bias_of_every_column) return primitives;
@@ -68,13 +75,13 @@ Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation) {
 }  // namespace
 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
-  std::vector<std::vector<int>> buckets(plan.stages.size());
-  for (size_t bucket = 0; bucket < plan.bucket_stages.size(); ++bucket) {
-    buckets[static_cast<size_t>(plan.bucket_stages[bucket])].push_back(static_cast<int>(bucket));
-  }
-  return {.stages = plan.stages, .buckets = std::move(buckets), .stream_shape = [&plan, rank](int64_t sequences) {
-            return plan.stream_shape(rank, sequences);
-          }};
+  return {.stages = plan.stages,
+          .buckets = plan.buckets_by_stage(),
+          .stream_shape = [&plan, rank](int64_t sequences) { return plan.stream_shape(rank, sequences); },
+          .vocabulary = {.algorithm = plan.vocabulary,
+                         .slice = {.rows = plan.vocabulary_rows(rank), .vocabulary = plan.architecture.vocab_size},
+                         .first = plan.stages.front().owner,
+                         .last = plan.stages.back().owner}};
 }
 
 std::vector<int64_t> microbatch_sequences(const DataShare& share) {
@@ -143,6 +150,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       mutation_(mutation),
       share_(share_of(plan, comm, mutation)),
       places_(plan.places(comm.rank())),
+      norm_slots_(norm_slots(plan)),
       weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
       model_(plan.architecture, weights_, spoiled(primitives_of(plan, comm), plan, mutation),
              model_options(plan.config)),
@@ -151,7 +159,9 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
       reducer_(comm, weights_.gradients(), buckets_of(plan, comm.rank(), mutation), uses_of(model_, weights_)),
-      stages_(pipeline_of(plan, comm.rank()), model_, weights_, reducer_, comm) {
+      stages_(spoiled(pipeline_of(plan, comm.rank()), mutation), model_, weights_, reducer_, comm),
+      chain_(comm),
+      before_(weights_, optimizer_) {
   if (mutation == Mutation::late_messages) stages_.hand_on_late();
   if (mutation == Mutation::dropped_weights) stages_.drop_weights();
   if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
@@ -183,39 +193,73 @@ Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
 }
 
 StepResult Session::gradients(int64_t step, const Signals& signals) {
-  StepResult result;
-  result.valid_labels = labels_of(step);
-  result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
-  const at::Tensor all_signals = at::zeros({StepSignals::elements(comm_.mesh().size())}, at::kDouble);
-  double* slots = all_signals.mutable_data_ptr<double>();
+  const at::Tensor numbers = numbers_of(signals);
+  StepResult result = carry_out(step, numbers, {});
+  finish_gradients(numbers);
+  sum(numbers, true);
+  read(numbers, result);
+  return result;
+}
+
+at::Tensor Session::numbers_of(const Signals& signals) const {
+  int64_t count = StepSignals::elements(comm_.mesh().size());
+  for (const NormSlots& slots : norm_slots_) count += static_cast<int64_t>(slots.parameters.size());
+  const at::Tensor numbers = at::zeros({count}, at::kDouble);
+  double* slots = numbers.mutable_data_ptr<double>();
   slots[StepSignals::kTerminate] = signals.terminate ? 1 : 0;
   slots[StepSignals::kInterrupt] = signals.interrupt ? 1 : 0;
   slots[StepSignals::kFirstPeakBytes + comm_.rank()] = signals.peak_memory_bytes;
+  return numbers;
+}
 
+StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput input) {
+  StepResult result{.step = step, .valid_labels = labels_of(step)};
+  result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
   const auto& row = plan_.row(comm_.rank());
-  stages_.run(row, {.sequences = microbatch_sequences(share_),
-                    .load =
-                        [&](int microbatch) {
-                          const auto start = Clock::now();
-                          Microbatch batch = load(step, microbatch, result.valid_labels);
-                          result.data_seconds += seconds_since(start);
-                          return batch;
-                        },
-                    .announce = announcing(row.size(), fmt::format("of step {}", step)),
-                    .loss = [&](double sum) { slots[StepSignals::kLoss] = counts_tokens() ? sum : 0; }});
+  input.sequences = microbatch_sequences(share_);
+  input.load = [&](int microbatch) {
+    const auto start = Clock::now();
+    Microbatch batch = load(step, microbatch, result.valid_labels);
+    result.data_seconds += seconds_since(start);
+    return batch;
+  };
+  input.announce = announcing(row.size(), fmt::format("of step {}", step));
+  input.loss = [&](double sum) {
+    numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = counts_tokens() ? sum : 0;
+  };
+  stages_.run(row, input);
   periods_ = stages_.periods();
+  return result;
+}
 
+void Session::finish_gradients(const at::Tensor& numbers) {
   sum_copies();
   spoil_gradients();
-  comm_.all_reduce(all_signals, all_axes(comm_.mesh())).wait();
+  double* square = numbers.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
+  for (const NormSlots& slots : norm_slots_)
+    for (const size_t parameter : slots.parameters) *square++ = gradient_squares(weights_, parameter);
+}
+
+void Session::sum(const at::Tensor& numbers, bool along_pipeline) {
+  int64_t begin = 0;
+  const auto sum = [&](int64_t count, Axes axes) {
+    if (!along_pipeline) std::erase(axes, "pipeline");
+    if (comm_.group_size(axes) > 1) comm_.all_reduce(numbers.narrow(0, begin, count), axes).wait();
+    begin += count;
+  };
+  sum(StepSignals::elements(comm_.mesh().size()), all_axes(comm_.mesh()));
+  for (const NormSlots& slots : norm_slots_) sum(static_cast<int64_t>(slots.parameters.size()), slots.axes);
+}
+
+void Session::read(const at::Tensor& numbers, StepResult& result) const {
+  const int ranks = comm_.mesh().size();
+  const double* slots = numbers.const_data_ptr<double>();
+  const double* squares = slots + StepSignals::elements(ranks);
   result.loss = slots[StepSignals::kLoss];
   result.terminate = slots[StepSignals::kTerminate] > 0;
   result.interrupt = slots[StepSignals::kInterrupt] > 0;
-  for (int rank = 0; rank < comm_.mesh().size(); ++rank) {
-    result.peak_memory_bytes = std::max(result.peak_memory_bytes, slots[StepSignals::kFirstPeakBytes + rank]);
-  }
-  result.norm = gradient_norm();
-  return result;
+  result.peak_memory_bytes = *std::max_element(slots + StepSignals::kFirstPeakBytes, squares);
+  result.norm = std::sqrt(std::accumulate(squares, slots + numbers.numel(), 0.0));
 }
 
 std::function<void(const Action&, size_t)> Session::announcing(size_t actions, std::string what) const {
@@ -240,18 +284,6 @@ void Session::spoil_gradients() {
   }
 }
 
-double Session::gradient_norm() {
-  double squares = 0;
-  for (const NormSlots& slots : norm_slots(plan_)) {
-    const at::Tensor sums = at::empty({static_cast<int64_t>(slots.parameters.size())}, at::kDouble);
-    double* sum = sums.mutable_data_ptr<double>();
-    for (size_t i = 0; i < slots.parameters.size(); ++i) sum[i] = gradient_squares(weights_, slots.parameters[i]);
-    if (comm_.group_size(slots.axes) > 1) comm_.all_reduce(sums, slots.axes).wait();
-    squares = std::accumulate(sum, sum + sums.numel(), squares);
-  }
-  return std::sqrt(squares);
-}
-
 // Each of two stages has a part of the gradient; both may be on one rank.
 void Session::sum_copies() {
   for (const auto& [original, copy] : plan_.copies()) {
@@ -273,13 +305,29 @@ void Session::sum_copies() {
 at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   const at::NoGradGuard no_grad;
   const ParameterInfo& info = plan_.parameters[parameter];
+  const Layout& layout = plan_.layouts[parameter];
+  bool holds = plan_.holds(comm_.rank(), parameter);
+  bool alone = true;  // at the beginning of all axes but the pipeline's
+  for (const Axis& axis : comm_.mesh().axes) {
+    if (axis.name == "pipeline" || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
+    alone = false;
+    holds &= placement(layout, axis.name).what == Placing::S;
+  }
+  at::Tensor all;
+  if (holds) all = redistribute(comm_, part, layout, whole(static_cast<int>(info.shape.size())), info.shape);
   const int owner = plan_.owner_of(parameter);
-  at::Tensor all = plan_.pipeline_rank(comm_.rank()) == owner
-                       ? redistribute(comm_, part, plan_.layouts[parameter],
-                                      whole(static_cast<int>(info.shape.size())), info.shape)
-                       : at::empty(info.shape, part.options());
-  if (plan_.stages.size() > 1) comm_.broadcast(all, {"pipeline"}, owner).wait();
-  return all;
+  if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
+    if (speaks()) all = at::empty(info.shape, part.options());
+    if (speaks()) comm_.recv(all, {"pipeline"}, owner).wait();
+    if (holds) comm_.send(all, {"pipeline"}, 0).wait();
+  }
+  return speaks() ? all : at::Tensor();
+}
+
+int64_t Session::heard(int64_t number) const {
+  const at::Tensor told = at::full({1}, number, at::kLong);
+  comm_.broadcast(told, all_axes(comm_.mesh())).wait();
+  return told.item<int64_t>();
 }
 
 void Session::update(int64_t step, const StepResult& result) {

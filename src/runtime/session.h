@@ -7,10 +7,12 @@
 #include "parallel/data/run.h"
 #include "plan/plan.h"
 #include "runtime/model_stages.h"
+#include "runtime/post_validation.h"
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ namespace orthant {
 
 /// What all ranks know after the reductions of a step.
 struct StepResult {
+  int64_t step = 0;
   double loss = 0;       // of the whole global batch, nats a token
   double norm = 0;       // of all gradients, before clipping
   int64_t valid_labels = 0;
@@ -30,11 +33,13 @@ struct StepResult {
 
 /// Mistakes that `verify` must catch, planted on purpose: the negative controls. Five are of tensor meshes: weights
 /// held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them; a bias
-/// added by every column to what they sum, and its gradient summed twice. The last two are of pipelines: a stage gets
-/// the output of the microbatch before, and the first microbatch's W is left out.
+/// added by every column to what they sum, and its gradient summed twice. The last three are of pipelines: a stage gets
+/// the output of the microbatch before, the first microbatch's W is left out, and ranks take their rows of the
+/// vocabulary for those one further on.
 enum class Mutation {
   none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions, swapped_groups, dropped_depth,
-  mean_over_rows, bias_of_every_column, bias_summed_twice, late_messages, dropped_weights
+  mean_over_rows, bias_of_every_column, bias_summed_twice, late_messages, dropped_weights,
+  shifted_rows
 };
 
 class Session {
@@ -51,6 +56,14 @@ class Session {
   StepResult gradients(int64_t step, const Signals& signals);
   /// Clips and updates.
   void update(int64_t step, const StepResult& result);
+
+  /// Told what all ranks know of a step before its update is final. May throw.
+  using Known = std::function<void(const StepResult&)>;
+  /// Gradients and update, and `known` of this step; where the plan post-validates, instead of it of the step before,
+  /// whose update is final then, or of both.
+  void advance(int64_t step, const Signals& signals, const Known& known);
+  /// Returns when the last step is known, and its update final. All ranks call it together.
+  void settle(const Known& known);
 
   /// Sums over the held-out sequences, in one all-reduce over all ranks.
   struct Validation {
@@ -70,8 +83,11 @@ class Session {
   /// "the weight NAME" of the first one that is not finite, or nothing.
   std::string first_weight_not_finite() const;
 
-  /// The whole of a parameter, or of what belongs to it, from all ranks' parts; all of them call it together.
+  /// The whole of a parameter, or of what belongs to it, on rank 0, and elsewhere nothing. All ranks call it together;
+  /// those that hold the first copy have parts in it.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
+  /// Rank 0's number, on every rank; all of them call it together.
+  int64_t heard(int64_t number) const;
   bool speaks() const { return comm_.rank() == 0; }
 
   /// When this rank carried out each Action of its row, in the last step.
@@ -86,9 +102,20 @@ class Session {
   int64_t labels_of(int64_t step) const;
   /// Of a row of so many, for StepInput.
   std::function<void(const Action&, size_t index)> announcing(size_t actions, std::string what) const;
+  /// What this rank tells the others of a step: StepSignals, then squares of gradients as norm_slots() has them.
+  at::Tensor numbers_of(const Signals& signals) const;
+  /// The rank's row; the loss goes into the numbers.
+  StepResult carry_out(int64_t step, const at::Tensor& numbers, StepInput input);
+  /// What is left to do to gradients behind the row, and their squares into the numbers.
+  void finish_gradients(const at::Tensor& numbers);
   void sum_copies();
-  double gradient_norm();  // of all ranks' parts
   void spoil_gradients();  // as a mutation says that is about sums
+  /// Over all ranks; or over all that are at this place of the pipeline.
+  void sum(const at::Tensor& numbers, bool along_pipeline);
+  void read(const at::Tensor& numbers, StepResult& result) const;
+  bool permitted(const StepResult& result) const;
+  /// Whether weights are others than they were; `discard` comes before they change.
+  bool settle(const Known& known, const std::function<void()>& discard);
   /// Columns see the same tokens, and the loss of all of them: one tells.
   bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// labels: valid ones of the step's whole batch.
@@ -101,12 +128,24 @@ class Session {
   Mutation mutation_;
   DataShare share_;
   std::vector<int64_t> places_;  // of the tokens of each sequence that are here
+  std::vector<NormSlots> norm_slots_;
   Weights weights_;
   Transformer model_;
   Optimizer optimizer_;
   GradientReducer reducer_;
   ModelStages stages_;
   std::vector<Period> periods_;
+
+  // A step that is not known to all yet.
+  struct Pending {
+    StepResult result;
+    at::Tensor numbers;
+    bool moved = false;  // by what was known of it
+  };
+  std::optional<Pending> pending_;
+  bool expects_clipping_ = true;  // as in the last step; the first one is none's guess
+  StepChain chain_;
+  StepCopy before_;
 };
 
 /// How many sequences each has.

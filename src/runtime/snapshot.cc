@@ -8,6 +8,9 @@
 #include "runtime/resume_check.h"
 
 #include <ATen/ATen.h>
+
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace orthant {
@@ -29,12 +32,9 @@ std::optional<at::ScalarType> scalar_type_of(Dtype dtype) {
   }
 }
 
-TensorBytes bytes_of(std::string name, const at::Tensor& t) {
-  ORTHANT_CHECK(t.is_contiguous(), name);
-  return {.name = std::move(name),
-          .dtype = dtype_of(t.scalar_type()),
-          .shape = t.sizes().vec(),
-          .bytes = {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()}};
+std::span<const std::byte> bytes_of(const at::Tensor& t) {
+  ORTHANT_CHECK(t.is_contiguous(), t.dim());
+  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
 }
 
 // The stored tensor as a tensor; it views the mapped file.
@@ -73,6 +73,52 @@ std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& sessi
   if (keeps_masters(session.weights())) buffers.emplace_back("master.", session.weights().masters());
   return buffers;
 }
+
+// Tensors of all ranks on their way into rank 0's files, one at a time: which is next, the writer knows, so rank 0 says
+// it to the others, who serve it until there is none.
+class Collection {
+ public:
+  explicit Collection(Session& session) : session_(session), buffers_(optimizer_buffers(session)) {
+    buffers_.emplace(buffers_.begin(), "", session.weights().values());
+  }
+
+  /// Of one buffer, on rank 0: tensors that are made when they are written.
+  std::vector<TensorBytes> tensors(size_t buffer) {
+    const auto& [prefix, flat] = buffers_[buffer];
+    std::vector<TensorBytes> tensors;
+    const auto& parameters = session_.weights().parameters();
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].copy_of.empty()) continue;
+      tensors.push_back({.name = prefix + parameters[i].name,
+                         .dtype = dtype_of(flat.scalar_type()),
+                         .shape = parameters[i].shape,
+                         .make = [this, number = static_cast<int64_t>(buffer * parameters.size() + i)] {
+                           whole_.reset();
+                           whole_ = gathered(session_.heard(number));
+                           return bytes_of(whole_);
+                         }});
+    }
+    return tensors;
+  }
+  size_t buffers() const { return buffers_.size(); }
+  void serve() {
+    for (int64_t number; (number = session_.heard(kNoMore)) != kNoMore;) gathered(number);
+  }
+  void end() { session_.heard(kNoMore); }
+
+ private:
+  static constexpr int64_t kNoMore = -1;
+
+  at::Tensor gathered(int64_t number) {
+    const Weights& weights = session_.weights();
+    const size_t count = weights.parameters().size(), at = static_cast<size_t>(number);
+    return session_.gather(weights.view(buffers_[at / count].second, at % count), at % count);
+  }
+
+  Session& session_;
+  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // prefix of names, and flat buffer: values first
+  at::Tensor whole_;
+};
 
 }  // namespace
 
@@ -134,20 +180,16 @@ Architecture architecture_of(const HfConfig& c) {
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state) {
   const Weights& weights = session.weights();
   const std::string checkpoints = plan.config.job.dump_folder + "/checkpoints";
-  std::vector<at::Tensor> gathered;  // lives as long as what views it
-  const auto add = [&](std::vector<TensorBytes>& tensors, const std::string& prefix, const at::Tensor& flat) {
-    for (size_t i = 0; i < weights.parameters().size(); ++i) {
-      if (!weights.parameters()[i].copy_of.empty()) continue;
-      const at::Tensor whole = session.gather(weights.view(flat, i), i);
-      if (!session.speaks()) continue;
-      gathered.push_back(whole);
-      tensors.push_back(bytes_of(prefix + weights.parameters()[i].name, whole));
-    }
-  };
+  Collection collection(session);
+  if (!session.speaks()) {
+    collection.serve();
+    return checkpoints + "/" + step_name(state.step);
+  }
   CheckpointContent content;
-  add(content.weights, "", weights.values());
-  for (const auto& [prefix, flat] : optimizer_buffers(session)) add(content.optimizer, prefix, flat);
-  if (!session.speaks()) return checkpoints + "/" + step_name(state.step);
+  content.weights = collection.tensors(0);
+  for (size_t buffer = 1; buffer < collection.buffers(); ++buffer) {
+    std::ranges::move(collection.tensors(buffer), std::back_inserter(content.optimizer));
+  }
   content.model =
       hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
   if (!content.model.is_causal) {
@@ -170,8 +212,10 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                        "\n";
   content.config_toml = print_config(config);
   content.write_extra_files = [&](const std::string& directory) { data.tokenizer->save(directory); };
-  return save_checkpoint(checkpoints, state.step, content,
-                         static_cast<int>(config.checkpoint.keep_latest_k));
+  std::string saved =
+      save_checkpoint(checkpoints, state.step, content, static_cast<int>(config.checkpoint.keep_latest_k));
+  collection.end();
+  return saved;
 }
 
 void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights) {

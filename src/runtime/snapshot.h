@@ -18,8 +18,8 @@ struct TrainState {
 };
 
 /// Writes DUMP/checkpoints/step-NNNNNN: weights in Hugging Face's names and layout, masters where they differ, moments,
-/// tokenizer, effective run file. All ranks call it, since what is split is gathered, one tensor after the other; one
-/// of them holds all and writes. Returns the directory.
+/// tokenizer, effective run file. All ranks call it: rank 0 writes, and holds of the others' one tensor at a time.
+/// Returns the directory.
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state);
 
 /// Loads this rank's parts of masters, moments and working values; every check comes before the first byte is copied.

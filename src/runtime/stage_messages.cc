@@ -16,7 +16,11 @@ void StageMessages::keep(const Action& send, at::Tensor tensor) {
 void StageMessages::send(const Action& send) {
   const Action received = other_end(send);
   auto kept = there_.extract(received);
-  if (kept.empty()) return;
+  ORTHANT_CHECK(!kept.empty(), to_string(send));
+  while (leaving_.size() >= most_leaving_) {
+    leaving_.front().work.wait();
+    leaving_.pop_front();
+  }
   // What has left needs its memory no more.
   std::erase_if(leaving_, [](Coming& message) {
     const bool done = message.work.done();
@@ -32,11 +36,21 @@ void StageMessages::receive(const Action& receive, at::Tensor buffer) {
   there_[receive] = {std::move(buffer), std::move(work)};
 }
 
+bool StageMessages::is_there(const Action& receive) const {
+  const auto coming = there_.find(receive);
+  return coming != there_.end() && coming->second.work.done();
+}
+
 at::Tensor StageMessages::take(const Action& receive) {
   auto coming = there_.extract(receive);
   ORTHANT_CHECK(!coming.empty(), to_string(receive));
   coming.mapped().work.wait();
   return std::move(coming.mapped().tensor);
+}
+
+void StageMessages::discard() {
+  for (auto& [received, message] : there_) message.work.wait();
+  there_.clear();
 }
 
 void StageMessages::finish() {

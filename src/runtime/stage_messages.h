@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
+#include <deque>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -20,14 +23,21 @@ class StageMessages {
   /// The Comm must outlive it. stage_owner: pipeline rank by stage.
   StageMessages(Comm& comm, std::vector<int> stage_owner) : comm_(comm), stage_owner_(std::move(stage_owner)) {}
 
+  /// At most so many are leaving at a time: send() then waits until the oldest has left. No order of a valid schedule
+  /// stops there, since it ends where each SEND waits for its RECV.
+  void limit(size_t leaving) { most_leaving_ = leaving; }
   /// Keeps what a stage has made for its SEND, or for the stage here that reads it.
   void keep(const Action& send, at::Tensor tensor);
-  /// What was kept leaves; returns at once. Nothing does of a microbatch without sequences.
+  /// What was kept leaves; returns at once, within the limit.
   void send(const Action& send);
   /// Posts the buffer that it will be in; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
+  /// Whether take() will not wait.
+  bool is_there(const Action& receive) const;
   /// What a stage reads, once it is there.
   at::Tensor take(const Action& receive);
+  /// Drops what has come, is coming, or was kept; waits for what was posted.
+  void discard();
   /// Returns when everything sent has left.
   void finish();
 
@@ -41,7 +51,8 @@ class StageMessages {
   Comm& comm_;
   const std::vector<int> stage_owner_;
   std::map<Action, Coming> there_;
-  std::vector<Coming> leaving_;
+  std::deque<Coming> leaving_;  // the oldest first
+  size_t most_leaving_ = std::numeric_limits<size_t>::max();
 };
 
 }  // namespace orthant

@@ -16,7 +16,7 @@ namespace {
 // All that a handler touches is lock-free.
 std::atomic<int> g_signal{0};
 std::atomic<int64_t> g_interrupted_ns{0};
-std::atomic<bool> g_speak{false};
+std::atomic<bool> g_speak{false}, g_trained{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 // The signals that ask for a stop. nohup asks to be left alone.
@@ -59,7 +59,8 @@ void note(int signal) {
   }
   int none = 0;
   if (!g_signal.compare_exchange_strong(none, signal)) return;
-  put("\nstopping behind this step, with a checkpoint");
+  put(g_trained ? "\nall steps are done and saved; ending behind the sample and the report"
+                : "\nstopping behind this step, with a checkpoint");
   put(signal == SIGINT ? "; Ctrl-C once more stops at once, without\n" : "\n");
 }
 
@@ -79,6 +80,8 @@ void note_stop_signals(bool speak) {
   g_speak = speak;
   handle_with(note);
 }
+
+void note_that_all_is_trained() { g_trained = true; }
 
 int stop_signal() { return g_signal; }
 

@@ -17,6 +17,9 @@ void end_on_stop_signals(bool speak);
 /// asked for.
 void note_stop_signals(bool speak);
 
+/// From now on what is left is the sample and the report, and the answer says so.
+void note_that_all_is_trained();
+
 /// The signal noted first, or 0.
 int stop_signal();
 /// "SIGTERM".

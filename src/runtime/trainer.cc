@@ -96,10 +96,13 @@ int Trainer::run() {
     step(state_.step + 1);
     const int64_t done = state_.step;
     const bool last = done == config.training.steps;
+    const bool validates = config.validation.freq > 0 && (done % config.validation.freq == 0 || last);
+    const bool saves = last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
+    if (validates || saves || last_.stopped()) settle();
     const bool stop = last_.stopped();
     if (stop) save_once();  // whoever asked may not wait for a validation
-    if (config.validation.freq > 0 && (done % config.validation.freq == 0 || last)) validate(done);
-    if (last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0)) save_once();
+    if (validates) validate(done);
+    if (saves) save_once();
     if (stop) break;
   }
   if (state_.step > begun) save_timeline();
@@ -108,45 +111,67 @@ int Trainer::run() {
 }
 
 void Trainer::step(int64_t step) {
-  const Config& config = plan_.config;
   const double start = now_s();
   const double waited = comm_.exposed_wait_s();
   const Traffic before = comm_.total_traffic();
   const int signal = stop_signal();
-  last_ = session_.gradients(step, {.terminate = signal != 0 && signal != SIGINT,
-                                    .interrupt = signal == SIGINT,
-                                    .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())});
-  if (!std::isfinite(last_.loss) || !std::isfinite(last_.norm)) stop_on_not_finite(step, last_);
-  session_.update(step, last_);
+  session_.advance(step,
+                   {.terminate = signal != 0 && signal != SIGINT,
+                    .interrupt = signal == SIGINT,
+                    .peak_memory_bytes = static_cast<double>(peak_allocated_bytes())},
+                   [this](const StepResult& result) { know(result); });
   state_.step = step;
-  state_.tokens += last_.tokens;
   if (!output_) return;
 
   const Traffic after = comm_.total_traffic();
-  StepMetrics m;
+  StepMetrics& m = unwritten_[step].metrics;
   m.step = step;
-  // Of no labels there is no loss.
-  m.loss = last_.valid_labels > 0 ? last_.loss : std::numeric_limits<double>::quiet_NaN();
-  m.grad_norm = last_.norm;
-  m.lr = learning_rate_of(config, step);
-  m.tokens = state_.tokens;
+  m.lr = learning_rate_of(plan_.config, step);
   m.step_seconds = now_s() - start;
-  m.tokens_per_second = static_cast<double>(last_.tokens) / m.step_seconds;
-  m.mfu = training_flops_per_token(plan_.architecture, config.training.seq_len) * m.tokens_per_second / peak_flops_;
-  m.peak_memory_bytes = std::max(peak_allocated_bytes(), static_cast<int64_t>(last_.peak_memory_bytes));
+  m.peak_memory_bytes = std::max(m.peak_memory_bytes, peak_allocated_bytes());
   m.communication_seconds = comm_.exposed_wait_s() - waited;
   m.communication_bytes = after.bytes - before.bytes;
   m.communication_calls = after.calls - before.calls;
-  m.data_seconds = last_.data_seconds;
-  output_->steps.push_back(m);
-  output_->write(m);
-  if (step == 1 || step % config.metrics.log_freq == 0 || step == config.training.steps) {
+  write_steps();
+}
+
+void Trainer::know(const StepResult& result) {
+  if (!std::isfinite(result.loss) || !std::isfinite(result.norm)) stop_on_not_finite(result);
+  last_ = result;
+  state_.tokens += result.tokens;
+  if (!output_) return;
+  auto& [m, tokens] = unwritten_[result.step];
+  // Of no labels there is no loss.
+  m.loss = result.valid_labels > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
+  m.grad_norm = result.norm;
+  m.tokens = state_.tokens;
+  m.peak_memory_bytes = std::max(m.peak_memory_bytes, static_cast<int64_t>(result.peak_memory_bytes));
+  m.data_seconds = result.data_seconds;
+  tokens = result.tokens;
+}
+
+void Trainer::settle() {
+  session_.settle([this](const StepResult& result) { know(result); });
+  if (output_) write_steps();
+}
+
+void Trainer::write_steps() {
+  const int64_t last = plan_.config.training.steps;
+  for (; !unwritten_.empty() && unwritten_.begin()->first <= std::min(last_.step, state_.step);
+       unwritten_.erase(unwritten_.begin())) {
+    auto& [m, tokens] = unwritten_.begin()->second;
+    m.tokens_per_second = static_cast<double>(tokens) / m.step_seconds;
+    m.mfu = training_flops_per_token(plan_.architecture, plan_.config.training.seq_len) * m.tokens_per_second /
+            peak_flops_;
+    output_->steps.push_back(m);
+    output_->write(m);
+    if (m.step != 1 && m.step % plan_.config.metrics.log_freq != 0 && m.step != last) continue;
     std::vector<double> seconds;
     for (size_t i = output_->steps.size() - std::min<size_t>(50, output_->steps.size()); i < output_->steps.size();
          ++i) {
       seconds.push_back(output_->steps[i].step_seconds);
     }
-    say(step_line(m, config.training.steps, eta_seconds(seconds, config.training.steps - step), output_->style) + "\n");
+    say(step_line(m, last, eta_seconds(seconds, last - m.step), output_->style) + "\n");
   }
 }
 
@@ -192,16 +217,16 @@ std::string Trainer::way_out() const {
                      options_.resume_command);
 }
 
-void Trainer::stop_on_not_finite(int64_t step, const StepResult& result) {
-  comm_.set_activity(fmt::format("looking for what is not finite in step {}", step));
-  const auto [found, first] = session_.first_not_finite(step);
+void Trainer::stop_on_not_finite(const StepResult& result) {
+  comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
+  const auto [found, first] = session_.first_not_finite(result.step);
   // The sums are the same everywhere, but only the rank whose data and stage it was can see where it began: let that
   // one speak.
   if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
   auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
-  throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}", step,
-                          number(result.loss), number(result.norm), found.empty() ? "none on this rank" : found,
-                          comm_.rank(), way_out()));
+  throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}",
+                          result.step, number(result.loss), number(result.norm),
+                          found.empty() ? "none on this rank" : found, comm_.rank(), way_out()));
 }
 
 void Trainer::print_banner() const {
@@ -215,6 +240,7 @@ void Trainer::finish() {
   const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal;
   const std::string sample_file = config.job.dump_folder + "/sample.txt";
   std::string text;
+  if (complete) note_that_all_is_trained();
   comm_.set_activity("writing a sample");
   if (complete && masked) text = filled_text(session_.weights(), plan_, data_, comm_);
   const bool first_copy = plan_.first_like(comm_.rank()) == comm_.rank();
@@ -235,7 +261,7 @@ void Trainer::finish() {
     std::ofstream(sample_file) << visible_text(text) << "\n";
   } else {
     std::filesystem::remove(sample_file);  // of fewer steps, before the run went on
-    s.resume_command = options_.resume_command;
+    if (!output_->steps.empty()) s.resume_command = options_.resume_command;  // else it has just done nothing
   }
   if (options_.write_report) s.report = options_.write_report();
   say(summary(s, output_->style));

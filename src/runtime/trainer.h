@@ -12,6 +12,7 @@
 #include "runtime/training_data.h"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -42,11 +43,16 @@ class Trainer {
   struct Output;  // files and terminal of the speaking rank
 
   void step(int64_t step);
+  /// What is known of a step; and of all steps so far, before anything is done with their weights.
+  void know(const StepResult& result);
+  void settle();
+  /// What is both known and measured.
+  void write_steps();
   void validate(int64_t step);
   void save();
   void save_timeline();
   std::string way_out() const;  // of a run whose numbers are not finite
-  [[noreturn]] void stop_on_not_finite(int64_t step, const StepResult& result);
+  [[noreturn]] void stop_on_not_finite(const StepResult& result);
   void print_banner() const;
   void finish();
 
@@ -58,7 +64,12 @@ class Trainer {
   TrainState state_;
   std::shared_ptr<Output> output_;  // null on ranks that do not speak
   std::string checkpoint_;          // the newest
-  StepResult last_;
+  StepResult last_;  // that is known
+  struct Unwritten {
+    StepMetrics metrics;
+    int64_t tokens = 0;  // of this step
+  };
+  std::map<int64_t, Unwritten> unwritten_;  // by step
   double peak_flops_ = 0;           // of all ranks
 };
 

@@ -12,6 +12,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
   const at::NoGradGuard no_grad;
   const auto& training = plan_.config.training;
   const std::vector<Action> row = forwards_of(plan_.row(comm_.rank()));
+  const bool judges = counts_tokens() && plan_.pipeline_rank(comm_.rank()) == plan_.stages.back().owner;
   at::Tensor sums = at::zeros({3}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();
   for (int64_t i = 0; i < batches; ++i) {
@@ -25,30 +26,30 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     if (plan_.tensor.rows > 1) std::ranges::replace(sequences, 0, 1);
     sequences.resize(share_.microbatches.size());  // a smaller batch has fewer
 
-    Microbatch batch;
+    std::vector<bool> counted(sequences.size(), !judges);
     const auto load = [&](int microbatch) {
       const auto m = static_cast<size_t>(microbatch);
       const bool idle = share.microbatches[m].size() == 0;
-      batch = to_microbatch(held_out.batch(first + (idle ? 0 : share.microbatches[m].begin), sequences[m]), places_,
-                            plan_.config.data.mask_documents);
+      const int64_t begin = first + (idle ? 0 : share.microbatches[m].begin);
+      Microbatch batch =
+          to_microbatch(held_out.batch(begin, sequences[m]), places_, plan_.config.data.mask_documents);
       if (idle) batch.labels_BT.fill_(kIgnoredLabel);
-      return batch;
-    };
-    double nats = 0;
-    const auto count = [&](double nats_so_far) {
-      nats = nats_so_far;
+      if (counted[m]) return batch;
+      counted[m] = true;
       const int64_t* labels = batch.labels_BT.const_data_ptr<int64_t>();
       for (const int64_t label : std::span(labels, static_cast<size_t>(batch.labels_BT.numel()))) {
-        if (label == kIgnoredLabel || !counts_tokens()) continue;
+        if (label == kIgnoredLabel) continue;
         sum[1] += 1;
         sum[2] += bytes_of_token[static_cast<size_t>(label)];
       }
+      return batch;
     };
+    double nats = 0;
     stages_.run(row, {.sequences = sequences,
                       .load = load,
                       .announce = announcing(row.size(), fmt::format("of validation, batch {}", i + 1)),
-                      .loss = count});
-    if (counts_tokens()) sum[0] += nats;
+                      .loss = [&](double nats_so_far) { nats = nats_so_far; }});
+    if (judges) sum[0] += nats;
   }
   comm_.all_reduce(sums, all_axes(comm_.mesh())).wait();
   return {sum[0], static_cast<int64_t>(sum[1]), static_cast<int64_t>(sum[2])};

@@ -129,6 +129,10 @@ class Findings {
     const std::lock_guard lock(mutex_);
     const bool gradient = worst == &VerifyReport::gradients;
     Worst& w = report_.*worst;
+    if (gradient) {
+      double& of_this = report_.gradient_errors[info.name];
+      of_this = std::max(of_this, error);
+    }
     if (w.name.empty() || error > w.relative_error) {
       w = {info.name, error, w.bound, step, rank};
     }
@@ -152,8 +156,8 @@ class Findings {
     if (!report_.first_difference.empty() && place >= first_) return;
     first_ = place;
     report_.first_difference =
-        fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {:.1e} is what rounding explains",
-                    place[0], place[3], what, error, bound);
+        fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {} is what rounding explains",
+                    place[0], place[3], what, error, bound > 0 ? fmt::format("{:.1e}", bound) : "nothing");
   }
 
   std::mutex mutex_;
@@ -164,7 +168,7 @@ class Findings {
 
 }  // namespace
 
-RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
+RoundingBounds rounding_bounds(const Plan& plan) {
   const Config& config = plan.config;
   const auto& a = plan.architecture;
   const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim;
@@ -188,20 +192,15 @@ RoundingBounds rounding_bounds(const Plan& plan, int64_t steps) {
     if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
     // Products, rounded before a bias is added.
     if (plan.tensor.rows * plan.tensor.columns > 1) roundings += biases * a.num_hidden_layers;
+    // Exponentials in place of logits, and ranks' summands of the head's input gradient.
+    if (!plan.vocabulary.empty()) roundings += 3;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
-  const double smallest_weights = a.initializer_range / std::sqrt(2.0 * static_cast<double>(a.num_hidden_layers));
-  double lr = 0;
-  for (int64_t step = 1; step <= (steps > 0 ? steps : config.training.steps); ++step) {
-    lr = std::max(lr, learning_rate_of(config, step));
-  }
-  return {.gradients = bound,
-          .weights = bound + 2 * lr * std::sqrt(bound) / smallest_weights,
-          .rest = random * 0x1p-24};
+  return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};
 }
 
-void require_telling_bounds(const Plan& plan, int64_t steps) {
-  const double bound = rounding_bounds(plan, steps).gradients;
+void require_telling_bounds(const Plan& plan) {
+  const double bound = rounding_bounds(plan).gradients;
   if (bound <= 0.1) return;
   throw ConfigError(fmt::format("{}: with {} rounding alone may change gradients by {:.2g} of their size, and hide a "
                                 "mistake; verify in \"float64\", or with a smaller {}",
@@ -222,21 +221,13 @@ double least_gradient(const Trace& oracle, size_t step, const std::vector<Parame
   return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
 }
 
-// What an updated bias is measured by at least. It starts at zero and is nothing but its updates, and one of them moves
-// an element by about lr the other way where the sign of its gradient is chance.
-double least_bias(const Plan& plan, const RoundingBounds& bounds, int64_t step, const ParameterInfo& held) {
-  if (!held.is_bias() || plan.config.training.dtype == "float64") return 0;
-  const double moved = 2 * learning_rate_of(plan.config, step) * std::sqrt(static_cast<double>(held.held_size()));
-  return moved / bounds.weights;
-}
-
 }  // namespace
 
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
                            const StepProgress& progress) {
   const Plan oracle_plan = oracle_of(plan);
   const Trace oracle = run_oracle(oracle_plan, data, steps, progress);
-  const RoundingBounds bounds = rounding_bounds(plan, steps);
+  const RoundingBounds bounds = rounding_bounds(plan);
   Findings findings(bounds);
   const bool free_running = plan.config.training.dtype == "float64";
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
@@ -247,7 +238,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
     for (int64_t step = 1; step <= steps; ++step) {
       const auto i = static_cast<size_t>(step - 1);
       if (step > 1 && !free_running) stand_where(oracle, i - 1, session);
-      const StepResult result = session.gradients(step, {});
+      StepResult result = session.gradients(step, {});
       findings.loss(step, rank, result, oracle.losses[i], relative(result.norm, oracle.norms[i]));
       const double rest = bounds.rest * oracle.norms[i] / bounds.gradients;
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
@@ -255,13 +246,14 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
         const at::Tensor want = oracle.part(oracle.gradients[i], weights.parameters()[p]);
         findings.tensor(&VerifyReport::gradients, step, rank, p, weights.parameters()[p],
                         relative(weights.gradient(p), want, std::max(rest, column)));
+        if (!free_running) weights.gradient(p).copy_(want);
       }
+      if (!free_running) result.norm = oracle.norms[i];
       session.update(step, result);
       for (size_t p = 0; p < weights.parameters().size(); ++p) {
         const ParameterInfo& held = weights.parameters()[p];
         findings.tensor(&VerifyReport::weights, step, rank, p, held,
-                        relative(weights.master(p), oracle.part(oracle.weights[i], held),
-                                 least_bias(plan, bounds, step, held)));
+                        relative(weights.master(p), oracle.part(oracle.weights[i], held)));
       }
       if (progress && rank == 0) progress(steps + step, 2 * steps);
     }

@@ -7,13 +7,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 
 namespace orthant {
 
 /// The tensor with the largest error, |layout - oracle| / |oracle| in the Euclidean norm, over all steps and ranks. A
 /// gradient smaller than what rounding leaves of one that is zero is measured against that instead (`rest`). In less
-/// than float64 a bias' gradient is so against a column of its matrix', and a bias against what updates may move it.
+/// than float64 a bias' gradient is so against a column of its matrix'.
 struct Worst {
   std::string name;
   double relative_error = 0;
@@ -29,6 +30,7 @@ struct VerifyReport {
   double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;  // of the worst step
   double norm_error = 0;  // of the gradient norm, bound as for gradients
   Worst gradients, weights;
+  std::map<std::string, double> gradient_errors;  // by parameter, the largest of all steps and ranks
   std::string first_difference;  // empty when ok: which tensor, layer, rank and step differ first, by how much
 };
 
@@ -37,22 +39,21 @@ using StepProgress = std::function<void(int64_t done, int64_t total)>;
 
 /// Trains one rank (the oracle) and the plan's ranks as threads of this process for some steps on the same data, and
 /// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md. In
-/// float32 and bfloat16 the layout starts every step from the oracle's weights and moments: AdamW would amplify what
-/// rounding did to a gradient that is nearly zero. Throws Error, naming the tensor, where the oracle itself is not
-/// finite: there is nothing to compare with, and no layout is to blame.
+/// float32 and bfloat16 the layout starts every step from the oracle's weights and moments, and every update from its
+/// gradients and norm: AdamW would amplify what rounding did to a gradient that is nearly zero. Throws Error, naming
+/// the tensor, where the oracle itself is not finite: there is nothing to compare with, and no layout is to blame.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
 
-/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them. steps: how far the
-/// run goes, which limits the learning rate (0: to the end).
+/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them.
 struct RoundingBounds {
   double gradients = 0;  // of the loss and the norm too
-  double weights = 0;    // after one update
+  double weights = 0;    // after an update; in less than float64 none: it is of the same gradients
   double rest = 0;       // what rounding leaves of a gradient that is zero, over the norm of all gradients
 };
-RoundingBounds rounding_bounds(const Plan& plan, int64_t steps = 0);
+RoundingBounds rounding_bounds(const Plan& plan);
 /// ConfigError where a bound is so large that it would let a mistake pass: a mean in place of two ranks' sum is off by
 /// a half.
-void require_telling_bounds(const Plan& plan, int64_t steps);
+void require_telling_bounds(const Plan& plan);
 
 }  // namespace orthant

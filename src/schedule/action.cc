@@ -30,6 +30,8 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {UNSHARD, "UNSHARD", "gather weights", Lane::collective, ThirdField::nothing, "#999999"},
     {RESHARD, "RESHARD", "drop weights", Lane::collective, ThirdField::nothing, "#666666"},
     {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, ThirdField::bucket, "#cc79a7"},
+    {SETTLE, "SETTLE", "optimizer, settled", Lane::compute, ThirdField::nothing, "#a0a0a0"},
+    {STEP, "STEP", "optimizer", Lane::compute, ThirdField::nothing, "#d4d4d4"},
 }};
 
 constexpr bool in_order() {
@@ -39,13 +41,24 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "the table stands in the order of the enum");
 
-/// Takes a number off the front; false if there is none.
+/// Takes a number off the front; false if there is none, or one to which nothing could be added.
 bool take_number(std::string_view& text, int& number) {
+  constexpr int kEnd = 1 << 30;
   if (text.empty() || text[0] < '0' || text[0] > '9') return false;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc()) return false;
+  if (error != std::errc() || number >= kEnd) return false;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return true;
+}
+
+/// A cell as a message can hold it, whatever is in it.
+std::string shown(std::string_view text) {
+  constexpr size_t kMost = 40;
+  std::string out;
+  for (const char c : text.substr(0, kMost)) {
+    out += c >= ' ' && c <= '~' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return text.size() > kMost ? out + "..." : out;
 }
 
 }  // namespace
@@ -55,11 +68,12 @@ std::span<const KindFacts> action_kinds() { return kFacts; }
 const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
 
 bool is_message(const Action& action) {
-  const Lane lane = facts(action.kind).lane;
-  return lane == Lane::send || lane == Lane::receive;
+  return action.kind >= SEND_F && action.kind <= RECV_B;
 }
 
 bool is_vocabulary(const Action& action) { return action.kind >= S && action.kind <= EB; }
+
+bool settles(const Action& action) { return action.kind == SETTLE || action.kind == STEP; }
 
 int held_by(const Action& action) { return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0; }
 
@@ -79,7 +93,7 @@ std::string to_string(const Action& action) {
 
 Action parse_action(std::string_view text) {
   const auto fail = [&](std::string_view why) {
-    throw DataError(fmt::format("'{}' is no Action such as 2F5 or 0UNSHARD: {}", text, why));
+    throw DataError(fmt::format("'{}' is no Action such as 2F5 or 0UNSHARD: {}", shown(text), why));
   };
   std::string_view rest = text;
   Action action;
@@ -89,7 +103,8 @@ Action parse_action(std::string_view text) {
   const KindFacts* found = nullptr;
   for (const KindFacts& each : kFacts)
     if (each.text == word) found = &each;
-  if (found == nullptr) throw DataError(fmt::format("'{}' is no Action such as 2F5: no kind '{}'", text, word));
+  if (found == nullptr)
+    throw DataError(fmt::format("'{}' is no Action such as 2F5: no kind '{}'", shown(text), shown(word)));
   action.kind = found->kind;
   const bool numbered = take_number(rest, action.microbatch);
   if (!rest.empty()) fail("there is more after it");

@@ -28,6 +28,8 @@ enum class ActionKind {
   UNSHARD,  // gather the stage's weights
   RESHARD,  // drop what UNSHARD gathered
   REDUCE,   // reduce one bucket of the stage's gradients over the data axes
+  SETTLE,   // what the last rank knows of the step before comes, on its way to the first one: see settles()
+  STEP,     // the optimizer's step of all the rank's stages, as far as the ranks before it permit
 };
 
 /// What an Action keeps busy: compute, or a lane of communication beside it.
@@ -50,12 +52,12 @@ struct KindFacts {
 std::span<const KindFacts> action_kinds();
 const KindFacts& facts(ActionKind kind);
 /// Number of kinds.
-inline constexpr size_t kActionKinds = static_cast<size_t>(ActionKind::REDUCE) + 1;
+inline constexpr size_t kActionKinds = static_cast<size_t>(ActionKind::STEP) + 1;
 
 struct Action {
   ActionKind kind = ActionKind::F;
-  int stage = 0;        // of a vocabulary Action: the rank's first, so that all Actions of a stage stand on its owner
-  int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; UNSHARD and RESHARD: -1
+  int stage = 0;        // of what is no stage's (vocabulary, SETTLE, STEP): the rank's first, so that its owner has it
+  int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; of what counts nothing: -1
 
   auto operator<=>(const Action&) const = default;
 };
@@ -64,6 +66,9 @@ struct Action {
 bool is_message(const Action& action);
 /// Whether it is one of S, Z, T, TW, E and EB, which every rank does for every microbatch: see barriers.h.
 bool is_vocabulary(const Action& action);
+/// Whether it is SETTLE or STEP. Ranks do both in a chain: STEP after the rank before has begun its own, SETTLE after
+/// the rank behind has (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 4).
+bool settles(const Action& action);
 /// How many (stage, microbatch) pairs more are held after it: from F to B or W.
 int held_by(const Action& action);
 /// The RECV of a SEND, and the SEND of a RECV, on the neighboring stage.

@@ -9,8 +9,6 @@ namespace {
 
 using enum ActionKind;
 
-constexpr double kUnknown = -1;
-
 }  // namespace
 
 VocabularyPasses vocabulary_passes(const Schedule& schedule) {
@@ -41,9 +39,10 @@ Barriers::Barriers(const Schedule& schedule)
     : stage_owner_(schedule.stage_owner),
       first_stages_(orthant::first_stages(schedule)),
       passes_(vocabulary_passes(schedule)),
+      any_(!passes_.output.empty() || passes_.input),
       ranks_(static_cast<int>(schedule.rows.size())),
       last_stage_(static_cast<int>(schedule.stage_owner.size()) - 1) {
-  if (passes_.output.empty() && !passes_.input) return;
+  if (!any_) return;
   const auto microbatches = static_cast<size_t>(microbatch_count(schedule));
   const auto make = [&](int arrivals) {
     return Gate{.by_rank = std::vector<char>(microbatches * static_cast<size_t>(ranks_), 0),
@@ -71,10 +70,11 @@ bool Barriers::reads_broadcast(const Action& action) const {
 }
 
 bool Barriers::come(const Action& action) {
-  return reads_broadcast(action) && arrive(come_[action.kind == EB], action, 0);
+  return any_ && reads_broadcast(action) && arrive(come_[action.kind == EB], action, 0);
 }
 
 bool Barriers::done(const Action& action, double end_s) {
+  if (!any_) return false;
   ActionKind kind = action.kind == I ? B : action.kind;
   const bool feeds = kind == F   ? action.stage == last_stage_ && !passes_.output.empty()
                      : kind == B ? action.stage == 0 && passes_.input
@@ -101,25 +101,27 @@ std::optional<ActionKind> Barriers::feeder(const Action& action) const {
   }
 }
 
-double Barriers::open_s(const Action& action, double barrier_s) const {
+std::optional<double> Barriers::open_s(const Action& action, double barrier_s) const {
+  if (!any_) return 0;
   const std::optional<ActionKind> kind = feeder(action);
   if (!kind) return 0;
   const Gate& gate = gate_of(*kind);
   const auto m = static_cast<size_t>(action.microbatch);
-  if (gate.missing[m] > 0) return kUnknown;
+  if (gate.missing[m] > 0) return std::nullopt;
   const bool broadcast = *kind == F || *kind == B;
   return gate.latest_s[m] + (ranks_ == 1 || (broadcast && !reads_broadcast(action)) ? 0 : barrier_s);
 }
 
 bool Barriers::met(const Action& action) const {
-  if (open_s(action) < 0) return false;
+  if (!any_) return true;
+  if (!open_s(action)) return false;
   return !reads_broadcast(action) || come_[action.kind == EB].missing[static_cast<size_t>(action.microbatch)] == 0;
 }
 
 Action Barriers::needed(const Action& action) const {
   const std::optional<ActionKind> kind = feeder(action);
   ORTHANT_CHECK(kind && !met(action), to_string(action));
-  const bool fed = open_s(action) >= 0;
+  const bool fed = open_s(action).has_value();
   if (!fed && (*kind == F || *kind == B)) return {*kind, *kind == F ? last_stage_ : 0, action.microbatch};
   const Gate& gate = fed ? come_[action.kind == EB] : gate_of(*kind);
   const int sender = owner(action.kind == S ? last_stage_ : 0);

@@ -42,8 +42,8 @@ class Barriers {
   bool done(const Action& action, double end_s = 0);
 
   /// From when on its barrier lets the Action begin, if it takes barrier_s between ranks: 0 where it waits at none,
-  /// negative where that is not known yet.
-  double open_s(const Action& action, double barrier_s = 0) const;
+  /// nothing where that is not known yet.
+  std::optional<double> open_s(const Action& action, double barrier_s = 0) const;
   /// Whether the barrier is open under the strictest semantics: a broadcast ends once all that read it have come to it.
   bool met(const Action& action) const;
   /// Of an Action that has not met(): the first that is not done, or not come to.
@@ -66,6 +66,7 @@ class Barriers {
 
   std::vector<int> stage_owner_, first_stages_;
   VocabularyPasses passes_;
+  bool any_;  // the schedule has barriers
   int ranks_, last_stage_;
   std::array<Gate, kActionKinds> gates_;  // by what feeds a barrier (B: also I); S and EB in `come_`: who has come
   std::array<Gate, 2> come_;              // to S, to EB

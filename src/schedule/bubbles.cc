@@ -2,8 +2,15 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 namespace orthant {
+
+double idle_share(const Timeline& timeline) {
+  const double all_s = timeline.makespan_s * static_cast<double>(timeline.busy_s.size());
+  const double busy_s = std::accumulate(timeline.busy_s.begin(), timeline.busy_s.end(), 0.0);
+  return all_s > 0 ? (all_s - busy_s) / all_s : 0;
+}
 
 double makespan_bubble(const Timeline& timeline) {
   return timeline.makespan_s - *std::max_element(timeline.busy_s.begin(), timeline.busy_s.end());
@@ -13,7 +20,7 @@ double own_bubble(const Timeline& timeline) {
   const size_t ranks = timeline.busy_s.size();
   std::vector<double> first_s(ranks, std::numeric_limits<double>::infinity()), last_s(ranks, 0);
   for (const Span& span : timeline.spans) {
-    if (span.lane != Lane::compute) continue;
+    if (span.lane != Lane::compute || span.action.kind == ActionKind::SETTLE) continue;  // which computes nothing
     const auto rank = static_cast<size_t>(span.rank);
     first_s[rank] = std::min(first_s[rank], span.start_s);
     last_s[rank] = std::max(last_s[rank], span.end_s);

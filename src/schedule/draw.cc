@@ -26,20 +26,21 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-seri
 </style>
 )";
 
-/// A time axis: seconds, milliseconds or microseconds, and ticks at round numbers.
+/// A time axis: seconds, milliseconds or microseconds, or the timeline's own unit, which the heading names; and ticks
+/// at round numbers.
 struct Scale {
   double makespan_s;
   double unit_s = 1;
-  std::string unit = "s";
+  std::string unit;
   double tick_s = 1;
 
-  Scale(double total_s, const std::string& timeline_unit) : makespan_s(total_s > 0 ? total_s : 1), unit(timeline_unit) {
-    if (unit != "s") {
-      // Planned, not measured: no prefix.
+  Scale(double total_s, bool seconds) : makespan_s(total_s > 0 ? total_s : 1), unit(seconds ? " s" : "") {
+    if (!seconds) {
+      // Numbers alone.
     } else if (makespan_s < 1e-3) {
-      unit_s = 1e-6, unit = "us";
+      unit_s = 1e-6, unit = " us";
     } else if (makespan_s < 1) {
-      unit_s = 1e-3, unit = "ms";
+      unit_s = 1e-3, unit = " ms";
     }
     const double raw = makespan_s / 10;
     const double decade = std::pow(10, std::floor(std::log10(raw)));
@@ -49,7 +50,7 @@ struct Scale {
   }
   double x(double at_s) const { return kLeft + at_s / makespan_s * (kWidth - kLeft - kRight); }
   std::string text(double at_s) const {
-    return fmt::format("{:.4g}{}{}", at_s / unit_s, unit.empty() ? "" : " ", unit);
+    return fmt::format("{:.4g}{}", at_s / unit_s, unit);
   }
 };
 
@@ -92,7 +93,7 @@ int chunk(const Schedule& schedule, int stage) {
 class Drawing {
  public:
   Drawing(const Schedule& schedule, const Timeline& timeline)
-      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s, timeline.unit), bands_(timeline) {
+      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s, timeline.unit == "s"), bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
     place_legend();
   }
@@ -128,8 +129,9 @@ class Drawing {
     put("<text class=\"head\" x=\"{}\" y=\"30\">{} pipeline rank{}, {} microbatch{}</text>\n", kLeft, ranks,
         ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
-    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">{}makespan {}, bubble {:.1f} %</text>\n",
-        kWidth - kRight, chunks ? "paler: later stages of a rank; " : "", scale_.text(timeline_.makespan_s),
+    const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
+    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
+        kWidth - kRight, chunks ? "paler: later stages of a rank; " : "", scale_.text(timeline_.makespan_s), unit,
         100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8,
         bands_.top - 10);
@@ -201,7 +203,7 @@ class Drawing {
       put("/>\n");
     }
     const std::string number = std::to_string(span.action.microbatch);
-    if (thin || width < 7.0 * static_cast<double>(number.size()) + 4) return;
+    if (thin || span.action.microbatch < 0 || width < 7.0 * static_cast<double>(number.size()) + 4) return;
     const std::string_view ink = later > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + kBox / 2 + 4, number);
   }

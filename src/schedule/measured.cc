@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 #include "base/errors.h"
 #include "base/json.h"
-#include "schedule/draw.h"
+#include "schedule/bubbles.h"
+#include "schedule/trace.h"
 
 namespace orthant {
-namespace {
-
-constexpr std::string_view kNamePrefix = "PP:";  // of an Action in a trace
-
-}  // namespace
 
 Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows) {
   ORTHANT_CHECK(rows.size() == schedule.rows.size(), rows.size(), schedule.rows.size());
@@ -35,12 +30,16 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
     }
     timeline.busy_s.push_back(busy_s);
   }
-  const double all_s = timeline.makespan_s * static_cast<double>(rows.size());
-  const double busy_s = std::accumulate(timeline.busy_s.begin(), timeline.busy_s.end(), 0.0);
-  timeline.bubble = all_s > 0 ? 1 - busy_s / all_s : 0;
+  timeline.bubble = idle_share(timeline);
   const std::vector<Kept> one(static_cast<size_t>(stage_count(schedule)));
   for (const double live : peak_kept(schedule, one)) timeline.peak_live.push_back(static_cast<int>(live));
   return timeline;
+}
+
+Durations own_durations(const Timeline& timeline) {
+  Durations durations;
+  for (const Span& span : timeline.spans) durations.own[span.action] = span.end_s - span.start_s;
+  return durations;
 }
 
 Durations mean_durations(const Timeline& timeline) {
@@ -77,13 +76,13 @@ MeasuredStep parse_measured_step(std::string_view text, const std::string& sourc
     measured.simulated_s = notes.at("simulated_s").get<double>();
     for (const auto& event : trace.at("traceEvents")) {
       const auto name = event.at("name").get<std::string>();
-      if (event.at("ph") != "X" || !name.starts_with(kNamePrefix)) continue;
+      if (event.at("ph") != "X" || !name.starts_with(kTracePrefix)) continue;
       const auto rank = event.at("pid").get<size_t>();
       if (rank >= kMostRanks) throw DataError(fmt::format("a rank {}", rank));
       if (rank >= times.size()) times.resize(rank + 1), measured.schedule.rows.resize(rank + 1);
       const double start_s = 1e-6 * event.at("ts").get<double>();
       times[rank].emplace_back(start_s, start_s + 1e-6 * event.at("dur").get<double>());
-      measured.schedule.rows[rank].push_back(parse_action(name.substr(kNamePrefix.size())));
+      measured.schedule.rows[rank].push_back(parse_action(name.substr(kTracePrefix.size())));
     }
     // Owners, and that there are not more stages than can be.
     measured.schedule = parse_csv(to_csv(measured.schedule));

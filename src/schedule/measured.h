@@ -15,7 +15,7 @@ namespace orthant {
 struct MeasuredStep {
   int64_t step = 0;
   double clock_error_s = 0;  // at most so far is any rank's clock from the first one's
-  double simulated_s = 0;    // what it takes by its own mean durations
+  double simulated_s = 0;    // what it takes by its own durations
   Schedule schedule;
   Timeline timeline;
 };
@@ -24,11 +24,13 @@ struct MeasuredStep {
 /// with the first of them. A message's are those of starting it.
 Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows);
 
-/// Of each kind on each stage the mean of what its Actions took. A message's way is free (link_s): what it costs is
-/// the difference between the Timeline and what simulate() makes of these.
+/// What each Action took. A message's way is free (link_s): what it costs is the difference between the Timeline and
+/// what simulate() makes of these.
+Durations own_durations(const Timeline& timeline);
+/// Of each kind on each stage the mean of that.
 Durations mean_durations(const Timeline& timeline);
 
-/// As a Chrome trace (draw.h), and back. DataError names the source and what it is about.
+/// As a Chrome trace (trace.h), and back. DataError names the source and what it is about.
 std::string to_json(const MeasuredStep& measured);
 MeasuredStep parse_measured_step(std::string_view text, const std::string& source);
 

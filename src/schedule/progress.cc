@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "schedule/barriers.h"
+#include "schedule/per_pass.h"
 
 namespace orthant {
 namespace {
@@ -14,11 +15,11 @@ class Walk {
  public:
   explicit Walk(const Schedule& schedule)
       : schedule_(schedule),
-        stages_(stage_count(schedule)),
-        microbatches_(static_cast<size_t>(microbatch_count(schedule))),
         barriers_(schedule),
-        input_(2 * static_cast<size_t>(stages_) * microbatches_, 0),
+        there_(stage_count(schedule), microbatch_count(schedule), 0),
         next_(schedule.rows.size(), 0),
+        settled_(schedule.rows.size(), 0),
+        stepped_(schedule.rows.size(), 0),
         queued_(schedule.rows.size(), 0) {
     for (const auto& row : schedule.rows)
       for (const Action& action : row) messages_ |= is_message(action);
@@ -47,9 +48,6 @@ class Walk {
     const size_t next = next_[static_cast<size_t>(rank)];
     return next < row.size() ? &row[next] : nullptr;
   }
-  char& input(bool forward, int stage, int m) {
-    return input_[static_cast<size_t>(2 * stage + forward) * microbatches_ + static_cast<size_t>(m)];
-  }
   void wake(int rank) {
     if (queued_[static_cast<size_t>(rank)]) return;
     queued_[static_cast<size_t>(rank)] = 1;
@@ -60,25 +58,32 @@ class Walk {
     for (size_t rank = 0; rank < next_.size(); ++rank) wake(static_cast<int>(rank));
   }
 
+  /// The rank that a SETTLE or STEP waits for; there may be none of that number.
+  int before(const Action& action) const { return owner(action.stage) + (action.kind == STEP ? -1 : 1); }
+  std::vector<int>& done(ActionKind kind) { return kind == STEP ? stepped_ : settled_; }
+
   bool waits(const Action& action) {
     if (!barriers_.met(action)) return true;
     if (is_message(action)) {
       const Action other = other_end(action), *current = at(owner(other.stage));
       return current == nullptr || *current != other;
     }
-    const auto [kind, stage, m] = action;
-    if (kind == F) return stage > 0 && !input(true, stage, m);
-    return (kind == B || kind == I) && stage + 1 < stages_ && !input(false, stage, m);
+    if (settles(action)) {
+      const auto own = static_cast<size_t>(owner(action.stage)), other = static_cast<size_t>(before(action));
+      return other < next_.size() && done(action.kind)[other] <= done(action.kind)[own];
+    }
+    return is_passed_on(action) && there_.has(source_of(action)) && !there_[action];
   }
 
   /// What an Action that waits waits for.
   Action needed(const Action& action) const {
     if (is_message(action)) return other_end(action);
     if (!barriers_.met(action)) return standing(barriers_.needed(action));
-    const bool forward = action.kind == F;
-    const int before = action.stage + (forward ? -1 : 1), m = action.microbatch;
-    if (messages_ && owner(before) != owner(action.stage)) return {forward ? RECV_F : RECV_B, action.stage, m};
-    return standing({forward ? F : B, before, m});
+    if (settles(action)) return {action.kind, first_stages(schedule_)[static_cast<size_t>(before(action))], -1};
+    Action source = source_of(action);
+    if (messages_ && owner(source.stage) != owner(action.stage)) return recv_of(action);
+    if (source.kind == I) source.kind = B;
+    return standing(source);
   }
 
   /// The I where there is no B.
@@ -95,28 +100,29 @@ class Walk {
     if (waits(*action)) return false;
     ++next_[static_cast<size_t>(rank)];
     if (barriers_.done(*action)) wake_all();
-    if (is_message(*action)) {
+    if (settles(*action)) {
+      ++done(action->kind)[static_cast<size_t>(rank)];
+      const int behind = 2 * rank - before(*action);
+      if (behind >= 0 && behind < static_cast<int>(next_.size())) wake(behind);
+    } else if (is_message(*action)) {
       const Action other = other_end(*action);
-      const Action& received = facts(action->kind).lane == Lane::send ? other : *action;
-      input(received.kind == RECV_F, received.stage, received.microbatch) = 1;
+      there_[facts(action->kind).lane == Lane::send ? other : *action] = 1;
       ++next_[static_cast<size_t>(owner(other.stage))];
       wake(owner(other.stage));
-    } else if (action->kind == F || action->kind == B || action->kind == I) {
-      const bool forward = action->kind == F;
-      const int after = action->stage + (forward ? 1 : -1);
-      const bool there = after >= 0 && after < stages_ && (!messages_ || owner(after) == rank);
-      if (there) input(forward, after, action->microbatch) = 1;
-      if (there && owner(after) != rank) wake(owner(after));
+    } else if (is_passed_on(*action)) {
+      const Action reader = reader_of(*action);
+      const bool there = there_.has(reader) && (!messages_ || owner(reader.stage) == rank);
+      if (there) there_[reader] = 1;
+      if (there && owner(reader.stage) != rank) wake(owner(reader.stage));
     }
     return true;
   }
 
   const Schedule& schedule_;
-  const int stages_;
-  const size_t microbatches_;
   Barriers barriers_;
-  std::vector<char> input_;  // of forwards and backwards, by stage and microbatch: whether it is there
+  PerPass<char> there_;  // whether what the pass reads is
   std::vector<size_t> next_;
+  std::vector<int> settled_, stepped_;  // by rank: how many SETTLE, and STEP, are done
   std::vector<char> queued_;
   std::deque<int> ready_;
   bool messages_ = false;

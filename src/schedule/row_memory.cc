@@ -1,6 +1,9 @@
 #include "schedule/row_memory.h"
 
 #include <algorithm>
+#include <deque>
+#include <map>
+#include <vector>
 
 namespace orthant {
 namespace {
@@ -9,106 +12,143 @@ using enum ActionKind;
 
 // What a rank has sent and not heard of yet.
 struct Leaving {
-  int to;     // pipeline rank
   int place;  // of the RECV in its row
   int64_t bytes;
+};
+
+/// A rank's row as it is carried out.
+class Walk {
+ public:
+  using BytesOf = std::function<PassBytes(int stage, int microbatch)>;
+  Walk(const Schedule& schedule, const MessagePlaces& places, int rank, const BytesOf& bytes_of)
+      : schedule_(schedule),
+        places_(places),
+        rank_(rank),
+        row_(schedule.rows[static_cast<size_t>(rank)]),
+        bytes_of_(bytes_of),
+        reached_(schedule.rows.size(), -1) {}
+
+  RowBytes run() {
+    for (size_t i = 0; i < row_.size(); ++i) {
+      const Action& action = row_[i];
+      if (facts(action.kind).counts != ThirdField::microbatch) continue;
+      post(i);
+      if (facts(action.kind).lane == Lane::send) send(action);
+      if (facts(action.kind).lane == Lane::compute) compute(action);
+      peak(0);
+    }
+    return most_;
+  }
+
+ private:
+  PassBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
+  int owner(int stage) const { return schedule_.stage_owner[static_cast<size_t>(stage)]; }
+
+  void peak(int64_t beside) {
+    most_.kept = std::max(most_.kept, kept_);
+    most_.all = std::max(most_.all, kept_ + messages_ + sums_ + beside);
+  }
+
+  /// The RECV at i; where a computation stands there, also those before the next.
+  void post(size_t i) {
+    const Lane lane = facts(row_[i].kind).lane;
+    for (posted_ = std::max(posted_, i); posted_ < row_.size(); ++posted_) {
+      const Action& next = row_[posted_];
+      if (posted_ > i && (lane != Lane::compute || facts(next.kind).lane == Lane::compute)) break;
+      if (facts(next.kind).lane != Lane::receive) continue;
+      messages_ += next.kind == RECV_F ? bytes_of(next).input : bytes_of(next).output;
+    }
+  }
+
+  /// What has left for certain goes.
+  void send(const Action& action) {
+    for (auto& [to, queue] : leaving_) {
+      for (; !queue.empty() && queue.front().place < reached_[static_cast<size_t>(to)]; queue.pop_front())
+        messages_ -= queue.front().bytes;
+    }
+    const Action received = other_end(action);
+    const int64_t bytes = action.kind == SEND_F ? bytes_of(action).output : bytes_of(action).input;
+    leaving_[owner(received.stage)].push_back({places_.posted[received], bytes});
+  }
+
+  /// What a pass reads, if anything, goes; its sender has come as far as where it sent it.
+  void read(const Action& pass, int64_t bytes) {
+    if (bytes == 0) return;
+    messages_ -= bytes;
+    const Action sent = other_end(recv_of(pass));
+    if (owner(sent.stage) == rank_) return;
+    int& known = reached_[static_cast<size_t>(owner(sent.stage))];
+    known = std::max(known, places_.sent[sent]);
+  }
+
+  void compute(const Action& action) {
+    const PassBytes bytes = bytes_of(action);
+    switch (action.kind) {
+      case F:
+        read(action, bytes.input);
+        kept_ += bytes.kept;
+        peak(bytes.forward);
+        messages_ += bytes.output;
+        break;
+      case B:
+      case I:
+        read(action, bytes.output);
+        peak(action.kind == B ? bytes.backward : bytes.backward_for_input);
+        kept_ += (action.kind == B ? 0 : bytes.for_weights) - bytes.kept;
+        messages_ += bytes.input;
+        sums_ += action.kind == B ? bytes.summands : 0;
+        break;
+      case W:
+        peak(bytes.weights);
+        kept_ -= bytes.for_weights;
+        sums_ += bytes.summands;
+        break;
+      case S:
+        peak(bytes.softmax_forward);
+        kept_ += bytes.softmax;
+        break;
+      case Z: peak(bytes.softmax_forward - bytes.softmax); break;
+      case T:
+      case TW:
+        peak(bytes.softmax_backward);
+        kept_ -= bytes.softmax;
+        break;
+      default: break;
+    }
+  }
+
+  const Schedule& schedule_;
+  const MessagePlaces& places_;
+  const int rank_;
+  const std::vector<Action>& row_;
+  const BytesOf& bytes_of_;
+  RowBytes most_;
+  int64_t kept_ = 0, messages_ = 0, sums_ = 0;
+  size_t posted_ = 0;  // RECVs before it are
+  std::map<int, std::deque<Leaving>> leaving_;  // by receiver, in the order in which it takes them
+  std::vector<int> reached_;  // how far each rank has come, as far as this one knows
 };
 
 }  // namespace
 
 RowMemory::RowMemory(const Schedule& schedule)
     : schedule_(schedule),
-      stages_(stage_count(schedule)),
-      microbatches_(microbatch_count(schedule)),
-      places_(4 * static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_), -1) {
+      places_{.sent = {stage_count(schedule), microbatch_count(schedule), -1},
+              .posted = {stage_count(schedule), microbatch_count(schedule), -1}} {
   for (const auto& row : schedule.rows) {
     int pass = -1;  // the last one
-    for (size_t i = 0; i < row.size(); ++i) {
-      const Lane lane = facts(row[i].kind).lane;
-      if (lane == Lane::compute) pass = static_cast<int>(i);
-      if (is_message(row[i])) place(row[i]) = lane == Lane::receive && pass >= 0 ? pass : static_cast<int>(i);
+    for (int i = 0; i < static_cast<int>(row.size()); ++i) {
+      const Action& action = row[static_cast<size_t>(i)];
+      const Lane lane = facts(action.kind).lane;
+      if (lane == Lane::compute) pass = i;
+      if (lane == Lane::send) places_.sent[action] = i;
+      if (lane == Lane::receive) places_.posted[action] = pass >= 0 ? pass : i;
     }
   }
-}
-
-int& RowMemory::place(const Action& message) {
-  const int kind = message.kind == SEND_F ? 0 : message.kind == RECV_F ? 1 : message.kind == SEND_B ? 2 : 3;
-  const auto pass = static_cast<size_t>(kind * stages_ + message.stage) * static_cast<size_t>(microbatches_);
-  return places_[pass + static_cast<size_t>(message.microbatch)];
 }
 
 RowBytes RowMemory::peak(int rank, const std::function<PassBytes(int stage, int microbatch)>& bytes_of) const {
-  RowBytes most;
-  int64_t kept = 0, messages = 0, sums = 0;
-  std::vector<Leaving> leaving;
-  std::vector<int> reached(schedule_.rows.size(), -1);  // how far each rank has come, as far as this one knows
-  const auto peak = [&](int64_t beside) {
-    most.kept = std::max(most.kept, kept);
-    most.all = std::max(most.all, kept + messages + sums + beside);
-  };
-  const auto owner = [&](int stage) { return schedule_.stage_owner[static_cast<size_t>(stage)]; };
-  const auto read = [&](const Action& received, int64_t bytes) {
-    messages -= bytes;
-    const Action sent = other_end(received);
-    if (bytes == 0 || owner(sent.stage) == rank) return;
-    int& known = reached[static_cast<size_t>(owner(sent.stage))];
-    known = std::max(known, place(sent));
-  };
-  const auto send = [&](const Action& action, int64_t bytes) {
-    std::erase_if(leaving, [&](const Leaving& gone) {
-      const bool met = gone.place < reached[static_cast<size_t>(gone.to)];
-      if (met) messages -= gone.bytes;
-      return met;
-    });
-    const Action received = other_end(action);
-    leaving.push_back({owner(received.stage), place(received), bytes});
-  };
-  const auto& row = schedule_.rows[static_cast<size_t>(rank)];
-  const auto post = [&](const Action& receive) {
-    const PassBytes bytes = bytes_of(receive.stage, receive.microbatch);
-    messages += receive.kind == RECV_F ? bytes.input : bytes.output;
-  };
-  size_t posted = 0;  // RECVs before it are
-  for (size_t i = 0; i < row.size(); ++i) {
-    if (facts(row[i].kind).counts != ThirdField::microbatch) continue;
-    const auto [kind, stage, microbatch] = row[i];
-    const Lane lane = facts(kind).lane;
-    for (posted = std::max(posted, i); posted < row.size(); ++posted) {
-      const Lane next = facts(row[posted].kind).lane;
-      if (posted > i && (lane != Lane::compute || next == Lane::compute)) break;
-      if (next == Lane::receive) post(row[posted]);
-    }
-    const PassBytes bytes = bytes_of(stage, microbatch);
-    switch (kind) {
-      case SEND_F: send(row[i], bytes.output); break;
-      case SEND_B: send(row[i], bytes.input); break;
-      case F:
-        if (bytes.input > 0) read({RECV_F, stage, microbatch}, bytes.input);
-        kept += bytes.kept;
-        peak(bytes.forward);
-        messages += bytes.output;
-        break;
-      case B:
-      case I:
-        if (bytes.output > 0) read({RECV_B, stage, microbatch}, bytes.output);
-        peak(kind == B ? bytes.backward : bytes.backward_for_input);
-        kept += (kind == B ? 0 : bytes.for_weights) - bytes.kept;
-        messages += bytes.input;
-        sums += kind == B ? bytes.summands : 0;
-        break;
-      case W:
-        peak(bytes.weights);
-        kept -= bytes.for_weights;
-        sums += bytes.summands;
-        break;
-      case S: kept += bytes.softmax; break;
-      case T:
-      case TW: kept -= bytes.softmax; break;
-      default: break;
-    }
-    peak(0);
-  }
-  return most;
+  return Walk(schedule_, places_, rank, bytes_of).run();
 }
 
 }  // namespace orthant

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
+#include "schedule/per_pass.h"
 #include "schedule/schedule.h"
 
 namespace orthant {
@@ -22,6 +22,7 @@ struct PassBytes {
   int64_t weights = 0;   // the same in W
   int64_t summands = 0;  // others' parts of gradient sums that B or W begins, to the row's end
   int64_t softmax = 0;   // kept on every rank from S to T or TW
+  int64_t softmax_forward = 0, softmax_backward = 0;  // the most of S or Z, and of T or TW beside what is kept
 };
 
 /// Of a row at its peaks.
@@ -30,22 +31,24 @@ struct RowBytes {
   int64_t all = 0;   // with messages, and with what passes hold for a while
 };
 
-/// Rows of one schedule. What is received between two passes is posted before the first, and held until the one that
-/// reads it; where stages of one rank meet, from the pass that made it. What was sent is held until the first SEND
-/// after something has come that its receiver sent when it had posted the RECV: then it has left for certain.
+/// Where messages stand in their rows: each SEND, and each RECV where it is posted.
+struct MessagePlaces {
+  PerPass<int> sent, posted;
+};
+
+/// Rows of one schedule. A RECV that stands between two passes is posted before the first; from there its bytes are
+/// held until the pass that reads them. Where stages of one rank meet, they are held from the pass that makes them.
+///
+/// What was sent is held until it has left for certain, and a SEND looks whether it has: once something has come that
+/// the receiver sent when it had posted the RECV.
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
   RowBytes peak(int rank, const std::function<PassBytes(int stage, int microbatch)>& bytes_of) const;
 
  private:
-  int& place(const Action& message);
-  int place(const Action& message) const { return const_cast<RowMemory*>(this)->place(message); }
-
   const Schedule& schedule_;
-  const int stages_, microbatches_;
-  /// Of each message, by kind, stage and microbatch: where it stands in its row; a RECV: where it is posted.
-  std::vector<int> places_;
+  MessagePlaces places_;
 };
 
 }  // namespace orthant

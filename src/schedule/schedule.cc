@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "schedule/simulate.h"
+#include "schedule/validate.h"
 
 namespace orthant {
 namespace {
@@ -18,7 +19,7 @@ void read_cell(std::string_view cell, std::vector<Action>& row) {
     row.push_back(parse_action(cell));
     return;
   }
-  if (!cell.ends_with(kPair)) throw DataError(fmt::format("'{}' does not end in {}", cell, kPair));
+  if (!cell.ends_with(kPair)) throw DataError(fmt::format("it begins with ( and does not end in {}", kPair));
   cell.remove_prefix(1);
   cell.remove_suffix(kPair.size());
   for (const std::string& part : split(cell, ';')) row.push_back(parse_action(trim(part)));
@@ -72,10 +73,18 @@ Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
   return schedule;
 }
 
+bool writes_gradients(const Schedule& schedule, const Action& action) {
+  if (action.kind == ActionKind::F) return action.stage + 1 == static_cast<int>(schedule.stage_owner.size());
+  const bool sends = is_message(action) || settles(action);
+  return !sends && action.kind != ActionKind::UNSHARD && action.kind != ActionKind::RESHARD;
+}
+
 std::vector<Action> forwards_of(const std::vector<Action>& row) {
   std::vector<Action> forwards;
   std::copy_if(row.begin(), row.end(), std::back_inserter(forwards), [](const Action& action) {
-    return action.kind == ActionKind::F || action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
+    using enum ActionKind;
+    const auto kind = action.kind;
+    return kind == F || kind == SEND_F || kind == RECV_F || kind == E || kind == S || kind == Z;
   });
   return forwards;
 }
@@ -93,6 +102,8 @@ std::string to_csv(const Schedule& schedule) {
 Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_of) {
   Schedule schedule;
   std::vector<std::vector<int>> places;
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::vector<std::string> lines = split(text, '\n');
   if (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
   for (size_t line = 0; line < lines.size(); ++line) {
@@ -111,7 +122,6 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
     }
   }
   // A damaged number must not become a table of as many entries.
-  constexpr int64_t kMostPasses = int64_t{1} << 22;
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
   if (stages > kMostPasses / std::max<int64_t>(microbatches, 1))
     throw DataError(fmt::format("a schedule of {} stages and {} microbatches: their product is {} at most", stages,
@@ -130,10 +140,10 @@ std::string grid(const Schedule& schedule) {
   std::vector<std::vector<std::string>> lines(schedule.rows.size());
   Durations unit;
   for (const KindFacts& each : action_kinds())
-    unit.seconds[static_cast<size_t>(each.kind)] = each.lane == Lane::compute ? 1 : 0;
+    unit.seconds[static_cast<size_t>(each.kind)] = each.lane == Lane::compute && !settles({each.kind}) ? 1 : 0;
   try {
     for (const Span& span : simulate(schedule, unit).spans) {
-      if (span.lane != Lane::compute) continue;
+      if (span.lane != Lane::compute || settles(span.action)) continue;
       auto& line = lines[static_cast<size_t>(span.rank)];
       line.resize(static_cast<size_t>(span.end_s), ".");
       line.back() = to_string(span.action);

@@ -29,8 +29,11 @@ int microbatch_count(const Schedule& schedule);
 /// backward completes them: the last of the model first. buckets: how many, by stage.
 Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
 
-/// Of a row, forwards and their messages in their order: what is left when nothing is learned. Rows that end, end so
-/// too: no forward waits for a backward.
+/// Whether it may write gradients: a backward, what makes one beside it, or the loss, which makes the head's.
+bool writes_gradients(const Schedule& schedule, const Action& action);
+
+/// Of a row, forwards and their messages in their order, and the vocabulary's up to the loss: what is left when nothing
+/// is learned. Rows that end, end so too: no forward waits for a backward.
 std::vector<Action> forwards_of(const std::vector<Action>& row);
 
 /// PyTorch pipelining's form: one line a rank, one Action a cell.

@@ -2,40 +2,28 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 
 #include "base/errors.h"
 #include "schedule/barriers.h"
+#include "schedule/bubbles.h"
+#include "schedule/per_pass.h"
 
 namespace orthant {
 namespace {
 
-constexpr double kUnknown = -1;
-
-/// Something for each (stage, microbatch).
-template <typename T>
-struct PerPass {
-  int microbatches;
-  std::vector<T> all;
-
-  PerPass(int stages, int m, T value)
-      : microbatches(m), all(static_cast<size_t>(stages) * static_cast<size_t>(m), value) {}
-  T& of(int stage, int microbatch) {
-    return all[static_cast<size_t>(stage) * static_cast<size_t>(microbatches) + static_cast<size_t>(microbatch)];
-  }
-};
-
 /// One message into a stage. It is there once it is both sent and asked for, in whichever order that becomes known.
 struct Message {
-  double sent_s = kUnknown;    // when its last byte has left
-  double posted_s = kUnknown;  // when the receiver asks for it
-  double there_s = kUnknown;
+  double sent_s = kUnknown_s;    // when its last byte has left
+  double posted_s = kUnknown_s;  // when the receiver asks for it
+  double there_s = kUnknown_s;
   size_t span = 0;  // of the RECV, in the receiver's spans
 };
 
 struct RankState {
   size_t next = 0;                       // index of the Action to do
   double now_s = 0;                      // when the row is free to go on
-  std::array<double, 4> lane_free_s{};   // by Lane
+  std::array<double, 4> lane_free_s{};  // by Lane
   int live = 0;
 };
 
@@ -46,17 +34,17 @@ class Simulation {
         durations_(durations),
         stages_(stage_count(schedule)),
         microbatches_(microbatch_count(schedule)),
-        forward_s_(stages_, microbatches_, kUnknown),
-        backward_s_(stages_, microbatches_, kUnknown),
-        activations_(stages_, microbatches_, {}),
-        gradients_(stages_, microbatches_, {}),
+        made_s_(stages_, microbatches_, kUnknown_s),
+        messages_(stages_, microbatches_, {}),
         barriers_(schedule),
         unsharded_(static_cast<size_t>(stages_), 0),
+        settled_s_(schedule.rows.size()),
+        stepped_s_(schedule.rows.size()),
         ranks_(schedule.rows.size()),
         spans_(schedule.rows.size()) {
     ORTHANT_CHECK(static_cast<int>(schedule.stage_owner.size()) == stages_, schedule.stage_owner.size(), stages_);
     for (const auto& row : schedule.rows)
-      for (const Action& action : row) messages_ |= facts(action.kind).lane == Lane::send;
+      for (const Action& action : row) sends_ |= facts(action.kind).lane == Lane::send;
     timeline_.busy_s.assign(ranks_.size(), 0);
     timeline_.peak_live.assign(ranks_.size(), 0);
   }
@@ -84,7 +72,7 @@ class Simulation {
         throw LogicError(fmt::format("the schedule stops: rank {} waits at its Action {}, {}", rank, ranks_[rank].next,
                                      to_string(row[ranks_[rank].next])));
       for (const Span& span : spans_[rank])
-        if (span.start_s == kUnknown)
+        if (span.start_s == kUnknown_s)
           throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
                                        rank));
     }
@@ -110,7 +98,8 @@ class Simulation {
     if (state.next == row.size()) return false;
     const Action& action = row[state.next];
     const Lane lane = facts(action.kind).lane;
-    const bool done = lane == Lane::compute   ? compute(rank, state, action)
+    const bool done = settles(action)         ? settle(rank, state, action)
+                      : lane == Lane::compute ? compute(rank, state, action)
                       : lane == Lane::send    ? send(rank, state, action)
                       : lane == Lane::receive ? receive(rank, state, action)
                                               : collective(rank, state, action);
@@ -118,25 +107,21 @@ class Simulation {
     return done;
   }
 
-  /// When the result of a neighboring stage can be read; kUnknown if not known yet.
-  double arrival(int rank, const Action& action, int neighbor) {
-    const bool forward = action.kind == ActionKind::F;
-    const bool local = owner(neighbor) == rank;
-    if (messages_ && !local) return (forward ? activations_ : gradients_).of(action.stage, action.microbatch).there_s;
-    const double made_s = (forward ? forward_s_ : backward_s_).of(neighbor, action.microbatch);
-    return made_s == kUnknown || local ? made_s : made_s + durations_.link_s;
+  /// When the result of the stage that is read can be; kUnknown_s if not known yet.
+  double arrival(int rank, const Action& action) const {
+    const bool local = owner(source_of(action).stage) == rank;
+    if (sends_ && !local) return messages_[recv_of(action)].there_s;
+    const double made_s = made_s_[source_of(action)];
+    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link_s;
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
-    const auto [kind, stage, m] = action;
-    const bool forward = kind == ActionKind::F, passed_on = kind == ActionKind::B || kind == ActionKind::I;
-    const int neighbor = forward ? stage - 1 : passed_on ? stage + 1 : -1;
-    const double open_s = barriers_.open_s(action, durations_.barrier_s);
-    if (open_s == kUnknown) return false;
-    double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(stage)], open_s});
-    if (neighbor >= 0 && neighbor < stages_) {
-      const double there_s = arrival(rank, action, neighbor);
-      if (there_s == kUnknown) return false;
+    const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_s);
+    if (!open_s) return false;
+    double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(action.stage)], *open_s});
+    if (is_passed_on(action) && made_s_.has(source_of(action))) {
+      const double there_s = arrival(rank, action);
+      if (there_s == kUnknown_s) return false;
       start_s = std::max(start_s, there_s);
     }
     state.now_s = start_s + durations_.of(action);
@@ -146,39 +131,57 @@ class Simulation {
     int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
     if (barriers_.done(action, state.now_s)) wake_all();
-    if (!forward && !passed_on) return true;
-    (forward ? forward_s_ : backward_s_).of(stage, m) = state.now_s;
-    wake(forward ? stage + 1 : stage - 1);
+    if (!is_passed_on(action)) return true;
+    made_s_[action] = state.now_s;
+    wake(reader_of(action).stage);
+    return true;
+  }
+
+  bool settle(int rank, RankState& state, const Action& action) {
+    const bool step = action.kind == ActionKind::STEP;
+    auto& began_s = step ? stepped_s_ : settled_s_;
+    const int before = rank + (step ? -1 : 1), after = rank + (step ? 1 : -1);
+    const auto exists = [&](int other) { return other >= 0 && other < static_cast<int>(ranks_.size()); };
+    std::vector<double>& own_s = began_s[static_cast<size_t>(rank)];
+    double start_s = state.now_s;
+    if (exists(before)) {
+      const std::vector<double>& other_s = began_s[static_cast<size_t>(before)];
+      if (other_s.size() <= own_s.size()) return false;
+      start_s = std::max(start_s, other_s[own_s.size()] + durations_.link_s);
+    }
+    own_s.push_back(start_s);
+    state.now_s = start_s + durations_.of(action);
+    add(rank, action, start_s, state.now_s);
+    timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
+    if (exists(after)) woken_.push_back(after);
     return true;
   }
 
   bool send(int rank, RankState& state, const Action& action) {
-    const bool forward = action.kind == ActionKind::SEND_F;
-    const int to = forward ? action.stage + 1 : action.stage - 1;
-    ORTHANT_CHECK(owner(to) >= 0, to_string(action), "no stage to send to");
+    const Action received = other_end(action);
+    ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage to send to");
     double& free_s = state.lane_free_s[static_cast<size_t>(Lane::send)];
     const double start_s = std::max(state.now_s, free_s);
     free_s = start_s + durations_.link_s;
     add(rank, action, start_s, free_s);
-    Message& message = (forward ? activations_ : gradients_).of(to, action.microbatch);
+    Message& message = messages_[received];
     message.sent_s = free_s;
-    settle(message, to);
+    settle(message, received.stage);
     return true;
   }
 
   /// Only posts the receive; the row goes on, and the computation that reads the message waits for it.
   bool receive(int rank, RankState& state, const Action& action) {
-    const bool forward = action.kind == ActionKind::RECV_F;
-    Message& message = (forward ? activations_ : gradients_).of(action.stage, action.microbatch);
+    Message& message = messages_[action];
     message.posted_s = state.now_s;
     message.span = spans_[static_cast<size_t>(rank)].size();
-    add(rank, action, kUnknown, kUnknown);
+    add(rank, action, kUnknown_s, kUnknown_s);
     settle(message, action.stage);
     return true;
   }
 
   void settle(Message& message, int stage) {
-    if (message.sent_s == kUnknown || message.posted_s == kUnknown) return;
+    if (message.sent_s == kUnknown_s || message.posted_s == kUnknown_s) return;
     message.there_s = std::max(message.posted_s, message.sent_s);
     Span& span = spans_[static_cast<size_t>(owner(stage))][message.span];
     span.start_s = std::max(message.posted_s, message.sent_s - durations_.link_s);
@@ -203,27 +206,23 @@ class Simulation {
   }
 
   Timeline finished() {
-    double busy_s = 0;
-    for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      busy_s += timeline_.busy_s[rank];
-      timeline_.spans.insert(timeline_.spans.end(), spans_[rank].begin(), spans_[rank].end());
-    }
-    const double all_s = timeline_.makespan_s * static_cast<double>(ranks_.size());
-    timeline_.bubble = all_s > 0 ? (all_s - busy_s) / all_s : 0;
+    for (const auto& spans : spans_) timeline_.spans.insert(timeline_.spans.end(), spans.begin(), spans.end());
+    timeline_.bubble = idle_share(timeline_);
     return std::move(timeline_);
   }
 
   const Schedule& schedule_;
   const Durations& durations_;
   int stages_, microbatches_;
-  PerPass<double> forward_s_, backward_s_;      // when the F, and the B or I, has ended
-  PerPass<Message> activations_, gradients_;    // by the stage that receives them
+  PerPass<double> made_s_;     // when the pass has ended
+  PerPass<Message> messages_;  // by what receives them
   Barriers barriers_;
   std::vector<double> unsharded_;
+  std::vector<std::vector<double>> settled_s_, stepped_s_;  // by rank: when each SETTLE, and STEP, has begun
   std::vector<RankState> ranks_;
   std::vector<std::vector<Span>> spans_;
   std::vector<int> woken_;
-  bool messages_ = false;
+  bool sends_ = false;
   Timeline timeline_;
 };
 
@@ -244,6 +243,7 @@ Durations Durations::with(ActionKind kind, double seconds_of_it) const {
 }
 
 double Durations::of(const Action& action) const {
+  if (!own.empty() && !is_message(action)) return own.at(action);
   const auto kind = static_cast<size_t>(action.kind);
   if (action.kind == ActionKind::REDUCE && action.microbatch >= 0 &&
       static_cast<size_t>(action.microbatch) < reduce_s.size())

@@ -5,10 +5,12 @@
 // beside the computation on its own lane: a SEND begins when it is posted and its lane is free, and takes link_s; a
 // RECV ends when the message is there; a computation waits for what it reads. Without SEND and RECV in the schedule, a
 // stage on another rank sees a result link_s after it is made. UNSHARD is waited for by its stage's computation. What
-// waits at a barrier of the vocabulary layers goes on barrier_s after the last rank has fed it.
+// waits at a barrier of the vocabulary layers goes on barrier_s after the last rank has fed it. STEP and SETTLE begin
+// link_s after the rank that they wait for has begun its own: the k-th of a row with the k-th of the other.
 #pragma once
 
 #include <array>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct Durations {
   std::vector<std::array<double, kActionKinds>> stage_seconds;
   double link_s = 0;             // one message between neighboring stages on different ranks
   double barrier_s = 0;          // one collective of the vocabulary layers, beside the rows
+  std::map<Action, double> own;  // where it is not empty, of each single Action, in place of all of these
   std::vector<double> reduce_s;  // by gradient bucket, in place of seconds[REDUCE]
   bool overlap_reduce = true;    // REDUCE runs beside later computation of its row; false: the row waits for it
 

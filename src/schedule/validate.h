@@ -7,10 +7,13 @@
 //   - UNSHARD and RESHARD of a stage alternate, and where a stage has any, it computes only in between
 //   - with any REDUCE: every stage has buckets 0, 1, ... once each (or one REDUCE for all) after all that adds to its
 //     gradients
+//   - with any SETTLE or STEP: every rank has one of each, STEP at its end; before SETTLE it writes no gradient and has
+//     the one end of no message whose other end comes after the other rank's SETTLE
 //   - carried out in the order of the rows it ends, even where every SEND and RECV waits for its partner (progress.h);
 //     otherwise: which ranks wait at which Action for what
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,12 +22,15 @@
 
 namespace orthant {
 
+/// At most so many stages times microbatches has a schedule: what is known of each stands in tables.
+inline constexpr int64_t kMostPasses = int64_t{1} << 22;
+
 /// Words for the place of an Action, or of a row where the index is negative: "rank 2, Action 7", "line 3, cell 8".
 using PlaceName = std::function<std::string(int rank, int index)>;
 
-/// Everything that is wrong, each with the Action and its place, by default its rank and index in the row, counted from
-/// 0; empty if nothing. `buckets`: number of gradient buckets by stage, where known; then REDUCE is asked for exactly
-/// those.
+/// What is wrong, a hundred problems at most, each with the Action and its place, by default its rank and index in the
+/// row, counted from 0; empty if nothing. `buckets`: number of gradient buckets by stage, where known; then REDUCE is
+/// asked for exactly those.
 std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {},
                                   const PlaceName& place = {});
 

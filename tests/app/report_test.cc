@@ -49,7 +49,7 @@ class ReportFolder : public testing::Test {
     put("plan.json", R"({"mesh": [{"axis": "data", "size": 2}], "ranks": 2, "parameters": {"count": 1234567},)"
                      R"("per_rank": [{"rank": 0, "communication_bytes": 1048576, "memory_bytes": {)"
                      R"("total": 209715200, "parameters": 104857600, "gradients": 104857600}},)"
-                     R"({"rank": 1, "communication_bytes": 1048576, "memory_bytes": {)"
+                     R"({"rank": 1, "communication_bytes": 2097152, "memory_bytes": {)"
                      R"("total": 157286400, "parameters": 104857600, "gradients": 52428800}}]})");
     put("schedule.svg", "<svg xmlns=\"http://www.w3.org/2000/svg\"><text>\"1F\"</text></svg>");
     put("sample.txt", "Some </pre><script>alert(1)</script> text \xff\n");
@@ -76,7 +76,7 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
        {"Two &lt;ranks&gt;", "llama, 3 layers", "1,234,567", "data 2; 2 ranks", "2020-09-13 12:26 UTC",
         "<span class=\"value\">2.075</span>", "5.000 at step 1", "Expected <b>200.0 MiB</b>",
         "Measured <b>300.0 MiB</b>", ", +50.0%", "20.0%, 4.0 s", "70.0%, 14.0 s", "10.0%, 2.0 s", "median 2.05k",
-        "Planned: 1,048,576 bytes a step", "data:image/svg+xml,%3Csvg"}) {
+        "By rank 0; ", "Planned: 1,048,576 bytes a step", "data:image/svg+xml,%3Csvg"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("class=\"missing\""), std::string::npos);

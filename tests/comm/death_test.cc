@@ -44,7 +44,7 @@ TEST(Death, DISABLED_Rank) {
   if (setting("TOLD") == "no") launch.attempt = 1;  // another prefix than the one on which the launcher posts
   const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
   const Rendezvous rendezvous = connect(launch);
-  Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT"), .silence_s = 2});
+  Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT")});
   const auto die_later = [number] {
     std::this_thread::sleep_for(std::chrono::milliseconds(1300));
     fmt::print("signal at {} s\n", now_s());
@@ -118,7 +118,7 @@ TEST(Death, AStoppedRankIsKnownByItsSilence) {
   for (const std::string transport : {"auto", "gloo"}) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
-    EXPECT_LT(seconds, 6) << program.output();  // of which two are the silence that is allowed here
+    EXPECT_LT(seconds, 6) << program.output();  // of which three are the patience with a process seen stopped
     EXPECT_TRUE(
         says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
     fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);

@@ -5,6 +5,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
+#include "base/clock.h"
 #include "base/errors.h"
 #include "comm/label.h"
 #include "tests/support/says.h"
@@ -25,11 +29,12 @@ class Scripted : public Transport {
     message.ended = true;
   }
   bool progress() override { return always_moves; }
-  bool arm() override { return true; }
+  bool arm() override { return ++armed > 0; }  // before somebody sleeps
   int event_fd() const override { return event_fd_; }
   bool flushed() override { return true; }
 
   bool never_ends = false, always_moves = false;
+  std::atomic<int> armed = 0;
 
  private:
   const int event_fd_ = eventfd(0, EFD_CLOEXEC);
@@ -66,6 +71,46 @@ TEST(Engine, KeepsItsDeadlineWhileOtherThingsMove) {
     transport.always_moves = true;
   });
   EXPECT_EQ(late, "Timed out after 0.2 s");
+}
+
+// When the engine's thread takes over from a rank that starts something, comes back soon many times, is away for long
+// once, comes back, and leaves.
+struct Relief {
+  bool while_patient = false;  // in the long absence, though the short ones had made it patient
+  bool in_time = false;        // after it
+};
+Relief relief_after_a_long_absence() {
+  using std::chrono::milliseconds;
+  constexpr double kAway_s = 0.02, kAtMost_s = 0.9;
+  Scripted* transport = nullptr;
+  const auto make = [&](MessageSink&) {
+    auto made = std::make_unique<Scripted>();
+    made->never_ends = true;
+    transport = made.get();
+    return made;
+  };
+  Engine engine(make, {.away_s = kAway_s, .away_at_most_s = kAtMost_s});
+  const auto job = engine.start(true, [&](Job&) { return receive(engine, {}, 12); });
+  for (int i = 0; i < 1000; ++i) engine.nudge();
+  std::this_thread::sleep_for(milliseconds(100));  // the timer has run out, and been set anew, for long
+  const bool while_patient = transport->armed > 0;
+  engine.nudge();
+  const auto left = Clock::now();
+  while (transport->armed == 0 && seconds_since(left) < kAtMost_s / 2) std::this_thread::sleep_for(milliseconds(1));
+  return {while_patient, transport->armed > 0};
+}
+
+// Ranks of a pipeline start some messages one after the other and then compute: short absences, and a long one. Nothing
+// here is too slow but once in a while; a wrong engine is it always.
+TEST(Engine, IsPatientAfterShortAbsencesAndNotAfterALongOne) {
+  bool patient = false, in_time = false;
+  for (int i = 0; i < 5 && !(patient && in_time); ++i) {
+    const Relief relief = relief_after_a_long_absence();
+    patient |= !relief.while_patient;
+    in_time |= !relief.while_patient && relief.in_time;
+  }
+  EXPECT_TRUE(patient) << "it takes over as soon as after one";
+  EXPECT_TRUE(in_time) << "it waits as long as before";
 }
 
 }  // namespace

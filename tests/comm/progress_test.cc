@@ -35,20 +35,44 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
   }, GetParam());
 }
 
+int64_t threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks));
+}
+
 // A blocked thread for each message under way, over Gloo: of a tensor in many segments, only a few are.
 TEST(Threads, AreFewHoweverManySegments) {
-  const auto count = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
   on_line(2, [&](Comm& comm, int rank) {
     const at::Tensor tensor = at::ones({(64 << 20) / 4});  // 128 segments
-    const auto before = count();
+    const auto before = threads();
     for (const bool reduce : {true, false}) {
       (reduce ? comm.reduce(tensor, kData) : comm.broadcast(tensor, kData)).wait();
       comm.barrier(kData).wait();
-      EXPECT_LT(count(), before + 40) << (reduce ? "reduce" : "broadcast") << ", rank " << rank;
+      EXPECT_LT(threads(), before + 40) << (reduce ? "reduce" : "broadcast") << ", rank " << rank;
     }
+  }, "gloo");
+}
+
+// As a rank of a pipeline sends them that runs ahead of the next.
+TEST(Threads, AreFewHoweverManyMessagesAreNotReceivedYet) {
+  constexpr int kMessages = 300;
+  on_line(2, [&](Comm& comm, int rank) {
+    std::vector<at::Tensor> tensors;
+    std::vector<Work> works;
+    comm.barrier(kData).wait();
+    const auto before = threads();
+    for (int i = 0; i < kMessages; ++i) tensors.push_back(at::full({1 << 15}, rank == 0 ? i : -1, at::kInt));
+    for (const at::Tensor& tensor : tensors) {
+      if (rank == 0) works.push_back(comm.send(tensor, kData, 1));
+    }
+    EXPECT_LT(threads(), before + 40) << "rank " << rank;
+    comm.lane(1).barrier(kData).wait();
+    for (const at::Tensor& tensor : tensors) {
+      if (rank == 1) works.push_back(comm.recv(tensor, kData, 0));
+    }
+    EXPECT_LT(threads(), before + 40) << "rank " << rank;
+    for (Work& work : works) work.wait();
+    for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(tensors[static_cast<size_t>(i)].eq(i).all().item<bool>());
   }, "gloo");
 }
 

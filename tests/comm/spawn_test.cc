@@ -58,10 +58,8 @@ uint64_t order_of_sums(Comm& comm) {
   }
   Rendezvous rendezvous = connect(launch);
   const int rank = launch.rank, ranks = launch.world_size;
-  CommOptions options;
-  if (scene == "stop") options.silence_s = 2;
   {
-    Comm comm(Mesh({{"data", ranks}}), rank, rendezvous, options);
+    Comm comm(Mesh({{"data", ranks}}), rank, rendezvous, {});
     comm.prepare(kData);
     if (scene == "sum") {
       const uint64_t hash = order_of_sums(comm);

@@ -18,6 +18,12 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   Program text({kProgram, "verify", run.run_file_path(), "--run.ranks=3"}, {});
   EXPECT_EQ(text.exit_code(), 0) << text.output();
   EXPECT_NE(text.output().find("ok: the layout computes what one device computes"), std::string::npos);
+  EXPECT_TRUE(says(text.output(), {"data 3 against one device, float64, 3 steps\n", "off by", "allowed", "where most",
+                                   "  gradients ", "1.0e-10  model.", ", rank ", "|layout - one device|"}));
+  EXPECT_EQ(text.output().find("rounds the same way"), std::string::npos) << "float64 runs freely";
+  Program narrow({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--training.dtype=float32"}, {});
+  EXPECT_EQ(narrow.exit_code(), 0) << narrow.output();
+  EXPECT_TRUE(says(narrow.output(), {"which rounds the same way everywhere"}));
   Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
   EXPECT_EQ(json.exit_code(), 0) << json.output();
   const std::string output = json.output();
@@ -49,7 +55,7 @@ TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
     const auto json = parse_json(verify_json(report, plan), "verify_json");
     EXPECT_FALSE(json["ok"].get<bool>());
     EXPECT_TRUE(says(json["first_difference"].get<std::string>(), {"model.embed_tokens.weight"}));
-    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), 1e-3);
+    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), kSeenInAGradient);
     EXPECT_TRUE(says(json["gradients"]["worst_name"].get<std::string>(), {".weight"}));
   }
 }
@@ -65,7 +71,7 @@ TEST(VerifyAnswers, NameTheTensorOfMistakesOfTensorMeshes) {
     EXPECT_EQ(text.find("ok:"), std::string::npos);
     const auto json = parse_json(verify_json(report, plan), "verify_json");
     EXPECT_FALSE(json["ok"].get<bool>());
-    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), 1e-3);
+    EXPECT_GT(json["gradients"]["worst_relative_error"].get<double>(), kSeenInAGradient);
   }
 }
 

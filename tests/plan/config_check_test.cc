@@ -74,7 +74,7 @@ TEST(ConfigCheck, KeysThatContradictEachOtherAreRefused) {
 
 TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
   constexpr const char* kOthers =
-      ": this version of Orthant runs data, sequence, tensor and pipeline parallelism only; set it to ";
+      ": this version of Orthant runs data, sequence, tensor, pipeline and vocabulary parallelism only; set it to ";
   const std::pair<std::string, std::string> table[] = {
       {"run.device=cuda", "run.device = \"cuda\" (command line): this build of Orthant has no CUDA; set it to \"cpu\""},
       {"run.transport=ucx",
@@ -97,7 +97,8 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       {"parallelism.expert_parallel_degree=2",
        fmt::format("parallelism.expert_parallel_degree = 2 (command line){}1", kOthers)},
       {"parallelism.vocabulary_parallel=naive",
-       fmt::format("parallelism.vocabulary_parallel = \"naive\" (command line){}\"none\"", kOthers)},
+       "parallelism.vocabulary_parallel = \"naive\" (command line): it belongs to "
+       "parallelism.pipeline_parallel_degree = 1 (default) and changes nothing while that is 1; set it to \"none\""},
   };
   for (const auto& [override, message] : table) EXPECT_EQ(check_error_of("", {override}), message);
   const Abilities all = {.cuda = true, .nccl = true, .no_ucx = ""};
@@ -160,6 +161,7 @@ TEST(ConfigCheck, SettingsOfADegreeOfOneAreRefused) {
       {"pipeline_parallel_schedule", "\"mine.csv\"", "pipeline_parallel_degree", "\"1f1b\""},
       {"pipeline_parallel_stages_per_rank", "1", "pipeline_parallel_degree", "0"},
       {"pipeline_parallel_stages_per_rank", "2", "pipeline_parallel_degree", "0"},
+      {"pipeline_parallel_layers", "[2]", "pipeline_parallel_degree", "[]"},
   };
   for (const auto& [key, value, degree, legal] : table) {
     EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, value)),

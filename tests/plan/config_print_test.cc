@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "plan/config.h"
+#include "plan/config_changes.h"
 #include "plan/config_table.h"
 
 namespace orthant {
@@ -142,6 +143,20 @@ TEST(ConfigPrint, TheReferencePageIsUpToDate) {
   std::ifstream file(ORTHANT_SOURCE_DIR "/docs/run-file.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   EXPECT_TRUE(page == config_reference()) << "print it again: orthant reference > docs/run-file.md";
+}
+
+TEST(ConfigChanges, AreThoseThatDecideWhatIsLearnt) {
+  const auto config = [](const std::vector<std::string>& words) { return parse_config("", "run.toml", words); };
+  const Config from = config({"training.steps=10", "run.ranks=2"});
+  EXPECT_EQ(config_changes(from, config({"training.steps=10", "run.ranks=4", "metrics.log_freq=7",
+                                         "parallelism.bucket_mib=3", "checkpoint.interval=5"})),
+            std::vector<std::string>{});
+  EXPECT_EQ(config_changes(from, config({"training.steps=12", "data.path=a,b", "model.dropout=0.5",
+                                         "optimizer.weight_decay=0", "lr_scheduler.decay_type=linear"})),
+            (std::vector<std::string>{"model.dropout 0.0 -> 0.5", "data.path [\"corpus.txt\"] -> [\"a\", \"b\"]",
+                                      "training.steps 10 -> 12", "optimizer.weight_decay 0.1 -> 0.0",
+                                      "lr_scheduler.decay_type \"cosine\" -> \"linear\"",
+                                      "lr_scheduler.warmup_steps 10 -> 12"}));  // what follows from the steps
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/plan.h"
 #include "tests/support/says.h"
@@ -49,15 +48,45 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
   const std::string words = "model.num_hidden_layers = 8 (command line); lower the degree to";
-  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 8"}));
+  EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
-                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages of " + words + " 4"}));
+                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages of " + words + " 1"}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
-                   {"stages of " + words}));
+                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "lower the first to 4 or less"}));
+  EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
+                   {"pipeline_parallel_stages_per_rank = 50", "more stages than model.num_hidden_layers = 8",
+                    "lower the first to 4 or less"}));
+  EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
+                   {"make 450 stages of " + words + " 1"}));
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
                    {"pipeline_parallel_stages_per_rank = 2", "takes 1 stage a rank; set it to 0"}));
-  EXPECT_TRUE(says(refusal(4, of("1f1b", 4, {"pipeline_parallel_layers=4,2,2"})), {"names 3 stages, but there are 4"}));
-  EXPECT_TRUE(says(refusal(4, of("1f1b", 4, {"pipeline_parallel_layers=4,2,2,1"})), {"adds up to 9 layers, not to"}));
+  EXPECT_TRUE(says(refusal(4, of("interleaved_1f1b", 4, {"pipeline_parallel_stages_per_rank=-1"})),
+                   {"pipeline_parallel_stages_per_rank = -1", "must be at least 0"}));
+}
+
+TEST(PipelineConfig, LayersByHandHaveToBeAllOfThemAndThoseOfEachStage) {
+  const auto by_hand = [](const std::string& layers) {
+    return refusal(4, of("1f1b", 4, {"pipeline_parallel_layers=" + layers}));
+  };
+  const std::string key = "parallelism.pipeline_parallel_layers = ";
+  EXPECT_EQ(by_hand("5,0,1,2"), "");
+  EXPECT_TRUE(says(by_hand("4,2,2"), {key, "names 3 stages, but there are 4"}));
+  EXPECT_TRUE(says(by_hand("4,2,2,1"), {key, "adds up to 9 layers, not to model.num_hidden_layers = 8"}));
+  // Eight in all.
+  EXPECT_TRUE(says(by_hand("4,3,-1,2"), {key, "a stage has 0 layers or more; -1 alone cuts by cost"}));
+  EXPECT_TRUE(says(by_hand("-2"), {key, "must be at least -1"}));
+  EXPECT_TRUE(says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "but there are 8"}));
+  EXPECT_TRUE(says(refusal(3, of("1f1b", 3, {"pipeline_parallel_layers=9223372036854775807,9223372036854775807,10"})),
+                   {"pipeline_parallel_layers", "gives a stage 9,223,372,036,854,775,807 layers of", "= 8"}));
+}
+
+TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
+  const auto plan = [](int64_t batch) {
+    return refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=64"}),
+                   {"model.num_hidden_layers=128", fmt::format("training.global_batch_size={}", batch)});
+  };
+  EXPECT_TRUE(says(plan(40000), {"interleaved_1f1b", "training.global_batch_size = 40000", "training.local_batch_size",
+                                 "128 stages of 40000 microbatches: their product is 4194304 at most"}));
 }
 
 TEST(PipelineConfig, AFilesMistakesAreNamed) {
@@ -75,15 +104,44 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
   EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "no kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
-  EXPECT_TRUE(says(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD\n1F0,1B0,1F1,1B1\n", two),
-                   {key, "0UNSHARD (line 1)", "leave out"}));
-  EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1REDUCE_GRAD\n", two),
-                   {key, "0REDUCE_GRAD (line 1)", "leave out"}));
+  const Words short_model = {two[0], "model.num_hidden_layers=1"};
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
+                   {"has 2 stages for model.num_hidden_layers = 1", "at least one layer"}));
+  EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)), {"nowhere.csv", "there is no such file"}));
+  std::filesystem::create_directory(folder / "folder.csv");
+  EXPECT_TRUE(says(refusal(2, of(folder / "folder.csv", 2)), {"folder.csv", "it is no file"}));
+}
+
+TEST(PipelineConfig, PostValidation) {
+  const std::string key = "pipeline_parallel_post_validation=true";
+  EXPECT_TRUE(says(refusal(2, {key}), {"parallelism.pipeline_parallel_post_validation", "pipeline_parallel_degree = 1",
+                                       "set it to false"}));
+  const Plan plain = plan_of(4, of("zb_h2", 4)), post = plan_of(4, of("zb_h2", 4, {key}));
+  for (size_t rank = 0; rank < 4; ++rank) {
+    const auto& row = post.schedule.rows[rank];
+    EXPECT_EQ(row.size(), plain.schedule.rows[rank].size() + 2);
+    EXPECT_EQ(row.back().kind, ActionKind::STEP);
+    // Copies of weights and two moments, in float32, but on the last rank.
+    const int64_t copies = rank == 3 ? 0 : 3 * plain.memory[rank].parameters;
+    EXPECT_EQ(post.memory[rank].optimizer, plain.memory[rank].optimizer + copies);
+    EXPECT_EQ(post.memory[rank].activations, plain.memory[rank].activations);
+  }
+  EXPECT_EQ(post.timeline.makespan_s, plain.timeline.makespan_s);
+  int64_t numbers = StepSignals::elements(4), sends = 0;
+  for (const NormSlots& slots : norm_slots(post)) numbers += static_cast<int64_t>(slots.parameters.size());
+  for (const CommunicationEntry& entry : post.communication) {
+    EXPECT_NE(entry.collective, "all_reduce") << entry.what;
+    if (!entry.what.starts_with("signals and norms") || entry.collective != "send") continue;
+    for (size_t rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(entry.bytes_per_rank[rank], 8 * numbers * entry.calls_per_rank[rank]);
+      sends += entry.calls_per_rank[rank];
+    }
+  }
+  EXPECT_EQ(sends, 3 + 3);
 }
 
 TEST(PipelineConfig, WhatOtherAxesCannotBeIsStillRefusedByName) {
-  EXPECT_TRUE(says(refusal(8, of("1f1b", 2, {"vocabulary_parallel=naive"})), {"vocabulary_parallel = \"naive\""}));
   EXPECT_TRUE(says(refusal(6, of("1f1b", 4)), {"parallelism.pipeline_parallel_degree = 4", "6 ranks"}));
 }
 

@@ -13,6 +13,7 @@
 #include "plan/plan.h"
 #include "plan/schedule_choices.h"
 #include "schedule/bubbles.h"
+#include "schedule/passes.h"
 #include "tests/support/says.h"
 
 namespace orthant {
@@ -74,6 +75,31 @@ TEST(Stages, AreEqualOrAsTheRunFileSaysOrByCost) {
   EXPECT_EQ(layers_of(plan_of(3, "1f1b", heavy)), (std::vector<int64_t>{8, 8, 0}));
 }
 
+double busiest(const Plan& plan) { return *std::max_element(plan.timeline.busy_s.begin(), plan.timeline.busy_s.end()); }
+
+// Of two stages a rank, what counts is what their rank does: tried against every way to cut.
+TEST(Stages, ByCostNoOthersBusiestRankDoesLess) {
+  for (const char* schedule : {"zb_v", "v_half", "interleaved_1f1b"}) {
+    for (const char* vocabulary : {"2048", "4000", "9000"}) {
+      const Words more = {"model.num_hidden_layers=7", fmt::format("model.vocab_size={}", vocabulary)};
+      const auto with = [&](const std::string& layers) {
+        Words words = more;
+        words.push_back(kLayers + layers);
+        return plan_of(2, schedule, words);
+      };
+      double least = 1e300;
+      for (int a = 0; a <= 7; ++a)
+        for (int b = 0; a + b <= 7; ++b)
+          for (int c = 0; a + b + c <= 7; ++c)
+            least = std::min(least, busiest(with(fmt::format("{},{},{},{}", a, b, c, 7 - a - b - c))));
+      EXPECT_NEAR(busiest(with("-1")) / least, 1, 1e-12) << schedule << ", " << vocabulary;
+    }
+  }
+  // A head of four layers on the first rank: five layers' work for each.
+  const Plan plan = plan_of(4, "zb_v", {kLayers + "-1", "model.vocab_size=5800"});
+  EXPECT_EQ(layers_of(plan), (std::vector<int64_t>{1, 3, 3, 3, 2, 2, 2, 0}));
+}
+
 TEST(Stages, CostWhatTheModelCosts) {
   for (const Words& more : {Words{}, Words{"model.objective=masked", "model.linformer_length=8"}}) {
     const Plan plan = plan_of(4, "zb_v", more);
@@ -85,6 +111,27 @@ TEST(Stages, CostWhatTheModelCosts) {
     const double recomputed = together(plan_of(4, "zb_v", again));
     const double head = 6.0 * 2048 * 128;
     EXPECT_NEAR(recomputed / ((model - head) / 3 * 4 + head), 1, more.empty() ? 1e-12 : 0.01);
+  }
+}
+
+// Of schedules that place W by durations, against the same for equal passes.
+TEST(Schedules, AreMadeForThePassesThereAre) {
+  const std::string kFull = "activation_checkpoint.mode=full";
+  const Words wide = {kFull, "model.hidden_size=512", "model.intermediate_size=1408"};
+  for (const char* name : {"v_half", "v_min"}) {
+    for (const int ranks : {2, 3, 4, 8}) {
+      for (const Words& more : {Words{}, Words{kFull}, Words{kFull, kLayers + "-1"}, wide}) {
+        const Plan plan = plan_of(ranks, name, more);
+        const Schedule equal = add_messages(pipeline_schedule(name).make({ranks, 2, 8}));
+        const Timeline timeline = simulate(equal, durations_of(plan));
+        EXPECT_LE(plan.timeline.makespan_s, timeline.makespan_s) << name << " on " << ranks;
+        for (size_t rank = 0; rank < equal.rows.size(); ++rank)
+          EXPECT_LE(plan.timeline.peak_live[rank], timeline.peak_live[rank]) << name << " on " << ranks;
+        if (ranks == 2 && more == wide && name == std::string("v_half")) {
+          EXPECT_LT(plan.timeline.makespan_s, 0.97 * timeline.makespan_s) << name;
+        }
+      }
+    }
   }
 }
 
@@ -119,6 +166,22 @@ TEST(ScheduleChoices, AreThePlansOfTheOtherSchedules) {
   EXPECT_TRUE(schedule_choices(plan_of(1, "1f1b")).empty());
 }
 
+TEST(ScheduleChoices, ThatFitAreOfferedWhereTheRunFilesDoesNot) {
+  const std::vector<ScheduleChoice> choices = schedule_choices(plan_of(4, "gpipe"));
+  int64_t limit = 0;
+  for (const ScheduleChoice& choice : choices)
+    if (choice.name == "zb_h2") limit = choice.memory_bytes;
+  const std::string gib = fmt::format("run.memory_gib_per_rank={:.17g}", static_cast<double>(limit) / 0x1p30);
+  const std::string refusal = message_of<ConfigError>([&] { plan_of(4, "gpipe", {gib}); });
+  int offered = 0;
+  for (const ScheduleChoice& choice : choices) {
+    const std::string change = fmt::format("parallelism.pipeline_parallel_schedule = \"{}\" (", choice.name);
+    EXPECT_EQ(refusal.find(change) != std::string::npos, choice.memory_bytes <= limit) << choice.name << refusal;
+    offered += choice.memory_bytes <= limit;
+  }
+  EXPECT_TRUE(offered > 1 && offered < 9) << offered;
+}
+
 TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
   const Plan plan = plan_of(2, "1f1b", {"training.global_batch_size=3"});
   const std::string text = explain(plan);
@@ -127,13 +190,13 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
       << text;
   EXPECT_TRUE(says(text, {"embedding, layers 0-7", "layers 8-15, head",
                           fmt::format("bubble {:.1f} % of the step", 100 * plan.timeline.bubble), "v_half",
-                          "as planned", "two stages a rank, half of 1F1B's memory"}))
+                          "as planned", "two stages a rank, half of 1F1B's activations"}))
       << text;
   const auto json = nlohmann::json::parse(plan_json(plan));
   EXPECT_EQ(json["schedule"]["name"], "1f1b");
   EXPECT_EQ(json["schedule"]["stages"][1]["first_layer"], 8);
   EXPECT_EQ(json["timeline"]["own_bubble"], own_bubble(plan.timeline));
-  EXPECT_EQ(json["timeline"]["peak_live_microbatches"], (std::vector<int>{2, 1}));
+  EXPECT_EQ(json["timeline"]["peak_live_passes"], (std::vector<int>{2, 1}));
   EXPECT_EQ(json["schedule_choices"].size(), pipeline_schedules().size());
 }
 

@@ -1,11 +1,16 @@
 """What is done with a run when it is over: text from its model, its report."""
+import contextlib
+import os
+import pty
 import shutil
 import signal
+import socket
 import struct
+import subprocess
 import sys
 import unittest
 
-from orthant_process import ProcessTest, read_safetensors
+from orthant_process import ORTHANT, ProcessTest, read_safetensors
 
 
 class Generate(ProcessTest):
@@ -23,6 +28,42 @@ class Generate(ProcessTest):
         self.assertGreater(len(result.out), len("The red door") + 100)
         result = self.generate("--max-new-tokens", "20")  # the control
         self.assertEqual((result.code, result.err), (0, ""), result)
+
+    def test_text_appears_as_it_is_made(self):
+        """Each thing that is written comes as a message of its own over such a socket."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, its:
+            process = subprocess.Popen([ORTHANT, "generate", "run", "--prompt", "The red door", "--temperature", "0",
+                                        "--max-new-tokens", "20"], cwd=self.folder, env=self.environment({}), stdout=its)
+            its.close()
+            messages = list(iter(lambda: ours.recv(1 << 16).decode(errors="replace"), ""))
+        self.assertEqual(process.wait(), 0)
+        self.assertEqual("".join(messages), self.generate("--max-new-tokens", "20").out)
+        self.assertTrue(messages[0].startswith("The red door"), messages)
+        self.assertGreater(len(messages), 10)  # a model trained on ASCII hardly ever makes half a character
+
+    def test_a_terminal_gets_whole_characters(self):
+        """Of an untrained model's bytes, whatever they are: the same text as at once."""
+        self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "job.dump_folder=new")
+        main, side = pty.openpty()
+        process = subprocess.Popen([ORTHANT, "generate", "new", "--prompt", "caf\u00e9", "--temperature", "2",
+                                    "--max-new-tokens", "100"], cwd=self.folder, env=self.environment({}), stdout=side)
+        os.close(side)
+        shown = b""
+        with contextlib.suppress(OSError):  # the other side is closed
+            while piece := os.read(main, 1 << 16):
+                shown += piece
+        os.close(main)
+        self.assertEqual(process.wait(), 0)
+        raw = subprocess.run([ORTHANT, "generate", "new", "--prompt", "caf\u00e9", "--temperature", "2",
+                              "--max-new-tokens", "100"], cwd=self.folder, env=self.environment({}), check=True,
+                             stdout=subprocess.PIPE).stdout
+        self.assertIn(b"caf\xc3\xa9", shown)
+        # Python replaces what cannot be a character's beginning as one, and byte by byte what could: counts may differ.
+        visible = [c for c in raw.decode(errors="replace") if (c >= " " and not "\x7f" <= c <= "\x9f") or c in "\n\t"]
+        have = shown.decode().replace("\r\n", "\n")
+        self.assertEqual(have.replace("\ufffd", ""), "".join(visible).replace("\ufffd", ""))
+        self.assertGreater(have.count("\ufffd"), 10)
 
     def test_weights_that_are_not_finite(self):
         model = self.latest()

@@ -124,13 +124,18 @@ class Another(AfterARun):
         self.assertEqual(len(self.losses()), 5)
 
     def test_what_may_change(self):
-        self.train_well("training.steps=7", "--resume", "optimizer.lr=1e-3", "run.ranks=3", "checkpoint.interval=1")
+        changed = self.train_well("training.steps=7", "--resume", "optimizer.lr=1e-3", "run.ranks=3",
+                                  "checkpoint.interval=1").out
+        plain = " ".join("".join(c for c in changed if c.isascii() and c != "|").split())
+        self.assertIn("step-000005; changed since: training.steps 5 -> 7, optimizer.lr 0.01 -> 0.001 ", plain)
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 8)))
 
     def test_nothing_left_to_do(self):
         before = self.weights()
-        self.train_well("training.steps=5", "--resume")
+        result = self.train_well("training.steps=5", "--resume")
         self.assertEqual(self.weights(), before)
+        self.assertIn("resumed", result.out)
+        self.assertNotIn("changed", result.out)
 
     def test_no_checkpoint(self):
         for ranks in (1, 2):

@@ -22,8 +22,12 @@ class Examples(ProcessTest):
                 self.assertGreater(len((dump / "sample.txt").read_text()), 20)
                 if "objective = \"masked\"" in example.read_text():
                     self.check_masked(dump, result)
+                if example.stem == "pipeline":
+                    self.check_pipeline(example)
                 if "tensor_parallel" in example.read_text():
                     self.check_tensor(example, dump)
+                if "vocabulary_parallel" in example.read_text():
+                    self.check_vocabulary(example)
 
     def check_tensor(self, example, dump):
         """Its plan shows the mesh among the others, verify accepts it, and one rank goes on with its text."""
@@ -32,16 +36,36 @@ class Examples(ProcessTest):
         chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
-        readme = (SOURCE / "README.md").read_text().splitlines()
-        begin = readme.index("    " + next(line for line in plan.out.splitlines() if line.startswith("every tensor mesh")))
-        shown = [line[4:] for line in readme[begin:readme.index("", begin)] if line.strip() != "..."]
-        self.assertGreater(len(shown), 9)
-        self.assertEqual([line for line in shown if line not in plan.out.splitlines()], [], plan)
+        self.assertGreater(self.check_readme(plan, "every tensor mesh"), 9)
         verify = self.orthant("verify", example, "--steps", "1")
         self.assertEqual(verify.code, 0, verify)
         self.assertIn("ok: the layout computes what one device computes", verify.out)
         text = self.orthant("generate", dump, "--prompt", "The", "--max-new-tokens", "8")
         self.assertEqual((text.code, text.out[:3]), (0, "The"), text)
+
+    def check_vocabulary(self, example):
+        """Its plan recommends what it does, and verify accepts it."""
+        plan = self.orthant("plan", example)
+        self.assertEqual(plan.code, 0, plan)
+        chosen = [line for line in plan.out.splitlines() if line.strip().startswith("algorithm_2")]
+        self.assertEqual([line.endswith("as planned; recommended") for line in chosen], [True], plan)
+        verify = self.orthant("verify", example, "--steps", "1")
+        self.assertEqual(verify.code, 0, verify)
+        self.assertIn("ok: the layout computes what one device computes", verify.out)
+
+    def check_pipeline(self, example):
+        """Its plan has the chosen schedule among the others."""
+        plan = self.orthant("plan", example)
+        self.assertEqual(plan.code, 0, plan)
+        self.assertGreater(self.check_readme(plan, "every schedule of as many"), 4)
+
+    def check_readme(self, plan, title):
+        """The table that the README shows of the plan has the plan's lines; returns how many."""
+        readme, said = (SOURCE / "README.md").read_text().splitlines(), plan.out.splitlines()
+        begin = readme.index("    " + next(line for line in said if line.startswith(title)))
+        shown = [line[4:] for line in readme[begin:readme.index("", begin)] if line.strip() != "..."]
+        self.assertEqual([line for line in shown if line not in said], [], plan)
+        return len(shown)
 
     def check_masked(self, dump, result):
         """It says what the model fills in, claims no bits a byte, and is no model to go on with a text."""

@@ -79,6 +79,7 @@ class WholeRun(ProcessTest):
         page = (self.dump / "report.html").read_text()
         self.assertIn("Measured: step 10 took", page)
         self.assertIn("measured / simulated", page)
+        self.assertIn("The measured schedule", page)
 
     def test_the_effective_run_file_makes_the_same_run(self):
         self.train_well("training.steps=4", "--optimizer.lr", "2e-2")

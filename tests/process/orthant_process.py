@@ -14,6 +14,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ORTHANT_BUILD", SOURCE / "build"))
 ORTHANT = str(BUILD / "orthant")
 HANG_S = 120  # a limit that only a hang can reach
+STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_NUM")
 
 RUN_FILE = """
@@ -73,6 +74,14 @@ class Result:
 
     def __str__(self):
         return f"exit code {self.code}\n--- stdout\n{self.out[-3000:]}\n--- stderr\n{self.err[-3000:]}"
+
+
+def state_of(pid):
+    """The letter of /proc/PID/stat, or None when the process is gone."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return None
 
 
 def wait_until(condition, what):

@@ -3,7 +3,8 @@ import shutil
 import sys
 import unittest
 
-from orthant_process import ProcessTest
+from launch_test import free_port
+from orthant_process import ORTHANT, ProcessTest
 
 
 def stages(schedule, ranks, *more):
@@ -61,6 +62,10 @@ class Pipeline(ProcessTest):
     def test_verify(self):
         result = self.orthant("verify", "run.toml", "--steps", "2", *MODEL, *stages("v_half", 2))
         self.assertEqual(result.code, 0, result)
+        # So many tokens that rounding could hide a mistake.
+        many = ("training.global_batch_size=65536", "training.local_batch_size=64", "training.dtype=float32")
+        self.assert_says(self.orthant("verify", "run.toml", "--steps", "1", *stages("zb_h1", 2), *many), 1,
+                         'training.dtype = "float32"', "hide a mistake", "training.global_batch_size = 65536")
 
     def peak(self, microbatches, schedule):
         shutil.rmtree(self.dump, ignore_errors=True)
@@ -76,6 +81,27 @@ class Pipeline(ProcessTest):
                 self.assertLess(self.peak(64, schedule), 1.03 * self.peak(8, schedule))
         self.assertGreater(self.peak(64, "gpipe"), 1.5 * self.peak(8, "gpipe"))  # it does see what is kept
 
+    def test_ranks_whose_files_of_schedules_differ(self):
+        """Two machines, and a file of one name on each."""
+        running, port = [], str(free_port())
+        for rank, row in enumerate(("1F0,1B0", "1F0,1I0,1W0")):
+            folder = self.folder / f"machine-{rank}"
+            folder.mkdir()
+            for name in ("run.toml", "text.txt"):
+                shutil.copy(self.folder / name, folder)
+            (folder / "mine.csv").write_text(f"0F0,0B0\n{row}\n")
+            train = [ORTHANT, "train", "run.toml", *stages("mine.csv", 2, "training.global_batch_size=1",
+                                                             "training.local_batch_size=1")]
+            running.append(self.start(["sh", "-c", 'cd "$0" && exec "$@"', folder, *train],
+                                      env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                           "MASTER_PORT": port}))
+        results = [process.result() for process in running]
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        messages = [line for result in results for line in result.errors()]
+        self.assertEqual(len(messages), 1, messages)
+        for part in ("different runs", 'pipeline_parallel_schedule = "mine.csv"', "rank 1"):
+            self.assertIn(part, messages[0])
+
     def test_what_cannot_be_is_refused_by_name(self):
         (self.folder / "mine.csv").write_text("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n")
         for keys, parts in (
@@ -83,7 +109,8 @@ class Pipeline(ProcessTest):
                 (stages("zb_v", 2, "model.num_hidden_layers=3"), ("make 4 stages of model.num_hidden_layers = 3",)),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
                 (stages("mine.csv", 2), ("the schedule is for 1 microbatches, and the run has",)),
-                (stages("1f1b", 2, "parallelism.vocabulary_parallel=naive"), ("parallelism.vocabulary_parallel",))):
+                (stages("gpipe", 2, "parallelism.vocabulary_parallel=interlaced"),
+                 ("parallelism.pipeline_parallel_schedule", "set it to \"1f1b\""))):
             with self.subTest(keys):
                 self.assert_says(self.train(*keys), 1, *parts)
 

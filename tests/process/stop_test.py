@@ -1,33 +1,21 @@
 """Runs that are stopped: by a signal, by the death or the silence of a rank; and how they go on."""
 import os
-import pathlib
 import shutil
 import signal
 import sys
 import time
 import unittest
 
-from orthant_process import ProcessTest, torchrun
-
-STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
-
-
-def state_of(pid):
-    """The letter of /proc/PID/stat, or None when the process is gone."""
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return None
-
+from orthant_process import STOP_S, ProcessTest, state_of, torchrun
 
 class Asked(ProcessTest):
-    def assert_resumes_as_if_nothing_had_happened(self, ranks):
+    def assert_resumes_as_if_nothing_had_happened(self, *keys):
         done = int(self.latest().name[-6:])
         self.assertEqual(self.steps()[-1]["step"], done)
         total = f"training.steps={done + 4}"
-        self.train_well(total, ranks, "--resume")
+        self.train_well(total, *keys, "--resume")
         whole = self.folder / "whole"
-        self.train_well(total, ranks, f"job.dump_folder={whole}")
+        self.train_well(total, *keys, f"job.dump_folder={whole}")
         self.assertEqual(self.losses(), self.losses(whole))
         self.assertEqual(self.weights(), self.weights(whole))
 
@@ -44,6 +32,16 @@ class Asked(ProcessTest):
                 self.assert_resumes_as_if_nothing_had_happened(ranks)
                 shutil.rmtree(self.folder / "whole")
 
+    def test_ranks_that_step_before_they_know_finish_the_step_too(self):
+        keys = ("run.ranks=2", "parallelism.pipeline_parallel_degree=2", "model.num_hidden_layers=2",
+                "parallelism.pipeline_parallel_post_validation=true", "training.max_norm=100")
+        running = self.start_training(*keys, "checkpoint.interval=0")
+        os.kill(running.process.pid, signal.SIGTERM)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertRegex(result.out, rf"stopped +by SIGTERM, after step {self.steps()[-1]['step']} of 1000000 ")
+        self.assert_resumes_as_if_nothing_had_happened(*keys)
+
     def test_sigint_ends_with_130(self):
         running = self.start_training("checkpoint.interval=0")
         os.kill(running.process.pid, signal.SIGINT)
@@ -52,6 +50,13 @@ class Asked(ProcessTest):
         self.assertIn("--resume", result.out)
         self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
         self.assert_resumes_as_if_nothing_had_happened("run.ranks=2")
+
+    def test_a_rank_that_is_interrupted_itself_stops_all(self):
+        running = self.start_training("checkpoint.interval=0")
+        os.kill(running.ranks()[1], signal.SIGINT)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (130, []), result)
+        self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
 
     def test_one_ctrl_c_that_comes_twice_is_one(self):
         """A terminal delivers it to the whole group, and a wrapper that also hands it on makes two."""
@@ -76,6 +81,20 @@ class Asked(ProcessTest):
         time.sleep(1.2)
         os.kill(running.process.pid, signal.SIGINT)
         self.assertEqual(running.result(STOP_S).code, -signal.SIGINT)
+
+    def test_while_the_sample_is_made_there_is_no_step_to_stop_behind(self):
+        """A model that takes seconds for the sample's 240 tokens."""
+        running = self.start_training("run.ranks=1", "training.steps=1", "model.hidden_size=768",
+                                      "model.intermediate_size=2048", "model.num_hidden_layers=6",
+                                      "model.max_position_embeddings=512", until_step=1)
+        running.until(lambda: (self.dump / "checkpoints/latest").is_symlink(), "checkpoint")
+        time.sleep(0.2)
+        os.kill(running.process.pid, signal.SIGTERM)
+        result = running.result()
+        self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertIn("all steps are done and saved; ending behind the sample and the report\n", result.err)
+        self.assertNotIn("stopping", result.err)
+        self.assertIn("A sample", result.out)
 
     def test_a_validation_that_is_due_is_done(self):
         running = self.start_training("checkpoint.interval=0", "validation.freq=1")
@@ -155,46 +174,10 @@ class Dead(ProcessTest):
         self.fail(f"still there: {[(pid, state_of(pid)) for pid in pids.values()]}")
 
     def test_a_rank_falls_silent(self):
-        running = self.start_training("run.timeout_s=2", until_step=8)
+        running = self.start_training(until_step=8)
         os.kill(running.ranks()[1], signal.SIGSTOP)
-        message = self.assert_says(running.result(30), 1, "rank 1", "stopped", "step-0000")
+        message = self.assert_says(running.result(STOP_S), 1, "rank 1", "stopped", "step-0000")
         self.resume_command(message)
-
-
-class DeadStage(ProcessTest):
-    """A pipeline whose steps are long, so that a rank is in the midst of its row when it goes."""
-
-    ACTION = r"\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+, action \d+ of \d+ of step \d+"
-
-    def start_pipeline(self, schedule, ranks, *more):
-        running = self.start_training(
-            f"run.ranks={ranks}", f"parallelism.pipeline_parallel_degree={ranks}",
-            f"parallelism.pipeline_parallel_schedule={schedule}", "model.num_hidden_layers=4",
-            "training.global_batch_size=64", "training.local_batch_size=1", "checkpoint.interval=0",
-            "validation.freq=1000000", *more, until_step=4)
-        time.sleep(1.5)  # heartbeats, two a second, say where each rank is
-        return running
-
-    def test_killed(self):
-        for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
-            with self.subTest(schedule):
-                shutil.rmtree(self.dump, ignore_errors=True)
-                running = self.start_pipeline(schedule, ranks)
-                pids = running.ranks()
-                os.kill(pids[victim], signal.SIGKILL)
-                message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}", "SIGKILL")
-                self.assertRegex(message, self.ACTION)
-                for pid in pids.values():
-                    self.assertIn(state_of(pid), (None, "Z"))
-
-    def test_stopped(self):
-        for schedule, victim in (("1f1b", 0), ("zb_v", 1)):
-            with self.subTest(schedule):
-                shutil.rmtree(self.dump, ignore_errors=True)
-                running = self.start_pipeline(schedule, 2, "run.timeout_s=2")
-                os.kill(running.ranks()[victim], signal.SIGSTOP)
-                message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}", "stopped")
-                self.assertRegex(message, self.ACTION)
 
 
 if __name__ == "__main__":

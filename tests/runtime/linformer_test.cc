@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
-#include "runtime/memory.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
+#include "tests/support/thread_memory.h"
 #include "tests/support/tiny_run.h"
 
 namespace orthant {
@@ -83,11 +83,11 @@ TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
 
 // Values, gradients and moments of the rank, counted by the allocator.
 int64_t state_bytes(const Plan& plan, int rank) {
-  install_counting_allocator();
-  const int64_t before = allocated_bytes();
+  ThreadMemory::install();
+  const int64_t before = ThreadMemory::now();
   Weights weights(plan.parameters_of(rank), scalar_type(plan.config.training.dtype));
   const Optimizer optimizer(weights, {});
-  return allocated_bytes() - before;
+  return ThreadMemory::now() - before;
 }
 
 TEST(LinformerRuns, ARanksBytesStayWhereLengthAndRingGrowTogether) {

@@ -2,13 +2,12 @@
 // step in bytes, and the most microbatches between their F and their B or W.
 #include <gtest/gtest.h>
 
+#include "tests/support/pipelines.h"
+#include "tests/support/tensor_cuts.h"
 #include "tests/support/thread_memory.h"
-#include "tests/support/tiny_run.h"
 
 namespace orthant {
 namespace {
-
-using Words = std::vector<std::string>;
 
 // Layers enough for eight stages, and tokens enough that activations are most of a rank's memory.
 const TinyRun& wide_run() {
@@ -19,12 +18,7 @@ const TinyRun& wide_run() {
   return run;
 }
 
-Words pipeline(const std::string& schedule, int ranks, const Words& more = {}) {
-  Words words = {fmt::format("parallelism.pipeline_parallel_degree={}", ranks),
-                 "parallelism.pipeline_parallel_schedule=" + schedule};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
+constexpr int kStages = 2;
 
 struct Held {
   int64_t peak = 0;
@@ -41,7 +35,13 @@ std::vector<Held> measure(const Plan& plan) {
     session.weights().initialize(1);
     for (const int64_t step : {1, 2}) {
       ThreadMemory::reset();
-      session.update(step, session.gradients(step, {}));
+      if (plan.post_validates()) session.advance(step, {}, [](const StepResult&) {});
+      if (!plan.post_validates()) session.update(step, session.gradients(step, {}));
+    }
+    if (plan.post_validates()) {  // in the second step the copies may be younger than the peak
+      ThreadMemory::reset();
+      session.advance(3, {}, [](const StepResult&) {});
+      session.settle([](const StepResult&) {});
     }
     ranks[static_cast<size_t>(rank)] = {ThreadMemory::peak(), session.peak_live()};
   });
@@ -75,6 +75,13 @@ TEST(PipelineMemory, IsAsPlanned) {
   }
 }
 
+TEST(PipelineMemory, WithCopiesOfWhatAStepIsUndoneFrom) {
+  for (const char* schedule : {"1f1b", "zb_h2", "zb_v"}) {
+    const Words more = {"parallelism.pipeline_parallel_post_validation=true", "training.max_norm=1e6"};
+    expect_planned(wide_run().plan(2, pipeline(schedule, 2, more)), fmt::format("{}, copies", schedule));
+  }
+}
+
 TEST(PipelineMemory, BesideTheRest) {
   struct Case {
     const char* name;
@@ -85,7 +92,16 @@ TEST(PipelineMemory, BesideTheRest) {
   const std::string k2d = p + "tensor_parallel_kind=2d";
   const std::string kFull = "activation_checkpoint.mode=full", kHalf = "training.dtype=bfloat16";
   const std::string kTied = "model.tie_word_embeddings=true", kDropout = "model.dropout=0.1";
+  const TempFolder folder;  // forwards in order, backwards from the last: gradients are complete with the first's
+  const std::string last_first = folder.write("last_first.csv", "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0\n"
+                                                                "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0\n");
   for (const Case& c : std::vector<Case>{
+           {"data, backwards from the last", 4, pipeline(last_first, 2, {p + "data_parallel_degree=2"})},
+           {"uneven layers, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,2,2,1"})},
+           {"empty stage, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,3,2,0"})},
+           {"dual_pipe_v", 2, pipeline("dual_pipe_v", 2)},
+           {"dual_pipe_v, four ranks", 4, pipeline("dual_pipe_v", 4)},
+           {"three chunks", 2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
            {"data", 4, pipeline("1f1b", 2, {p + "data_parallel_degree=2"})},
            {"data, zb_v", 4, pipeline("zb_v", 2, {p + "data_parallel_degree=2"})},
            {"ring", 4, pipeline("zb_h1", 2, {p + "context_parallel_ring=2"})},
@@ -108,6 +124,43 @@ TEST(PipelineMemory, BesideTheRest) {
            {"tensor [1,2,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[1,2,1]"})},
        }) {
     expect_planned(wide_run().plan(c.ranks, c.words), c.name);
+  }
+}
+
+// Rows of a vocabulary that is most of what ranks hold, and what S keeps of them.
+TEST(PipelineMemory, OfAVocabularyOverRanks) {
+  const std::string p = "parallelism.", order = p + "vocabulary_parallel=", kLarge = "model.vocab_size=8003";
+  const std::string kHalf = "training.dtype=bfloat16";
+  struct Case {
+    int ranks;
+    Words words;
+  };
+  for (const Case& c : std::vector<Case>{
+           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
+           {4, pipeline("1f1b", 4, {order + "algorithm_2", kLarge})},
+           {4, pipeline("1f1b", 4, {order + "algorithm_1", kLarge})},
+           {2, pipeline("zb_h1", 2, {order + "naive", kLarge})},
+           {4, pipeline("zb_v", 4, {order + "algorithm_2", kLarge})},
+           {4, pipeline("v_half", 4, {order + "algorithm_1", kLarge})},
+           {3, pipeline("interleaved_1f1b", 3, {order + "algorithm_2", kLarge})},
+           {2, pipeline("1f1b", 2, {order + "interlaced", kLarge})},
+           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kHalf})},
+           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
+           {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
+    std::string name;
+    for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
+    expect_planned(wide_run().plan(c.ranks, c.words), name, 0.05);
+  }
+}
+
+// Between I and W a rank of a mesh keeps its parts of what products read.
+TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
+  for (const TensorCut& cut : {grid(1, 2, 1, {}, kStages), one_dimension(2, {}, kStages),
+                               one_dimension(2, {kNoSequence}, kStages), grid(2, 1, 1, {kSumma}, kStages)}) {
+    for (const char* schedule : {"zb_h1", "zb_h2", "zb_v", "v_min"}) {
+      expect_planned(wide_run().plan(cut.ranks, pipeline(schedule, kStages, cut.keys)),
+                     fmt::format("{}, {}", schedule, cut.name()));
+    }
   }
 }
 

@@ -79,11 +79,15 @@ TEST(Precision, BoundsThatHideMistakesAreRefused) {
     words.push_back(std::string("training.dtype=") + dtype);
     return run.plan(2, words);
   };
-  const std::string error = message_of<ConfigError>([&] { require_telling_bounds(plan_in(many, "float32"), 2); });
-  EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1,048,576 tokens", "\"float64\"", "global_batch_size"}))
-      << error;
-  EXPECT_NO_THROW(require_telling_bounds(plan_in(many, "float64"), 2));
-  for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(require_telling_bounds(plan_in({}, dtype), 2));
+  std::vector<std::string> staged = many;
+  staged.emplace_back("parallelism.pipeline_parallel_degree=2");
+  for (const auto& words : {many, staged}) {
+    const std::string error = message_of<ConfigError>([&] { require_telling_bounds(plan_in(words, "float32")); });
+    EXPECT_TRUE(says(error, {"training.dtype = \"float32\"", "1,048,576 tokens", "\"float64\"", "global_batch_size"}))
+        << error;
+  }
+  EXPECT_NO_THROW(require_telling_bounds(plan_in(many, "float64")));
+  for (const char* dtype : {"float32", "bfloat16"}) EXPECT_NO_THROW(require_telling_bounds(plan_in({}, dtype)));
 }
 
 }  // namespace

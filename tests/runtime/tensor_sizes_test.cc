@@ -63,7 +63,8 @@ TEST(TensorBfloat16, MayPassTheStreamInPanels) {
   }
 }
 
-// From the masters and moments that were saved, to the last bit; the step from there is one rank's within rounding.
+// From the masters and moments that were saved, to the last bit; the gradients from there are one rank's within
+// rounding. (What AdamW makes of gradients that differ by rounding has no such bound: docs/numerics.md.)
 TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
   const TinyRun run({kBatch[0], "training.dtype=bfloat16"});
   const TensorCut first = grid(2, 2, 2);
@@ -93,8 +94,6 @@ TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
       EXPECT_LE(relative_error(have[at].last().loss, one.last().loss), bounds.gradients) << cut.name();
       const NamedError gradient = worst_parameter(plan, have[at].last().gradients, one.last().gradients, rank);
       EXPECT_LE(gradient.error, bounds.gradients) << gradient.name << ", " << cut.name();
-      const NamedError weight = worst_parameter(plan, have[at].last().weights, one.last().weights, rank);
-      EXPECT_LE(weight.error, bounds.weights) << weight.name << ", " << cut.name();
     }
   }
   // The control: the gradients of a run that began anew are beyond that.

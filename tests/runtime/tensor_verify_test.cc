@@ -40,7 +40,7 @@ INSTANTIATE_TEST_SUITE_P(
 // further off than rounding explains.
 std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>& have, const StepTrace& want,
                                  Mutation mutation) {
-  const RoundingBounds bounds = rounding_bounds(plan, 1);
+  const RoundingBounds bounds = rounding_bounds(plan);
   const auto whole = parameter_table(plan.architecture);
   const FlatLayout all = flat_layout(whole);
   for (size_t p = 0; p < whole.size(); ++p) {

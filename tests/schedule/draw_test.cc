@@ -17,6 +17,7 @@
 #include "base/json.h"
 #include "parallel/pipeline/interleaved_plan.h"
 #include "parallel/pipeline/v_schedules_plan.h"
+#include "schedule/trace.h"
 #include "tests/schedule/generators.h"
 
 namespace orthant {
@@ -62,6 +63,16 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   EXPECT_EQ(count(svg, "reduce gradients"), 1);  // in the legend
   EXPECT_EQ(count(svg, "activation message"), 1);
   EXPECT_EQ(count(svg, "gather weights"), 0);  // not in the schedule
+}
+
+TEST(Draw, SaysWhatItsTimesCount) {
+  const Schedule schedule = one_f_one_b(2, 2);
+  Timeline timeline = simulate(schedule, Durations::of(1, 1, 1));
+  EXPECT_NE(draw_svg(schedule, timeline).find("makespan 9 s, bubble"), std::string::npos);
+  timeline.unit = "turns";
+  const std::string svg = draw_svg(schedule, timeline);
+  EXPECT_NE(svg.find("makespan 9 turns, bubble"), std::string::npos);
+  EXPECT_EQ(count(svg, "turns"), 1);  // ticks and boxes are numbers alone
 }
 
 TEST(Draw, ALegendThatIsLongTakesMoreLines) {

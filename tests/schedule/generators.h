@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "parallel/pipeline/gpipe_plan.h"
-#include "parallel/pipeline/messages_plan.h"
 #include "parallel/pipeline/one_f_one_b_plan.h"
+#include "parallel/pipeline/post_validation_plan.h"
 #include "parallel/pipeline/stages_plan.h"
 #include "parallel/pipeline/zero_bubble_plan.h"
 #include "schedule/barriers.h"
+#include "schedule/passes.h"
 #include "schedule/schedule.h"
 #include "tests/support/random.h"
 

@@ -65,14 +65,32 @@ class Machine {
   bool act(int rank, const Action& action) {
     if (action.stage >= stages() || owner(action.stage) != rank) return fail();
     const KindFacts& kind = facts(action.kind);
+    if (stepped_.contains(rank)) return fail();
+    if (settles(action)) return settle(rank, action);
     const bool in_range = action.microbatch >= 0 && action.microbatch < microbatches_;
     if (kind.counts == ThirdField::microbatch && !in_range) return fail();
     if (action.kind == ActionKind::UNSHARD) return whole_.insert(action.stage).second || fail();
     if (action.kind == ActionKind::RESHARD) return whole_.erase(action.stage) == 1 || fail();
+    if (kind.lane != Lane::send && kind.lane != Lane::receive &&
+        (action.kind != ActionKind::F || action.stage == stages() - 1))
+      touched_.insert(rank);
     if (action.kind == ActionKind::REDUCE) return reduce(action);
     if (kind.lane != Lane::compute) return message(action);
     if (sharded_.contains(action.stage) && !whole_.contains(action.stage)) return fail();
     return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
+  }
+
+  /// One of the chains over ranks: STEP from the first to the last, SETTLE back.
+  bool settle(int rank, const Action& action) {
+    const bool step = action.kind == ActionKind::STEP;
+    if (action.microbatch >= 0) return fail();
+    for (int other = 0; other < action.stage; ++other)
+      if (owner(other) == rank) return fail();
+    if (!step && touched_.contains(rank)) return fail();  // gradients that may be needed again
+    std::set<int>& done = step ? stepped_ : settled_;
+    const int before = rank + (step ? -1 : 1);
+    if (before >= 0 && before < static_cast<int>(next_.size()) && !done.contains(before)) return false;
+    return done.insert(rank).second || fail();
   }
 
   bool compute(int rank, const Action& action) {
@@ -176,6 +194,8 @@ class Machine {
     const int peer = owner(other.stage);
     if (current(peer) == nullptr || !(*current(peer) == other)) return false;
     if (!made_.contains(tensor)) return fail();
+    const bool anew = settled_.contains(peer) != settled_.contains(owner(action.stage));  // sent again by one of them
+    if (anew || stepped_.contains(peer)) return fail();
     once("message " + to_string(action));
     once("message " + to_string(other));
     here_.insert(tensor);
@@ -204,6 +224,8 @@ class Machine {
         if (cuts_output() && (!output || (kinds_.contains(Z) && !done_.contains(part(Z, rank, m))))) return false;
         if (cuts_input() && (!done_.contains(part(E, rank, m)) || !done_.contains(part(EB, rank, m)))) return false;
       }
+    const bool steps = kinds_.contains(SETTLE) || kinds_.contains(STEP);
+    if (steps && (settled_.size() != next_.size() || stepped_.size() != next_.size())) return false;
     int buckets = 0;
     for (int stage = 0; stage < stages(); ++stage) {
       buckets += buckets_[static_cast<size_t>(stage)];
@@ -220,6 +242,7 @@ class Machine {
   bool messages_ = false, broken_ = false;
   int reduced_ = 0;
   std::set<int> sharded_, whole_;
+  std::set<int> touched_, settled_, stepped_;  // ranks: that may have written gradients, have done SETTLE, and STEP
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;
   std::map<int, int> last_weight_, last_vocabulary_;

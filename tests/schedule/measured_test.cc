@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/errors.h"
 #include "parallel/pipeline/v_schedules_plan.h"
 #include "tests/schedule/generators.h"
@@ -40,7 +42,7 @@ MeasuredStep measured_step() {
     }
   }
   measured.timeline = measured_timeline(measured.schedule, rows);
-  measured.simulated_s = simulate(measured.schedule, mean_durations(measured.timeline)).makespan_s;
+  measured.simulated_s = simulate(measured.schedule, own_durations(measured.timeline)).makespan_s;
   return measured;
 }
 
@@ -70,13 +72,23 @@ TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
   EXPECT_EQ(own_bubble(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
 }
 
-TEST(Measured, MeanDurationsGiveTheSameStepAgain) {
+TEST(Measured, ItsDurationsGiveTheSameStepAgain) {
   const Schedule schedule = with_reductions(add_messages(v_half(4, 8)), std::vector<int>(8, 1));
   Durations durations = uneven(8);
   for (auto& stage : durations.stage_seconds) stage[static_cast<size_t>(ActionKind::REDUCE)] = 0.7;
   const Timeline timeline = simulate(schedule, durations);
+  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
   EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
-  // Of a step whose computations differ it is the mean, by stage and kind.
+  // Where the last microbatch is half of the others, the means are of no step at all.
+  Durations halved;
+  for (const auto& row : schedule.rows)
+    for (const Action& action : row) halved.own[action] = durations.of(action) * (action.microbatch == 7 ? 0.5 : 1);
+  const Timeline uneven_step = simulate(schedule, halved);
+  EXPECT_NEAR(simulate(schedule, own_durations(uneven_step)).makespan_s, uneven_step.makespan_s, 1e-9);
+  EXPECT_GT(std::abs(simulate(schedule, mean_durations(uneven_step)).makespan_s - uneven_step.makespan_s), 0.1);
+}
+
+TEST(Measured, MeansAreByStageAndKind) {
   Timeline one;
   one.spans = {{0, Lane::compute, {ActionKind::F, 0, 0}, 0, 1},
                {0, Lane::compute, {ActionKind::F, 0, 1}, 1, 4},
@@ -93,7 +105,7 @@ TEST(Measured, WhatMessagesCostIsTheDifference) {
   durations.link_s = 0.5;
   const Timeline timeline = simulate(schedule, durations);
   EXPECT_GT(timeline.makespan_s, free_s + 1);
-  EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan_s, free_s, 1e-9);
+  EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan_s, free_s, 1e-9);
 }
 
 TEST(Measured, ReadsBackWhatItWrote) {
@@ -117,7 +129,8 @@ TEST(Measured, ADamagedFileIsNamed) {
            {good.substr(0, good.size() / 2), "offset"},
            {damaged("PP:0F0", "PP:0G0"), "no kind 'G'"},
            {damaged("\"pid\":0,\"tid\"", "\"pid\":-1,\"tid\""), "a rank"},
-           {damaged("PP:0F0", "PP:2000000000F0"), "stages"},
+           {damaged("PP:0F0", "PP:1000000000F0"), "stages"},
+           {damaged("PP:0F0", "PP:2147483647F0"), "stage"},
            {damaged("\"clock_error_s\"", "\"error_s\""), "clock_error_s"},
            {damaged("\"ts\"", "\"at\""), "ts"}}) {
     const std::string message = message_of<DataError>([&] { parse_measured_step(text, "run/timeline.json"); });

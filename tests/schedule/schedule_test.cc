@@ -32,10 +32,46 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
 }
 
 TEST(Action, RefusesWhatIsNone) {
-  for (const char* text : {"", "F1", "2", "2X5", "2F", "2F5 ", "2F5x", "2f5", "-1F2", "2F-1", "0UNSHARD3",
-                           "2F99999999999", "99999999999F1", "0SEND1", "0REDUCE3", " 2F5", "0E",
-                           "0SB1", "0EB", "0WT1"})
+  for (const char* text : {"",
+                           "F1",
+                           "2",
+                           "2X5",
+                           "2F",
+                           "2F5 ",
+                           "2F5x",
+                           "2f5",
+                           "-1F2",
+                           "2F-1",
+                           "0UNSHARD3",
+                           "2F99999999999",
+                           "99999999999F1",
+                           "2147483647F0",
+                           "1073741824F0",
+                           "0F1073741824",
+                           "0SEND1",
+                           "0REDUCE3",
+                           " 2F5",
+                           "0E",
+                           "0SB1",
+                           "0EB",
+                           "0WT1"})
     EXPECT_THROW(parse_action(text), DataError) << text;
+}
+
+TEST(Action, AMessageHoldsWhateverACellHas) {
+  const std::string zeros(1'000'000, '\0');
+  try {
+    parse_action(zeros);
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    const std::string said = error.what();
+    EXPECT_EQ(said.find("'\\x00\\x00"), 0u) << said;
+    EXPECT_NE(said.find("...' is no Action such as 2F5"), std::string::npos) << said;
+    EXPECT_LT(said.size(), 300u);
+  }
+  EXPECT_EQ(to_csv(parse_csv("\xEF\xBB\xBF"
+                             "0F0,0B0\n")),
+            "0F0,0B0\n");  // as some editors begin a file
 }
 
 TEST(Schedule, ReducesAfterTheRowTheLastBucketFirst) {

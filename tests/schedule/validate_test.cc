@@ -38,6 +38,10 @@ Case random_case(Random& random) {
   if (random.below(3) == 0) out.schedule = with_weights(out.schedule);
   for (int stage = 0; stage < stages; ++stage) out.buckets.push_back(1 + random.below(3));
   out.schedule = with_reductions(out.schedule, out.buckets);
+  const bool messages = std::ranges::any_of(out.schedule.rows, [](const auto& row) {
+    return std::ranges::any_of(row, is_message);
+  });
+  if (messages && random.below(2) == 0) out.schedule = with_post_validation(out.schedule);
   return out;
 }
 
@@ -52,6 +56,17 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
     for (int m : {1, 3, 9})
       for (const Schedule& schedule : {gpipe(p, m), one_f_one_b(p, m), zb_h1(p, m), add_messages(zb_h1(p, m))})
         EXPECT_NO_THROW(validate(schedule, m));
+}
+
+TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
+  const int large = (1 << 30) - 1;
+  Schedule bucket = with_reductions(one_f_one_b(1, 1), {1});
+  bucket.rows[0].back().microbatch = large;
+  EXPECT_EQ(problems(bucket, 1).size(), 100u);
+  EXPECT_EQ(problems(bucket, 1, {large}).size(), 100u);
+  const Schedule stage = parse_csv("4194303F0,4194303B0\n");
+  EXPECT_EQ(problems(stage, 1).size(), 100u);
+  EXPECT_THROW(parse_csv(fmt::format("{}F0,{}B0\n", large, large)), DataError);
 }
 
 TEST(Validate, AcceptsAMutationExactlyIfItWorks) {

@@ -24,6 +24,13 @@ inline Words pipeline(const std::string& schedule, int ranks, const Words& more 
 inline const std::vector<std::string> kEverySchedule = {"gpipe", "1f1b", "zb_h1", "zb_h2", "interleaved_1f1b",
                                                         "zb_v",  "v_half", "v_min", "dual_pipe_v"};
 
+/// The same with the vocabulary over them.
+inline Words cut(const std::string& order, const std::string& schedule, int ranks, Words more = {}) {
+  more.push_back("parallelism.vocabulary_parallel=" + order);
+  return pipeline(schedule, ranks, more);
+}
+inline const std::vector<std::string> kOrders = {"naive", "algorithm_1", "algorithm_2"};
+
 /// Eight layers, so that four ranks may have two stages each; eight sequences, each a microbatch of its own on one rank
 /// of the batch.
 inline const Words kDeep = {"model.num_hidden_layers=8", "training.local_batch_size=1"};

@@ -30,7 +30,9 @@ void GradientReducer::begin(int64_t microbatches) {
 }
 
 void GradientReducer::written(int weight) {
-  int64_t& left = outstanding_[static_cast<size_t>(bucket_of_[static_cast<size_t>(weight)])];
+  const auto bucket = static_cast<size_t>(bucket_of_[static_cast<size_t>(weight)]);
+  if (buckets_[bucket].elements.size() == 0) return;  // no rows of it are here
+  int64_t& left = outstanding_[bucket];
   ORTHANT_CHECK(left > 0, weight, left);
   if (--left == 0) start_ready();
 }
@@ -40,6 +42,8 @@ void GradientReducer::start_ready() {
 }
 
 void GradientReducer::start(int bucket) {
+  const int64_t left = outstanding_[static_cast<size_t>(bucket)];
+  ORTHANT_CHECK(left == 0 || accepts_lost_, bucket, left);
   const auto& [elements, weights, axes] = buckets_[static_cast<size_t>(bucket)];
   if (bucket == dropped_ || elements.size() == 0) return;
   work_[static_cast<size_t>(bucket)] = comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes);

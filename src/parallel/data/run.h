@@ -24,10 +24,12 @@ class GradientReducer {
   void begin(int64_t microbatches);
   /// An operator has added one microbatch's share to weight w.
   void written(int weight);
-  /// Returns when the bucket is summed; starts it (and later ones) if it has not been. -1: all buckets.
+  /// Returns when the bucket is summed; starts it (and later ones) if it has not been. -1: all buckets. LogicError
+  /// where a gradient has not been written as often as the step's microbatches do.
   void finish(int bucket);
-  /// A negative control for tests: the bucket is never summed.
+  /// Negative controls for tests: the bucket is never summed; gradients that were not written go unnoticed.
   void drop(int bucket) { dropped_ = bucket; }
+  void accept_lost() { accepts_lost_ = true; }
 
  private:
   void start_ready();
@@ -42,6 +44,7 @@ class GradientReducer {
   std::vector<Work> work_;           // by bucket, once started
   int next_ = -1;                    // the bucket to start next; they start from the last to the first
   int dropped_ = -1;
+  bool accepts_lost_ = false;
 };
 
 }  // namespace orthant

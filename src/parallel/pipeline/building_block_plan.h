@@ -15,10 +15,11 @@ struct BuildingBlock {
   std::vector<int> forward, backward;  // by stage
 };
 
-/// Repeats the block, fills in W, then moves what stands before the steady part and behind it to the earliest slots at
-/// which nothing is needed that is not there and no rank holds more than in the steady part. W are placed in three
-/// ways, as among equal passes, by `durations` where no forward begins any more, and by them throughout; the shortest
-/// is taken.
+/// Repeats the block and fills in W. Then what stands before the steady part and behind it moves to the earliest slots
+/// at which all is there that it needs, and no rank holds more than in the steady part.
+///
+/// W are placed in three ways, of which the shortest is taken: as among equal passes; by `durations` where no forward
+/// begins any more; by `durations` throughout. LogicError for no microbatches, or two passes in one slot.
 Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& durations);
 
 }  // namespace orthant

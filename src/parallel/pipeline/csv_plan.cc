@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "parallel/pipeline/messages_plan.h"
+#include "schedule/passes.h"
 #include "schedule/validate.h"
 
 namespace orthant {
@@ -14,11 +14,43 @@ namespace {
 
 constexpr size_t kMostProblems = 5;  // in one message
 
+/// What the plan places itself: weights are held whole, gradients reduced and steps made behind each row.
+bool of_the_plan(const Action& action) { return facts(action.kind).lane == Lane::collective || settles(action); }
+
+/// Without them; `cells`, of each Action, keeps to what is left.
+void leave_out_the_plans(Schedule& schedule, std::vector<std::vector<int>>& cells) {
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+    auto& row = schedule.rows[rank];
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (of_the_plan(row[i])) cells[rank][i] = 0;
+    }
+    std::erase(cells[rank], 0);
+    std::erase_if(row, of_the_plan);
+  }
+}
+
+/// A valid schedule may still hold what a run decides by other keys, or have nothing for a rank to do.
+void require_runnable(const Schedule& schedule, const PlaceName& place) {
+  for (int rank = 0; rank < static_cast<int>(schedule.rows.size()); ++rank) {
+    const auto& row = schedule.rows[static_cast<size_t>(rank)];
+    if (row.empty())
+      throw ConfigError(fmt::format("{} has no Action; every pipeline rank needs a stage", place(rank, -1)));
+    for (int index = 0; index < static_cast<int>(row.size()); ++index) {
+      const Action& action = row[static_cast<size_t>(index)];
+      if (is_vocabulary(action))
+        throw ConfigError(fmt::format("{}, {}: not for a file to say: set parallelism.vocabulary_parallel to an order "
+                                      "of the output layer, and leave out S, Z, T, TW, E and EB",
+                                      place(rank, index), to_string(action)));
+    }
+  }
+}
+
 }  // namespace
 
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
   std::vector<std::vector<int>> cells;
   Schedule schedule = parse_csv(text, &cells);
+  leave_out_the_plans(schedule, cells);
   if (static_cast<int>(schedule.rows.size()) != ranks)
     throw ConfigError(fmt::format("the schedule has {} for {}: it takes one line a rank",
                                   counted(static_cast<int64_t>(schedule.rows.size()), "line"),
@@ -37,11 +69,7 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
     if (left_out > 0) found.push_back(fmt::format("and {} more", left_out));
     throw ConfigError("the schedule cannot be carried out:\n  " + join(found, "\n  "));
   }
-  for (size_t rank = 0; rank < schedule.rows.size(); ++rank)
-    for (size_t index = 0; index < schedule.rows[rank].size(); ++index)
-      if (const Action& action = schedule.rows[rank][index]; is_vocabulary(action))
-        throw ConfigError(fmt::format("{}, {}: runs do not cut the vocabulary layers yet; take such Actions out",
-                                      place(static_cast<int>(rank), static_cast<int>(index)), to_string(action)));
+  require_runnable(schedule, place);
   const bool computes_only = std::none_of(schedule.rows.begin(), schedule.rows.end(), [](const auto& row) {
     return std::any_of(row.begin(), row.end(), is_message);
   });

@@ -11,7 +11,7 @@
 namespace orthant {
 
 /// Pairs stand as their two Actions, forward first. The source asks for 2 * ranks microbatches; fewer are those of a
-/// whole schedule.
+/// whole schedule. LogicError without ranks or microbatches.
 Schedule dual_pipe_v(int ranks, int microbatches);
 
 }  // namespace orthant

@@ -9,10 +9,9 @@
 namespace orthant {
 
 Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later) {
-  ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
+  ORTHANT_CHECK(stages_per_rank > 1 && microbatches >= 1 && later >= 0, stages_per_rank, microbatches, later);
   Schedule out = looped(ranks, stages_per_rank);
-  const int whole_groups = (microbatches + ranks - 1) / ranks * ranks;
-  const int passes = stages_per_rank > 1 ? whole_groups * stages_per_rank : microbatches;
+  const int passes = (microbatches + ranks - 1) / ranks * ranks * stages_per_rank;  // of whole groups
   const int round = ranks * stages_per_rank;  // passes of one group of microbatches on one rank
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
@@ -21,7 +20,7 @@ Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int 
       const int stage = (kind == ActionKind::F ? chunk : stages_per_rank - 1 - chunk) * ranks + rank;
       row.push_back({kind, stage, pass / round * ranks + pass % ranks});
     };
-    const int ahead = (stages_per_rank > 1 ? 2 : 1) * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks + later;
+    const int ahead = 2 * (ranks - 1 - rank) + (stages_per_rank - 1) * ranks + later;
     const int warm_up = std::min(passes, ahead);
     for (int pass = 0; pass < warm_up; ++pass) add(ActionKind::F, pass);
     for (int pass = 0; pass < passes; ++pass) {

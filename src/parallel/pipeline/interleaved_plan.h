@@ -11,7 +11,8 @@
 
 namespace orthant {
 
-/// One stage a rank is 1F1B. Each of `later` forwards more before the first backward is one more stage's activations.
+/// Each of `later` forwards more before the first backward is one more stage's activations. LogicError for one stage a
+/// rank, which is 1F1B, and for no ranks or microbatches.
 Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later = 0);
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 
 namespace orthant {
 
+/// LogicError without ranks or microbatches, or where `later` is negative.
 Schedule one_f_one_b(int ranks, int microbatches, int later = 0);
 
 }  // namespace orthant

@@ -13,32 +13,31 @@
 namespace orthant {
 namespace {
 
-template <Schedule (*generate)(int, int)>
-Schedule by_counts(int ranks, int, int microbatches, const Durations&, int) {
-  return generate(ranks, microbatches);
-}
-template <Schedule (*generate)(int, int, int)>
-Schedule by_counts(int ranks, int, int microbatches, const Durations&, int later) {
-  return generate(ranks, microbatches, later);
-}
-template <Schedule (*generate)(int, int, const Durations&, int)>
-Schedule by_durations(int ranks, int, int microbatches, const Durations& durations, int later) {
-  return generate(ranks, microbatches, durations, later);
-}
-Schedule by_chunks(int ranks, int stages_per_rank, int microbatches, const Durations&, int later) {
-  return interleaved_1f1b(ranks, stages_per_rank, microbatches, later);
+using Shape = PipelineShape;
+
+Schedule make_interleaved(const Shape& s) {
+  if (s.stages_per_rank == 1) return one_f_one_b(s.ranks, s.microbatches, s.later);
+  return interleaved_1f1b(s.ranks, s.stages_per_rank, s.microbatches, s.later);
 }
 
 constexpr std::array<PipelineSchedule, 9> kSchedules = {{
-    {"gpipe", "all forwards, then all backwards", 1, false, by_counts<gpipe>},
-    {"1f1b", "a forward and a backward in turn", 1, false, by_counts<one_f_one_b>},
-    {"interleaved_1f1b", "several stages a rank, in 1F1B's order", 2, true, by_chunks},
-    {"zb_h1", "backward split; 1F1B's memory", 1, false, by_counts<zb_h1>},
-    {"zb_h2", "backward split, more forwards ahead; twice 1F1B's memory", 1, false, by_counts<zb_h2>},
-    {"zb_v", "two stages a rank, backward split; 1F1B's memory", 2, false, by_counts<zb_v>},
-    {"v_half", "two stages a rank, half of 1F1B's memory", 2, false, by_durations<v_half>},
-    {"v_min", "two stages a rank, a third of 1F1B's memory", 2, false, by_durations<v_min>},
-    {"dual_pipe_v", "two stages a rank, forwards paired with backwards", 2, false, by_counts<dual_pipe_v>},
+    {"gpipe", "all forwards, then all backwards", 1, false,
+     [](const Shape& s) { return gpipe(s.ranks, s.microbatches); }},
+    {"1f1b", "a forward and a backward in turn", 1, false,
+     [](const Shape& s) { return one_f_one_b(s.ranks, s.microbatches, s.later); }},
+    {"interleaved_1f1b", "several stages a rank, in 1F1B's order", 2, true, make_interleaved},
+    {"zb_h1", "backward split; 1F1B's activations", 1, false,
+     [](const Shape& s) { return zb_h1(s.ranks, s.microbatches, s.later); }},
+    {"zb_h2", "backward split, more forwards ahead; twice 1F1B's activations", 1, false,
+     [](const Shape& s) { return zb_h2(s.ranks, s.microbatches, s.later); }},
+    {"zb_v", "two stages a rank, backward split; 1F1B's activations", 2, false,
+     [](const Shape& s) { return zb_v(s.ranks, s.microbatches, s.later); }},
+    {"v_half", "two stages a rank, half of 1F1B's activations", 2, false,
+     [](const Shape& s) { return v_half(s.ranks, s.microbatches, s.durations, s.later); }},
+    {"v_min", "two stages a rank, a third of 1F1B's activations", 2, false,
+     [](const Shape& s) { return v_min(s.ranks, s.microbatches, s.durations, s.later); }},
+    {"dual_pipe_v", "two stages a rank, forwards paired with backwards", 2, false,
+     [](const Shape& s) { return dual_pipe_v(s.ranks, s.microbatches); }},
 }};
 
 }  // namespace

@@ -10,19 +10,23 @@
 
 namespace orthant {
 
+/// What a schedule is made for; each looks at what it has a choice in.
+struct PipelineShape {
+  int ranks = 1, stages_per_rank = 1, microbatches = 1;
+  Durations durations = Durations::of(1, 1, 1);  // W stand where these leave room
+  /// Every rank does as many forwards of one stage more before its first backward, and keeps as much more. gpipe has no
+  /// need of it, and dual_pipe_v no room.
+  int later = 0;
+};
+
 /// A schedule under the name that it has in a run file.
 struct PipelineSchedule {
   std::string_view name;
   std::string_view meaning;
   int stages_per_rank;  // that it wants
-  bool any_stages;      // takes more than that too
-  Schedule (*generate)(int ranks, int stages_per_rank, int microbatches, const Durations& durations, int later);
-
-  /// `later`: every rank does as many forwards of one stage more before its first backward, and keeps as much more.
-  /// gpipe has no need of it, and dual_pipe_v no room.
-  Schedule make(int ranks, int stages, int microbatches, const Durations& durations, int later = 0) const {
-    return generate(ranks, stages, microbatches, durations, later);
-  }
+  bool any_stages;      // takes other numbers too
+  /// LogicError without ranks or microbatches, or where `later` is negative.
+  Schedule (*make)(const PipelineShape& shape);
 };
 
 std::span<const PipelineSchedule> pipeline_schedules();

@@ -18,6 +18,7 @@
 
 namespace orthant {
 
+/// LogicError without ranks or microbatches, or where `later` is negative; so the others.
 Schedule zb_v(int ranks, int microbatches, int later = 0);
 /// The orders of F and I are those of equal passes; W stand where `durations` leave room.
 Schedule v_half(int ranks, int microbatches, const Durations& durations = Durations::of(1, 1, 1), int later = 0);

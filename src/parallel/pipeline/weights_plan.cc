@@ -4,11 +4,10 @@
 #include <deque>
 
 #include "base/errors.h"
+#include "schedule/per_pass.h"
 
 namespace orthant {
 namespace {
-
-constexpr double kUnknown = -1;
 
 /// Carries the rows out, rank by rank as far as each can go, and writes down what they did.
 class Placement {
@@ -17,9 +16,7 @@ class Placement {
       : in_(in),
         most_live_(most_live),
         durations_(durations),
-        stages_(stage_count(in)),
-        microbatches_(static_cast<size_t>(microbatch_count(in))),
-        ends_s_(2, std::vector<double>(static_cast<size_t>(stages_) * microbatches_, kUnknown)),
+        ends_s_(stage_count(in), microbatch_count(in), kUnknown_s),
         ranks_(in.rows.size()),
         out_{.rows = std::vector<std::vector<Action>>(in.rows.size()), .stage_owner = in.stage_owner} {}
 
@@ -45,17 +42,13 @@ class Placement {
   };
 
   size_t owner(int stage) const { return static_cast<size_t>(in_.stage_owner[static_cast<size_t>(stage)]); }
-  double& end_s(bool forward, int stage, int m) {
-    return ends_s_[forward ? 1 : 0][static_cast<size_t>(stage) * microbatches_ + static_cast<size_t>(m)];
-  }
 
   void put(size_t rank, const Action& action) {
     Rank& state = ranks_[rank];
     out_.rows[rank].push_back(action);
     state.free_s += durations_.of(action);
     state.live += held_by(action);
-    if (action.kind != ActionKind::W)
-      end_s(action.kind == ActionKind::F, action.stage, action.microbatch) = state.free_s;
+    if (action.kind != ActionKind::W) ends_s_[action] = state.free_s;
   }
 
   void put_weight(size_t rank) {
@@ -73,19 +66,19 @@ class Placement {
       return true;
     }
     const bool forward = action.kind == ActionKind::F;
-    const int before = action.stage + (forward ? -1 : 1), after = action.stage + (forward ? 1 : -1);
+    const Action source = source_of(action), reader = reader_of(action);
     double start_s = state.free_s;
-    if (before >= 0 && before < stages_) {
-      const double made_s = end_s(forward, before, action.microbatch);
-      if (made_s == kUnknown) return false;
-      start_s = std::max(start_s, made_s + (owner(before) == rank ? 0 : durations_.link_s));
+    if (ends_s_.has(source)) {
+      const double made_s = ends_s_[source];
+      if (made_s == kUnknown_s) return false;
+      start_s = std::max(start_s, made_s + (owner(source.stage) == rank ? 0 : durations_.link_s));
     }
     const auto fits = [&] { return state.free_s + durations_.of(state.queue.front()) <= start_s; };
     while (!state.queue.empty() && (fits() || (forward && state.live >= most_live_))) put_weight(rank);
     state.free_s = std::max(state.free_s, start_s);
     put(rank, action);
     if (action.kind == ActionKind::I) state.queue.push_back({ActionKind::W, action.stage, action.microbatch});
-    if (after >= 0 && after < stages_ && owner(after) != rank) ready.push_back(owner(after));
+    if (ends_s_.has(reader) && owner(reader.stage) != rank) ready.push_back(owner(reader.stage));
     ++state.next;
     return true;
   }
@@ -93,9 +86,7 @@ class Placement {
   const Schedule& in_;
   const int most_live_;
   const Durations& durations_;
-  const int stages_;
-  const size_t microbatches_;
-  std::vector<std::vector<double>> ends_s_;  // of backwards and of forwards
+  PerPass<double> ends_s_;
   std::vector<Rank> ranks_;
   Schedule out_;
 };

@@ -8,15 +8,15 @@
 namespace orthant {
 namespace {
 
-/// Rank r runs ahead(r) forwards before its first backward, and its W stays late(r) microbatches behind its I.
+/// Rank r runs ahead(r) + `later` forwards before its first backward; its W stays late(r) microbatches behind its I.
 template <typename Ahead, typename Late>
-Schedule split_1f1b(int ranks, int microbatches, Ahead ahead, Late late) {
-  ORTHANT_CHECK(microbatches >= 1, microbatches);
+Schedule split_1f1b(int ranks, int microbatches, int later, Ahead ahead, Late late) {
+  ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
   Schedule out = looped(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     int forwards = 0, weights = 0;
-    while (forwards < std::min(microbatches, ahead(rank))) row.push_back({ActionKind::F, rank, forwards++});
+    while (forwards < std::min(microbatches, ahead(rank) + later)) row.push_back({ActionKind::F, rank, forwards++});
     for (int m = 0; m < microbatches; ++m) {
       row.push_back({ActionKind::I, rank, m});
       if (m >= late(rank)) row.push_back({ActionKind::W, rank, weights++});
@@ -31,12 +31,12 @@ Schedule split_1f1b(int ranks, int microbatches, Ahead ahead, Late late) {
 
 Schedule zb_h1(int ranks, int microbatches, int later) {
   return split_1f1b(
-      ranks, microbatches, [&](int rank) { return ranks - rank + later; }, [](int rank) { return rank; });
+      ranks, microbatches, later, [&](int rank) { return ranks - rank; }, [](int rank) { return rank; });
 }
 
 Schedule zb_h2(int ranks, int microbatches, int later) {
   return split_1f1b(
-      ranks, microbatches, [&](int rank) { return 2 * (ranks - rank) - 1 + later; },
+      ranks, microbatches, later, [&](int rank) { return 2 * (ranks - rank) - 1; },
       [](int rank) { return 2 * rank; });
 }
 

@@ -5,14 +5,15 @@
 // W:
 //   ZB-H1   a rank's own bubble (p-1)(f+b-w) for m >= p; rank r holds (p-r) M_B + r M_W, 1F1B's most
 //   ZB-H2   a rank's own bubble (p-1)(f+b-2w) for m >= 2p-1; rank r holds (2(p-r)-1) M_B + 2r M_W
-// A rank's own bubble is what it idles between its first and its last Action. With `later` forwards more before the
-// first backward it is the same, and as many M_B more are held.
+// (between its first and its last Action). With `later` forwards more before the first backward it is the same, and as
+// many M_B more are held.
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
+/// LogicError without ranks or microbatches, or where `later` is negative.
 Schedule zb_h1(int ranks, int microbatches, int later = 0);
 Schedule zb_h2(int ranks, int microbatches, int later = 0);
 

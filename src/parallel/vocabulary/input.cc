@@ -32,14 +32,26 @@ InputLayer::Live& InputLayer::live(int microbatch) {
   return found->second;
 }
 
-void InputLayer::E(int microbatch, at::Tensor tokens) {
+// What has left, and without backward all that belongs to it.
+void InputLayer::sweep() {
+  for (auto at = live_.begin(); at != live_.end();) {
+    Live& one = at->second;
+    const bool left = !(at_root() && one.sum.defined()) && one.sum_arrives.done();
+    if (left) one.sum_arrives.wait(), one.sum.reset();
+    at = left && !one.with_gradient ? live_.erase(at) : std::next(at);
+  }
+}
+
+void InputLayer::E(int microbatch, at::Tensor tokens, bool with_gradient) {
   const at::NoGradGuard no_grad;
   check_tokens(tokens, plan_.slice.vocabulary);
+  sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
   Live& one = place->second;
   const Range rows = plan_.slice.real();
   one.tokens = tokens.numel();
+  one.with_gradient = with_gradient;
   one.which = tokens.ge(rows.begin).logical_and_(tokens.lt(rows.end)).nonzero().squeeze(1);
   one.row = tokens.index_select(0, one.which).sub_(rows.begin);
   const at::Tensor table = table_.value.detach();
@@ -78,6 +90,7 @@ void InputLayer::EB(int microbatch) {
 
 void InputLayer::finish() {
   for (auto& [microbatch, one] : live_) one.sum_arrives.wait();
+  sweep();
   ORTHANT_CHECK(live_.empty(), live_.size());
 }
 

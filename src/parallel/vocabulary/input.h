@@ -29,14 +29,18 @@ class InputLayer {
   /// Comm and table, [rows, C], must outlive it.
   InputLayer(Comm& comm, InputPlan plan, const Weight& table);
 
-  /// Looks up tokens [N], int64; starts the sum. DataError for a token outside the vocabulary.
-  void E(int microbatch, at::Tensor tokens_N);
+  /// Looks up tokens [N], int64; starts the sum. DataError for a token outside the vocabulary. Without gradient there
+  /// is no EB, and nothing is kept.
+  void E(int microbatch, at::Tensor tokens_N, bool with_gradient = true);
   /// At the root: waits for the embedding, [N, C].
   at::Tensor take_embedding(int microbatch);
   /// Starts the broadcast of its gradient: at the root that itself, elsewhere undefined.
   void share_gradient(int microbatch, const at::Tensor& dx_NC);
   /// Waits for it and adds it to the table's.
   void EB(int microbatch);
+  /// They return when there is what the first stage, and EB, read.
+  void wait_for_embedding(int microbatch) { live(microbatch).sum_arrives.wait(); }
+  void wait_for_gradient(int microbatch) { live(microbatch).gradient_arrives.wait(); }
   /// Waits for what is under way.
   void finish();
 
@@ -46,7 +50,9 @@ class InputLayer {
     int64_t tokens = 0;
     at::Tensor sum, gradient;
     Work sum_arrives, gradient_arrives;
+    bool with_gradient = true;
   };
+  void sweep();
   bool at_root() const;
   Live& live(int microbatch);
 

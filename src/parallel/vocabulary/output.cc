@@ -87,13 +87,19 @@ void OutputLayer::advance(bool wait) {
   }
 }
 
-void OutputLayer::T(int microbatch) {
+void OutputLayer::wait_for_softmax(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   for (auto other = live_.begin(); !one.whole; ++other) {
     ORTHANT_CHECK(other->second.share || other->second.whole, other->first, microbatch);
     if (!other->second.whole) combine(other->second);
   }
+}
+
+void OutputLayer::T(int microbatch) {
+  const at::NoGradGuard no_grad;
+  wait_for_softmax(microbatch);
+  Live& one = live(microbatch);
   const at::Tensor dx = one.share->gradients(*one.whole);
   one.share.reset();
   one.done = true;
@@ -101,13 +107,17 @@ void OutputLayer::T(int microbatch) {
   sweep();
 }
 
-at::Tensor OutputLayer::take_input_gradient(int microbatch) {
+void OutputLayer::wait_for_input_gradient(int microbatch) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(at_root(), plan_.root);
   if (!one.dx.defined()) advance(true);
   ORTHANT_CHECK(one.dx.defined(), microbatch);
   one.dx_arrives.wait();
-  return std::exchange(one.dx, {});
+}
+
+at::Tensor OutputLayer::take_input_gradient(int microbatch) {
+  wait_for_input_gradient(microbatch);
+  return std::exchange(live(microbatch).dx, {});
 }
 
 // What has been done, left, and at the root been taken.

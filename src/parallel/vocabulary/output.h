@@ -44,6 +44,12 @@ class OutputLayer {
   /// Waits for all statistics and adds the weight's gradient; but for algorithm 2, starts the sum of that of x.
   void T(int microbatch);
 
+  /// They return when there is what S, Z, T and the last stage's backward read: for who wants to know how long that is.
+  void wait_for_input(int microbatch) { live(microbatch).input_arrives.wait(); }
+  void wait_for_maxima(int microbatch) { live(microbatch).statistics_arrive.wait(); }
+  void wait_for_softmax(int microbatch);
+  void wait_for_input_gradient(int microbatch);
+
   /// Algorithm 2's second half of C1: starts the sum of x's gradient for every microbatch whose statistics have come.
   /// An interpreter calls it between Actions, and with `wait` before it waits for a message: what that message depends
   /// on may be the sum. Where a microbatch's S stand at one place of one order of all rows, as add_vocabulary() puts

@@ -63,12 +63,13 @@ void put_in_order(std::vector<double>& at_s) {
   for (size_t m = at_s.size(); m-- > 1;) at_s[m - 1] = std::min(at_s[m - 1], at_s[m]);
 }
 
-std::vector<Meeting> meetings(const Times& times, const VocabularyAlgorithm& algorithm, bool input) {
+void add(std::vector<Meeting>& out, ActionKind kind, const std::vector<double>& at_s) {
+  for (size_t m = 0; m < at_s.size(); ++m) out.push_back({at_s[m], static_cast<int>(m), kind});
+}
+
+std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorithm& algorithm) {
   const size_t microbatches = times.output_from_s.size();
   std::vector<Meeting> out;
-  const auto add = [&](ActionKind kind, const std::vector<double>& at_s) {
-    for (size_t m = 0; m < microbatches; ++m) out.push_back({at_s[m], static_cast<int>(m), kind});
-  };
   // Up to the pass that the last stage's backward waits for: evenly in the time that there is.
   const bool last_is_free = algorithm.passes.back() == TW;
   const size_t waited_for = algorithm.passes.size() - (last_is_free ? 1 : 0);
@@ -78,19 +79,53 @@ std::vector<Meeting> meetings(const Times& times, const VocabularyAlgorithm& alg
     for (size_t m = 0; m < microbatches; ++m)
       at_s[m] = times.output_from_s[m] + share * (times.output_until_s[m] - times.output_from_s[m]);
     put_in_order(at_s);
-    add(algorithm.passes[pass], at_s);
+    add(out, algorithm.passes[pass], at_s);
   }
   if (last_is_free) {  // with the next S: then one microbatch's softmax is kept at a time
     at_s.erase(at_s.begin());
     at_s.push_back((microbatches > 1 ? at_s.back() : times.output_until_s.back()) + times.microbatch_s);
-    add(TW, at_s);
+    add(out, TW, at_s);
   }
-  if (!input) return out;
-  for (size_t m = 0; m < microbatches; ++m) at_s[m] = times.input_until_s[m] - times.microbatch_s;
+  return out;
+}
+
+std::vector<Meeting> input_meetings(const Times& times) {
+  std::vector<Meeting> out;
+  std::vector<double> at_s = times.input_until_s;
+  for (double& seconds : at_s) seconds -= times.microbatch_s;
   put_in_order(at_s);
-  add(E, at_s);
-  for (size_t m = 0; m < microbatches; ++m) at_s[m] = times.input_from_s[m] + times.microbatch_s;
-  add(EB, at_s);
+  add(out, E, at_s);
+  at_s = times.input_from_s;
+  for (double& seconds : at_s) seconds += times.microbatch_s;
+  add(out, EB, at_s);
+  return out;
+}
+
+void require_increasing(const std::vector<double>& sent_s) {
+  ORTHANT_CHECK(std::is_sorted(sent_s.begin(), sent_s.end()), "broadcasts do not go up in microbatches");
+}
+
+Times times_of(const Schedule& schedule, const Timeline& timeline) {
+  return Times(timeline, stage_count(schedule) - 1, microbatch_count(schedule));
+}
+
+/// The rows with what all ranks do put in at its times.
+Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::vector<Meeting> all) {
+  std::sort(all.begin(), all.end());
+  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
+  const std::vector<int> first_stage = first_stages(schedule);
+  std::vector<size_t> next(schedule.rows.size(), 0);  // of `all`
+  const auto add_until = [&](size_t rank, double at_s) {
+    for (; next[rank] < all.size() && all[next[rank]].at_s < at_s; ++next[rank])
+      out.rows[rank].push_back({all[next[rank]].kind, first_stage[rank], all[next[rank]].microbatch});
+  };
+  for (const Span& span : timeline.spans) {
+    const auto rank = static_cast<size_t>(span.rank);
+    ORTHANT_CHECK(span.lane == Lane::compute, to_string(span.action));
+    add_until(rank, (span.start_s + span.end_s) / 2);
+    out.rows[rank].push_back(span.action);
+  }
+  for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
   return out;
 }
 
@@ -119,28 +154,24 @@ const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name) {
 
 Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,
                         bool input) {
+  for (const auto& row : schedule.rows)
+    for (const Action& action : row) ORTHANT_CHECK(!is_vocabulary(action), to_string(action));
   const Timeline timeline = simulate(schedule, above_zero(durations));
-  const Times times(timeline, stage_count(schedule) - 1, microbatch_count(schedule));
-  for (const std::vector<double>* sent_s : {&times.output_from_s, input ? &times.input_from_s : &times.output_from_s})
-    ORTHANT_CHECK(std::is_sorted(sent_s->begin(), sent_s->end()), "broadcasts do not go up in microbatches");
-  std::vector<Meeting> all = meetings(times, algorithm, input);
-  std::sort(all.begin(), all.end());
-
-  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
-  const std::vector<int> first_stage = first_stages(schedule);
-  std::vector<size_t> next(schedule.rows.size(), 0);  // of `all`
-  const auto add_until = [&](size_t rank, double at_s) {
-    for (; next[rank] < all.size() && all[next[rank]].at_s < at_s; ++next[rank])
-      out.rows[rank].push_back({all[next[rank]].kind, first_stage[rank], all[next[rank]].microbatch});
-  };
-  for (const Span& span : timeline.spans) {
-    const auto rank = static_cast<size_t>(span.rank);
-    ORTHANT_CHECK(span.lane == Lane::compute && !is_vocabulary(span.action), to_string(span.action));
-    add_until(rank, (span.start_s + span.end_s) / 2);
-    out.rows[rank].push_back(span.action);
+  const Times times = times_of(schedule, timeline);
+  require_increasing(times.output_from_s);
+  std::vector<Meeting> all = output_meetings(times, algorithm);
+  if (input) {
+    require_increasing(times.input_from_s);
+    for (const Meeting& one : input_meetings(times)) all.push_back(one);
   }
-  for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
-  return out;
+  return with_meetings(schedule, timeline, std::move(all));
+}
+
+Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
+  const Timeline timeline = simulate(schedule, above_zero(durations));
+  const Times times = times_of(schedule, timeline);
+  require_increasing(times.input_from_s);
+  return with_meetings(schedule, timeline, input_meetings(times));
 }
 
 }  // namespace orthant

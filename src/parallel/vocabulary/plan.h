@@ -22,7 +22,7 @@ struct VocabularyAlgorithm {
   std::span<const ActionKind> passes;  // on every rank
   int barriers;                        // k
 
-  /// Forwards of one stage by which backwards have to be later, for PipelineSchedule::make(): then no barrier as short
+  /// Forwards of one stage by which backwards have to be later, for PipelineShape::later: then no barrier as short
   /// as a rank's forward of a microbatch holds up anybody. Of interleaved_1f1b with algorithm_2 one is enough for
   /// barriers as short as that of one stage. With none, ranks wait at the barriers of every microbatch.
   int later(int stages_per_rank) const { return barriers * stages_per_rank; }
@@ -40,5 +40,8 @@ const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name);
 /// the first stage's backwards, do not go up in microbatches.
 Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,
                         bool input = true);
+
+/// E and EB alone, by the same rule, for a schedule that has the output layer's shares already.
+Schedule add_input_layer(const Schedule& schedule, const Durations& durations);
 
 }  // namespace orthant

@@ -10,7 +10,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "parallel/pipeline/messages_plan.h"
+#include "schedule/passes.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"
 
@@ -82,12 +82,23 @@ TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
     }
 }
 
+TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
+  const Schedule alone = schedule_from_csv("0F0,0F1,0B0,0B1\n", 1, 2);
+  EXPECT_EQ(schedule_from_csv("0UNSHARD,0F0,,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD1\n", 1, 2), alone);
+  EXPECT_EQ(schedule_from_csv("0SETTLE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
+  // The cells of the others are those of the file.
+  const std::string said = refusal("0UNSHARD,0F0,,0B0,0B0\n", 1, 1);
+  EXPECT_NE(said.find("0B0 (line 1, cell 5) stands twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;
+}
+
 TEST(OwnSchedule, HasToBeForThisRun) {
   EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
   EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches, and the run has 4");
   EXPECT_THROW(schedule_from_csv("0F0,0X0\n", 1, 1), DataError);
   EXPECT_EQ(refusal("0F0,0S0,0T0,0B0\n", 1, 1),
-            "line 1, cell 2, 0S0: runs do not cut the vocabulary layers yet; take such Actions out");
+            "line 1, cell 2, 0S0: not for a file to say: set parallelism.vocabulary_parallel to an order of the output "
+            "layer, and leave out S, Z, T, TW, E and EB");
+  EXPECT_EQ(refusal("0F0,0B0\n,\n", 2, 1), "line 2 has no Action; every pipeline rank needs a stage");
   Schedule backwards = gpipe(1, 20);
   backwards.rows[0].erase(backwards.rows[0].begin(), backwards.rows[0].begin() + 20);
   const std::string many = refusal(to_csv(backwards), 1, 20);

@@ -1,18 +1,13 @@
-// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers (counted from 1; a and b
-// are a rank's stages; W stands apart where backward is split).
+// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers.
 #include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
 
 #include "parallel/pipeline/one_f_one_b_plan.h"
 #include "parallel/pipeline/v_schedules_plan.h"
 #include "parallel/pipeline/zero_bubble_plan.h"
+#include "tests/parallel/pipeline/listed.h"
 
 namespace orthant {
 namespace {
-
-using Listing = std::vector<std::string>;
 
 const Listing k1F1B = {
     "F1 F2 F3 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 B6 B7 B8",
@@ -45,23 +40,6 @@ const Listing kVHalf = {
     "F1a F1b F2a F2b F3a F3b B1b W1b B1a W1a F4a F4b B2b W2b B2a W2a F5a F5b B3b W3b B3a W3a F6a F6b B4b W4b B4a "
     "F7a W4a F7b B5b B5a W5b F8a W5a F8b B6b B6a B7b B7a W6b W6a B8b B8a W7b W7a W8b W8a",
 };
-
-/// A schedule in the papers' words.
-Listing listed(const Schedule& schedule) {
-  Listing out;
-  const int ranks = static_cast<int>(schedule.rows.size());
-  const bool chunks = stage_count(schedule) > ranks;
-  for (const auto& row : schedule.rows) {
-    std::string& line = out.emplace_back();
-    for (const Action& action : row) {
-      line += line.empty() ? "" : " ";
-      line += action.kind == ActionKind::F ? "F" : action.kind == ActionKind::W ? "W" : "B";
-      line += std::to_string(action.microbatch + 1);
-      if (chunks) line += action.stage < ranks ? "a" : "b";
-    }
-  }
-  return out;
-}
 
 TEST(PublishedOrders, OneStageARank) {
   EXPECT_EQ(listed(one_f_one_b(4, 8)), k1F1B);

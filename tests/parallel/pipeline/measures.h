@@ -30,7 +30,7 @@ inline std::vector<Made> every_schedule(int ranks, int microbatches) {
     for (int stages : {each.stages_per_rank, 3})
       if (stages == each.stages_per_rank || each.any_stages)
         out.push_back({std::string(each.name) + " of " + std::to_string(stages),
-                       each.make(ranks, stages, microbatches, equal)});
+                       each.make({ranks, stages, microbatches, equal})});
   return out;
 }
 

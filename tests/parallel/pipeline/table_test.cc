@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "parallel/pipeline/messages_plan.h"
+#include "schedule/passes.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"
 #include "tests/support/random.h"
@@ -45,7 +45,7 @@ TEST(Table, ThousandAtRandomEndUnderAnyTimes) {
     const int stages = made.any_stages ? 1 + random.below(4) : made.stages_per_rank;
     Durations times = Durations::of(1 + random.below(20), 1 + random.below(20), 1 + random.below(20));
     times.link_s = random.below(8);
-    const Schedule schedule = add_messages(made.make(p, stages, m, times));
+    const Schedule schedule = add_messages(made.make({p, stages, m, times}));
     ASSERT_EQ(problems(schedule, m), std::vector<std::string>{}) << made.name << " " << p << " " << stages << " " << m;
     const Timeline timeline = simulate(schedule, times);
     // Nobody is faster than the work of a rank, and one microbatch after another is slower.
@@ -62,12 +62,12 @@ TEST(Table, BackwardsAreLaterByAsManyForwards) {
       for (const int later : {1, 2, 4, 6})
         for (const int m : {1, 3, 6 * p + 6}) {
           const bool free = each.name == "gpipe" || each.name == "dual_pipe_v", pairs = each.name.find("v_") == 0;
-          const Schedule schedule = each.make(p, each.stages_per_rank, m, equal, later);
+          const Schedule schedule = each.make({p, each.stages_per_rank, m, equal, later});
           EXPECT_EQ(problems(schedule, m), std::vector<std::string>{}) << each.name << " " << p << " " << m;
           EXPECT_EQ(problems(add_messages(schedule), m), std::vector<std::string>{}) << each.name << " " << p;
           if (m < 6 * p) continue;
           const std::vector<int> held = simulate(schedule, equal).peak_live;
-          std::vector<int> expected = simulate(each.make(p, each.stages_per_rank, m, equal), equal).peak_live;
+          std::vector<int> expected = simulate(each.make({p, each.stages_per_rank, m, equal}), equal).peak_live;
           const int more = free ? 0 : pairs || each.name == "zb_v" ? (later + 1) / 2 * 2 : later;
           if (each.name == "v_min" || (each.name == "v_half" && p == 1)) {  // not the same on all ranks
             EXPECT_LE(*std::max_element(held.begin(), held.end()),
@@ -81,8 +81,24 @@ TEST(Table, BackwardsAreLaterByAsManyForwards) {
 
 TEST(Table, SaysHowManyStagesARankHas) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
-    const Schedule schedule = each.make(3, each.stages_per_rank, 7, Durations::of(1, 1, 1));
+    const Schedule schedule = each.make({3, each.stages_per_rank, 7});
     EXPECT_EQ(stage_count(schedule), 3 * each.stages_per_rank) << each.name;
+  }
+}
+
+TEST(Table, InterleavedOfOneStageIs1F1B) {
+  const PipelineSchedule& interleaved = pipeline_schedule("interleaved_1f1b");
+  EXPECT_EQ(interleaved.make({.ranks = 3, .stages_per_rank = 1, .microbatches = 7, .later = 1}), one_f_one_b(3, 7, 1));
+  EXPECT_THROW(interleaved_1f1b(3, 1, 7), LogicError);
+}
+
+TEST(Table, RefusesWhatIsNoSchedule) {
+  for (const PipelineSchedule& each : pipeline_schedules()) {
+    const int stages = each.stages_per_rank;
+    EXPECT_THROW(each.make({.ranks = 0, .stages_per_rank = stages}), LogicError) << each.name;
+    EXPECT_THROW(each.make({.stages_per_rank = stages, .microbatches = 0}), LogicError) << each.name;
+    if (each.name == "gpipe" || each.name == "dual_pipe_v") continue;
+    EXPECT_THROW(each.make({.stages_per_rank = stages, .later = -1}), LogicError) << each.name;
   }
 }
 

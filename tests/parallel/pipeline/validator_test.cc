@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/pipeline/messages_plan.h"
+#include "schedule/passes.h"
 #include "schedule/progress.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"

@@ -23,7 +23,7 @@ inline Schedule cut(std::string_view name, const VocabularyAlgorithm& algorithm,
                     const Durations& durations, int later = -1, bool input = true) {
   const PipelineSchedule& made = pipeline_schedule(name);
   if (later < 0) later = algorithm.later(made.stages_per_rank);
-  const Schedule plain = made.make(ranks, made.stages_per_rank, microbatches, durations, later);
+  const Schedule plain = made.make({ranks, made.stages_per_rank, microbatches, durations, later});
   return add_vocabulary(plain, algorithm, durations, input);
 }
 

@@ -1,16 +1,12 @@
-// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers (counted from 1; i and e
-// are the input layer's passes, V the output layer's where all ranks do it at once).
+// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers (V: the output layer's
+// passes where all ranks do them at once).
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
+#include "tests/parallel/pipeline/listed.h"
 #include "tests/parallel/vocabulary/cases.h"
 
 namespace orthant {
 namespace {
-
-using Listing = std::vector<std::string>;
 
 const Listing kTwoBarriers = {
     "i1 i2 F1 i3 F2 i4 F3 i5 F4 S1 i6 F5 T1 S2 F6 T2 S3 T3 S4 i7 B1 T4 S5 i8 F7 B2 T5 S6 e1 F8 B3 T6 S7 e2 B4 T7 S8 e3 "
@@ -34,7 +30,7 @@ const Listing kOneBarrier = {
     "B7 T7 S8 e4 B8 T8 e5 e6 e7 e8",
 };
 
-// V-Half with two barriers, made by hand after the same rules (a and b are a rank's stages; W stands apart).
+// V-Half with two barriers, made by hand after the same rules.
 const Listing kVHalf = {
     "F1a F2a F3a F4a F5a F6a F7a F1b S1 T1 B1b F2b W1b S2 T2 F3b B2b F4b S3 W2b F5b T3 S4 B1a B3b S5 W1a T4 F6b W3b "
     "F8a T5 S6 B2a B4b W2a T6 F7b B5b S7 B6b T7 B3a B7b W4b F8b S8 T8 B8b B4a W5b B5a W6b B6a W3a B7a W7b B8a W8b W4a "
@@ -53,28 +49,6 @@ const Listing kVHalf = {
 // Of the interlaced pipeline the first and the last rank are published.
 const std::string kInterlacedFirst = "F1 F2 F3 F4 F5 F6 V1 V2 V3 V4 B1 V5 F7 B2 V6 F8 B3 V7 B4 V8 B5 B6 B7 B8";
 const std::string kInterlacedLast = "F1 F2 F3 V1 B1 V2 B2 V3 B3 F4 V4 B4 F5 V5 B5 F6 V6 B6 F7 V7 B7 F8 V8 B8";
-
-/// A schedule in the papers' words.
-Listing listed(const Schedule& schedule) {
-  using enum ActionKind;
-  Listing out;
-  const int ranks = static_cast<int>(schedule.rows.size());
-  const bool chunks = stage_count(schedule) > ranks;
-  for (const auto& row : schedule.rows) {
-    std::string& line = out.emplace_back();
-    for (const Action& action : row) {
-      line += line.empty() ? "" : " ";
-      line += action.kind == E    ? "i"
-              : action.kind == EB ? "e"
-              : action.kind == TW ? "T"
-              : action.kind == I  ? "B"
-                                  : std::string(facts(action.kind).text);
-      line += std::to_string(action.microbatch + 1);
-      if (chunks && !is_vocabulary(action)) line += action.stage < ranks ? "a" : "b";
-    }
-  }
-  return out;
-}
 
 Durations drawn() {
   using enum ActionKind;

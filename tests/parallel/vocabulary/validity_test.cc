@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "parallel/pipeline/messages_plan.h"
 #include "schedule/barriers.h"
+#include "schedule/passes.h"
 #include "tests/parallel/vocabulary/cases.h"
 #include "tests/schedule/generators.h"
 #include "tests/schedule/machine.h"
@@ -69,7 +69,7 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
         if (random.below(4) == 0)
           for (const ActionKind kind : {F, B, I, W}) times.stage_seconds.back()[static_cast<size_t>(kind)] = 0;
       }
-    out.schedule = add_vocabulary(pipeline.make(p, stages, m, times, later), algorithm, times, input);
+    out.schedule = add_vocabulary(pipeline.make({p, stages, m, times, later}), algorithm, times, input);
   }
   out.name += " of " + std::to_string(p) + " ranks, " + std::to_string(m) + " microbatches";
   out.schedule = add_messages(out.schedule);

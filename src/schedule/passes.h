@@ -1,4 +1,4 @@
-// Passes that any pipeline schedule goes through on its way to the runtime.
+// The pass that any schedule of several ranks goes through on its way to the runtime.
 #pragma once
 
 #include "schedule/schedule.h"

@@ -1,4 +1,4 @@
-// What the benchmarks of comm share: options of a command line, ranks as processes that stand in a ring, and what is
+// What benchmarks over ranks share: options of a command line, ranks as processes that stand in a ring, and what is
 // said of many measured times.
 #pragma once
 

@@ -1,7 +1,8 @@
-#include "parallel/pipeline/messages_plan.h"
+#include "schedule/passes.h"
 
 #include "base/errors.h"
 #include "schedule/barriers.h"
+#include "schedule/per_pass.h"
 
 namespace orthant {
 
@@ -10,11 +11,7 @@ Schedule add_messages(const Schedule& in) {
   const int stages = stage_count(in), microbatches = microbatch_count(in);
   ORTHANT_CHECK(static_cast<int>(in.stage_owner.size()) == stages, in.stage_owner.size(), stages);
   const auto owner = [&](int stage) { return static_cast<size_t>(in.stage_owner[static_cast<size_t>(stage)]); };
-  // By direction, stage and microbatch: whether the input of F, and of B or I, is there.
-  std::vector<char> there(static_cast<size_t>(2 * stages) * static_cast<size_t>(microbatches), 0);
-  const auto input = [&](bool forward, int stage, int m) -> char& {
-    return there[static_cast<size_t>(2 * stage + forward) * static_cast<size_t>(microbatches) + static_cast<size_t>(m)];
-  };
+  PerPass<char> there(stages, microbatches, 0);  // whether what the pass reads is
   Barriers barriers(in);
   std::vector<size_t> next(in.rows.size(), 0);
   // Every rank does one Action a round: near the order in which equal passes run.
@@ -24,21 +21,19 @@ Schedule add_messages(const Schedule& in) {
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
       ORTHANT_CHECK(!is_message(action), to_string(action), "messages are there already");
-      const bool forward = action.kind == ActionKind::F;
-      const bool carries = forward || action.kind == ActionKind::B || action.kind == ActionKind::I;
-      const int from = action.stage - (forward ? 1 : -1), to = action.stage + (forward ? 1 : -1);
-      const bool waits = carries && from >= 0 && from < stages && !input(forward, action.stage, action.microbatch);
+      const bool waits = is_passed_on(action) && there.has(source_of(action)) && !there[action];
       barriers.come(action);
       if (waits || !barriers.met(action)) continue;
       ++next[rank];
       moved = true;
       barriers.done(action);
       out.rows[rank].push_back(action);
-      if (!carries || to < 0 || to >= stages) continue;
-      input(forward, to, action.microbatch) = 1;
-      if (owner(to) == rank) continue;
-      out.rows[rank].push_back({forward ? ActionKind::SEND_F : ActionKind::SEND_B, action.stage, action.microbatch});
-      out.rows[owner(to)].push_back({forward ? ActionKind::RECV_F : ActionKind::RECV_B, to, action.microbatch});
+      const Action reader = reader_of(action);
+      if (!is_passed_on(action) || !there.has(reader)) continue;
+      there[reader] = 1;
+      if (owner(reader.stage) == rank) continue;
+      out.rows[rank].push_back(send_of(action));
+      out.rows[owner(reader.stage)].push_back(recv_of(reader));
     }
   }
   for (size_t rank = 0; rank < next.size(); ++rank)

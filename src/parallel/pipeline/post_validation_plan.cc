@@ -1,0 +1,85 @@
+#include "parallel/pipeline/post_validation_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/errors.h"
+#include "schedule/barriers.h"
+
+namespace orthant {
+namespace {
+
+using Row = std::vector<Action>;
+
+/// How much of a row stands before anything that writes gradients and before one forward more than so many.
+size_t first_part(const Schedule& schedule, const Row& row, int forwards) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (writes_gradients(schedule, row[i]) || (row[i].kind == ActionKind::F && forwards-- == 0)) return i;
+  }
+  return row.size();
+}
+
+/// Which SENDs stand in these parts of the rows.
+std::set<Action> sent_in(const Schedule& schedule, const std::vector<size_t>& ends) {
+  std::set<Action> sent;
+  for (size_t rank = 0; rank < ends.size(); ++rank)
+    for (size_t i = 0; i < ends[rank]; ++i)
+      if (facts(schedule.rows[rank][i].kind).lane == Lane::send) sent.insert(schedule.rows[rank][i]);
+  return sent;
+}
+
+/// Shortens the parts until what they compute is made of nothing that others send after theirs.
+std::set<Action> close_parts(const Schedule& schedule, std::vector<size_t>& ends) {
+  const auto owner = [&](int stage) { return schedule.stage_owner[static_cast<size_t>(stage)]; };
+  while (true) {
+    const std::set<Action> sent = sent_in(schedule, ends);
+    bool closed = true;
+    for (size_t rank = 0; rank < ends.size(); ++rank)
+      for (size_t i = 0; i < ends[rank]; ++i) {
+        const auto [kind, stage, m] = schedule.rows[rank][i];
+        if (kind != ActionKind::F || stage == 0 || owner(stage - 1) == owner(stage)) continue;
+        if (!sent.contains({ActionKind::SEND_F, stage - 1, m})) ends[rank] = i, closed = false;
+      }
+    if (closed) return sent;
+  }
+}
+
+}  // namespace
+
+Schedule with_post_validation(Schedule schedule) {
+  const size_t ranks = schedule.rows.size();
+  std::vector<size_t> ends;
+  for (size_t rank = 0; rank < ranks; ++rank)
+    ends.push_back(first_part(schedule, schedule.rows[rank], static_cast<int>(ranks - rank)));
+  const std::set<Action> sent = close_parts(schedule, ends);
+  const std::vector<int> first_stage = first_stages(schedule);
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    ORTHANT_CHECK(first_stage[rank] >= 0, rank, "has no stage");
+    Row before, behind;
+    for (size_t i = 0; i < schedule.rows[rank].size(); ++i) {
+      const Action& action = schedule.rows[rank][i];
+      const bool received = facts(action.kind).lane == Lane::receive;
+      const bool comes_first = received ? sent.contains(other_end(action)) : i < ends[rank];
+      (comes_first ? before : behind).push_back(action);
+    }
+    before.push_back({ActionKind::SETTLE, first_stage[rank]});
+    before.insert(before.end(), behind.begin(), behind.end());
+    before.push_back({ActionKind::STEP, first_stage[rank]});
+    schedule.rows[rank] = std::move(before);
+  }
+  return schedule;
+}
+
+Schedule repeated(const Schedule& schedule, int times) {
+  Schedule out{.rows = std::vector<Row>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
+  const int microbatches = microbatch_count(schedule);
+  for (size_t rank = 0; rank < out.rows.size(); ++rank)
+    for (int i = 0; i < times; ++i)
+      for (Action action : schedule.rows[rank]) {
+        if (facts(action.kind).counts == ThirdField::microbatch) action.microbatch += i * microbatches;
+        out.rows[rank].push_back(action);
+      }
+  return out;
+}
+
+}  // namespace orthant

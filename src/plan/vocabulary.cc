@@ -1,0 +1,83 @@
+#include "plan/vocabulary.h"
+
+#include <fmt/format.h>
+
+#include "base/errors.h"
+#include "parallel/vocabulary/interlaced_plan.h"
+#include "parallel/vocabulary/plan.h"
+#include "plan/config_refusal.h"
+#include "plan/pipeline.h"
+#include "schedule/passes.h"
+
+namespace orthant {
+namespace {
+
+constexpr std::string_view kKey = "parallelism.vocabulary_parallel";
+constexpr std::string_view kScheduleKey = "parallelism.pipeline_parallel_schedule";
+
+// What is sent to all ranks is sent in the order of microbatches.
+void require_order(const Config& config, const Schedule& schedule, ActionKind kind, int stage, const char* what) {
+  int last = -1;
+  for (const Action& action : schedule.rows[static_cast<size_t>(schedule.stage_owner[static_cast<size_t>(stage)])]) {
+    const bool same = action.kind == kind || (kind == ActionKind::B && action.kind == ActionKind::I);
+    if (!same || action.stage != stage) continue;
+    if (action.microbatch < last) {
+      throw ConfigError(fmt::format("{}: {} stands behind that of microbatch {}, and {} go to all ranks in the order "
+                                    "of microbatches where {}; put them in it, or set that to \"none\"",
+                                    config.locate(kScheduleKey), to_string(action), last, what, config.locate(kKey)));
+    }
+    last = action.microbatch;
+  }
+}
+
+}  // namespace
+
+bool cuts_vocabulary(const Config& config) {
+  const std::string& how = config.parallelism.vocabulary_parallel;
+  return how != "none" && how != "redistribution";
+}
+
+std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
+  const auto& p = config.parallelism;
+  if (p.vocabulary_parallel == "none") return "";
+  require(config, kKey, mesh.axis_size("pipeline") > 1, "there is one pipeline rank, and nothing to balance",
+          "\"none\"");
+  if (!cuts_vocabulary(config)) {
+    const std::string layers = "parallelism.pipeline_parallel_layers";
+    const bool by_cost = p.pipeline_parallel_layers.empty() || p.pipeline_parallel_layers == std::vector<int64_t>{-1};
+    require(config, layers, by_cost, config.locate(kKey) + " cuts layers by their cost", "[]");
+    return "";
+  }
+  const char* tensor = p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto"
+                           ? "parallelism.tensor_parallel_degree"
+                           : "parallelism.tensor_parallel_mesh";
+  if (mesh.axis_size(kRow) * mesh.axis_size(kColumn) * mesh.axis_size(kDepth) > 1) {
+    refuse(config, kKey,
+           fmt::format("cuts the vocabulary over pipeline ranks, and {} over tensor ranks; this version of Orthant "
+                       "does not do both: set the one to \"none\" or \"redistribution\", or the other to 1",
+                       config.locate(tensor)));
+  }
+  if (p.vocabulary_parallel != "interlaced") return p.vocabulary_parallel;
+  require(config, kScheduleKey, p.pipeline_parallel_schedule == "1f1b",
+          config.locate(kKey) + " is an order of 1F1B's passes", "\"1f1b\"");
+  return "algorithm_1";
+}
+
+int later_for_vocabulary(const Config& config, int stages_per_rank) {
+  if (!cuts_vocabulary(config)) return 0;
+  return vocabulary_algorithm(config.parallelism.vocabulary_parallel).later(stages_per_rank);
+}
+
+
+Schedule with_vocabulary(const Plan& plan) {
+  Schedule schedule = plan.schedule;
+  for (auto& row : schedule.rows) std::erase_if(row, is_message);
+  require_order(plan.config, schedule, ActionKind::F, stage_count(schedule) - 1, "the last stage's outputs");
+  require_order(plan.config, schedule, ActionKind::B, 0, "the first stage's gradients");
+  const Durations durations = durations_of(plan);
+  const bool has_output = plan.config.parallelism.vocabulary_parallel == "interlaced";
+  return add_messages(has_output ? add_input_layer(schedule, durations)
+                                 : add_vocabulary(schedule, vocabulary_algorithm(plan.vocabulary), durations));
+}
+
+}  // namespace orthant

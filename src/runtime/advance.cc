@@ -1,0 +1,60 @@
+// Steps one after the other. Where the plan post-validates, a step is made by what a rank knows of it, and is final
+// once what all know has come back: docs/decisions/0014.
+#include <cmath>
+
+#include "runtime/session.h"
+
+namespace orthant {
+
+void Session::advance(int64_t step, const Signals& signals, const Known& known) {
+  if (!plan_.post_validates()) {
+    const StepResult result = gradients(step, signals);
+    known(result);
+    update(step, result);
+    return;
+  }
+  const at::Tensor numbers = numbers_of(signals);
+  Pending made{.numbers = numbers};
+  const auto make = [&] {
+    finish_gradients(numbers);
+    sum(numbers, false);
+    chain_.add_up(numbers);
+    read(numbers, made.result);
+    // Where the last step was clipped, this one may well be: then no rank makes it before it knows.
+    made.moved = !expects_clipping_ && permitted(made.result);
+    if (!made.moved) return;
+    if (!chain_.ends_here()) before_.keep();
+    update(step, made.result);
+  };
+  const auto validate = [&](const auto& discard) { return settle(known, discard); };
+  made.result = carry_out(step, numbers, {.step = make, .settle = validate});
+  pending_ = std::move(made);
+  if (expects_clipping_) settle(known);
+}
+
+void Session::settle(const Known& known) {
+  settle(known, [] {});
+  chain_.finish();
+}
+
+bool Session::permitted(const StepResult& result) const {
+  return std::isfinite(result.loss) && std::isfinite(result.norm) &&
+         clip_factor(result.norm, plan_.config.training.max_norm) == 1;
+}
+
+bool Session::settle(const Known& known, const std::function<void()>& discard) {
+  if (!pending_) return false;
+  Pending step = *std::exchange(pending_, std::nullopt);
+  comm_.set_activity(fmt::format("learning the norm of step {}", step.result.step));
+  chain_.learn(step.numbers);
+  read(step.numbers, step.result);
+  const bool right = step.moved && permitted(step.result);
+  expects_clipping_ = !permitted(step.result);
+  if (!right) discard();
+  if (!right && step.moved) before_.restore();
+  known(step.result);
+  if (!right) update(step.result.step, step.result);
+  return !right;
+}
+
+}  // namespace orthant

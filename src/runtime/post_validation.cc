@@ -1,0 +1,63 @@
+#include "runtime/post_validation.h"
+
+#include <ATen/ATen.h>
+
+namespace orthant {
+namespace {
+
+const Axes kPipeline = {"pipeline"};
+
+void copy(at::Tensor& to, const at::Tensor& from) {
+  if (!to.defined()) to = at::empty_like(from);
+  to.copy_(from);
+}
+
+}  // namespace
+
+bool StepChain::ends_here() const { return comm_.position(kPipeline) + 1 == comm_.group_size(kPipeline); }
+
+void StepChain::add_up(const at::Tensor& numbers) {
+  const int own = comm_.position(kPipeline);
+  if (own > 0) {
+    const at::Tensor before = at::empty_like(numbers);
+    comm_.recv(before, kPipeline, own - 1).wait();
+    numbers.add_(before);
+  }
+  if (!ends_here()) tell(numbers, own + 1, ahead_);
+}
+
+void StepChain::learn(const at::Tensor& numbers) {
+  const int own = comm_.position(kPipeline);
+  if (!ends_here()) {
+    ahead_.work.wait();  // the next rank has it: all have
+    comm_.recv(numbers, kPipeline, own + 1).wait();
+  }
+  if (own > 0) tell(numbers, own - 1, back_);
+}
+
+void StepChain::finish() {
+  ahead_.work.wait();
+  back_.work.wait();
+}
+
+void StepChain::tell(const at::Tensor& numbers, int position, Leaving& leaving) {
+  leaving.work.wait();
+  leaving.numbers = numbers.clone();
+  leaving.work = comm_.send(leaving.numbers, kPipeline, position);
+}
+
+void StepCopy::keep() {
+  copy(masters_, weights_.masters());
+  copy(first_moments_, optimizer_.first_moments());
+  copy(second_moments_, optimizer_.second_moments());
+}
+
+void StepCopy::restore() {
+  const at::NoGradGuard no_grad;
+  weights_.masters().copy_(masters_);
+  optimizer_.first_moments().copy_(first_moments_);
+  optimizer_.second_moments().copy_(second_moments_);
+  weights_.publish();
+}
+
+}  // namespace orthant

@@ -1,0 +1,131 @@
+#include "runtime/vocabulary_stages.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+
+namespace orthant {
+namespace {
+
+const Axes kPipeline = {"pipeline"};
+
+OutputTokens tokens_of(const Microbatch& batch) {
+  return {.labels_N = batch.labels_BT.flatten(), .loss_scale = batch.loss_scale,
+          .with_gradient = at::GradMode::is_enabled()};
+}
+
+}  // namespace
+
+VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Weight& table, const Weight& head)
+    : comm_(comm),
+      ends_(ends),
+      stream_(head.value.detach().options()),
+      width_(head.value.size(1)),
+      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first}, table),
+      output_(comm, {.algorithm = ends_.algorithm, .slice = ends.slice, .axes = kPipeline, .root = ends.last}, head) {}
+
+bool VocabularyStages::is_first() const { return comm_.position(kPipeline) == ends_.first; }
+bool VocabularyStages::is_last() const { return comm_.position(kPipeline) == ends_.last; }
+
+size_t VocabularyStages::place_of(int microbatch) const {
+  const auto found = std::ranges::find(microbatches_, microbatch);
+  ORTHANT_CHECK(found != microbatches_.end(), microbatch);
+  return static_cast<size_t>(found - microbatches_.begin());
+}
+
+void VocabularyStages::begin(std::vector<int> microbatches, std::function<Microbatch(int)> load) {
+  microbatches_ = std::move(microbatches);
+  load_ = std::move(load);
+  outputs_asked_ = looked_up_ = gradients_asked_ = gradients_done_ = 0;
+  output_.begin();
+  ask_for_outputs(1);
+}
+
+// A broadcast goes from rank to rank, so each asks for one more than it reads now: others may be ahead.
+void VocabularyStages::ask_for_outputs(size_t end) {
+  if (is_last()) return;
+  for (; outputs_asked_ < std::min(end, microbatches_.size()); ++outputs_asked_) {
+    const int microbatch = microbatches_[outputs_asked_];
+    OutputTokens tokens = tokens_of(load_(microbatch));
+    const at::Tensor x_NC = at::empty({tokens.labels_N.numel(), width_}, stream_);
+    output_.share_input(microbatch, x_NC, std::move(tokens));
+  }
+}
+
+void VocabularyStages::ask_for_gradients() {
+  if (is_first()) return;
+  for (; gradients_asked_ < std::min(looked_up_, gradients_done_ + 1); ++gradients_asked_) {
+    input_.share_gradient(microbatches_[gradients_asked_], {});
+  }
+}
+
+void VocabularyStages::wait_for(const Action& action) {
+  using enum ActionKind;
+  const int microbatch = action.microbatch;
+  switch (action.kind) {
+    case S:
+      ask_for_outputs(place_of(microbatch) + 2);
+      advance(true);
+      return output_.wait_for_input(microbatch);
+    case Z: return output_.wait_for_maxima(microbatch);
+    case T:
+    case TW: return output_.wait_for_softmax(microbatch);
+    case B:
+    case I: return output_.wait_for_input_gradient(microbatch);
+    case F:
+      advance(true);
+      return input_.wait_for_embedding(microbatch);
+    case EB:
+      advance(true);
+      return input_.wait_for_gradient(microbatch);
+    default: return;
+  }
+}
+
+void VocabularyStages::carry_out(const Action& action) {
+  using enum ActionKind;
+  const int microbatch = action.microbatch;
+  const bool learns = at::GradMode::is_enabled();
+  switch (action.kind) {
+    case S: return output_.S(microbatch);
+    case Z: return output_.Z(microbatch);
+    case T:
+    case TW: return output_.T(microbatch);
+    case E:
+      input_.E(microbatch, load_(microbatch).tokens_BT.flatten(), learns);
+      ++looked_up_;
+      if (learns) ask_for_gradients();
+      return;
+    case EB:
+      input_.EB(microbatch);
+      ++gradients_done_;
+      return ask_for_gradients();
+    default: throw LogicError("no Action of the vocabulary: " + to_string(action));
+  }
+}
+
+at::Tensor VocabularyStages::embedding(int microbatch, at::IntArrayRef shape) {
+  return input_.take_embedding(microbatch).view(shape);
+}
+
+void VocabularyStages::share_embedding_gradient(int microbatch, const at::Tensor& dx) {
+  input_.share_gradient(microbatch, dx.reshape({-1, width_}));
+}
+
+void VocabularyStages::share_output(int microbatch, const at::Tensor& x) {
+  output_.share_input(microbatch, x.reshape({-1, width_}), tokens_of(load_(microbatch)));
+}
+
+at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef shape) {
+  return output_.take_input_gradient(microbatch).view(shape);
+}
+
+double VocabularyStages::finish() {
+  output_.finish();
+  input_.finish();
+  return output_.loss();
+}
+
+}  // namespace orthant

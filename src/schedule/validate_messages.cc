@@ -1,0 +1,57 @@
+// Messages of a Schedule: each result that crosses ranks is sent and received once, in one order on both sides.
+#include <algorithm>
+
+#include "schedule/checker.h"
+
+namespace orthant {
+
+using enum ActionKind;
+
+void Checker::check_messages() {
+  if (!messages_) return;
+  for (int stage = 0; stage + 1 < stages_; ++stage) {
+    if (owner(stage) == owner(stage + 1)) continue;
+    for (int m = 0; m < microbatches_; ++m) {
+      check_message({F, stage, m}, {SEND_F, stage, m}, {RECV_F, stage + 1, m}, {F, stage + 1, m});
+      check_message(backward_of(stage + 1, m), {SEND_B, stage + 1, m}, {RECV_B, stage, m}, backward_of(stage, m));
+    }
+  }
+  for (const auto& row : schedule_.rows)
+    for (const Action& action : row) {
+      if (!is_message(action)) continue;
+      const int other = other_end(action).stage;
+      if (other < 0 || other >= stages_ || owner(other) == owner(action.stage))
+        report("{}: nothing crosses ranks there", at(action));
+    }
+  if (found_.empty()) check_message_order();
+}
+
+void Checker::check_message(const Action& made, const Action& sent, const Action& received, const Action& used) {
+  const auto other = [&](const Action& action) { return has(action) ? ", for " + at(action) : ""; };
+  if (!has(sent)) report("{} is missing {}{}", to_string(sent), beside("after", made), other(received));
+  if (!has(received)) report("{} is missing {}{}", to_string(received), beside("before", used), other(sent));
+  if (has(made) && has(sent)) demand_order(made, sent);
+  if (has(received) && has(used)) demand_order(received, used);
+}
+
+void Checker::check_message_order() {
+  std::map<std::pair<int, int>, std::vector<Action>> sent, received;  // what is received, in both orders
+  for (const auto& row : schedule_.rows)
+    for (const Action& action : row) {
+      if (!is_message(action)) continue;
+      const Action other = other_end(action);
+      if (facts(action.kind).lane == Lane::send)
+        sent[{owner(action.stage), owner(other.stage)}].push_back(other);
+      else
+        received[{owner(other.stage), owner(action.stage)}].push_back(action);
+    }
+  for (const auto& [ranks, order] : sent) {
+    const std::vector<Action>& other = received[ranks];
+    const auto [expected, got] = std::mismatch(order.begin(), order.end(), other.begin(), other.end());
+    if (expected != order.end() && got != other.end())
+      report("{} takes the place of {}: {} is sent before {}", at(*got), at(*expected), at(other_end(*expected)),
+             at(other_end(*got)));
+  }
+}
+
+}  // namespace orthant

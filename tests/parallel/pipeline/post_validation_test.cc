@@ -1,0 +1,124 @@
+// Post-validation in schedules: where it stands, that it is valid, and that between steps nobody waits for it.
+#include "parallel/pipeline/post_validation_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "schedule/passes.h"
+#include "schedule/validate.h"
+#include "tests/parallel/pipeline/measures.h"
+#include "tests/schedule/machine.h"
+
+namespace orthant {
+namespace {
+
+using enum ActionKind;
+
+int forwards_before_settle(const std::vector<Action>& row) {
+  const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+  return static_cast<int>(std::count_if(row.begin(), settle, [](const Action& a) { return a.kind == F; }));
+}
+
+/// The synchronous step: nothing before SETTLE, and what all ranks do there.
+Schedule synchronous(Schedule schedule) {
+  for (auto& row : schedule.rows) {
+    const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+    std::rotate(row.begin(), settle, settle + 1);
+  }
+  return schedule;
+}
+
+TEST(PostValidation, IsValidInEverySchedule) {
+  for (const int p : {1, 2, 3, 4, 5, 8})
+    for (const int m : {1, 2, 3, 5, 8, 16})
+      for (const auto& [name, plain] : every_schedule(p, m)) {
+        const std::vector<int> buckets(plain.stage_owner.size(), 1);
+        const Schedule schedule = with_post_validation(with_reductions(add_messages(plain), buckets));
+        ASSERT_EQ(problems(schedule, m, buckets), std::vector<std::string>{}) << name << to_csv(schedule);
+        EXPECT_TRUE(Machine(schedule, m, buckets).works()) << name;
+        EXPECT_EQ(parse_csv(to_csv(schedule)), schedule) << name;
+      }
+}
+
+TEST(PostValidation, ComesWhenTheTruthMayHaveCome) {
+  for (const int p : {2, 4, 8})
+    for (const Schedule& plain : {zb_h2(p, 2 * p), zb_v(p, 2 * p), one_f_one_b(p, 2 * p)}) {
+      const Schedule schedule = with_post_validation(add_messages(plain));
+      for (int rank = 0; rank < p; ++rank) {
+        const int forwards = forwards_before_settle(schedule.rows[static_cast<size_t>(rank)]);
+        EXPECT_GE(forwards, p - 1 - rank) << to_csv(schedule);
+        EXPECT_LE(forwards, p - rank) << to_csv(schedule);
+      }
+    }
+}
+
+TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
+  for (const int p : {2, 4, 8})
+    for (const auto& [plain, unit] : {std::pair{zb_h2(p, 3 * p), 1.0}, {zb_v(p, 3 * p), 1.0}}) {
+      const Schedule messages = add_messages(plain), schedule = with_post_validation(messages);
+      Durations equal = Durations::of(unit, unit, unit);
+      for (const double step_s : {0.0, 2.0}) {
+        const Durations times = equal.with(STEP, step_s);
+        EXPECT_EQ(own_bubble(simulate(repeated(schedule, 3), times)), 0) << p << " ranks";
+        // What it is for: all wait for the last at each of the two borders between steps.
+        EXPECT_EQ(own_bubble(simulate(repeated(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
+      }
+    }
+}
+
+/// When the last pass of three steps ends.
+double last_pass_s(const Schedule& schedule, const Durations& durations) {
+  double end_s = 0;
+  for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
+    if (span.lane == Lane::compute && !settles(span.action)) end_s = std::max(end_s, span.end_s);
+  return end_s;
+}
+
+// Steps of every schedule follow each other as if nobody asked for a norm, but for what messages themselves take: no
+// more than the numbers' way on and back at each of the two borders, and a message's behind them from the first rank to
+// the last.
+TEST(PostValidation, HoldsUpNoSchedule) {
+  constexpr double kLink = 1.0 / 64;
+  for (const int p : {2, 4, 8})
+    for (const auto& [name, plain] : every_schedule(p, 3 * p)) {
+      const Schedule messages = add_messages(plain), schedule = with_post_validation(messages);
+      Durations times = Durations::of(1, 1, 1);
+      EXPECT_EQ(last_pass_s(schedule, times), last_pass_s(messages, times)) << name << ", " << p << " ranks";
+      times.link_s = kLink;
+      const double longer_s = last_pass_s(schedule, times) - last_pass_s(messages, times);
+      EXPECT_LE(longer_s, 2 * 3 * (p - 1) * kLink) << name << ", " << p << " ranks";
+    }
+}
+
+TEST(PostValidation, IsRefusedWhereItCouldNotBeUndone) {
+  const Schedule good = with_post_validation(add_messages(one_f_one_b(2, 2)));
+  ASSERT_EQ(problems(good, 2), std::vector<std::string>{});
+  const auto says = [](const Schedule& schedule, const std::vector<std::string>& words) {
+    const std::vector<std::string> found = problems(schedule, 2);
+    return std::ranges::any_of(found, [&](const std::string& problem) {
+      return std::ranges::all_of(words, [&](const auto& word) { return problem.find(word) != std::string::npos; });
+    });
+  };
+  const auto with_settle_at = [&](size_t rank, size_t index) {
+    Schedule bad = good;
+    auto& row = bad.rows[rank];
+    const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
+    const Action action = *settle;
+    row.erase(settle);
+    row.insert(row.begin() + static_cast<std::ptrdiff_t>(index), action);
+    return bad;
+  };
+  EXPECT_TRUE(says(with_settle_at(1, good.rows[1].size() - 2), {"1F0", "comes before 1SETTLE"}));
+  EXPECT_TRUE(says(with_settle_at(1, 0), {"0SEND_F0", "comes before 0SETTLE", "1RECV_F0", "after 1SETTLE"}));
+  Schedule dropped = good, early = good;
+  dropped.rows[0].pop_back();
+  EXPECT_TRUE(says(dropped, {"0STEP is missing", "rank 0"}));
+  std::swap(early.rows[1].back(), early.rows[1][early.rows[1].size() - 2]);
+  EXPECT_TRUE(says(early, {"comes after 1STEP"}));
+}
+
+}  // namespace
+}  // namespace orthant

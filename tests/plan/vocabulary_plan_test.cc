@@ -1,0 +1,172 @@
+// A pipeline's plan where the vocabulary is cut over its ranks: who holds what, what may be asked for, and the other
+// placements beside it.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "parallel/pipeline/plan.h"
+#include "plan/plan.h"
+#include "plan/vocabulary_choices.h"
+#include "schedule/barriers.h"
+#include "tests/support/says.h"
+#include "tests/support/temp_folder.h"
+
+namespace orthant {
+namespace {
+
+using Words = std::vector<std::string>;
+
+// A vocabulary that costs about six layers.
+Plan plan_of(int ranks, const std::string& how, const Words& more = {}) {
+  Words keys = {"model.num_hidden_layers=8",       "model.hidden_size=128",
+                "model.intermediate_size=256",     "model.vocab_size=8001",
+                "training.seq_len=64",             "training.global_batch_size=16",
+                "training.local_batch_size=1",     fmt::format("run.ranks={}", ranks),
+                "data.path=text.txt",              "parallelism.vocabulary_parallel=" + how};
+  if (ranks > 1) keys.push_back(fmt::format("parallelism.pipeline_parallel_degree={}", ranks));
+  keys.insert(keys.end(), more.begin(), more.end());
+  const Config config = parse_config("", "run.toml", keys);
+  check_config(config);
+  return make_plan(config, {.ranks = config.run.ranks > 0 ? static_cast<int>(config.run.ranks) : 1, .vocab_size = 257});
+}
+
+std::string refusal(int ranks, const std::string& how, const Words& more = {}) {
+  return message_of<ConfigError>([&] { plan_of(ranks, how, more); });
+}
+
+const std::string p = "parallelism.";
+
+TEST(VocabularyPlan, EveryRankHasItsRows) {
+  for (const bool tied : {false, true}) {
+    const Plan plan = plan_of(4, "algorithm_2", {fmt::format("model.tie_word_embeddings={}", tied)});
+    EXPECT_TRUE(plan.copies().empty());
+    for (size_t i = 0; i < plan.parameters.size(); ++i) {
+      const auto role = plan.parameters[i].role;
+      const bool cut = role == ParameterRole::embedding || role == ParameterRole::head;
+      int64_t end = 0, holders = 0;
+      for (int rank = 0; rank < 4; ++rank) {
+        const ParameterInfo held = plan.parameters_of(rank)[i];
+        if (held.held_size() == 0) continue;
+        ++holders;
+        if (!cut) continue;
+        EXPECT_EQ(held.held[0].first, end);
+        end = held.held[0].second;
+      }
+      EXPECT_EQ(holders, cut ? 4 : 1) << plan.parameters[i].name;
+      EXPECT_EQ(end, cut ? 8001 : 0);
+    }
+  }
+}
+
+// Check 13: p = 8, h = 3072, V = 256k.
+TEST(VocabularyPlan, BalancesParameters) {
+  const Words large = {"model.hidden_size=3072", "model.num_attention_heads=24", "model.num_key_value_heads=24",
+                       "model.intermediate_size=12288", "model.num_hidden_layers=32", "model.vocab_size=256000"};
+  const auto elements = [&](const Plan& plan, bool of_vocabulary) {
+    std::vector<int64_t> sums;
+    for (int rank = 0; rank < 8; ++rank) {
+      int64_t& sum = sums.emplace_back(0);
+      for (const ParameterInfo& parameter : plan.parameters_of(rank)) {
+        const bool rows = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
+        if (rows || !of_vocabulary) sum += parameter.held_size();
+      }
+    }
+    return sums;
+  };
+  const Plan cut = plan_of(8, "algorithm_2", large), whole = plan_of(8, "none", large);
+  for (const int64_t rows : elements(cut, true)) EXPECT_EQ(rows, 196608000);
+  const auto all = elements(cut, false), before = elements(whole, false);
+  EXPECT_EQ(*std::max_element(all.begin(), all.end()) - *std::min_element(all.begin(), all.end()), 3072);  // last norm
+  EXPECT_EQ(elements(whole, true)[0], 786432000);
+  EXPECT_EQ(elements(whole, true)[7], 786432000);
+  EXPECT_GT(before[7], 2 * before[3]);
+}
+
+TEST(VocabularyPlan, BalancesCompute) {
+  const auto ratio = [](const Plan& plan) {
+    const auto& busy = plan.timeline.busy_s;
+    return *std::max_element(busy.begin(), busy.end()) / *std::min_element(busy.begin(), busy.end());
+  };
+  EXPECT_GT(ratio(plan_of(4, "none")), 3);
+  for (const PipelineSchedule& schedule : pipeline_schedules()) {
+    for (const char* how : {"naive", "algorithm_1", "algorithm_2"}) {
+      const Plan plan = plan_of(4, how, {p + "pipeline_parallel_schedule=" + std::string(schedule.name)});
+      EXPECT_LT(ratio(plan), 1 + 1e-9) << how << ", " << schedule.name;
+      const VocabularyPasses passes = vocabulary_passes(plan.schedule);
+      EXPECT_TRUE(passes.input);
+      EXPECT_EQ(passes.output.size(), how == std::string("naive") ? 3u : 2u);
+      // As much work as where it is whole.
+      double all = 0;
+      for (const double busy : plan.timeline.busy_s) all += busy;
+      const Plan whole = plan_of(4, "none");
+      double want = 0;
+      for (const double busy : whole.timeline.busy_s) want += busy;
+      EXPECT_NEAR(all / want, 1, 1e-9) << how << ", " << schedule.name;
+    }
+  }
+}
+
+TEST(VocabularyPlan, RefusesWhatCannotBe) {
+  EXPECT_TRUE(says(refusal(1, "algorithm_2"),
+                   {"parallelism.vocabulary_parallel = \"algorithm_2\"", "changes nothing", "\"none\""}));
+  EXPECT_TRUE(says(refusal(1, "algorithm_2", {p + "data_parallel_degree=1", p + "pipeline_parallel_degree=-1"}),
+                   {"one pipeline rank", "set it to \"none\""}));
+  EXPECT_TRUE(says(refusal(2, "algorithm_2", {p + "tensor_parallel_degree=2", "run.ranks=4"}),
+                   {"cuts the vocabulary", "parallelism.tensor_parallel_degree = 2", "\"redistribution\""}));
+  EXPECT_TRUE(says(refusal(2, "naive",
+                           {p + "tensor_parallel_kind=2d", p + "tensor_parallel_mesh=[2,1,1]", "run.ranks=4"}),
+                   {"cuts the vocabulary", "parallelism.tensor_parallel_mesh = [2, 1, 1]"}));
+  EXPECT_EQ(refusal(2, "redistribution", {p + "tensor_parallel_degree=2", "run.ranks=4"}), "");
+  EXPECT_TRUE(says(refusal(4, "interlaced", {p + "pipeline_parallel_schedule=zb_h1"}),
+                   {"pipeline_parallel_schedule = \"zb_h1\"", "order of 1F1B's", "\"1f1b\""}));
+  EXPECT_TRUE(says(refusal(4, "redistribution", {p + "pipeline_parallel_layers=2,2,2,2"}),
+                   {"pipeline_parallel_layers = [2, 2, 2, 2]", "by their cost", "set it to []"}));
+  EXPECT_EQ(refusal(4, "redistribution", {p + "pipeline_parallel_layers=-1"}), "");
+}
+
+TEST(VocabularyPlan, AFilesOrderIsLookedAt) {
+  const TempFolder folder;
+  const auto of_file = [&](const std::string& csv) {
+    return refusal(2, "algorithm_2", {p + "pipeline_parallel_schedule=" + folder.write("own.csv", csv),
+                                      "training.global_batch_size=2"});
+  };
+  EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
+  EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"), {"1F0 stands behind", "last stage's outputs"}));
+  EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"), {"0B0 stands behind", "first stage's gradients"}));
+  EXPECT_TRUE(says(of_file("0F0,0S0,0F1,0B0,0B1\n1F0,1S0,1F1,1B0,1B1\n"), {"own.csv"}));
+}
+
+TEST(VocabularyChoices, AreThePlansOfTheOthers) {
+  const Plan plan = plan_of(4, "algorithm_1");
+  const std::vector<VocabularyChoice> choices = vocabulary_choices(plan);
+  ASSERT_EQ(choices.size(), 6u);
+  const auto named = [&](const std::string& name) {
+    return *std::ranges::find(choices, name, &VocabularyChoice::name);
+  };
+  for (const VocabularyChoice& choice : choices) {
+    EXPECT_EQ(choice.chosen, choice.name == "algorithm_1");
+    const Plan other = plan_of(4, choice.name);
+    EXPECT_EQ(choice.makespan, other.timeline.makespan_s) << choice.name;
+    EXPECT_EQ(choice.memory_bytes, other.largest_memory_bytes()) << choice.name;
+  }
+  EXPECT_LT(named("redistribution").makespan, named("none").makespan);
+  EXPECT_LT(named("algorithm_2").makespan, 0.7 * named("redistribution").makespan);
+  EXPECT_LT(named("algorithm_2").memory_bytes, named("none").memory_bytes);
+  EXPECT_EQ(recommended(choices).name, "algorithm_2");
+  // Where the vocabulary is small there is nothing to win by extra microbatches.
+  const Plan small = plan_of(4, "none", {"model.vocab_size=300", "model.num_hidden_layers=16"});
+  EXPECT_NE(recommended(vocabulary_choices(small)).name, "naive");
+  const std::string text = explain(plan);
+  EXPECT_TRUE(says(text, {"the vocabulary's layers over as many pipeline ranks", "as planned", "recommended",
+                          "1/4 of embedding and head", "output layer, cut over the pipeline"}));
+  const auto json = nlohmann::json::parse(plan_json(plan));
+  EXPECT_EQ(json["vocabulary_choices"].size(), 6u);
+  EXPECT_EQ(json["vocabulary_choices"][5]["recommended"], true);
+  EXPECT_TRUE(vocabulary_choices(plan_of(1, "none")).empty());
+}
+
+}  // namespace
+}  // namespace orthant

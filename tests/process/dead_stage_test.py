@@ -1,0 +1,116 @@
+"""Stages of a pipeline that die or fall silent: in the midst of a step, and while the run validates, saves or writes."""
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+import unittest
+
+from orthant_process import HANG_S, STOP_S, ProcessTest, state_of, text
+
+HEARD_S = 1.5  # heartbeats, two a second, say where each rank is
+
+
+def stages(schedule, ranks):
+    return (f"run.ranks={ranks}", f"parallelism.pipeline_parallel_degree={ranks}",
+            f"parallelism.pipeline_parallel_schedule={schedule}", "checkpoint.interval=0", "validation.freq=1000000")
+
+
+class DeadStage(ProcessTest):
+    def start_run(self, *keys, until_step):
+        shutil.rmtree(self.dump, ignore_errors=True)
+        return self.start_training(*keys, until_step=until_step)
+
+    def assert_named(self, running, victim, number, activity):
+        """The rank, how it went and what it last did; and nothing is left of the run."""
+        pids = running.ranks()
+        os.kill(pids[victim], number)
+        how = "SIGKILL" if number == signal.SIGKILL else "stopped"
+        message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}", how)
+        self.assertRegex(message, rf"last heard at: {activity}")
+        if number == signal.SIGKILL:
+            for pid in pids.values():
+                self.assertIn(state_of(pid), (None, "Z"))
+
+
+class InAStep(DeadStage):
+    """Steps are long, so that a rank is in the midst of its row."""
+
+    ACTION = r"\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+, action \d+ of \d+ of step \d+"
+
+    def check(self, schedule, ranks, victim, number):
+        with self.subTest(schedule):
+            running = self.start_run(*stages(schedule, ranks), "model.num_hidden_layers=4",
+                                     "training.global_batch_size=64", "training.local_batch_size=1", until_step=4)
+            time.sleep(HEARD_S)
+            self.assert_named(running, victim, number, self.ACTION)
+
+    def test_killed(self):
+        for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
+            self.check(schedule, ranks, victim, signal.SIGKILL)
+
+    def test_stopped(self):
+        for schedule, victim in (("1f1b", 0), ("zb_v", 1)):
+            self.check(schedule, 2, victim, signal.SIGSTOP)
+
+
+class BesideSteps(DeadStage):
+    """So many layers that one forward takes long."""
+
+    DEEP = (*stages("1f1b", 2), "model.num_hidden_layers=400", "model.hidden_size=16", "training.global_batch_size=1",
+            "training.local_batch_size=1")
+    WAYS = ((0, signal.SIGKILL), (1, signal.SIGSTOP))
+
+    def setUp(self):
+        super().setUp()
+        (self.folder / "text.txt").write_text(text(4000))
+
+    def test_validating(self):
+        for victim, number in self.WAYS:
+            with self.subTest(victim):
+                running = self.start_run(*self.DEEP, "data.validation=0.5", "validation.freq=1",
+                                         "validation.steps=1000000", until_step=1)
+                time.sleep(HEARD_S)
+                self.assert_named(running, victim, number,
+                                  r"\d(F|SEND_F|RECV_F)\d, action \d+ of \d+ of validation, batch \d+")
+
+    def hold_writer(self):
+        """The writer waits in a save for the reader of a pipe that stands where its file should be."""
+        def holds():
+            for save in (self.dump / "checkpoints").glob(".tmp-*"):
+                folder, name = save / "orthant", "optimizer.safetensors"
+                if folder.exists() and not (folder / name).exists():
+                    os.mkfifo(folder / f".{name}.tmp")
+                    return True
+            return False
+
+        deadline = time.monotonic() + HANG_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):  # too late: the next save
+                if holds():
+                    return time.sleep(HEARD_S)
+        self.fail("no save was met")
+
+    def test_saving(self):
+        """Rank 0 writes what the other one sends, tensor by tensor."""
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            for victim in (0, 1):
+                with self.subTest(victim=victim, number=number):
+                    running = self.start_run(*stages("1f1b", 2), "checkpoint.interval=1", until_step=1)
+                    self.hold_writer()
+                    self.assert_named(running, victim, number, r"saving step \d+")
+
+    def test_writing_the_sample(self):
+        """A token at a time through both stages, of a model that has learned not to end a text."""
+        for victim, number in self.WAYS:
+            with self.subTest(victim):
+                running = self.start_run(*self.DEEP, "model.max_position_embeddings=512", "optimizer.lr=5e-2",
+                                         "training.steps=6", until_step=6)
+                running.until((self.dump / "checkpoints/latest").exists, "last checkpoint")
+                time.sleep(HEARD_S)
+                self.assert_named(running, victim, number, "writing a sample")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])

@@ -1,0 +1,92 @@
+// The reduction of gradient buckets while backward runs.
+#include "parallel/data/run.h"
+
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace orthant {
+namespace {
+
+const Axes kData = {"data"};
+
+// Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.
+struct Reduction {
+  static constexpr int64_t kWeights = 6, kSize = 10;
+  std::vector<GradientBucket> buckets = {
+      {{0, 20}, {0, 1}, kData}, {{20, 40}, {2, 3}, kData}, {{40, 60}, {4, 5}, kData}};
+  at::Tensor flat;
+  GradientReducer reducer;
+
+  Reduction(Comm& comm, int rank)
+      : flat(at::arange(kWeights * kSize, at::kDouble) + 1000.0 * rank),
+        reducer(comm, flat, buckets, {2, 1, 1, 1, 1, 1}) {}
+};
+
+at::Tensor expected_sum(int ranks) {
+  return at::arange(Reduction::kWeights * Reduction::kSize, at::kDouble) * ranks + 1000.0 * (ranks * (ranks - 1) / 2);
+}
+
+int64_t started(const Comm& comm) { return comm.total_traffic().calls; }
+
+TEST(GradientReducer, StartsEachBucketWithItsLastGradientAndInOrder) {
+  run_ranks(2, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+    Reduction r(comm, rank);
+    r.reducer.begin(1);
+    auto after = [&](int weight) {
+      r.reducer.written(weight);
+      return started(comm);
+    };
+    EXPECT_EQ(after(5), 0);
+    EXPECT_EQ(after(4), 1) << "the last bucket is complete";
+    EXPECT_EQ(after(0), 1);
+    EXPECT_EQ(after(1), 1);
+    EXPECT_EQ(after(0), 1) << "the first bucket is complete, but the second has not started";
+    EXPECT_EQ(after(2), 1);
+    EXPECT_EQ(after(3), 3);
+    for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+    EXPECT_TRUE(r.flat.equal(expected_sum(2)));
+  });
+}
+
+TEST(GradientReducer, RanksThatCompleteInAnyOrderOrHaveNothingAgree) {
+  run_ranks(4, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 4}}), rank, meeting);
+    for (int step = 1; step <= 2; ++step) {
+      Reduction r(comm, rank);
+      // Rank 3 has no sequences; the others two microbatches, written in orders of their own.
+      const int microbatches = rank == 3 ? 0 : 2;
+      r.reducer.begin(microbatches);
+      for (int m = 0; m < microbatches; ++m) {
+        std::vector<int> order = {5, 4, 3, 2, 1, 0, 0};
+        if (rank == 1) order = {0, 1, 2, 3, 4, 5, 0};
+        if (rank == 2) order = {2, 5, 0, 4, 0, 3, 1};
+        for (const int weight : order) r.reducer.written(weight);
+      }
+      EXPECT_EQ(started(comm) - 3 * (step - 1), rank == 3 ? 0 : 3);
+      for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+      EXPECT_EQ(started(comm), 3 * step);
+      EXPECT_TRUE(r.flat.equal(expected_sum(4))) << "rank " << rank;
+    }
+  });
+}
+
+TEST(GradientReducer, AGradientTooManyIsOurOwnMistakeAndADroppedBucketStaysLocal) {
+  run_ranks(2, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+    Reduction r(comm, rank);
+    r.reducer.drop(1);
+    r.reducer.begin(0);
+    EXPECT_THROW(r.reducer.written(3), LogicError);
+    const at::Tensor own = r.flat.clone();
+    for (const int bucket : {2, 1, 0}) r.reducer.finish(bucket);
+    EXPECT_TRUE(r.flat.narrow(0, 20, 20).equal(own.narrow(0, 20, 20)));
+    EXPECT_TRUE(r.flat.narrow(0, 40, 20).equal(expected_sum(2).narrow(0, 40, 20)));
+  });
+}
+
+}  // namespace
+}  // namespace orthant

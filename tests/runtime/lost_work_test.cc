@@ -1,0 +1,47 @@
+// Work that a row loses is noticed where it is missed: a message that nobody made, a gradient that is summed too early.
+#include "base/errors.h"
+#include "comm/thread_ranks.h"
+#include "parallel/data/run.h"
+#include "runtime/executor.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace orthant {
+namespace {
+
+TEST(LostWork, AMessageThatNobodyMadeIsMissedUnlessTheMicrobatchIsEmpty) {
+  for (const int64_t sequences : {1, 0}) {
+    run_ranks(2, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+      Executor executor({.owners = {0, 1},
+                         .stream_shape = [&](int) { return std::vector<int64_t>{sequences}; },
+                         .stream = at::kDouble},
+                        {}, comm);
+      const std::vector<Action> row = {{ActionKind::SEND_F, 0, 0}};
+      if (rank == 1) return;
+      if (sequences == 0) return executor.run(row, {});
+      EXPECT_THROW(executor.run(row, {}), LogicError);
+    });
+  }
+}
+
+TEST(LostWork, ABucketIsNotSummedBeforeItsGradientsAreWritten) {
+  run_ranks(1, [](const Rendezvous& meeting, int rank) {
+    Comm comm(Mesh({{"data", 1}}), rank, meeting);
+    GradientReducer reducer(comm, at::zeros({4}), {{{0, 2}, {0}, {"data"}}, {{2, 4}, {1}, {"data"}}}, {1, 1});
+    reducer.begin(2);
+    for (const int weight : {1, 1, 0}) reducer.written(weight);
+    EXPECT_NO_THROW(reducer.finish(1));
+    EXPECT_THROW(reducer.finish(0), LogicError);
+    reducer.begin(2);
+    for (const int weight : {1, 0, 1, 0}) reducer.written(weight);
+    EXPECT_NO_THROW(reducer.finish(-1));
+    reducer.accept_lost();
+    reducer.begin(2);
+    EXPECT_NO_THROW(reducer.finish(-1));
+  });
+}
+
+}  // namespace
+}  // namespace orthant

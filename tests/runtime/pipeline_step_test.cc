@@ -1,0 +1,59 @@
+// Whole steps of pipelines against one rank's, with what else a step may hold: microbatches of two sizes, documents and
+// windows that attention keeps to, projected sequences; and five steps within the closer bound of the published check.
+#include <gtest/gtest.h>
+
+#include "tests/support/pipelines.h"
+
+namespace orthant {
+namespace {
+
+const std::string kDataOfTwo = "parallelism.data_parallel_degree=2";
+
+TEST(PipelineStep, MicrobatchesOfTwoSizes) {
+  const TinyRun run({"model.num_hidden_layers=8"});  // seven sequences, two a microbatch
+  const auto one = train_ranks(run.plan(1), run.data());
+  for (const auto& [ranks, words] : std::vector<std::pair<int, Words>>{{4, pipeline("zb_v", 2, {kDataOfTwo})},
+                                                                        {4, pipeline("zb_h1", 2, {kDataOfTwo})},
+                                                                        {3, pipeline("v_half", 3)},
+                                                                        {4, pipeline("dual_pipe_v", 4)}}) {
+    const Plan plan = run.plan(ranks, words);
+    EXPECT_EQ(microbatch_sizes(plan.shares.back()).size(), 2u);
+    expect_equal(plan, train_ranks(plan, run.data()), one[0], words[1] + " on " + plan.mesh_text());
+  }
+}
+
+TEST(PipelineStep, SplitBackwardsOfEveryAttention) {
+  const std::string kMasked = "model.objective=masked";
+  const std::string kDocuments = "data.mask_documents=true", kCut = "data.long_documents=cut";
+  for (const Words& model : {Words{kDocuments, kCut}, Words{"model.sliding_window=5"},
+                             Words{kMasked, "model.linformer_length=5"}, Words{kMasked, kDocuments, kCut}}) {
+    Words keys = kDeep;
+    keys.insert(keys.end(), model.begin(), model.end());
+    const TinyRun run(keys);
+    const auto one = train_ranks(run.plan(1), run.data());
+    for (const char* schedule : {"zb_h1", "zb_v", "v_min"}) {
+      const Plan plan = run.plan(2, pipeline(schedule, 2));
+      expect_equal(plan, train_ranks(plan, run.data()), one[0], schedule + (", " + model.back()));
+    }
+  }
+}
+
+// Four ranks, eight microbatches, AdamW.
+TEST(PipelineStep, FiveStepsOfEverySchedule) {
+  Words keys = kDeep;
+  keys.emplace_back("training.global_batch_size=8");
+  const TinyRun run(keys);
+  const StepTrace one = put_together(run.plan(1), train_ranks(run.plan(1), run.data(), {.steps = 5}), 4);
+  std::vector<StepTrace> first;
+  for (const std::string& schedule : kEverySchedule) {
+    const Plan plan = run.plan(4, pipeline(schedule, 4));
+    EXPECT_EQ(plan.shares[0].microbatches.size(), 8u);
+    const StepTrace whole = put_together(plan, train_ranks(plan, run.data(), {.steps = 5}), 4);
+    EXPECT_LT(relative_error(whole.weights, one.weights), 1e-11) << schedule;
+    if (first.empty()) first.push_back(whole);
+    expect_same_bits(whole, first[0], schedule);
+  }
+}
+
+}  // namespace
+}  // namespace orthant

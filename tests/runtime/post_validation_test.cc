@@ -1,0 +1,295 @@
+// Post-validation of the optimizer's step: whatever the norm does, every bit is that of the synchronous step, and where
+// it does nothing unforeseen, nothing is sent that the plan does not say.
+#include "runtime/post_validation.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/support/pipelines.h"
+#include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
+#include "tests/support/trained.h"
+
+namespace orthant {
+namespace {
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+const std::string kPost = "parallelism.pipeline_parallel_post_validation=true";
+
+/// What happens to the gradient of the first matrix on some pipeline rank: by step, a factor.
+struct Injection {
+  int pipeline_rank = 0;
+  std::vector<std::pair<int64_t, double>> factors;
+};
+
+struct Told {
+  double loss = 0, norm = 0;
+  bool operator==(const Told& other) const {
+    const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+    return same(loss, other.loss) && same(norm, other.norm);
+  }
+};
+struct RankCourse {
+  std::vector<Told> told;  // by step
+  at::Tensor masters, values, first_moments, second_moments;
+  Traffic traffic;
+  std::string not_finite;  // what was found then
+};
+
+struct Training {
+  int64_t steps = 6;
+  Injection injection;
+  std::string resume_from;
+  bool save = false;
+  int64_t settle_every = 0;
+};
+
+/// Multiplies once a step, when the step's last microbatch has added its share.
+void inject(Session& session, const Plan& plan, int rank, const Injection& injection) {
+  if (plan.pipeline_rank(rank) != injection.pipeline_rank || injection.factors.empty()) return;
+  int64_t microbatches = 0;
+  for (const Range& range : plan.share(rank).microbatches) microbatches += range.size() > 0;
+  const Weights& weights = session.weights();
+  const auto is_matrix = [](const Weight& w) { return w.value.dim() == 2 && w.value.numel() > 0; };
+  const int index = std::ranges::find_if(weights.all(), is_matrix)->index;
+  session.weights().on_gradient = [=, inner = weights.on_gradient, writes = int64_t{0}](const Weight& w) mutable {
+    if (w.index == index && ++writes % microbatches == 0) {
+      for (const auto& [step, factor] : injection.factors)
+        if (step == writes / microbatches) at::Tensor(w.gradient).mul_(factor);
+    }
+    inner(w);
+  };
+}
+
+struct NotFinite {};
+
+std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, const Training& run) {
+  std::vector<RankCourse> courses(static_cast<size_t>(plan.mesh.size()));
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
+    RankCourse& course = courses[static_cast<size_t>(rank)];
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport, .timeout_s = 60});
+    Session session(plan, data.train, comm);
+    TrainState state;
+    if (run.resume_from.empty()) {
+      session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
+    } else {
+      state = load_snapshot(run.resume_from, plan, data, session, Verify::checksums);
+    }
+    inject(session, plan, rank, run.injection);
+    const auto note = [&] {
+      course.masters = session.weights().masters().clone();
+      course.values = session.weights().values().clone();
+      course.first_moments = session.optimizer().first_moments().clone();
+      course.second_moments = session.optimizer().second_moments().clone();
+    };
+    const auto known = [&](const StepResult& result) {
+      EXPECT_EQ(result.step, state.step + 1);
+      state.step = result.step, state.tokens += result.tokens;
+      course.told.push_back({result.loss, result.norm});
+      if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
+      note();
+      course.not_finite = session.first_not_finite(result.step).what;
+      throw NotFinite();
+    };
+    const Traffic before = comm.total_traffic();
+    try {
+      for (int64_t step = state.step + 1; step <= run.steps; ++step) {
+        session.advance(step, {}, known);
+        if (run.settle_every > 0 && step % run.settle_every == 0) session.settle(known);
+      }
+      session.settle(known);
+      note();
+      const Traffic after = comm.total_traffic();
+      course.traffic = {after.calls - before.calls, after.bytes - before.bytes};
+      if (run.save) save_snapshot(plan, data, session, state);
+    } catch (const NotFinite&) {
+    }
+  });
+  return courses;
+}
+
+void expect_same(const std::vector<RankCourse>& have, const std::vector<RankCourse>& want, const std::string& what) {
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    EXPECT_EQ(have[rank].told, want[rank].told) << what << ", rank " << rank;
+    EXPECT_TRUE(have[rank].masters.equal(want[rank].masters)) << what << ", rank " << rank;
+    EXPECT_TRUE(have[rank].values.equal(want[rank].values)) << what << ", rank " << rank;
+    EXPECT_TRUE(have[rank].first_moments.equal(want[rank].first_moments)) << what << ", rank " << rank;
+    EXPECT_TRUE(have[rank].second_moments.equal(want[rank].second_moments)) << what << ", rank " << rank;
+    EXPECT_EQ(have[rank].not_finite, want[rank].not_finite) << what << ", rank " << rank;
+  }
+}
+
+/// Whether any rank has sent more than so many steps do: forwards were run again.
+bool sent_again(const Plan& plan, const std::vector<RankCourse>& ranks, int64_t steps) {
+  bool again = false;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Traffic planned = planned_traffic(plan, rank), have = ranks[rank].traffic;
+    EXPECT_GE(have.calls, steps * planned.calls);
+    again |= have.calls > steps * planned.calls;
+    if (have.calls == steps * planned.calls) {
+      EXPECT_EQ(have.bytes, steps * planned.bytes);
+    }
+  }
+  return again;
+}
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string limit(double max_norm) { return fmt::format("training.max_norm={}", max_norm); }
+
+/// Both ways of the same run; what post-validation came to.
+struct Both {
+  Plan plan;
+  std::vector<RankCourse> ranks;
+};
+Both run_both(const TinyRun& run, int ranks, const Words& keys, const Training& course, const std::string& what) {
+  const Plan plan = run.plan(ranks, with(keys, {kPost}));
+  Both both{plan, train_on(plan, run.data(), course)};
+  expect_same(both.ranks, train_on(run.plan(ranks, keys), run.data(), course), what);
+  return both;
+}
+
+struct Mesh3 {
+  std::string name;
+  int ranks;
+  Words keys;
+};
+
+std::vector<Mesh3> meshes() {
+  const std::string data = "parallelism.data_parallel_degree=2";
+  return {{"zb_h2", 4, pipeline("zb_h2", 4)},
+          {"zb_v", 3, pipeline("zb_v", 3)},
+          {"1f1b, data 2", 4, pipeline("1f1b", 2, {data})},
+          {"interleaved", 2, pipeline("interleaved_1f1b", 2)},
+          {"v_half, tied", 2, pipeline("v_half", 2, {"model.tie_word_embeddings=true"})},
+          {"zb_h1, tied", 2, pipeline("zb_h1", 2, {"model.tie_word_embeddings=true"})},
+          {"gpipe, ring", 4, pipeline("gpipe", 2, {kRing})}};
+}
+
+TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
+    for (const auto& [name, ranks, keys] : meshes()) {
+      if (name != "zb_h2" && name != "1f1b, data 2" && dtype != std::string("float64")) continue;
+      const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
+      // Twice in turn, once alone, in the last step; the first step is waited for in any case.
+      const Training course{.steps = 7, .injection = {last, {{3, 1e6}, {4, 1e6}, {7, 1e6}}}};
+      const Both both = run_both(run, ranks, with(keys, {limit(100)}), course, name + ", " + dtype);
+      const std::vector<Told>& told = both.ranks[0].told;
+      ASSERT_EQ(told.size(), 7u);
+      for (size_t step = 0; step < told.size(); ++step)
+        EXPECT_EQ(told[step].norm > 100, step == 2 || step == 3 || step == 6) << name << ": " << told[step].norm;
+      EXPECT_TRUE(sent_again(both.plan, both.ranks, 7)) << name;
+    }
+  }
+}
+
+TEST(PostValidation, ANormThatRanksOnTheWaySee) {
+  const TinyRun run(with(kDeep, {kBatch[0]}));
+  for (const int seen_by : {0, 1, 2}) {
+    const Training course{.injection = {seen_by, {{2, 1e6}, {5, 1e6}}}};
+    const Both both = run_both(run, 4, pipeline("zb_h2", 4, {limit(100)}), course, fmt::format("rank {}", seen_by));
+    EXPECT_TRUE(sent_again(both.plan, both.ranks, course.steps));
+  }
+}
+
+TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
+  const TinyRun run(with(kDeep, {kBatch[0]}));
+  for (const auto& [name, ranks, keys] : meshes()) {
+    const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
+    for (const double max_norm : {100.0, 0.0}) {
+      const Training course{.injection = {last, {{4, kInf}}}};
+      const Both both = run_both(run, ranks, with(keys, {limit(max_norm)}), course, name);
+      bool found = false;
+      for (const RankCourse& rank : both.ranks) {
+        EXPECT_EQ(rank.told.size(), 4u) << name;
+        found |= says(rank.not_finite, {"the gradient of"});
+      }
+      EXPECT_TRUE(found) << name;
+    }
+  }
+}
+
+TEST(PostValidation, SendsWhatThePlanSaysWhereEveryStepIsClippedOrNone) {
+  const TinyRun run(with(kDeep, {kBatch[0]}));
+  std::vector<Mesh3> all = meshes();
+  all.push_back({"2d", 8, with(pipeline("zb_h2", 2), grid(2, 2, 1).keys)});
+  for (const auto& [name, ranks, keys] : all)
+    for (const double max_norm : {1e-4, 1e6, 0.0}) {
+      if (max_norm == 0 && name != "zb_v") continue;
+      const Training course{.steps = 4};
+      const Both both = run_both(run, ranks, with(keys, {limit(max_norm)}), course, name);
+      EXPECT_FALSE(sent_again(both.plan, both.ranks, course.steps)) << name << ", max_norm " << max_norm;
+    }
+}
+
+TEST(PostValidation, RanksWithoutASequenceTakePart) {
+  const TinyRun run({"training.global_batch_size=1", "training.local_batch_size=1", "model.num_hidden_layers=4"});
+  const Words keys = pipeline("1f1b", 2, {"parallelism.data_parallel_degree=2", limit(100)});
+  const Both both = run_both(run, 4, keys, {.injection = {1, {{3, 1e6}}}}, "one sequence for two");
+  EXPECT_GT(both.ranks[0].told[2].norm, 100);
+}
+
+TEST(PostValidation, GoesOnFromACheckpoint) {
+  for (const char* dtype : {"float64", "bfloat16"}) {
+    const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
+    const Words keys = pipeline("zb_h2", 2, {limit(100)});
+    const Plan plan = run.plan(2, with(keys, {kPost}));
+    const Injection injection{1, {{3, 1e6}}};  // in the last step before it: it is undone before it is saved
+    const auto whole = train_on(run.plan(2, keys), run.data(), {.steps = 6, .injection = injection});
+    train_on(plan, run.data(), {.steps = 3, .injection = injection, .save = true});
+    const auto rest = train_on(plan, run.data(),
+                               {.steps = 6, .resume_from = run.folder() + "/out/checkpoints/step-000003"});
+    for (size_t rank = 0; rank < 2; ++rank) {
+      EXPECT_TRUE(rest[rank].masters.equal(whole[rank].masters)) << dtype;
+      EXPECT_TRUE(rest[rank].second_moments.equal(whole[rank].second_moments)) << dtype;
+    }
+  }
+}
+
+TEST(PostValidation, SettledAtAnyStepIsTheSame) {
+  const TinyRun run(with(kDeep, {kBatch[0]}));
+  const Words keys = pipeline("zb_v", 2, {limit(100)});
+  for (const int64_t every : {1, 2, 3}) {
+    const Training course{.injection = {1, {{2, 1e6}, {3, 1e6}, {6, 1e6}}}, .settle_every = every};
+    run_both(run, 2, keys, course, fmt::format("settled every {} steps", every));
+  }
+}
+
+TEST(PostValidation, OfTheProgramWritesWhatTheSynchronousStepWrites) {
+  const TinyRun run({"model.num_hidden_layers=4"});
+  Words keys = {"--run.ranks=2", "--parallelism.pipeline_parallel_degree=2",
+                      "--parallelism.pipeline_parallel_schedule=zb_h2", "--checkpoint.interval=5",
+                      "--checkpoint.keep_latest_k=0", "--validation.freq=4", "--training.steps=12"};
+  std::vector<double> norms;
+  for (const StepMetrics& step : read_metrics(train(run, "free", with(keys, {"--training.max_norm=0"})).folder +
+                                              "/metrics.jsonl").steps)
+    norms.push_back(step.grad_norm);
+  std::ranges::sort(norms);
+  const double limit = (norms[5] + norms[6]) / 2;  // about half of the steps are clipped
+  keys.push_back(fmt::format("--training.max_norm={}", limit));
+  const Trained plain = train(run, "plain", keys), post = train(run, "post", with(keys, {"--" + kPost}));
+  const Metrics want = read_metrics(plain.folder + "/metrics.jsonl");
+  const Metrics have = read_metrics(post.folder + "/metrics.jsonl");
+  ASSERT_EQ(have.steps.size(), want.steps.size());
+  ASSERT_EQ(have.validations.size(), want.validations.size());
+  int clipped = 0;
+  for (size_t i = 0; i < want.steps.size(); ++i) {
+    EXPECT_EQ(have.steps[i].step, want.steps[i].step);
+    EXPECT_EQ(have.steps[i].loss, want.steps[i].loss);
+    EXPECT_EQ(have.steps[i].grad_norm, want.steps[i].grad_norm);
+    EXPECT_EQ(have.steps[i].tokens, want.steps[i].tokens);
+    clipped += want.steps[i].grad_norm > limit;
+  }
+  EXPECT_TRUE(clipped > 0 && clipped < 12) << clipped;
+  for (size_t i = 0; i < want.validations.size(); ++i)
+    EXPECT_EQ(have.validations[i].validation_loss, want.validations[i].validation_loss);
+  for (const int64_t step : {5, 10, 12}) EXPECT_EQ(bytes_of(post, step), bytes_of(plain, step)) << step;
+}
+
+}  // namespace
+}  // namespace orthant

@@ -1,0 +1,46 @@
+// What saving takes: the weights of a model that no rank holds go through rank 0 one at a time.
+#include "tests/support/pipelines.h"
+#include "tests/support/tensor_cuts.h"
+#include "tests/support/thread_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace orthant {
+namespace {
+
+int64_t largest_tensor_bytes(const Plan& plan) {
+  int64_t largest = 0;
+  for (const ParameterInfo& parameter : plan.parameters) largest = std::max(largest, parameter.size());
+  return largest * master_bytes(plan.config);
+}
+
+// Beside what is there while it trains. What two axes cut is put together in two steps: from half of it, over all of it
+// in another order, to the whole.
+TEST(Snapshot, HoldsOneTensorMore) {
+  const TinyRun run({"model.num_hidden_layers=8", "model.hidden_size=64", "model.intermediate_size=160",
+                     "training.dtype=float32", "training.local_batch_size=1", "training.global_batch_size=8"});
+  for (const TensorCut& cut : {TensorCut{1, {}}, TensorCut{4, pipeline("1f1b", 4)}, TensorCut{4, pipeline("zb_v", 4)},
+                               TensorCut{4, pipeline("v_half", 2, {"parallelism.data_parallel_degree=2"})},
+                               grid(2, 2, 1), grid(2, 1, 1, pipeline("1f1b", 2), 2)}) {
+    const Plan plan = run.plan(cut.ranks, cut.keys);
+    const auto largest = static_cast<double>(largest_tensor_bytes(plan));
+    const double copies = plan.tensor.ranks() > 1 ? 2.5 : 1;
+    ThreadMemory::install();
+    run_ranks(cut.ranks, [&](const Rendezvous& meeting, int rank) {
+      Comm comm(plan.mesh, rank, meeting);
+      Session session(plan, run.data().train, comm);
+      session.weights().initialize(1);
+      const int64_t before = ThreadMemory::now();
+      ThreadMemory::reset();
+      save_snapshot(plan, run.data(), session, {.step = 1});
+      const auto more = static_cast<double>(ThreadMemory::peak() - before);
+      EXPECT_LE(more, copies * largest + 4096) << cut.name() << ", rank " << rank;
+      EXPECT_EQ(ThreadMemory::now(), before) << cut.name() << ", rank " << rank;
+    });
+  }
+}
+
+}  // namespace
+}  // namespace orthant
