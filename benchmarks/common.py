@@ -154,7 +154,7 @@ def watch_peer(a, program, ranks, threads, keys, folder):
     environment = {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
     if a.allocator != "none":
         environment["LD_PRELOAD"] = a.allocator
-    keys = {**keys, "threads": threads, "warmup_steps": WARMUP, "metrics": metrics}
+    keys = {"warmup_steps": WARMUP, **keys, "threads": threads, "metrics": metrics}
     lines, first, text, peak = watch(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))],
                                      metrics, environment, folder)
     return lines, first, text, peak, json_lines(text)[-1]

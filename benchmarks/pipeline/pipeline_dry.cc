@@ -8,9 +8,7 @@
 // repeats. "simulated" is the whole step by the naps asked for, where messages take nothing.
 #include <ATen/ops/empty.h>
 
-#include <thread>
-
-#include "base/clock.h"
+#include "benchmarks/nap.h"
 #include "benchmarks/ranks.h"
 #include "parallel/pipeline/plan.h"
 #include "runtime/step_timeline.h"
@@ -19,28 +17,6 @@
 
 namespace orthant {
 namespace {
-
-/// Sleeps, less what sleeping takes longer than asked for.
-class Nap {
- public:
-  Nap() {
-    std::vector<double> late_s;
-    for (int i = 0; i < 21; ++i) {
-      constexpr std::chrono::milliseconds kAsked(5);
-      const auto start = Clock::now();
-      std::this_thread::sleep_until(start + kAsked);
-      late_s.push_back(seconds_since(start + kAsked));
-    }
-    late_s_ = quantile(late_s, 0.5);
-  }
-  void operator()(double seconds) const {
-    const std::chrono::duration<double> asked(std::max(0.0, seconds - late_s_));
-    std::this_thread::sleep_until(Clock::now() + std::chrono::duration_cast<Clock::duration>(asked));
-  }
-
- private:
-  double late_s_ = 0;
-};
 
 /// Own bubble in passes, by the papers; for m microbatches a multiple of p and at least 2p.
 int published_bubble(std::string_view schedule, int p) {

@@ -153,6 +153,24 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
   }
 }
 
+// Check 14, measured: what a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and
+// a microbatch's logits in S beside the exponentials that are made of them. A message more or less is under way.
+TEST(PipelineMemory, GrowsByTheRowsOfARank) {
+  constexpr int kRanks = 4;
+  constexpr int64_t kWidth = 96, kTokens = 128, kLess = 4000, kMore = 16000, kRows = kMore - kLess;
+  const auto most = [](const std::string& how, int64_t vocabulary) {
+    const Words words = {"parallelism.vocabulary_parallel=" + how, fmt::format("model.vocab_size={}", vocabulary)};
+    const Plan plan = wide_run().plan(kRanks, pipeline("1f1b", kRanks, words));
+    std::vector<int64_t> peaks;
+    for (const Held& held : measure(plan)) peaks.push_back(held.peak);
+    return static_cast<double>(*std::ranges::max_element(peaks));
+  };
+  const auto growth = [&](const std::string& how) { return most(how, kMore) - most(how, kLess); };
+  const double table = kRows * kWidth * 16, share = 2 * table / kRanks + 2 * kTokens * kRows / kRanks * 4;
+  EXPECT_NEAR(growth("algorithm_2"), share, 2 * kTokens * kWidth * 4);
+  EXPECT_GT(growth("none"), table);  // the last rank's, which makes logits as well
+}
+
 // Between I and W a rank of a mesh keeps its parts of what products read.
 TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
   for (const TensorCut& cut : {grid(1, 2, 1, {}, kStages), one_dimension(2, {}, kStages),

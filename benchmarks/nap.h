@@ -1,0 +1,33 @@
+// Naps in place of computations, for benchmarks of schedules over more ranks than there are cores.
+#pragma once
+
+#include <thread>
+
+#include "base/clock.h"
+#include "benchmarks/ranks.h"
+
+namespace orthant {
+
+/// Sleeps, less what sleeping takes longer than asked for.
+class Nap {
+ public:
+  Nap() {
+    std::vector<double> late_s;
+    for (int i = 0; i < 21; ++i) {
+      constexpr std::chrono::milliseconds kAsked(5);
+      const auto start = Clock::now();
+      std::this_thread::sleep_until(start + kAsked);
+      late_s.push_back(seconds_since(start + kAsked));
+    }
+    late_s_ = quantile(late_s, 0.5);
+  }
+  void operator()(double seconds) const {
+    const std::chrono::duration<double> asked(std::max(0.0, seconds - late_s_));
+    std::this_thread::sleep_until(Clock::now() + std::chrono::duration_cast<Clock::duration>(asked));
+  }
+
+ private:
+  double late_s_ = 0;
+};
+
+}  // namespace orthant
