@@ -74,7 +74,7 @@ class [[nodiscard]] Work {
   /// activity and cause.
   void wait();
   /// True when wait() will not block on a peer. Drives nothing: an operation on at most 64 KiB, which does not go on in
-  /// the background, may stay undone until something is waited for.
+  /// the background but on a lane, may stay undone until something is waited for.
   bool done() const;
 
  private:
@@ -106,7 +106,8 @@ class Comm {
   /// Opens the group now, rather than at its first operation with a tensor on the device.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
   /// The same end of the same mesh with groups of its own, so that what is issued there keeps no order with what is
-  /// issued here. Members use the same number, 1 to 7. Counts here, and this Comm must outlive it.
+  /// issued here; it goes on while the rank computes, however small it is. Members use the same number, 1 to 7. Counts
+  /// here, and this Comm must outlive it.
   Comm lane(int number) const;
 
   /// Sum over the group, in place. Sends 2 (n-1)/n of the bytes: balanced chunks to their owners, and a sum to all.

@@ -118,7 +118,7 @@ std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& a
     if (std::find(axes.begin(), axes.end(), axis.name) != axes.end()) number |= bit;
     bit *= 2;
   }
-  return message_group(*engine, group.ranks, group.position, number);
+  return message_group(*engine, group.ranks, group.position, number, lane > 0);
 }
 
 std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {

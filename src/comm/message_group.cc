@@ -37,8 +37,8 @@ class Underway : public Pending {
 
 class MessageGroup : public Group {
  public:
-  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number)
-      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number) {
+  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number, bool beside)
+      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number), beside_(beside) {
     ORTHANT_CHECK(number < kGroups, number);
   }
 
@@ -124,7 +124,8 @@ class MessageGroup : public Group {
   std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body) {
     int64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
-    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(bytes > kForegroundBytes, body));
+    const bool in_background = beside_ || bytes > kForegroundBytes;
+    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body));
   }
 
   // Operations that overlap are told apart by their number; it comes round long after the first has ended.
@@ -141,13 +142,15 @@ class MessageGroup : public Group {
   const std::vector<int> ranks_;
   const int position_;
   const uint32_t number_;
+  const bool beside_;
   uint32_t next_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number) {
-  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number);
+std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
+                                     bool beside) {
+  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number, beside);
 }
 
 }  // namespace orthant

@@ -9,8 +9,10 @@
 namespace orthant {
 
 /// `number` tells the groups of one rank apart and is below kGroups; its members use the same one. Opening costs
-/// nothing: all groups share the engine's connections.
-std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number);
+/// nothing: all groups share the engine's connections. `beside`: however small, its operations go on while the rank
+/// computes.
+std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
+                                     bool beside = false);
 
 /// Groups that a rank can tell apart.
 inline constexpr uint32_t kGroups = 1 << 11;

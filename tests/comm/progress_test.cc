@@ -35,6 +35,23 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
   }, GetParam());
 }
 
+// On a lane also what is small; here what passes through a rank that looks at nothing.
+TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
+  constexpr auto kGenerous = std::chrono::seconds(60);
+  on_line(3, [&](Comm& comm, int rank) {
+    const at::Tensor told = at::full({1}, rank, at::kFloat);
+    comm.barrier(kData).wait();
+    Work work = comm.lane(1).broadcast(told, kData, 0);
+    const auto start = std::chrono::steady_clock::now();
+    while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    EXPECT_TRUE(work.done()) << "rank " << rank;
+    work.wait();
+    EXPECT_EQ(told.item<float>(), 0);
+  }, GetParam());
+}
+
 int64_t threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));

@@ -82,7 +82,9 @@ void OutputLayer::advance(bool wait) {
   for (auto& [microbatch, one] : live_) {
     if (one.whole) continue;
     const bool posted = one.all.defined() && (!naive_ || one.maximum.defined());
-    if (!posted || !(wait || one.statistics_arrive.done())) return;
+    // Where T is what reads them, nobody waits for what follows from them here.
+    const bool awaited = early_ || !one.tokens.with_gradient;
+    if (!posted || !((wait && awaited) || one.statistics_arrive.done())) return;
     combine(one);
   }
 }

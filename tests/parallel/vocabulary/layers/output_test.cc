@@ -121,6 +121,36 @@ TEST(OutputLayer, IsTheSlopeOfItsOwnLoss) {
   }
 }
 
+// Where T reads the statistics, a rank is through with S of the next microbatch before another begins its own of this
+// one: the schedule then counts on it. (Of algorithm 2 the sum behind them is started first.)
+TEST(OutputLayer, SDoesNotWaitForOthersS) {
+  const OutputInputs in = output_inputs();
+  for (const char* algorithm : {"naive", "algorithm_1"}) {
+    run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+      Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous, {.timeout_s = 20});
+      const Range rows = even_slices(in.vocabulary, 2)[static_cast<size_t>(rank)];
+      const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(at::kDouble),
+                        .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
+      OutputLayer layer(comm, {.algorithm = algorithm, .slice = {.rows = rows, .vocabulary = in.vocabulary},
+                               .axes = kPipeline}, head);
+      for (const int microbatch : {0, 1}) layer.share_input(microbatch, in.x_NC.clone(), {.labels_N = in.labels_N});
+      const at::Tensor told = at::zeros({1});
+      if (rank == 1) comm.recv(told, kPipeline, 0).wait();
+      for (const int microbatch : {0, 1}) {
+        layer.S(microbatch);
+        layer.advance(true);
+      }
+      if (rank == 0) comm.send(told, kPipeline, 1).wait();
+      for (const int microbatch : {0, 1}) {
+        if (algorithm == std::string("naive")) layer.Z(microbatch);
+        layer.T(microbatch);
+        if (rank == 0) layer.take_input_gradient(microbatch);
+      }
+      layer.finish();
+    });
+  }
+}
+
 // What the checks above must see.
 TEST(OutputLayerControls, MistakesAreSeen) {
   const OutputInputs in = output_inputs();
