@@ -134,8 +134,9 @@ PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, 
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;
   bytes.forward = has_head ? m.loss : layers > 0 ? m.forward : m.boundary;
-  bytes.softmax = m.vocabulary.kept;
+  bytes.softmax = m.vocabulary.kept, bytes.logits = m.vocabulary.logits;
   bytes.softmax_forward = m.vocabulary.output, bytes.softmax_backward = m.vocabulary.backward;
+  bytes.lookup = m.vocabulary.lookup, bytes.lookup_backward = m.vocabulary.lookup_backward;
   bytes.backward = bytes.backward_for_input = m.boundary;
   // The first block to go, or the last, when others have left what W needs of them.
   const int64_t first_held = holds && drops ? m.boundary : 0;

@@ -196,7 +196,9 @@ int64_t Plan::stream_bytes(int rank, int64_t sequences) const {
 }
 
 Range Plan::vocabulary_rows(int rank) const {
-  return shard(architecture.vocab_size, mesh.axis_size("pipeline"), pipeline_rank(rank));
+  const Range slice = shard(architecture.vocab_size, mesh.axis_size("pipeline"), pipeline_rank(rank));
+  const Range rows = shard(slice.size(), tensor.columns, mesh.coord(rank, kColumn));
+  return {slice.begin + rows.begin, slice.begin + rows.end};
 }
 
 std::string Plan::mesh_text() const {

@@ -137,7 +137,7 @@ struct Plan {
   /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;
-  /// The rank's rows of the vocabulary, where it is cut over the pipeline.
+  /// The rank's rows of the vocabulary, where it is cut over the pipeline, and then over columns.
   Range vocabulary_rows(int rank) const;
   /// Whether ranks step before all know that they may.
   bool post_validates() const { return config.parallelism.pipeline_parallel_post_validation; }

@@ -27,11 +27,9 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
           stationary_of(plan.tensor, {.in = parameter.shape[1], .out = parameter.shape[0], .to_stream = true}));
     case ParameterRole::embedding:
     case ParameterRole::head:
-      if (!plan.vocabulary.empty()) {
-        layout.split[0] = {"pipeline"};
-        return layout;
-      }
-      return weight_layout(Stationary::output);
+      layout = weight_layout(Stationary::output);
+      if (!plan.vocabulary.empty()) layout.split[0].insert(layout.split[0].begin(), "pipeline");
+      return layout;
     case ParameterRole::from_stream:
       return weight_layout(Stationary::output);
   }

@@ -7,6 +7,7 @@
 #include <map>
 #include <tuple>
 
+#include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
 
 namespace orthant {
@@ -40,12 +41,26 @@ class MessageTable {
   std::vector<CommunicationEntry> entries_;
 };
 
+// What a tensor mesh sends within one place of the pipeline for its rows of the vocabulary.
+void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t sequences, int64_t microbatches) {
+  if (plan.tensor.rows * plan.tensor.columns == 1) return;
+  const TensorSlice slice{.rows = plan.vocabulary_rows(rank).size(),
+                          .early = plan.vocabulary == "algorithm_2",
+                          .rounds = plan.vocabulary == "naive" ? 2 : 1};
+  const TensorSliceTraffic traffic =
+      slice_traffic(plan.tensor, tensor_shape_of(plan, rank, sequences), slice, plan.mesh, rank);
+  const auto at = static_cast<size_t>(rank);
+  table.add(at, traffic.embedding, "embedding", microbatches);
+  table.add(at, traffic.head, "output layer", microbatches);
+  const bool has_norm = plan.stages.back().owner == plan.pipeline_rank(rank);
+  table.add(at, traffic.norm, "last norm", has_norm ? 2 * microbatches : 0);
+}
+
 // Each microbatch's input of the output layer, what ranks say of it and its gradient, and the same of the embedding.
 void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   if (plan.vocabulary.empty()) return;
   const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);
-  VocabularyShape shape{.width = plan.architecture.hidden_size,
-                        .element_bytes = element,
+  VocabularyShape shape{.element_bytes = element,
                         .statistic_bytes = std::max(element, 4),
                         .ranks = plan.mesh.axis_size("pipeline")};
   const auto add = [&](const std::string& what, const std::vector<VocabularyMessages>& messages, int64_t times) {
@@ -57,11 +72,13 @@ void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(rank))) {
     if (sequences == 0) continue;
     shape.tokens = sequences * plan.num_places(rank);
+    shape.stream = volume(plan.stream_shape(rank, sequences));
     shape.root = plan.stages.back().owner;
     add("output layer, cut over the pipeline",
         output_traffic(vocabulary_algorithm(plan.vocabulary), {}, shape, here), microbatches);
     shape.root = plan.stages.front().owner;
     add("embedding, cut over the pipeline", input_traffic(shape, here), microbatches);
+    add_slice_traffic(table, plan, rank, sequences, microbatches);
   }
 }
 

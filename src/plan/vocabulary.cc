@@ -48,15 +48,6 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
     require(config, layers, by_cost, config.locate(kKey) + " cuts layers by their cost", "[]");
     return "";
   }
-  const char* tensor = p.tensor_parallel_kind == "1d" || p.tensor_parallel_kind == "auto"
-                           ? "parallelism.tensor_parallel_degree"
-                           : "parallelism.tensor_parallel_mesh";
-  if (mesh.axis_size(kRow) * mesh.axis_size(kColumn) * mesh.axis_size(kDepth) > 1) {
-    refuse(config, kKey,
-           fmt::format("cuts the vocabulary over pipeline ranks, and {} over tensor ranks; this version of Orthant "
-                       "does not do both: set the one to \"none\" or \"redistribution\", or the other to 1",
-                       config.locate(tensor)));
-  }
   if (p.vocabulary_parallel != "interlaced") return p.vocabulary_parallel;
   require(config, kScheduleKey, p.pipeline_parallel_schedule == "1f1b",
           config.locate(kKey) + " is an order of 1F1B's passes", "\"1f1b\"");

@@ -2,23 +2,70 @@
 
 #include <algorithm>
 
+#include "mesh/staging.h"
+
 namespace orthant {
+namespace {
+
+// What a rank of a tensor mesh needs for a while to have whole what others hold parts of, or to sum it up.
+struct Sharing {
+  Sharing(const TensorPlan& mesh, int64_t stream, int64_t of_weight, int64_t of_sum) {
+    const auto part_of = [](int64_t all, int ranks) { return (all + ranks - 1) / ranks; };
+    if (mesh.columns > 1) {
+      const bool cut = mesh.stream != StreamCut::none;
+      const int64_t part = part_of(stream, mesh.columns);
+      arriving = cut ? stream : 0;
+      settling = stream + (cut ? part : 0) + staging_bytes(part, mesh.columns);
+    }
+    if (mesh.rows > 1) {
+      weight = of_weight, sum = of_sum;
+      const int64_t part = part_of(sum, mesh.rows);
+      summing = sum + part + staging_bytes(part, mesh.rows);
+    }
+  }
+  int64_t arriving = 0;         // of the stream, as it comes from columns, beside what is made of that
+  int64_t settling = 0;         // a copy of its summand by columns, the part that is here, and others' summands
+  int64_t weight = 0, sum = 0;  // of all rows' columns of it: 0 where no rows share it
+  int64_t summing = 0;          // as settling, of the sum
+};
+
+}  // namespace
 
 VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences) {
   if (plan.vocabulary.empty()) return {};
   const int64_t tokens = sequences * plan.num_places(rank), rows = plan.vocabulary_rows(rank).size();
   const int64_t element = dtype_bytes(plan.config.training.dtype), wide = std::max<int64_t>(element, 4);
   const int64_t chunk = std::min(tokens, loss_chunk_rows(std::max<int64_t>(1, rows)));
-  const int64_t stream = tokens * plan.architecture.hidden_size;
+  const int64_t width = plan.architecture.hidden_size, stream = tokens * width;
   const bool naive = plan.vocabulary == "naive", early = plan.vocabulary == "algorithm_2";
+  const bool shared = plan.tensor.rows * plan.tensor.columns > 1;
+  const int64_t part = plan.stream_bytes(rank, sequences), exponentials = tokens * rows * element;
+  const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
-  memory.kept = tokens * rows * element + stream * element + (early ? stream * wide : 0);
+  // Early products are sums over columns already, of what is here.
+  memory.kept = exponentials + stream * element + (!early ? 0 : shared ? 2 * part : stream * wide);
   // Logits of a chunk, in the naive order of all tokens; two of a chunk's size where exponentials are made of them.
   const int64_t logits = (naive ? tokens : chunk) * rows * wide;
+  memory.logits = naive ? logits : 0;
   memory.output = memory.kept + logits;
   // Gradients of a chunk's logits, in place where they are wide already; the input's where S has not made it.
   memory.backward = (wide > element ? chunk * rows * (wide + element) : 0) + (early ? 0 : stream * element);
-  memory.streams = 4 * stream * element;
+  memory.streams = 4 * part;
+  if (!shared) return memory;
+  const int64_t rounded = wide > element ? stream * element : 0;
+  memory.output = stream * element + sharing.weight +
+                  std::max({sharing.arriving, sharing.weight, exponentials + logits,
+                            early ? exponentials + stream * wide + rounded + sharing.settling : 0,
+                            early ? exponentials + part + stream * element + sharing.settling : 0});
+  // The exponentials are gone where sums settle.
+  const int64_t with_input = early ? 0 : sharing.weight + stream * element;
+  memory.backward += with_input - (early ? 0 : stream * element) + sharing.sum;
+  memory.backward = std::max({memory.backward, early ? 0 : 2 * sharing.weight,
+                              with_input + sharing.sum + sharing.summing - exponentials,
+                              with_input + (early ? 0 : sharing.settling) - exponentials});
+  memory.lookup =
+      std::max({2 * sharing.weight, sharing.weight + stream * element, stream * element + sharing.settling});
+  memory.lookup_backward = stream * element + std::max(sharing.arriving, sharing.sum + sharing.summing);
   return memory;
 }
 

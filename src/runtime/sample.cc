@@ -18,19 +18,38 @@ const Weight& head_of(const Weights& weights) {
   return weights[weights.contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight"];
 }
 
-WholeVocabulary vocabulary_of(const Plan& plan) {
-  return {.size = plan.architecture.vocab_size, .axes = {"pipeline"}, .root = plan.stages.back().owner};
+// One token at a time no columns can share.
+TensorPlan writers_plan(const Plan& plan) {
+  TensorPlan uncut = plan.tensor;
+  if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
+  return uncut;
+}
+
+WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
+  return {.size = plan.architecture.vocab_size,
+          .rows = plan.vocabulary_rows(comm.rank()),
+          .axes = {"pipeline"},
+          .root = plan.stages.back().owner,
+          .mesh = {comm, writers_plan(plan), plan.architecture.hidden_size}};
+}
+
+// The stream of one sequence's tokens as the writer has it.
+std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) {
+  const Range width = plan.tensor.stream == StreamCut::width
+                          ? shard(plan.architecture.hidden_size, plan.tensor.columns, plan.mesh.coord(rank, kColumn))
+                          : Range{0, plan.architecture.hidden_size};
+  return {1, tokens, width.size()};
 }
 
 // Where the vocabulary is cut over the pipeline all of its ranks embed together, and make logits of one token.
 Primitives with_vocabulary_of_all(Primitives primitives, const Weights& weights, const Plan& plan, Comm& comm) {
   primitives.embedding = [&plan, &comm](const at::Tensor& tokens, const Weight& table) {
-    return whole_embedding(comm, vocabulary_of(plan), table, tokens);
+    return whole_embedding(comm, vocabulary_of(plan, comm), table, tokens);
   };
   primitives.linear = [&plan, &comm, head = &head_of(weights), linear = std::move(primitives.linear)](
                           const at::Tensor& x, const Weight& weight) {
     if (&weight != head) return linear(x, weight);
-    return whole_logits(comm, vocabulary_of(plan), weight, x.flatten()).view({1, 1, -1});
+    return whole_logits(comm, vocabulary_of(plan, comm), weight, x.flatten()).view({1, 1, -1});
   };
   return primitives;
 }
@@ -41,16 +60,14 @@ at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Co
                          const std::function<at::Tensor()>& logits) {
   if (here) return logits();
   if (plan.vocabulary.empty()) return {};
-  const at::Tensor x_C = at::empty({plan.architecture.hidden_size}, weights.values().options());
-  return whole_logits(comm, vocabulary_of(plan), head_of(weights), x_C);
+  const at::Tensor x_C = at::empty({writers_stream(plan, comm.rank(), 1).back()}, weights.values().options());
+  return whole_logits(comm, vocabulary_of(plan, comm), head_of(weights), x_C);
 }
 
-// The model as it writes: with the logits of all columns, and one token at a time, which no columns can share.
+// The model as it writes: with the logits of all columns.
 Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
-  TensorPlan uncut = plan.tensor;
-  if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
-  Primitives primitives = primitives_of(plan, uncut, comm);
-  if (plan.tensor.rows * plan.tensor.columns > 1) {
+  Primitives primitives = primitives_of(plan, writers_plan(plan), comm);
+  if (plan.vocabulary.empty() && plan.tensor.rows * plan.tensor.columns > 1) {
     const int head = head_of(weights).index;
     primitives = with_whole_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
   }
@@ -80,14 +97,6 @@ at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> sha
     if (next == here) comm.recv(x = at::empty(shape, options), pipeline, stage.owner).wait();
   }
   return x;
-}
-
-// The stream of one sequence's tokens as the writer has it.
-std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) {
-  const Range width = plan.tensor.stream == StreamCut::width
-                          ? shard(plan.architecture.hidden_size, plan.tensor.columns, plan.mesh.coord(rank, kColumn))
-                          : Range{0, plan.architecture.hidden_size};
-  return {1, tokens, width.size()};
 }
 
 // As Decoder::advance(), by all ranks that hold the stages together; all have the logits.

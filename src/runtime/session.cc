@@ -81,7 +81,9 @@ ModelPipeline pipeline_of(const Plan& plan, int rank) {
           .vocabulary = {.algorithm = plan.vocabulary,
                          .slice = {.rows = plan.vocabulary_rows(rank), .vocabulary = plan.architecture.vocab_size},
                          .first = plan.stages.front().owner,
-                         .last = plan.stages.back().owner}};
+                         .last = plan.stages.back().owner,
+                         .tensor = plan.tensor,
+                         .width = plan.architecture.hidden_size}};
 }
 
 std::vector<int64_t> microbatch_sequences(const DataShare& share) {

@@ -22,9 +22,11 @@ VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const
     : comm_(comm),
       ends_(ends),
       stream_(head.value.detach().options()),
-      width_(head.value.size(1)),
-      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first}, table),
-      output_(comm, {.algorithm = ends_.algorithm, .slice = ends.slice, .axes = kPipeline, .root = ends.last}, head) {}
+      mesh_(comm, ends.tensor, ends.width),
+      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first, .mesh = mesh_}, table),
+      output_(comm,
+              {.algorithm = ends_.algorithm, .slice = ends.slice, .axes = kPipeline, .root = ends.last, .mesh = mesh_},
+              head) {}
 
 bool VocabularyStages::is_first() const { return comm_.position(kPipeline) == ends_.first; }
 bool VocabularyStages::is_last() const { return comm_.position(kPipeline) == ends_.last; }
@@ -48,9 +50,9 @@ void VocabularyStages::ask_for_outputs(size_t end) {
   if (is_last()) return;
   for (; outputs_asked_ < std::min(end, microbatches_.size()); ++outputs_asked_) {
     const int microbatch = microbatches_[outputs_asked_];
-    OutputTokens tokens = tokens_of(load_(microbatch));
-    const at::Tensor x_NC = at::empty({tokens.labels_N.numel(), width_}, stream_);
-    output_.share_input(microbatch, x_NC, std::move(tokens));
+    const Microbatch batch = load_(microbatch);
+    const at::IntArrayRef all_BT = batch.tokens_BT.sizes();
+    output_.share_input(microbatch, at::empty(mesh_.part_shape(all_BT[0], all_BT[1]), stream_), tokens_of(batch));
   }
 }
 
@@ -94,7 +96,7 @@ void VocabularyStages::carry_out(const Action& action) {
     case T:
     case TW: return output_.T(microbatch);
     case E:
-      input_.E(microbatch, load_(microbatch).tokens_BT.flatten(), learns);
+      input_.E(microbatch, load_(microbatch).tokens_BT, learns);
       ++looked_up_;
       if (learns) ask_for_gradients();
       return;
@@ -111,11 +113,11 @@ at::Tensor VocabularyStages::embedding(int microbatch, at::IntArrayRef shape) {
 }
 
 void VocabularyStages::share_embedding_gradient(int microbatch, const at::Tensor& dx) {
-  input_.share_gradient(microbatch, dx.reshape({-1, width_}));
+  input_.share_gradient(microbatch, dx);
 }
 
 void VocabularyStages::share_output(int microbatch, const at::Tensor& x) {
-  output_.share_input(microbatch, x.reshape({-1, width_}), tokens_of(load_(microbatch)));
+  output_.share_input(microbatch, x, tokens_of(load_(microbatch)));
 }
 
 at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef shape) {

@@ -17,6 +17,8 @@ struct VocabularyEnds {
   std::string algorithm;     // of vocabulary_algorithms(); empty: the ends are whole, on the first and last stage
   VocabularySlice slice;     // this rank's
   int first = 0, last = 0;   // pipeline ranks of the first and the last stage
+  TensorPlan tensor = {};    // of the ranks that have one pipeline rank's rows together
+  int64_t width = 0;         // C, whole
 };
 
 class VocabularyStages {
@@ -32,7 +34,7 @@ class VocabularyStages {
   /// What is behind statistics that have come; `wait`: that will come. Before a rank waits for another.
   void advance(bool wait) { output_.advance(wait); }
 
-  /// At the first stage: its input, [B,T,C], and of that the gradient.
+  /// At the first stage: its input, this rank's part of [B,T,C], and of that the gradient.
   at::Tensor embedding(int microbatch, at::IntArrayRef shape_BTC);
   void share_embedding_gradient(int microbatch, const at::Tensor& dx_BTC);
   /// At the last stage: what its norm makes, and of that the gradient.
@@ -52,7 +54,7 @@ class VocabularyStages {
   Comm& comm_;
   const VocabularyEnds ends_;
   const at::TensorOptions stream_;
-  const int64_t width_;
+  const SliceMesh mesh_;
   InputLayer input_;
   OutputLayer output_;
   std::vector<int> microbatches_;

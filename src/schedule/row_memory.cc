@@ -105,14 +105,16 @@ class Walk {
         break;
       case S:
         peak(bytes.softmax_forward);
-        kept_ += bytes.softmax;
+        kept_ += bytes.softmax + bytes.logits;
         break;
-      case Z: peak(bytes.softmax_forward - bytes.softmax); break;
+      case Z: kept_ -= bytes.logits; break;
       case T:
       case TW:
         peak(bytes.softmax_backward);
         kept_ -= bytes.softmax;
         break;
+      case E: peak(bytes.lookup); break;
+      case EB: peak(bytes.lookup_backward); break;
       default: break;
     }
   }

@@ -22,7 +22,9 @@ struct PassBytes {
   int64_t weights = 0;   // the same in W
   int64_t summands = 0;  // others' parts of gradient sums that B or W begins, to the row's end
   int64_t softmax = 0;   // kept on every rank from S to T or TW
-  int64_t softmax_forward = 0, softmax_backward = 0;  // the most of S or Z, and of T or TW beside what is kept
+  int64_t logits = 0;    // from S to Z, where there is one
+  int64_t softmax_forward = 0, softmax_backward = 0;  // the most of S, and of T or TW beside what is kept
+  int64_t lookup = 0, lookup_backward = 0;            // the most of E and of EB
 };
 
 /// Of a row at its peaks.

@@ -61,6 +61,34 @@ TEST(VocabularyPlan, EveryRankHasItsRows) {
   }
 }
 
+// A tensor mesh at each place of the pipeline: its columns cut the place's rows, its rows their width, once each.
+TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
+  for (const char* mesh : {"[2,3,1]", "[1,2,2]", "[3,1,1]"}) {
+    const Words keys = {p + "tensor_parallel_kind=2.5d",   p + "tensor_parallel_mesh=" + mesh,
+                        p + "pipeline_parallel_degree=-1", p + "data_parallel_degree=1",
+                        "run.ranks=12",                    "training.global_batch_size=24",
+                        "model.num_attention_heads=12",    "model.num_key_value_heads=6",
+                        "model.hidden_size=96"};
+    const Plan plan = plan_of(1, "algorithm_2", keys), whole = plan_of(1, "none", keys);
+    const int places = plan.mesh.axis_size("pipeline");
+    std::vector<int> holders(8001 * 96);
+    for (int rank = 0; rank < 12; ++rank) {
+      const ParameterInfo held = plan.parameters_of(rank)[0];
+      const Range rows = plan.vocabulary_rows(rank), place = shard(8001, places, plan.pipeline_rank(rank));
+      EXPECT_EQ(held.held[0], std::pair(rows.begin, rows.end)) << mesh;
+      EXPECT_GE(rows.begin, place.begin) << mesh;
+      EXPECT_LE(rows.end, place.end) << mesh;
+      for (int64_t row = held.held[0].first; row < held.held[0].second; ++row) {
+        for (int64_t c = held.held[1].first; c < held.held[1].second; ++c) ++holders[static_cast<size_t>(row * 96 + c)];
+      }
+      // Of each whole table on one place.
+      const int64_t of_table = whole.parameters_of(whole.mesh.rank_at(rank, "pipeline", 0))[0].held_size();
+      EXPECT_NEAR(static_cast<double>(held.held_size()) * places / static_cast<double>(of_table), 1, 1e-2) << mesh;
+    }
+    EXPECT_EQ(std::ranges::count(holders, plan.tensor.depth), std::ssize(holders)) << mesh;
+  }
+}
+
 // h = 3072, 32 layers.
 const Words kLarge = {"model.hidden_size=3072", "model.num_attention_heads=24", "model.num_key_value_heads=24",
                       "model.intermediate_size=12288", "model.num_hidden_layers=32", "model.vocab_size=256000"};
@@ -191,12 +219,6 @@ TEST(VocabularyPlan, RefusesWhatCannotBe) {
                    {"parallelism.vocabulary_parallel = \"algorithm_2\"", "changes nothing", "\"none\""}));
   EXPECT_TRUE(says(refusal(1, "algorithm_2", {p + "data_parallel_degree=1", p + "pipeline_parallel_degree=-1"}),
                    {"one pipeline rank", "set it to \"none\""}));
-  EXPECT_TRUE(says(refusal(2, "algorithm_2", {p + "tensor_parallel_degree=2", "run.ranks=4"}),
-                   {"cuts the vocabulary", "parallelism.tensor_parallel_degree = 2", "\"redistribution\""}));
-  EXPECT_TRUE(says(refusal(2, "naive",
-                           {p + "tensor_parallel_kind=2d", p + "tensor_parallel_mesh=[2,1,1]", "run.ranks=4"}),
-                   {"cuts the vocabulary", "parallelism.tensor_parallel_mesh = [2, 1, 1]"}));
-  EXPECT_EQ(refusal(2, "redistribution", {p + "tensor_parallel_degree=2", "run.ranks=4"}), "");
   EXPECT_TRUE(says(refusal(4, "interlaced", {p + "pipeline_parallel_schedule=zb_h1"}),
                    {"pipeline_parallel_schedule = \"zb_h1\"", "order of 1F1B's", "\"1f1b\""}));
   EXPECT_TRUE(says(refusal(4, "redistribution", {p + "pipeline_parallel_layers=2,2,2,2"}),

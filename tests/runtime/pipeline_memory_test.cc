@@ -153,6 +153,25 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
   }
 }
 
+// The same where each pipeline rank is a tensor mesh that has its rows together.
+TEST(PipelineMemory, OfAVocabularyOverMeshes) {
+  const std::string order = "parallelism.vocabulary_parallel=", kLarge = "model.vocab_size=8003";
+  for (const TensorCut& mesh : {one_dimension(2, {}, kStages), one_dimension(2, {kNoSequence}, kStages),
+                                grid(2, 2, 1, {}, kStages), grid(2, 1, 1, {}, kStages), grid(1, 2, 1, {}, kStages),
+                                grid(1, 1, 2, {}, kStages)}) {
+    for (const char* how : {"algorithm_2", "algorithm_1", "naive"}) {
+      Words words = mesh.keys;
+      words.insert(words.end(), {order + how, kLarge});
+      expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", " + how, 0.05);
+    }
+  }
+  for (const TensorCut& mesh : {one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}) {
+    Words words = mesh.keys;
+    words.insert(words.end(), {order + "algorithm_2", kLarge, "training.dtype=bfloat16"});
+    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16", 0.05);
+  }
+}
+
 // Check 14, measured: what a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and
 // a microbatch's logits in S beside the exponentials that are made of them. A message more or less is under way.
 TEST(PipelineMemory, GrowsByTheRowsOfARank) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mesh/redistribute.h"
+#include "parallel/tensor/slice_traffic_plan.h"
 
 namespace orthant {
 namespace {
@@ -44,6 +45,12 @@ class Sender {
     Layout sum = whole(1);
     sum.partial = {kColumnAxis};
     move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
+  }
+  // Numbers of each token from each column, all at once.
+  void statistics_of_columns(const char* what, int numbers, int element_bytes) {
+    Layout parts = whole(1);
+    parts.split[0] = {kColumnAxis};
+    move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
   }
   // Three float64 a token of each column, chunk after chunk of every panel.
   void softmax_statistics() {
@@ -228,6 +235,33 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   traffic.loss_forward = send.take();
   send.statistics("statistics of norms");
   traffic.loss_backward = send.take();
+  return traffic;
+}
+
+TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, const TensorSlice& slice,
+                                 const Mesh& mesh, int rank) {
+  Sender send(plan, s, mesh, rank);
+  TensorSliceTraffic traffic;
+  const std::vector<int64_t> table{slice.rows, s.hidden};
+  send.gather_rows("weights", table, 1);
+  send.settle_stream("activations", s.hidden);
+  send.gather_stream("activations", s.hidden);
+  send.sum_rows("weight gradients", table, 1);
+  traffic.embedding = send.take();
+
+  for (int times = slice.early ? 1 : 2; times > 0; --times) send.gather_rows("weights", table, 1);
+  send.gather_stream("activations", s.hidden);
+  // Maxima first, in the naive order.
+  if (slice.rounds == 2) send.statistics_of_columns("statistics of the loss", 1, s.sum_bytes);
+  send.statistics_of_columns("statistics of the loss", slice.statistics - (slice.rounds - 1), s.sum_bytes);
+  // Products with exponentials and with slopes, and labels' rows; or with the whole gradient.
+  const int sums = !slice.early ? 1 : slice.smooths ? 3 : 2;
+  for (int sum = 0; sum < sums; ++sum) send.settle_stream("activations", s.hidden);
+  send.sum_rows("weight gradients", table, 1);
+  traffic.head = send.take();
+
+  send.statistics("statistics of norms");
+  traffic.norm = send.take();
   return traffic;
 }
 

@@ -42,21 +42,26 @@ void InputLayer::sweep() {
   }
 }
 
-void InputLayer::E(int microbatch, at::Tensor tokens, bool with_gradient) {
+void InputLayer::E(int microbatch, const at::Tensor& asked, bool with_gradient) {
   const at::NoGradGuard no_grad;
+  const at::Tensor tokens = asked.flatten();
   check_tokens(tokens, plan_.slice.vocabulary);
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
   Live& one = place->second;
   const Range rows = plan_.slice.real();
-  one.tokens = tokens.numel();
   one.with_gradient = with_gradient;
   one.which = tokens.ge(rows.begin).logical_and_(tokens.lt(rows.end)).nonzero().squeeze(1);
   one.row = tokens.index_select(0, one.which).sub_(rows.begin);
-  const at::Tensor table = table_.value.detach();
-  one.sum = at::zeros({one.tokens, table.size(1)}, table.options());
-  one.sum.index_copy_(0, one.which, table.index_select(0, one.row));
+  at::Tensor table = plan_.mesh.whole(table_);
+  const int64_t all = tokens.numel(), width = table.size(1);
+  one.part_shape = plan_.mesh.alone() ? std::vector<int64_t>{all, width}
+                                      : plan_.mesh.part_shape(asked.size(0), asked.size(1));
+  const at::Tensor found = at::zeros({all, width}, table.options());
+  found.index_copy_(0, one.which, table.index_select(0, one.row));
+  table.reset();
+  one.sum = plan_.mesh.settle(found, asked.size(0));
   one.sum_arrives = sums_.reduce(one.sum, plan_.axes, plan_.root);
 }
 
@@ -70,8 +75,8 @@ at::Tensor InputLayer::take_embedding(int microbatch) {
 void InputLayer::share_gradient(int microbatch, const at::Tensor& dx) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(at_root() == dx.defined(), plan_.root);
-  const at::Tensor table = table_.value.detach();
-  one.gradient = at_root() ? dx.detach().contiguous() : at::empty({one.tokens, table.size(1)}, table.options());
+  one.gradient = at_root() ? dx.detach().reshape(one.part_shape).contiguous()
+                           : at::empty(one.part_shape, table_.value.detach().options());
   one.gradient_arrives = gradients_.broadcast(one.gradient, plan_.axes, plan_.root);
 }
 
@@ -80,10 +85,9 @@ void InputLayer::EB(int microbatch) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(one.gradient.defined() && !table_.defers(), microbatch);
   one.gradient_arrives.wait();
-  if (one.tokens > 0 && table_.take_fresh()) table_.gradient.zero_();
-  const at::Tensor sum = table_.gradient;
-  sum.index_add_(0, one.row, one.gradient.index_select(0, one.which).to(sum.scalar_type()));
-  table_.written();
+  const at::Tensor all = plan_.mesh.gather(one.gradient), sum = plan_.mesh.begin_gradient(table_, all.size(0) > 0);
+  sum.index_add_(0, one.row, all.index_select(0, one.which).to(sum.scalar_type()));
+  plan_.mesh.finish_gradient(table_, sum);
   one.sum_arrives.wait();  // long ago
   live_.erase(microbatch);
 }

@@ -21,23 +21,22 @@ Range VocabularySlice::real() const { return {rows.begin, std::clamp(vocabulary,
 std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
                                                const VocabularyShape& shape, int position, bool with_gradient) {
   if (shape.ranks == 1) return {};
-  const int64_t stream = shape.tokens * shape.width, own = shape.tokens * loss.statistics();
+  const int64_t own = shape.tokens * loss.statistics();
   const bool naive = algorithm.barriers == 3;
   std::vector<VocabularyMessages> all;
-  all.push_back(messages(CollectiveKind::broadcast, 1, shape, position, stream, shape.element_bytes));
+  all.push_back(messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes));
   // Every rank says as much: all that is gathered but one rank's.
   all.push_back({name_of(CollectiveKind::all_gather), naive ? 2 : 1, (shape.ranks - 1) * own * shape.statistic_bytes});
   if (with_gradient) {
-    all.push_back(messages(CollectiveKind::reduce, 1, shape, position, stream, shape.element_bytes));
+    all.push_back(messages(CollectiveKind::reduce, 1, shape, position, shape.stream, shape.element_bytes));
   }
   return all;
 }
 
 std::vector<VocabularyMessages> input_traffic(const VocabularyShape& shape, int position) {
   if (shape.ranks == 1) return {};
-  const int64_t stream = shape.tokens * shape.width;
-  return {messages(CollectiveKind::reduce, 1, shape, position, stream, shape.element_bytes),
-          messages(CollectiveKind::broadcast, 1, shape, position, stream, shape.element_bytes)};
+  return {messages(CollectiveKind::reduce, 1, shape, position, shape.stream, shape.element_bytes),
+          messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes)};
 }
 
 }  // namespace orthant

@@ -32,7 +32,8 @@ struct OutputLoss {
 
 /// One microbatch, and where in the group its messages begin and end.
 struct VocabularyShape {
-  int64_t tokens = 0, width = 0;
+  int64_t tokens = 0;
+  int64_t stream = 0;  // elements of x that the rank has: N C, or less of it where a tensor mesh cuts the stream
   int element_bytes = 4, statistic_bytes = 4;  // of activations; of sums over them
   int ranks = 1, root = 0;                     // position of the rank that has the last stage, or the first
 };

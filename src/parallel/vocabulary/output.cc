@@ -46,9 +46,10 @@ void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   one.input_arrives.wait();
-  OutputShare& share = one.share.emplace(plan_.slice, plan_.loss, head_, std::move(one.x), one.tokens);
+  OutputShare& share = one.share.emplace(plan_.slice, plan_.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) share.multiply();
+  share.put_weight_away();
 }
 
 void OutputLayer::Z(int microbatch) {

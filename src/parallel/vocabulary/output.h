@@ -24,6 +24,7 @@ struct OutputPlan {
   OutputLoss loss = {};
   Axes axes;     // of the ranks that the vocabulary is cut over
   int root = 0;  // position of the one that has the last stage
+  SliceMesh mesh = {};  // of the ranks that have the slice of one position together; `slice` is then this rank's
 };
 
 /// One rank's end. Everything is started where it says so and waited for where it is read; each kind of collective has
@@ -34,8 +35,8 @@ class OutputLayer {
   /// Comm and head, [rows, C], must outlive it.
   OutputLayer(Comm& comm, OutputPlan plan, const Weight& head);
 
-  /// Starts the broadcast. x [N, C]: what the last stage made; elsewhere memory for it, the sooner the better: ranks
-  /// pass it on.
+  /// Starts the broadcast. x [N, C], or with a mesh this rank's part of [B, T, C]: what the last stage made; elsewhere
+  /// memory for it, the sooner the better: ranks pass it on.
   void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens);
   /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x.
   void S(int microbatch);
@@ -56,7 +57,7 @@ class OutputLayer {
   /// them, nothing then waits in a circle.
   void advance(bool wait = false);
 
-  /// At the root: waits for the gradient of x.
+  /// At the root: waits for the gradient of x; flat, [N, C] or this rank's part of it.
   at::Tensor take_input_gradient(int microbatch);
   /// The sum of losses of the microbatches since begin() whose statistics are known; the same bits on all ranks.
   double loss() const { return loss_; }

@@ -1,11 +1,18 @@
-// One rank's share of the output layer for one microbatch, without the messages: logits over its rows of the
-// vocabulary, what it says of them, and gradients from what all have said.
+// One rank's share of the output layer for one microbatch, without the messages between places of the pipeline: logits
+// over its rows of the vocabulary, what it says of them, and gradients from what all have said.
 //
 // With y = x W^T over the rank's rows, z = cap(y), and top its row maximum, it keeps from S to T the exponentials
 // e = exp(z - top), times z's derivative where z is capped, in the dtype of the products: N V/p numbers, and no others
 // of that size. The alternatives: logits, whose rounding to bfloat16 costs 2^-9 |z| of the probability where the
 // exponential's costs 2^-9; or statistics alone, and a fourth product to make the logits again. What is wider than
 // that lives for a chunk of tokens. e is 0 at the label: there p - 1 cancels, so it is computed apart, in float32.
+//
+// Where a tensor mesh has the place's slice together (slice_mesh.h), the share is of one of its ranks, and what the
+// place says to others is said once by each of its columns: statistics of all columns, joined, and sums over them of
+// the gradient of x, of which each has a part. Sends, of N tokens at c columns and r rows: x as all-gather, statistics
+// as all-gather, each product for the gradient of x as reduce-scatter (algorithm 2 sums two, before the factors of
+// tokens are known: with exponentials, and the labels' rows); the weight as all-gather over rows, its gradient as
+// reduce-scatter. All inside S, Z and T: what is between places is as without the mesh, in parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +21,7 @@
 
 #include "model/weights.h"
 #include "parallel/vocabulary/layers_plan.h"
+#include "parallel/vocabulary/slice_mesh.h"
 
 namespace orthant {
 
@@ -31,26 +39,31 @@ struct WholeSoftmax {
   at::Tensor picked_N;          // the label's z
   at::Tensor losses_N;          // times weight and scale; 0 where the label is ignored
 };
-/// From [ranks, OutputLoss::statistics(), N], in order of ranks.
+/// From [ranks, OutputLoss::statistics(), N], in order of ranks: [OutputLoss::statistics(), N] of all, in float64.
+at::Tensor joined_statistics(const at::Tensor& statistics);
+/// From the same.
 WholeSoftmax whole_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
                            const OutputTokens& tokens);
 
 class OutputShare {
  public:
-  /// x [N, C] in the head's working dtype; the head's rows are the slice's. DataError for a label that is none.
-  OutputShare(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x_NC,
-              OutputTokens tokens);
+  /// x [N, C], or with a mesh its part of [B, T, C], in the head's working dtype; the head's rows are the slice's.
+  /// DataError for a label that is none.
+  OutputShare(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x,
+              OutputTokens tokens, SliceMesh mesh = {});
 
   /// The logits, and maxima_N of them. Keeps them, wide, for exponentials(): the naive order.
   at::Tensor maxima();
   /// Exponentials under a maximum that all ranks share, and the other statistics, [statistics - 1, N].
   at::Tensor exponentials(const at::Tensor& maximum_N);
-  /// Both in one, under the rank's own maximum: [statistics, N].
+  /// Both in one, under the place's own maximum: [statistics, N].
   at::Tensor statistics();
 
   /// The products of the input's gradient that can be made before the softmax is known; and later the summand.
   void multiply();
   at::Tensor input_gradient(const WholeSoftmax& whole);
+  /// Of the weight what other rows have goes; gradients() asks for it again, if it has to.
+  void put_weight_away();
 
   /// Adds the weight's gradient; returns the summand of the input's, where multiply() has not been called. Ends it.
   at::Tensor gradients(const WholeSoftmax& whole);
@@ -60,11 +73,14 @@ class OutputShare {
 
  private:
   struct Factors {
-    at::Tensor exponentials_N;  // what they are multiplied by
+    at::Tensor exponentials_N;  // what they are multiplied by, under that maximum
     at::Tensor uniform_N;       // what is taken from each, with smoothing
-    at::Tensor picked_H;        // the label's p - 1, with all factors
+    at::Tensor picked_N;        // the label's p - 1, with all factors but its slope; no number where it is ignored
   };
-  Factors factors(const WholeSoftmax& whole) const;
+  Factors factors(const WholeSoftmax& whole, const at::Tensor& top_N) const;
+  void load_weight();
+  at::Tensor picked_of(const Factors& factors) const;
+  void settle_products();
   at::Tensor logits(const Range& tokens) const;
   void fill(const Range& tokens, const at::Tensor& z, const at::Tensor& top, const at::Tensor& statistics);
   at::Tensor logit_gradient(const Range& tokens, const Factors& factors) const;
@@ -76,14 +92,18 @@ class OutputShare {
   const int64_t vocabulary_;
   const OutputLoss loss_;
   const Weight& head_;
-  const at::Tensor w_VC_;
+  const SliceMesh mesh_;
+  const int64_t sequences_;
   const at::Tensor x_NC_;
   const OutputTokens tokens_;
-  at::Tensor ignored_, hit_, row_;     // tokens without loss; tokens whose label is here, and its row
+  at::Tensor w_VC_;
+  at::Tensor hit_, row_;               // tokens whose label is here, and its row
   at::Tensor top_N_, logits_NV_;       // of the exponentials; of the naive order, until they are made
+  at::Tensor place_top_N_;             // of all columns: of product_NC_
   at::Tensor exponentials_NV_;
   at::Tensor slopes_NV_, slope_H_;     // of capped logits, where smoothing asks for it; at labels
-  at::Tensor product_NC_, uniform_NC_;  // of exponentials and of slopes with the weight
+  at::Tensor product_NC_, uniform_NC_;  // of exponentials and of slopes with the weight; with a mesh, this rank's part
+  at::Tensor picked_NC_;                // with a mesh, the part of labels' rows
   bool multiplied_ = false;
 };
 

@@ -76,7 +76,7 @@ TEST(InputLayer, SendsWhatThePlanSays) {
     const InputResult have = embed(even_slices(103, ranks), root, in, tokens, dx, at::kBFloat16);
     for (int rank = 0; rank < ranks; ++rank) {
       TrafficTable want;
-      const VocabularyShape shape{.tokens = 20, .width = 12, .element_bytes = 2, .ranks = ranks, .root = root};
+      const VocabularyShape shape{.tokens = 20, .stream = 20 * 12, .element_bytes = 2, .ranks = ranks, .root = root};
       for (const auto& one : input_traffic(shape, rank)) {
         want[{"pipeline", std::string(one.collective)}] = {2 * one.calls, 2 * one.bytes};
       }

@@ -28,7 +28,8 @@ TEST(OutputTraffic, IsWhatThePlanSays) {
           for (int rank = 0; rank < ranks; ++rank) {
             const auto of = [&](int64_t tokens) {
               return output_traffic(vocabulary_algorithm(algorithm), c.loss,
-                                    {.tokens = tokens, .width = 12, .element_bytes = type == at::kDouble ? 8 : 2,
+                                    {.tokens = tokens, .stream = tokens * 12,
+                                     .element_bytes = type == at::kDouble ? 8 : 2,
                                      .statistic_bytes = type == at::kDouble ? 8 : 4, .ranks = ranks, .root = c.root},
                                     rank);
             };

@@ -1,0 +1,66 @@
+#include "parallel/vocabulary/slice_mesh.h"
+
+#include <ATen/ATen.h>
+
+#include "base/errors.h"
+#include "parallel/tensor/weight_sum.h"
+
+namespace orthant {
+
+SliceMesh::SliceMesh(Comm& comm, const TensorPlan& plan, int64_t width) : width_(width) {
+  if (plan.rows * plan.columns > 1) mesh_.emplace(comm, plan);
+}
+
+std::vector<int64_t> SliceMesh::part_shape(int64_t sequences, int64_t tokens) const {
+  if (alone()) return {sequences, tokens, width_};
+  return {sequences, mesh_->tokens(tokens).size(), mesh_->channels(width_).size()};
+}
+
+at::Tensor SliceMesh::gather(const at::Tensor& part) const {
+  const at::Tensor all = alone() ? part : mesh_->gather(part, width_).wait();
+  return all.reshape({-1, all.size(-1)});
+}
+
+at::Tensor SliceMesh::settle(const at::Tensor& summand, int64_t sequences) const {
+  if (alone()) return summand;
+  const at::Tensor part = mesh_->settle(summand.view({sequences, -1, summand.size(1)})).wait();
+  return part.view({-1, part.size(2)});
+}
+
+at::Tensor SliceMesh::part(const at::Tensor& numbers, int64_t sequences) const {
+  if (alone()) return numbers;
+  const at::Tensor all = numbers.view({sequences, -1});
+  const Range tokens = mesh_->tokens(all.size(1));
+  return all.slice(1, tokens.begin, tokens.end).reshape(-1);
+}
+
+at::Tensor SliceMesh::of_columns(const at::Tensor& own) const {
+  if (columns() == 1) return own.unsqueeze(0);
+  std::vector<int64_t> shape = own.sizes().vec();
+  shape.insert(shape.begin(), columns());
+  const at::Tensor all = at::empty(shape, own.options());
+  mesh_->comm().all_gather(all, own.contiguous(), {std::string(kColumn)}).wait();
+  return all;
+}
+
+void SliceMesh::take_first_row(const at::Tensor& numbers) const {
+  if (rows()) mesh_->comm().broadcast(numbers, {std::string(kRow)}).wait();
+}
+
+at::Tensor SliceMesh::whole(const Weight& weight) const {
+  const at::Tensor value = weight.value.detach();
+  return rows() ? mesh_->gather_rows(value, 1, width_).wait() : value;
+}
+
+at::Tensor SliceMesh::begin_gradient(const Weight& weight, bool adds) const {
+  if (rows()) return at::zeros({weight.gradient.size(0), width_}, weight.gradient.options());
+  if (adds && weight.take_fresh()) weight.gradient.zero_();
+  return weight.gradient;
+}
+
+void SliceMesh::finish_gradient(const Weight& weight, const at::Tensor& sum) const {
+  if (rows()) add_to_gradient(weight, mesh_->sum_rows(sum, 1).wait());
+  weight.written();
+}
+
+}  // namespace orthant

@@ -1,0 +1,209 @@
+// A vocabulary that is cut over a pipeline whose places are tensor meshes, against the run of one rank: numbers and
+// what is sent, and what a run does beside its steps.
+#include <gtest/gtest.h>
+
+#include "runtime/sample.h"
+#include "runtime/verify.h"
+#include "tests/support/pipelines.h"
+#include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
+
+namespace orthant {
+namespace {
+
+const std::string kTied = "model.tie_word_embeddings=true";
+constexpr int kPlaces = 2;
+
+Words deep(const Words& more = {}) {
+  Words words = kDeep;
+  words.push_back(kBatch[0]);
+  words.push_back("model.vocab_size=1003");
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// Of one place of the pipeline.
+std::vector<TensorCut> meshes() {
+  return {one_dimension(2),       one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(2, 2, 1, {kSumma}),
+          grid(1, 2, 1),          grid(1, 2, 1, {kSumma}),         grid(2, 1, 1), grid(2, 1, 1, {kSumma}),
+          grid(1, 1, 2)};
+}
+
+// As many of them behind each other.
+TensorCut with(const TensorCut& mesh, const std::string& order, const std::string& schedule, const Words& more = {},
+               int places = kPlaces) {
+  Words keys = cut(order, schedule, places, mesh.keys);
+  keys.insert(keys.end(), more.begin(), more.end());
+  return {places * mesh.ranks, keys};
+}
+
+std::vector<TensorCut> cuts() {
+  return {with(one_dimension(2), "algorithm_2", "1f1b"),
+          with(one_dimension(2, {kNoSequence}), "algorithm_1", "zb_v"),
+          with(grid(2, 2, 1), "algorithm_2", "v_half"),
+          with(grid(1, 2, 1, {kSumma}), "naive", "1f1b"),
+          with(grid(2, 1, 1), "algorithm_2", "zb_h1"),
+          with(grid(1, 1, 2), "algorithm_1", "interleaved_1f1b")};
+}
+
+void expect_equal_to_one(const TinyRun& run, const TensorCut& cut, const RankTrace& one) {
+  const Plan plan = run.plan(cut.ranks, cut.keys);
+  expect_equal(plan, train_ranks(plan, run.data()), one, cut.name());
+}
+
+// Every order on each way to cut the stream, and on every mesh one, another where weights are tied.
+TEST(VocabularyMesh, EqualsOneRank) {
+  for (const size_t tied : {0u, 1u}) {
+    const TinyRun run(deep(tied ? Words{kTied} : Words{}));
+    const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+    for (size_t mesh = 0; mesh < meshes().size(); ++mesh) {
+      for (size_t order = 0; order < kOrders.size(); ++order) {
+        const bool all = !tied && mesh < 3;
+        if (all || (mesh + tied) % kOrders.size() == order) {
+          expect_equal_to_one(run, with(meshes()[mesh], kOrders[order], "1f1b"), one);
+        }
+      }
+    }
+  }
+}
+
+TEST(VocabularyMesh, InEverySchedule) {
+  const TinyRun run(deep());
+  const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+  bool of_columns = false;
+  for (const std::string& schedule : kEverySchedule) {
+    of_columns = !of_columns;
+    expect_equal_to_one(run, with(of_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
+    expect_equal_to_one(run, with(of_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
+  }
+}
+
+TEST(VocabularyMesh, ComposesWithTheRest) {
+  const std::string p = "parallelism.";
+  const Words dropped = {"model.dropout=0.2", kTied};
+  struct Case {
+    Words model;
+    TensorCut cut;
+  };
+  for (const Case& c : std::vector<Case>{
+           {{}, with(grid(2, 2, 1), "interlaced", "1f1b")},
+           {{}, with(one_dimension(2), "redistribution", "1f1b")},
+           {{}, with(one_dimension(2), "algorithm_2", "zb_h1", {}, 3)},
+           {dropped, with(grid(2, 1, 1), "algorithm_2", "zb_v", {kRecompute})},
+           {{kTied, "training.max_norm=0.05"}, with(one_dimension(2), "naive", "v_min")},
+           {{"training.local_batch_size=3"}, with(one_dimension(2), "algorithm_1", "1f1b")}}) {
+    const TinyRun run(deep(c.model));
+    expect_equal_to_one(run, c.cut, train_ranks(run.plan(1), run.data())[0]);
+  }
+  const TinyRun run(deep());
+  const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+  TensorCut data = with(one_dimension(2), "algorithm_2", "1f1b", {p + "data_parallel_degree=2"});
+  TensorCut ring = with(grid(1, 2, 1), "algorithm_1", "1f1b", {kRing});
+  for (TensorCut cut : {data, ring}) {
+    cut.ranks *= 2;
+    expect_equal_to_one(run, cut, one);
+  }
+}
+
+// Where some are guessed, all other labels are ignored.
+TEST(VocabularyMesh, IgnoresLabels) {
+  const TinyRun run(deep({"model.objective=masked"}));
+  const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+  for (const TensorCut& cut : cuts()) expect_equal_to_one(run, cut, one);
+}
+
+TEST(VocabularyMesh, ValidatesAsOneRank) {
+  const TinyRun run(deep({kTied, "model.dropout=0.1"}));
+  const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
+  for (const TensorCut& cut : cuts()) {
+    for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data(), 1)) {
+      EXPECT_LT(relative_error(have.nats, one.nats), 1e-10) << cut.name();
+      EXPECT_EQ(have.labels, one.labels) << cut.name();
+      EXPECT_EQ(have.bytes, one.bytes) << cut.name();
+    }
+  }
+}
+
+TEST(VocabularyMesh, GoesOnOverOtherRanks) {
+  for (const Words& more : {Words{}, Words{kTied}}) {
+    const TinyRun run(deep(more));
+    const auto want = train_ranks(run.plan(1), run.data(), {.steps = 4})[0];
+    std::vector<TensorCut> in_turn = {{1, {}}};
+    for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
+    in_turn.push_back({3, pipeline("1f1b", 3)});
+    in_turn.push_back(cuts()[2]);
+    in_turn.push_back({1, {}});
+    for (size_t i = 0; i + 1 < in_turn.size(); ++i) {
+      train_ranks(run.plan(in_turn[i].ranks, in_turn[i].keys), run.data(), {.steps = 2, .save = true});
+      const Plan next = run.plan(in_turn[i + 1].ranks, in_turn[i + 1].keys);
+      const auto have = train_ranks(next, run.data(),
+                                    {.steps = 4, .resume_from = run.folder() + "/out/checkpoints/step-000002"});
+      for (size_t rank = 0; rank < have.size(); ++rank) {
+        const NamedError weight =
+            worst_parameter(next, have[rank].last().weights, want.last().weights, static_cast<int>(rank));
+        EXPECT_LT(weight.error, 1e-10) << weight.name << ", " << in_turn[i].name() << " then " << in_turn[i + 1].name();
+      }
+    }
+  }
+}
+
+// Texts of all ranks, from the seed's weights.
+std::vector<std::string> written(const Plan& plan, const TinyRun& run, bool masked) {
+  std::vector<std::string> texts(static_cast<size_t>(plan.mesh.size()));
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
+    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+    Session session(plan, run.data().train, comm);
+    session.weights().initialize(3);
+    const auto r = static_cast<size_t>(rank);
+    if (masked) texts[r] = filled_text(session.weights(), plan, run.data(), comm);
+    const bool first_copy = plan.first_like(rank) == rank;
+    if (!masked && first_copy) texts[r] = sample_text(session.weights(), plan, run.data(), comm);
+  });
+  return texts;
+}
+
+TEST(VocabularyMesh, WritesTheSameText) {
+  for (const bool masked : {false, true}) {
+    const TinyRun run(deep(masked ? Words{"model.objective=masked"} : Words{kTied}));
+    const std::string one = written(run.plan(1), run, masked)[0];
+    EXPECT_GT(one.size(), 20u);
+    for (const TensorCut& cut : cuts()) {
+      for (const std::string& text : written(run.plan(cut.ranks, cut.keys), run, masked)) {
+        EXPECT_TRUE(text == one || (text.empty() && !masked)) << cut.name() << ": " << text;
+      }
+    }
+  }
+}
+
+TEST(VocabularyMesh, VerifyAcceptsWhatIsRight) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run(deep({fmt::format("training.dtype={}", dtype), kTied}));
+    for (const TensorCut& cut : cuts()) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+    }
+  }
+}
+
+TEST(VocabularyMesh, VerifyCatchesMistakes) {
+  struct Case {
+    Mutation mutation;
+    TensorCut cut;
+  };
+  for (const char* dtype : {"float64", "bfloat16"}) {
+    // As many rows everywhere: others' weights fit.
+    const TinyRun run(deep({fmt::format("training.dtype={}", dtype), "model.vocab_size=1004"}));
+    for (const Case& c : std::vector<Case>{{Mutation::shifted_rows, cuts()[0]},
+                                           {Mutation::shifted_rows, cuts()[2]},
+                                           {Mutation::swapped_groups, cuts()[2]},
+                                           {Mutation::mean_over_rows, cuts()[4]},
+                                           {Mutation::dropped_depth, cuts()[5]}}) {
+      const VerifyReport report = verify_layout(run.plan(c.cut.ranks, c.cut.keys), run.data(), 1, c.mutation);
+      EXPECT_FALSE(report.ok) << dtype << ", " << c.cut.name();
+      EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << c.cut.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace orthant
