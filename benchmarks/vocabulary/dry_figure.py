@@ -56,7 +56,7 @@ def draw_panel(points, unit, most, left, top):
 def legend(drawn, top):
     for i, placement in enumerate(drawn):
         color, shape, dash = STYLES[placement]
-        x, y = LEFT + (i % 4) * 178, top + 20 * (i // 4)
+        x, y = LEFT + (i % 4) * 172, top + 20 * (i // 4)
         yield (f'<line x1="{x}" x2="{x + 26}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="2"'
                + (f' stroke-dasharray="{dash}"' if dash else "") + "/>")
         yield from (mark(shape, x + 13, y, color), text(x + 32, y + 4, placement, 12, "start"))
