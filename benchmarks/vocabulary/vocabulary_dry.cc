@@ -73,7 +73,8 @@ class DryStages {
                               .slice = {.rows = {position * kRowsOfRank, (position + 1) * kRowsOfRank},
                                         .vocabulary = comm.group_size(kPipeline) * kRowsOfRank},
                               .first = plan.stages.front().owner,
-                              .last = plan.stages.back().owner};
+                              .last = plan.stages.back().owner,
+                              .width = kWidth};
     vocabulary_ = std::make_unique<VocabularyStages>(comm, ends, rows_, rows_);
   }
 
