@@ -185,7 +185,7 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"optimizer", "the update rule"},
     {"lr_scheduler", "learning rate over the run"},
     {"validation", "loss on held-out documents"},
-    {"metrics", "what is shown and logged"},
+    {"metrics", "what is shown and logged; mfu: model FLOPs over those that products of matrices reach"},
     {"checkpoint", "what is saved"},
     {"parallelism", "degrees of the mesh; at most one of them -1, which is the rest of the ranks"},
 };

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/config_table.h"
 #include "plan/parallelism_check.h"
 #include "plan/plan.h"
 #include "plan/tensor_check.h"
@@ -109,6 +110,24 @@ std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_
   return ways.empty() ? multiple(tensor * others) : join(ways, ", or ");
 }
 
+// ", or set run.ranks to 8": what the degrees multiply to, the rest being one, where such a run can be.
+std::string or_other_ranks(const Config& config) {
+  const double most = find_key("run.ranks")->legal.most;
+  double product = 1;
+  for (const Degree& degree : degrees_of(config, static_cast<int>(most)))
+    product *= static_cast<double>(std::max<int64_t>(degree.size, 1));
+  if (product > most || config.parallelism.pipeline_parallel_degree > config.model.num_hidden_layers) return "";
+  const int ranks = static_cast<int>(product);
+  try {
+    const Mesh mesh = mesh_of(config, ranks);
+    const SequencePlan sequence = sequence_plan_of(config, mesh);
+    if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
+  } catch (const ConfigError&) {
+    return "";
+  }
+  return fmt::format(", or set run.ranks to {}", ranks);
+}
+
 // Before products of degrees, which could not be counted.
 void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
   for (const Degree& degree : degrees) {
@@ -117,17 +136,19 @@ void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Confi
     for (const Degree& other : degrees) {
       if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
     }
-    const std::string asked = config.locate(degree.key), all = counted(ranks, "rank");
+    const std::string asked = config.locate(degree.key), all = counted(ranks, "rank"), more = or_other_ranks(config);
     std::optional<TensorPlan> mesh;
     if (degree.axis == std::string_view("tensor") && config.parallelism.tensor_parallel_kind != "auto") {
       mesh = nearest_tensor_plan(config, cut_before_ranks(config), left, config.parallelism.data_parallel_degree);
     }
     if (degree.key != std::string_view(kTensorMeshKey)) {
-      throw ConfigError(fmt::format("{} is more than the {}; set it to {}", asked, all, mesh ? mesh->columns : left));
+      throw ConfigError(
+          fmt::format("{} is more than the {}; set it to {}{}", asked, all, mesh ? mesh->columns : left, more));
     }
-    throw ConfigError(fmt::format("{} takes more than the {}; {}", asked, all,
+    throw ConfigError(fmt::format("{} takes more than the {}; {}{}", asked, all,
                                   mesh ? fmt::format("the nearest mesh that works is {}", mesh_text(*mesh))
-                                       : fmt::format("name three numbers whose product is {}", left)));
+                                       : fmt::format("name three numbers whose product is {}", left),
+                                  more));
   }
 }
 
@@ -160,9 +181,10 @@ Mesh mesh_of(const Config& config, int ranks) {
     const Degree& data = *std::find_if(degrees.begin(), degrees.end(), is_data);
     const int64_t others = fixed / data.size;
     const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
-                                                  : fmt::format("make run.ranks a multiple of {}", others);
-    throw ConfigError(fmt::format("{} does not fit {}{}; {}", config.locate(data.key), counted(ranks, "rank"),
-                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal));
+                                                  : fmt::format("make run.ranks a multiple of {} and this -1", others);
+    throw ConfigError(fmt::format("{} does not fit {}{}; {}{}", config.locate(data.key), counted(ranks, "rank"),
+                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal,
+                                  or_other_ranks(config)));
   }
   std::vector<Axis> axes;
   for (const Degree& degree : degrees) {
@@ -203,13 +225,6 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
   if (plan.ranks() == 1) return {};
   check_tensor_parallel(config, plan, sequence, mesh.axis_size("data"));
   return plan;
-}
-
-void check_mesh(const Config& config, int ranks) {
-  const Mesh mesh = mesh_of(config, ranks);
-  const SequencePlan sequence = sequence_plan_of(config, mesh);
-  if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
-  vocabulary_order_of(config, mesh);
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

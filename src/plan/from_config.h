@@ -22,9 +22,6 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
 /// How weights and the residual stream are cut over it. ConfigError where they cannot be.
 TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
 
-/// What of the above needs no data: refused before the ranks meet. Throws ConfigError.
-void check_mesh(const Config& config, int ranks);
-
 /// The axes that cut batches, from inner to outer.
 inline const std::vector<std::string> kBatchAxes = {std::string(kRow), std::string(kDepth), "data"};
 

@@ -6,11 +6,13 @@
 #include <array>
 #include <tuple>
 
+#include "base/errors.h"
 #include "base/text.h"
 #include "mesh/collective.h"
 #include "plan/attention_time.h"
 #include "plan/microbatch_memory.h"
 #include "plan/plan_limits.h"
+#include "plan/plan_once.h"
 #include "plan/text_table.h"
 
 namespace orthant {
@@ -143,13 +145,31 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
   choices.push_back(three);
 }
 
+// The run file that plans a row whose own plan is a table of its own; or why it cannot be.
+std::string planned_by(const Layer& layer, const std::string& key, bool cut_sequence = true) {
+  Config other = layer.plan.config;
+  other.parallelism = {};
+  other.parallelism.tensor_parallel_sequence = cut_sequence;
+  (key == "tensor_parallel_degree" ? other.parallelism.tensor_parallel_degree
+                                   : other.parallelism.pipeline_parallel_degree) = layer.ranks;
+  try {
+    require_countable(other, layer.a, layer.ranks);
+    plan_once(other, layer.plan.facts);
+  } catch (const ConfigError& error) {
+    return std::string("cannot be: ") + error.what();
+  }
+  return fmt::format("parallelism.{} = {} plans it{}", key, layer.ranks,
+                     cut_sequence ? "" : ", with tensor_parallel_sequence = false");
+}
+
 // Megatron's cut of heads and of the MLP: four all-reduces of the residual stream, forward and backward; or as many
 // reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv
 // 2205.05198, section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and
 // keeps as many microbatches as there are ranks (1F1B). A forward that runs again sends again what it does in a layer.
 void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
-  const int64_t tokens = layer.largest_microbatch(1) * layer.plan.config.training.seq_len;
+  const auto& t = layer.plan.config.training;
+  const int64_t tokens = layer.largest_microbatch(1) * t.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
   // Not cut by heads: two norms, sum and boundary; or the boundary alone.
@@ -162,17 +182,19 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
                      .activation_bytes = (4 + 2 * again) * reduced,
                      .state_bytes = layer.state() / n,
                      .kept_bytes = streams + (kept - streams) / n};
-  tensor.refusal = "by its published formula";
+  tensor.refusal = planned_by(layer, "tensor_parallel_degree", false);
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = (10 + 4 * again) * gathered;
   sequence.kept_bytes = kept / n;
+  sequence.refusal = planned_by(layer, "tensor_parallel_degree");
+  const int live = std::min(n, num_microbatches(t.global_batch_size, t.local_batch_size, 1));
   LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
                        .data = 0,
                        .activation_bytes = 2 * layer.step_row * layer.element / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n,
-                       .kept_bytes = kept};
-  pipeline.refusal = tensor.refusal;
+                       .kept_bytes = kept * live / n};
+  pipeline.refusal = planned_by(layer, "pipeline_parallel_degree");
   choices.insert(choices.end(), {tensor, sequence, pipeline});
 }
 

@@ -28,7 +28,16 @@ constexpr std::string_view kDegreeKey = "parallelism.pipeline_parallel_degree";
 constexpr std::string_view kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
 constexpr std::string_view kLayersKey = "parallelism.pipeline_parallel_layers";
 
-Schedule read_schedule(const Config& config, int ranks, int microbatches) {
+// What batches would make so many microbatches of each of the shares.
+std::string batches_for(const Config& config, int shares, int64_t microbatches) {
+  const auto& training = config.training;
+  const int64_t share = shard(training.global_batch_size, shares, 0).size();
+  std::string ways = fmt::format("set the first to {}", microbatches * training.local_batch_size * shares);
+  if (share % microbatches == 0) ways += fmt::format(", or the second to {}", share / microbatches);
+  return ways;
+}
+
+Schedule read_schedule(const Config& config, int ranks, int shares, int microbatches) {
   constexpr uintmax_t kMostBytes = 1 << 28;
   const std::string where = config.locate(kScheduleKey), &path = config.parallelism.pipeline_parallel_schedule;
   std::error_code failed;
@@ -42,6 +51,10 @@ Schedule read_schedule(const Config& config, int ranks, int microbatches) {
   if (!file) throw ConfigError(where + ": there is no such file");
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);
+  } catch (const OtherMicrobatches& error) {
+    throw ConfigError(fmt::format(
+        "{}: {}, but {} and {} make {}; {}", where, error.what(), config.locate("training.global_batch_size"),
+        config.locate("training.local_batch_size"), microbatches, batches_for(config, shares, error.microbatches)));
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", where, error.what()));
   } catch (const DataError& error) {
@@ -89,11 +102,13 @@ LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
   head = ends / 3;
 }
 
-Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t layers) {
+Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers) {
   const auto& p = config.parallelism;
+  const int microbatches =
+      num_microbatches(config.training.global_batch_size, config.training.local_batch_size, shares);
   const std::string of_layers = config.locate("model.num_hidden_layers");
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
-    const Schedule schedule = read_schedule(config, ranks, microbatches);
+    const Schedule schedule = read_schedule(config, ranks, shares, microbatches);
     if (const int stages = stage_count(schedule); stages > layers)
       throw ConfigError(fmt::format("{} has {} for {}: a stage has at least one layer", config.locate(kScheduleKey),
                                     counted(stages, "stage"), of_layers));

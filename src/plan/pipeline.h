@@ -7,10 +7,10 @@
 
 namespace orthant {
 
-/// The run file's schedule over so many pipeline ranks, computations and messages, before anything is reduced; for
-/// with_vocabulary() with as many forwards ahead as that wants. A file is read and judged. ConfigError: a schedule that
-/// these ranks, layers or microbatches cannot carry out.
-Schedule schedule_of(const Config& config, int ranks, int microbatches, int64_t layers);
+/// The run file's schedule over so many pipeline ranks and shares of the batch, computations and messages, before
+/// anything is reduced; for with_vocabulary() with as many forwards ahead as that wants. A file is read and judged.
+/// ConfigError: a schedule that these ranks, layers or microbatches cannot carry out.
+Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers);
 
 /// Layers in the stages' order: as equal as can be, the first stages one more; as the run file says; or where it says
 /// -1, so that the costliest rank costs least. ConfigError where the run file's do not add up.

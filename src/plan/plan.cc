@@ -43,7 +43,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   const int64_t layers = plan.architecture.num_hidden_layers;
   plan.vocabulary = vocabulary_order_of(config, plan.mesh);
-  plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), microbatches, layers);
+  plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), data_ranks, layers);
   plan.stages = stages_of(config, plan.schedule.stage_owner, plan.architecture);
   plan.schedule = suited(plan);
   if (!plan.vocabulary.empty()) plan.schedule = with_vocabulary(plan);

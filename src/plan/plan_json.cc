@@ -66,6 +66,7 @@ void add_schedule(Json& out, const Plan& plan) {
                                        {"makespan", choice.makespan},
                                        {"memory_bytes", choice.memory_bytes},
                                        {"sent_bytes", choice.sent_bytes},
+                                       {"otherwise", choice.otherwise},
                                        {"refusal", choice.refusal},
                                        {"chosen", choice.chosen}});
   }
@@ -77,6 +78,7 @@ void add_schedule(Json& out, const Plan& plan) {
                                          {"parameter_bytes", choice.parameter_bytes},
                                          {"makespan", choice.makespan},
                                          {"memory_bytes", choice.memory_bytes},
+                                         {"otherwise", choice.otherwise},
                                          {"refusal", choice.refusal},
                                          {"chosen", choice.chosen},
                                          {"recommended", &choice == &recommended(placements)}});

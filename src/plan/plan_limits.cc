@@ -11,16 +11,12 @@
 #include "plan/schedule_choices.h"
 
 namespace orthant {
-namespace {
 
-// To three digits, and no less.
-double rounded_up_gib(int64_t bytes) {
+std::string gib_text(int64_t bytes) {
   const double gib = static_cast<double>(bytes) / 0x1p30;
   const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
-  return std::ceil(gib / digit) * digit;
+  return fmt::format("{:.3g} GiB", std::ceil(gib / digit) * digit);
 }
-
-}  // namespace
 
 void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto of = [](int64_t number) { return static_cast<double>(number); };
@@ -79,26 +75,27 @@ void require_fitting(const Plan& plan) {
   std::vector<std::string> fitting;
   for (const Alternative& other : plan.alternatives) {
     if (fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("{} ({} bytes)", other.change, grouped(other.memory_bytes)));
+      fitting.push_back(fmt::format("{} ({})", other.change, gib_text(other.memory_bytes)));
     }
   }
   for (const TensorChoice& other : plan.tensor_choices) {
     if (other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("the tensor mesh {} ({} bytes)", other.name, grouped(other.memory_bytes)));
+      fitting.push_back(fmt::format("the tensor mesh {} ({})", other.name, gib_text(other.memory_bytes)));
     }
   }
   for (const ScheduleChoice& other : schedule_choices(plan)) {
     if (!other.chosen && other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("parallelism.pipeline_parallel_schedule = \"{}\" ({} bytes)", other.name,
-                                    grouped(other.memory_bytes)));
+      fitting.push_back(fmt::format("parallelism.pipeline_parallel_schedule = \"{}\"{} ({})", other.name,
+                                    other.otherwise.empty() ? "" : " with " + other.otherwise,
+                                    gib_text(other.memory_bytes)));
     }
   }
   const std::string ways = fitting.empty() ? "no single change that was compared would fit: use more ranks, shorter "
                                              "sequences or a smaller model"
                                            : "what would fit: " + join(fitting, ", ");
-  throw ConfigError(fmt::format("{} is less than the {} bytes of tensors of rank {}; raise it to {:.3g} or more; {}",
-                                plan.config.locate("run.memory_gib_per_rank"), grouped(largest->total()),
-                                largest - plan.memory.begin(), rounded_up_gib(largest->total()), ways));
+  throw ConfigError(fmt::format("{} is less than the tensors of rank {} take; raise it to {} or more; {}",
+                                plan.config.locate("run.memory_gib_per_rank"), largest - plan.memory.begin(),
+                                gib_text(largest->total()), ways));
 }
 
 }  // namespace orthant

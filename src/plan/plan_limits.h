@@ -16,6 +16,9 @@ inline constexpr double kMostElements = 0x1p54;
 /// Whether so many bytes are within run.memory_gib_per_rank.
 bool fits_a_rank(const Config& config, int64_t bytes);
 
+/// "0.0235 GiB", rounded up: in the unit of run.memory_gib_per_rank.
+std::string gib_text(int64_t bytes);
+
 /// ConfigError where some rank of the plan needs more than run.memory_gib_per_rank, with what would fit of what it was
 /// compared with.
 void require_fitting(const Plan& plan);

@@ -129,12 +129,18 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     Config other = plan.config;
     auto& p = other.parallelism;
     p.pipeline_parallel_schedule = known.name;
-    const bool as_many = known.any_stages && p.pipeline_parallel_stages_per_rank > 0;
-    if (!as_many) p.pipeline_parallel_stages_per_rank = 0;
-    const int64_t stages = as_many ? p.pipeline_parallel_stages_per_rank : known.stages_per_rank;
-    const bool by_hand = p.pipeline_parallel_layers != std::vector<int64_t>{-1};
-    if (by_hand && stages * static_cast<int64_t>(plan.schedule.rows.size()) != static_cast<int64_t>(plan.stages.size()))
+    std::vector<std::string> otherwise;
+    const int64_t asked = p.pipeline_parallel_stages_per_rank;
+    const int64_t stages = known.any_stages && asked > 0 ? asked : known.stages_per_rank;
+    if (asked > 0 && asked != stages) otherwise.push_back("parallelism.pipeline_parallel_stages_per_rank = 0");
+    if (asked != stages) p.pipeline_parallel_stages_per_rank = 0;
+    const auto& layers = p.pipeline_parallel_layers;
+    const bool by_hand = !layers.empty() && layers != std::vector<int64_t>{-1};
+    if (by_hand && stages * static_cast<int64_t>(plan.schedule.rows.size()) != static_cast<int64_t>(layers.size())) {
+      otherwise.push_back("parallelism.pipeline_parallel_layers = []");
       p.pipeline_parallel_layers = {};
+    }
+    choice.otherwise = join(otherwise, " and ");
     try {
       judge(choice, plan_once(other, plan.facts));
     } catch (const ConfigError& error) {
@@ -166,6 +172,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     if (choice.chosen) remarks.push_back("as planned");
     if (!can_be) remarks.push_back("cannot be: " + choice.refusal);
     if (can_be) remarks.push_back(meaning_of(choice.name));
+    if (can_be && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");
     rows.push_back({choice.name, can_be ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
                     can_be ? times(choice.makespan) : "",

@@ -16,7 +16,8 @@ struct ScheduleChoice {
   double makespan = 0;       // in units of the plan's timeline
   int64_t memory_bytes = 0;  // of the largest rank
   int64_t sent_bytes = 0;    // of outputs of stages and their gradients, a step, by the busiest rank
-  std::string refusal = {};  // why it cannot be; empty if it can
+  std::string otherwise = {};  // what else its run file has to say otherwise
+  std::string refusal = {};    // why it cannot be; empty if it can
   bool chosen = false;
 };
 

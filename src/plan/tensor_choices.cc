@@ -133,11 +133,10 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
   if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
   const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
   const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
-  throw ConfigError(
-      fmt::format("{} fits no tensor mesh of {}: the least is {}, of {}; raise it, use more ranks, or set "
-                  "activation_checkpoint.mode to \"full\"",
-                  config.locate("run.memory_gib_per_rank"), counted(ranks, "rank"),
-                  human_bytes(static_cast<double>(least.memory_bytes)), least.name));
+  throw ConfigError(fmt::format(
+      "{} fits no tensor mesh of {}: the least is {}, of {}; raise it, use more ranks, or set "
+      "activation_checkpoint.mode to \"full\"",
+      config.locate("run.memory_gib_per_rank"), counted(ranks, "rank"), gib_text(least.memory_bytes), least.name));
 }
 
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {

@@ -32,7 +32,11 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows) {
   std::string out;
   for (const auto& row : rows) {
     std::string line = " ";
+    // A row of a name and a remark needs no columns between them.
+    const bool remark_alone = row.size() > 2 && std::all_of(row.begin() + 1, row.end() - 1,
+                                                            [](const std::string& cell) { return cell.empty(); });
     for (size_t i = 0; i < row.size(); ++i) {
+      if (remark_alone && i > 0 && i + 1 < row.size()) continue;
       const bool right = i > 0 && !row[i].empty() && (std::isdigit(static_cast<unsigned char>(row[i][0])) != 0);
       const size_t here = line.size() + 1;
       std::string cell = row[i];

@@ -54,7 +54,10 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
     }
     Config other = plan.config;
     other.parallelism.vocabulary_parallel = name;
-    if (name != "none" && name != "redistribution") other.parallelism.pipeline_parallel_post_validation = false;
+    if (name != "none" && name != "redistribution" && plan.post_validates()) {
+      other.parallelism.pipeline_parallel_post_validation = false;
+      choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
+    }
     try {
       judge(choice, plan_once(other, plan.facts));
     } catch (const ConfigError& error) {
@@ -93,6 +96,7 @@ std::string explain_vocabulary_choices(const Plan& plan) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == &best) remarks.push_back("recommended");
+    if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     rows.push_back({choice.name, span_text(choice.compute, [](double units) { return fmt::format("{:.2f}", units); }),
                     span_text(choice.parameter_bytes,
                               [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }),
@@ -100,8 +104,9 @@ std::string explain_vocabulary_choices(const Plan& plan) {
                     join(remarks, "; ")});
   }
   return text_table(rows) +
-         "  from the least to the most of any pipeline rank, and their ratio; times are FLOPs, with messages hidden.\n"
-         "  Recommended is the shortest step; of those within 1 % of it, what holds least\n";
+         "  from the least to the most of any pipeline rank, and their ratio; times are FLOPs, with messages hidden:\n"
+         "  a head of one rank makes its gradients in its forward. Recommended is the shortest step; of those within\n"
+         "  1 % of it, what holds least\n";
 }
 
 }  // namespace orthant

@@ -15,6 +15,7 @@ struct VocabularyChoice {
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
   double makespan = 0;
   int64_t memory_bytes = 0;  // of the largest rank
+  std::string otherwise = {};  // what else its run file has to say otherwise
   std::string refusal = {};  // why it cannot be; empty if it can
   bool chosen = false;       // as planned
 };

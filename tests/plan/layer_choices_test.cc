@@ -97,6 +97,43 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
   }
 }
 
+// What belongs to other tables is said with the key that plans it, and what that plan sends.
+TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
+  const std::vector<std::string> keys = {"model.num_hidden_layers=4", "training.global_batch_size=16",
+                                         "training.local_batch_size=2"};
+  const auto choices = layer_choices(plan_of(4, keys));
+  const std::string degree = "parallelism.tensor_parallel_degree=4", stages = "parallelism.pipeline_parallel_degree=4";
+  struct Other {
+    std::string row, says;
+    std::vector<std::string> keys;
+    const char* what;
+  };
+  for (const Other& other :
+       {Other{"tensor 4",
+              "parallelism.tensor_parallel_degree = 4 plans it, with tensor_parallel_sequence = false",
+              {degree, "parallelism.tensor_parallel_sequence=false"},
+              "activations, blocks"},
+        Other{
+            "tensor 4 + sequence", "parallelism.tensor_parallel_degree = 4 plans it", {degree}, "activations, blocks"},
+        Other{"pipeline 4", "parallelism.pipeline_parallel_degree = 4 plans it", {stages}, "stages"}}) {
+    std::vector<std::string> words = keys;
+    words.insert(words.end(), other.keys.begin(), other.keys.end());
+    const Plan plan = plan_of(4, words);
+    int64_t sent = 0;
+    for (const auto& entry : plan.communication) {
+      if (entry.what.find(other.what) != std::string::npos) sent += entry.bytes_per_rank[1];
+    }
+    EXPECT_EQ(named(choices, other.row).refusal, other.says);
+    EXPECT_EQ(named(choices, other.row).activation_bytes, sent / 4) << other.row;
+    // Of all layers; beside them is what the head keeps, and the batch.
+    const int64_t kept = plan.memory[0].activations;
+    EXPECT_NEAR(static_cast<double>(named(choices, other.row).kept_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
+  }
+  const auto few = layer_choices(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
+  EXPECT_TRUE(named(few, "pipeline 4").refusal.starts_with("cannot be: parallelism.pipeline_parallel_degree = 4"));
+  EXPECT_TRUE(named(few, "tensor 4").refusal.starts_with("cannot be: parallelism.tensor_parallel_degree = 4"));
+}
+
 // Weights that ranks do not divide: what the busiest rank sends to the element, as for the run's own buckets.
 TEST(LayerChoices, GradientsAreReducedToTheElement) {
   const Plan plan = plan_of(5, {"training.dtype=bfloat16"});

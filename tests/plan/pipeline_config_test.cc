@@ -100,7 +100,13 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_EQ(of_file("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1B0,1SEND_B0\n", {"training.global_batch_size=1"}),
             key + "the schedule cannot be carried out:\n  1RECV_F0 is missing before 1F0 (line 2, cell 1), for "
                   "0SEND_F0 (line 1, cell 2)");
-  EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two), {key, "for 1 microbatches, and the run has 2"}));
+  EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two),
+                   {key, "for 1 microbatch, but training.global_batch_size = 2 (command line)",
+                    "training.local_batch_size = 1 (command line) make 2; set the first to 1, or the second to 2"}));
+  // Two shares of four sequences, of which three microbatches cannot be made.
+  const std::string three = folder.write("three.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
+  EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set the first to 6"}));
+  EXPECT_EQ(refusal(4, of(three, 2), {"training.global_batch_size=6"}), "");
   EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
   EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "no kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));

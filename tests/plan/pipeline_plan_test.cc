@@ -166,6 +166,27 @@ TEST(ScheduleChoices, AreThePlansOfTheOtherSchedules) {
   EXPECT_TRUE(schedule_choices(plan_of(1, "1f1b")).empty());
 }
 
+// A cut by hand is one into so many stages: what drops it says so, in the table and where it is offered.
+TEST(ScheduleChoices, SayWhatElseTheyChange) {
+  const std::string layers = "parallelism.pipeline_parallel_layers = []";
+  const std::string stages = "parallelism.pipeline_parallel_stages_per_rank = 0";
+  const Words by_hand = {kLayers + "3,4,4,5"},
+              both = {kLayers + "4,4,4,1,1,1,1,0,0,0,0,0", "parallelism.pipeline_parallel_stages_per_rank=3"};
+  for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "gpipe", by_hand))) {
+    const bool fits = pipeline_schedule(choice.name).stages_per_rank == 1;
+    EXPECT_EQ(choice.otherwise, fits ? "" : layers) << choice.name;
+  }
+  for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "interleaved_1f1b", both)))
+    EXPECT_EQ(choice.otherwise, choice.chosen ? "" : stages + " and " + layers) << choice.name;
+  for (const ScheduleChoice& choice : schedule_choices(plan_of(4, "zb_v", {kLayers + "-1"})))
+    EXPECT_EQ(choice.otherwise, "") << choice.name;
+  EXPECT_TRUE(says(explain(plan_of(4, "gpipe", by_hand)), {"half of 1F1B's activations; with", layers}));
+  Words limited = by_hand;
+  limited.emplace_back("run.memory_gib_per_rank=0.021");
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { plan_of(4, "gpipe", limited); }),
+                   {"parallelism.pipeline_parallel_schedule = \"v_min\" with " + layers + " ("}));
+}
+
 TEST(ScheduleChoices, ThatFitAreOfferedWhereTheRunFilesDoesNot) {
   const std::vector<ScheduleChoice> choices = schedule_choices(plan_of(4, "gpipe"));
   int64_t limit = 0;

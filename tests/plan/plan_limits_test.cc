@@ -99,6 +99,33 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
 }
 
+// Where degrees and ranks do not come out even, so many ranks are offered as the degrees want.
+TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
+  const std::string ring = "parallelism.context_parallel_ring=", data = "parallelism.data_parallel_degree=";
+  const std::string stages = "parallelism.pipeline_parallel_degree=";
+  struct Misfit {
+    Words words;
+    int wanted;
+    const char* says;
+  };
+  const Misfit misfits[] = {
+      {{data + "3"}, 3, "does not fit 4 ranks; set it to 4 or -1, or set run.ranks to 3"},
+      {{data + "2", ring + "3"}, 6, "make run.ranks a multiple of 3 and this -1, or set run.ranks"},
+      {{data + "5"}, 5, "is more than the 4 ranks; set it to 4, or set run.ranks to 5"},
+      {{data + "8", ring + "2"}, 16, "set it to 2, or set run.ranks to 16"}};
+  for (const Misfit& misfit : misfits) {
+    const std::string error = error_of(misfit.words, {.ranks = 4, .vocab_size = 257});
+    EXPECT_TRUE(says(error, {misfit.says, fmt::format("set run.ranks to {}", misfit.wanted)}));
+    EXPECT_EQ(error_of(misfit.words, {.ranks = misfit.wanted, .vocab_size = 257}), "no error") << error;
+  }
+  // Eight stages are more than the six layers, and the product of these is beyond counting.
+  for (const Words& words : {Words{stages + "8"}, Words{data + "65536", ring + "65536"}}) {
+    const std::string error = error_of(words, {.ranks = 4, .vocab_size = 257});
+    EXPECT_TRUE(says(error, {"is more than the 4 ranks"}));
+    EXPECT_EQ(error.find("run.ranks"), std::string::npos) << error;
+  }
+}
+
 TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
   const std::string key = "parallelism.context_parallel_";
   EXPECT_TRUE(says(error_of({key + "ring=65536"}, {.ranks = 65536, .vocab_size = 257}),

@@ -137,7 +137,8 @@ std::vector<Offer> offers_in(const std::string& refusal, int ranks, const std::s
       return at == std::string::npos ? "" : way.substr(at + words.size());
     };
     Offer offer{ranks, asked};
-    if (const std::string of = behind("a multiple of "); !of.empty()) offer.ranks = std::stoi(of);
+    for (const char* words : {"a multiple of ", "run.ranks to "})
+      if (const std::string of = behind(words); !of.empty()) offer.ranks = std::stoi(of);
     const size_t mesh = way.find('[');
     if (mesh != std::string::npos) offer.key = "tensor_parallel_mesh=" + way.substr(mesh);
     for (const char* words : {"_degree to ", "; set it to "})

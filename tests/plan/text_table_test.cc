@@ -32,5 +32,18 @@ TEST(TextTable, ALongLastCellGoesOnBelow) {
   EXPECT_EQ(lines[1].find_first_not_of(' '), lines.back().find("short")) << table;
 }
 
+// A reason takes the columns that its row has no numbers for, and not the few behind the widest of them.
+TEST(TextTable, ARemarkAloneHasTheWholeLine) {
+  const std::string wide(40, 'x');
+  const std::string table = text_table({{"what", "a", "b", ""},
+                                        {"one", wide, wide, "fits"},
+                                        {"two", "", "", "because"},
+                                        {"three", "", "", wide + " " + wide + " " + wide}});
+  EXPECT_EQ(table, "  what   a" + std::string(41, ' ') + "b\n" +        //
+                       "  one    " + wide + "  " + wide + "  fits\n" +  //
+                       "  two    because\n" +                           //
+                       "  three  " + wide + " " + wide + "\n" + "         " + wide + "\n");
+}
+
 }  // namespace
 }  // namespace orthant

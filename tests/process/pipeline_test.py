@@ -35,7 +35,8 @@ class Pipeline(ProcessTest):
         one = self.folder / "one"
         self.train_well(*MODEL, "run.ranks=1", f"job.dump_folder={one}")
         for keys in (stages("1f1b", 2), stages("zb_v", 2), stages("zb_h1", 4, "parallelism.data_parallel_degree=2"),
-                     stages("v_min", 4, "parallelism.tensor_parallel_degree=2")):
+                     stages("v_min", 4, "parallelism.tensor_parallel_degree=2"),
+                     stages("v_half", 2, "parallelism.vocabulary_parallel=algorithm_2")):
             with self.subTest(keys):
                 shutil.rmtree(self.dump, ignore_errors=True)
                 self.train_well(*MODEL, *keys)
@@ -108,7 +109,7 @@ class Pipeline(ProcessTest):
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
                 (stages("zb_v", 2, "model.num_hidden_layers=3"), ("make 4 stages of model.num_hidden_layers = 3",)),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
-                (stages("mine.csv", 2), ("the schedule is for 1 microbatches, and the run has",)),
+                (stages("mine.csv", 2), ("the schedule is for 1 microbatch, but training.global_batch_size = ", "set the first to 2, or")),
                 (stages("gpipe", 2, "parallelism.vocabulary_parallel=interlaced"),
                  ("parallelism.pipeline_parallel_schedule", "set it to \"1f1b\""))):
             with self.subTest(keys):

@@ -47,6 +47,10 @@ void require_runnable(const Schedule& schedule, const PlaceName& place) {
 
 }  // namespace
 
+OtherMicrobatches::OtherMicrobatches(int count)
+    : ConfigError(fmt::format("the schedule is for {} microbatch{}", count, count == 1 ? "" : "es")),
+      microbatches(count) {}
+
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
   std::vector<std::vector<int>> cells;
   Schedule schedule = parse_csv(text, &cells);
@@ -55,8 +59,7 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
     throw ConfigError(fmt::format("the schedule has {} for {}: it takes one line a rank",
                                   counted(static_cast<int64_t>(schedule.rows.size()), "line"),
                                   counted(ranks, "pipeline rank")));
-  if (const int there = microbatch_count(schedule); there != microbatches)
-    throw ConfigError(fmt::format("the schedule is for {} microbatches, and the run has {}", there, microbatches));
+  if (const int there = microbatch_count(schedule); there != microbatches) throw OtherMicrobatches(there);
   const auto place = [&](int rank, int index) {
     return index < 0 ? fmt::format("line {}", rank + 1)
                      : fmt::format("line {}, cell {}", rank + 1,

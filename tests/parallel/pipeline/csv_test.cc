@@ -93,7 +93,7 @@ TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
 
 TEST(OwnSchedule, HasToBeForThisRun) {
   EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
-  EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches, and the run has 4");
+  EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches");
   EXPECT_THROW(schedule_from_csv("0F0,0X0\n", 1, 1), DataError);
   EXPECT_EQ(refusal("0F0,0S0,0T0,0B0\n", 1, 1),
             "line 1, cell 2, 0S0: not for a file to say: set parallelism.vocabulary_parallel to an order of the output "
