@@ -70,7 +70,7 @@ void time_schedule(const PipelineSchedule& each, const Size& size) {
     laps.end(2);
     const Timeline timeline = simulate(schedule, durations);
     laps.end(3);
-    drawn += draw_svg(schedule, timeline).size();
+    drawn += draw_svg(schedule, timeline, "Planned").size();
     laps.end(4);
   }
   if (drawn > 0) print(std::string(each.name), laps.medians());

@@ -28,7 +28,7 @@ int plan(const PlanArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  RunFacts facts = facts_before_data(config);
+  RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   facts.links = links_of(arguments);
   const Plan the_plan = make_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
@@ -41,7 +41,7 @@ int plan(const PlanArguments& arguments) {
   if (!need.warning.empty()) fmt::print(stderr, "warning: {}\n", need.warning);
   if (!arguments.svg.empty()) {
     std::ofstream out(arguments.svg);
-    out << draw_svg(the_plan.schedule, the_plan.timeline);
+    out << draw_svg(the_plan.schedule, the_plan.timeline, "Planned");
     if (!out.flush()) throw DataError(fmt::format("{}: cannot be written", arguments.svg));
     if (!arguments.json) fmt::print("\nschedule drawn in {}\n", arguments.svg);
   }

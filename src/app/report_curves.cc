@@ -128,10 +128,11 @@ std::string time_section(const Metrics& metrics) {
   const auto share = [&](double seconds) {
     return fmt::format("{:.1f}%, {}", whole > 0 ? 100 * seconds / whole : 0, human_seconds(seconds));
   };
-  std::string body = strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
-                            {"communication not hidden", "orange", share(time.communication), time.communication},
-                            {"waiting for data", "purple", share(time.data), time.data}},
-                           whole);
+  std::string body =
+      strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
+             {"waiting for what other ranks send", "orange", share(time.communication), time.communication},
+             {"waiting for data", "purple", share(time.data), time.data}},
+            whole);
   const auto communication = points_of(steps, [](const auto& m) { return m.communication_seconds; });
   const auto data = points_of(steps, [](const auto& m) { return m.data_seconds; });
   const auto rest = points_of(steps, [](const auto& m) {
@@ -143,8 +144,8 @@ std::string time_section(const Metrics& metrics) {
     return Series{.name = name, .color = color, .points = in_unit(thin_to_means(points, kMostPoints / 2), unit)};
   };
   Chart chart{.title = "Parts of each step's time", .y_label = unit.name + " per step", .stacked = true, .height = 240};
-  chart.series = {layer("compute", "blue", rest), layer("communication", "orange", communication),
-                  layer("data", "purple", data)};
+  chart.series = {layer("compute", "blue", rest), layer("waiting for ranks", "orange", communication),
+                  layer("waiting for data", "purple", data)};
   return card("time", "Where the time goes", "Of the whole run, and step by step; waiting times of rank 0.",
               body + scrolling(draw_chart(chart)));
 }

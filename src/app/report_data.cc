@@ -78,7 +78,9 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   data.facts.emplace_back("Parameters", grouped(plan.at("parameters").at("count").get<int64_t>()));
   std::vector<std::string> axes;
   for (const auto& axis : plan.at("mesh")) {
-    if (axis.at("size").get<int64_t>() == 1) continue;
+    const bool one = axis.at("size").get<int64_t>() == 1;
+    if (axis.at("axis") == "pipeline") data.has_pipeline = !one;
+    if (one) continue;
     axes.push_back(fmt::format("{} {}", axis.at("axis").get<std::string>(), axis.at("size").get<int64_t>()));
   }
   const auto ranks = plan.at("ranks").get<int64_t>();

@@ -29,6 +29,7 @@ struct ReportData {
   std::optional<int64_t> expected_communication_bytes;  // sent in a step by rank 0, says plan.json
   std::vector<MemoryPart> expected_memory;  // of the rank that plan.json expects most of; empty when not known
   std::string config_text, schedule_svg, sample_text;  // empty: the file is not there
+  bool has_pipeline = true;                            // unless plan.json says that it is one rank
   std::optional<MeasuredStep> measured;                // the last step of a pipeline
   std::vector<std::string> problems;                   // of the optional files, a sentence each
 };

@@ -59,7 +59,8 @@ std::string measured_part(const MeasuredStep& measured) {
       "agree to {} ms</h3>\n",
       measured.step, show(1e3 * timeline.makespan_s, 1), show(100 * timeline.bubble, 1),
       show(1e3 * measured.clock_error_s, 3));
-  out += image(draw_svg(measured.schedule, without_messages(timeline)), "The measured schedule");
+  out += image(draw_svg(measured.schedule, without_messages(timeline), fmt::format("Measured, step {}", measured.step)),
+               "The measured schedule");
   out += fmt::format(
       "<h3>Simulated with what each computation took: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
       "what messages cost. Means by stage:</h3>\n",
@@ -70,6 +71,7 @@ std::string measured_part(const MeasuredStep& measured) {
 }  // namespace
 
 std::string schedule_section(const ReportData& data) {
+  if (!data.has_pipeline) return "";
   std::string body = data.schedule_svg.empty() ? missing("The folder has no schedule.svg.")
                                                : image(data.schedule_svg, "The planned schedule");
   const char* note = "Who does what, when, as planned.";

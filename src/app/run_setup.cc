@@ -106,8 +106,8 @@ TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   return data;
 }
 
-RunFacts facts_before_data(const Config& config) {
-  RunFacts facts{.ranks = static_cast<int>(config.run.ranks)};
+RunFacts facts_before_data(const Config& config, int ranks) {
+  RunFacts facts{.ranks = ranks};
   if (!is_indexed_prefix(config.data.path)) expand_paths(config.data.path);
   const std::string& spec = config.data.tokenizer;
   facts.vocab_size =

@@ -24,7 +24,7 @@ std::function<void(int64_t done, int64_t total)> shown_progress(const std::strin
 
 /// What planning must know, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError where
 /// data.path names nothing.
-RunFacts facts_before_data(const Config& config);
+RunFacts facts_before_data(const Config& config, int ranks);
 
 /// ConfigError with the keys to change where the plan needs more memory than the machine has.
 void require_memory(const MemoryNeed& need, const Config& config);

@@ -12,7 +12,7 @@
 #include "comm/spawn.h"
 #include "comm/watch.h"
 #include "data/folder_lock.h"
-#include "plan/from_config.h"
+#include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
 #include "runtime/run_boxes.h"
@@ -72,7 +72,7 @@ void write_run_folder(const Plan& plan) {
   };
   write("config.toml", print_config(plan.config));
   write("plan.json", plan_json(plan));
-  write("schedule.svg", draw_svg(plan.schedule, plan.timeline));
+  write("schedule.svg", draw_svg(plan.schedule, plan.timeline, "Planned"));
 }
 
 // What must be the same on all ranks, and is not in the run file: what a file of schedules says, above all.
@@ -183,7 +183,8 @@ void leave_it_to(Watch& watch) {
 }
 
 // One rank, from meeting the others to the last step.
-int train_rank(const TrainArguments& arguments, const Config& config, const Launch& launch, const Rendezvous& meeting) {
+int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& meeting) {
+  const Config& config = plan.config;
   const CommOptions watching = comm_options(arguments, config, meeting.serves);
   std::unique_ptr<Watch> setup;
   std::optional<Comm> comm;
@@ -192,7 +193,7 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
     check_agreement(meeting, print_config(config), config.run.timeout_s);
     setup = watch_setup(meeting, watching);
     const TrainingData data = open_training_data_together(config, meeting);
-    const Plan plan = make_plan(config, facts_of(data, meeting.world_size));
+    ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
     const TrainerOptions options = trainer_options(arguments, plan, launch);
     std::unique_ptr<FolderLock> sole_writer;
     if (meeting.rank == 0) {
@@ -228,9 +229,10 @@ int train_rank(const TrainArguments& arguments, const Config& config, const Laun
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
   constexpr double kMeetAfterFailure_s = 5;
   Config config;
+  std::optional<Plan> plan;
   try {
     config = load_run(arguments);
-    if (!arguments.print_config) check_mesh(config, launch.world_size);
+    if (!arguments.print_config) plan = make_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
     bool speak = true;
     try {
@@ -239,33 +241,32 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     }
     end_failed(error.what(), speak, false);
   }
-  if (!arguments.print_config) return train_rank(arguments, config, launch, connect(launch, config.run.timeout_s));
+  if (plan) return train_rank(arguments, *plan, launch, connect(launch, config.run.timeout_s));
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
   return kDone;
 }
 
-int dry_run(const Config& config, const TrainingData& data, const Plan& plan, const TrainArguments& arguments) {
+int dry_run(const Plan& plan, const TrainArguments& arguments) {
   TrainerOptions options;
-  options.threads = threads_per_rank(config, plan.mesh.size());
+  options.threads = threads_per_rank(plan.config, plan.mesh.size());
   options.memory_warning = memory_warning(plan, plan.mesh.size());
-  if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
+  if (arguments.resume) options.resume_from = checkpoint_to_resume(plan.config);
+  const TrainingData data = open_run_data(plan.config, shown_progress("tokenizing"));
   std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
   std::fputs(explain(plan).c_str(), stdout);
   return kDone;
 }
 
-// Nobody launched us: check all that can be checked, then start the ranks.
+// Nobody launched us: check all that can be checked, what takes long last, then start the ranks.
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
-  {
-    const TrainingData data = open_run_data(config, shown_progress("tokenizing"));
-    const Plan plan = make_plan(config, facts_of(data, ranks));
-    if (arguments.dry_run) return dry_run(config, data, plan, arguments);
-    if (arguments.resume) checkpoint_to_resume(config);
-    memory_warning(plan, ranks);
-  }
+  const Plan plan = make_plan(config, facts_before_data(config, ranks));
+  if (arguments.dry_run) return dry_run(plan, arguments);
+  if (arguments.resume) checkpoint_to_resume(config);
+  memory_warning(plan, ranks);
+  open_run_data(config, shown_progress("tokenizing"));
   if (ranks == 1) {
-    return train_rank(arguments, config, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
+    return train_rank(arguments, plan, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
                       {.store = Store::in_process(), .in_process = true});
   }
   hold_stop_signals();  // until each rank can answer them

@@ -2,6 +2,7 @@
 #include "app/verify_text.h"
 
 #include "app/commands.h"
+#include "app/progress_bar.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -10,6 +11,8 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdio>
+#include <memory>
+#include <optional>
 
 namespace orthant {
 namespace {
@@ -78,6 +81,16 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
 
 namespace {
 
+// A bar for one device, then one for the layout.
+StepProgress shown_steps() {
+  const auto bar = std::make_shared<std::optional<ProgressBar>>();
+  return [bar](const std::string& who, int64_t done, int64_t total) {
+    if (done == 0) bar->emplace(who, "steps");
+    (*bar)->update(done, total);
+    if (done == total) (*bar)->finish();
+  };
+}
+
 // In float64, unless the command line says otherwise.
 void choose_dtype(Config& config) {
   const auto dtype = config.origins.find("training.dtype");
@@ -96,9 +109,8 @@ int verify(const VerifyArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  const TrainingData data = open_training_data(config, shown_progress("tokenizing"));
   // The layout is the run's own, chosen by its dtype where it is chosen by memory.
-  const RunFacts facts = facts_of(data, static_cast<int>(config.run.ranks));
+  const RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   Config own = config;
   own.training.dtype = dtype;
   config.parallelism = make_plan(own, facts).config.parallelism;
@@ -106,8 +118,8 @@ int verify(const VerifyArguments& arguments) {
   const Plan plan = make_plan(config, facts);
   require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
-  const VerifyReport report =
-      verify_layout(plan, data, arguments.steps, Mutation::none, shown_progress("verifying", "steps"));
+  const TrainingData data = open_training_data(config, shown_progress("tokenizing"));
+  const VerifyReport report = verify_layout(plan, data, arguments.steps, Mutation::none, shown_steps());
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }

@@ -64,7 +64,8 @@ struct Banner {
   int64_t memory_expected_bytes = 0;  // of the largest rank
   std::string memory_warning = {};    // where the machine has less
   std::string output_folder = {};
-  std::string resumed_from = {};  // "step 100 of runs/jargon/checkpoints/step-000100"
+  std::string resumed_from = {};   // "step 100 of runs/jargon/checkpoints/step-000100"
+  std::string learning_rate = {};  // where resuming with other settings changes it
 };
 
 /// The opening box, lines ended by newlines.

@@ -108,7 +108,7 @@ std::vector<Row> summary_rows(const Summary& s) {
       fmt::format("{} tokens/s{} (medians)", human_count(s.tokens_per_second_median),
                   or_nothing(known(s.step_seconds_median), ", " + human_seconds(s.step_seconds_median) + " a step")));
   add("waiting", std::isfinite(s.communication_share) && s.steps > 0,
-      fmt::format("{:.1f}% of the time, for communication that compute did not hide", 100 * s.communication_share));
+      fmt::format("{:.1f}% of rank 0's time, for what other ranks send", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
   add("memory", peak > 0,
       human_bytes(peak) + " at peak on the largest rank" +
@@ -141,6 +141,7 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("warning", {b.memory_warning});
   add("output", {b.output_folder});
   add("resumed", {or_nothing(!b.resumed_from.empty(), "from " + b.resumed_from)});
+  add("lr", {b.learning_rate});
   return box(b.version.empty() ? "orthant" : "orthant " + b.version, rows, style);
 }
 

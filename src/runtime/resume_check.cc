@@ -132,4 +132,20 @@ std::vector<std::string> changes_since(const std::string& directory, const Confi
   }
 }
 
+std::string rate_since(const std::string& directory, const Config& config) {
+  try {
+    const LoadedCheckpoint checkpoint = open_checkpoint(directory, Verify::sizes);
+    const int64_t next = checkpoint.step + 1;
+    if (next > config.training.steps) return "";
+    const double then = learning_rate_of(parse_config(checkpoint.config_toml, directory, {}), next);
+    const double now = learning_rate_of(config, next);
+    if (then == now) return "";
+    const bool decays = config.lr_scheduler.decay_type != "constant";
+    return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
+                       decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
+  } catch (const Error&) {
+    return "";  // what is damaged or another version's is for others to say
+  }
+}
+
 }  // namespace orthant

@@ -19,4 +19,8 @@ TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& p
 /// What the run has otherwise than when it wrote that checkpoint, as config_changes() says, and may have.
 std::vector<std::string> changes_since(const std::string& directory, const Config& config);
 
+/// The learning rate of the next step, and what it would have been without those changes: it follows training.steps.
+/// Empty where it is the same, where no step is left, or where that is not known.
+std::string rate_since(const std::string& directory, const Config& config);
+
 }  // namespace orthant

@@ -48,6 +48,9 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);
   b.ranks = plan.mesh.size();
   b.mesh = mesh_and_kind(plan);
+  if (const std::string& placed = c.parallelism.vocabulary_parallel; placed != "none") {
+    b.mesh += fmt::format(", vocabulary \"{}\"", placed);
+  }
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();
@@ -57,6 +60,7 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   if (!options.resume_from.empty()) {
     const std::vector<std::string> changes = changes_since(options.resume_from, c);
     if (!changes.empty()) b.resumed_from += "; changed since: " + join(changes, ", ");
+    b.learning_rate = rate_since(options.resume_from, c);
   }
   return b;
 }

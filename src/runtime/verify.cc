@@ -54,6 +54,10 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, cons
     Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm);
     session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
+    const auto tell = [&](int64_t done) {
+      if (progress) progress("one device", done, steps);
+    };
+    tell(0);
     for (int64_t step = 1; step <= steps; ++step) {
       const StepResult result = session.gradients(step, {});
       const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
@@ -67,7 +71,7 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, cons
       trace.weights.push_back(session.weights().masters().clone());
       trace.first_moments.push_back(session.optimizer().first_moments().clone());
       trace.second_moments.push_back(session.optimizer().second_moments().clone());
-      if (progress) progress(step, 2 * steps);
+      tell(step);
     }
   });
   return trace;
@@ -237,6 +241,10 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
     Session session(plan, data.train, comm, mutation);
     Weights& weights = session.weights();
     weights.initialize(static_cast<uint64_t>(plan.config.training.seed));
+    const auto tell = [&](int64_t done) {
+      if (progress && rank == 0) progress("the layout", done, steps);
+    };
+    tell(0);
     for (int64_t step = 1; step <= steps; ++step) {
       const auto i = static_cast<size_t>(step - 1);
       if (step > 1 && !free_running) stand_where(oracle, i - 1, session);
@@ -257,7 +265,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
         findings.tensor(&VerifyReport::weights, step, rank, p, held,
                         relative(weights.master(p), oracle.part(oracle.weights[i], held)));
       }
-      if (progress && rank == 0) progress(steps + step, 2 * steps);
+      tell(step);
     }
   });
   return findings.finish(steps);

@@ -34,8 +34,8 @@ struct VerifyReport {
   std::string first_difference;  // empty when ok: which tensor, layer, rank and step differ first, by how much
 };
 
-/// Told after each step, of the oracle or of the layout: steps done, steps in all.
-using StepProgress = std::function<void(int64_t done, int64_t total)>;
+/// Told how many of the steps the oracle has done, then the layout: from 0, after each one.
+using StepProgress = std::function<void(const std::string& who, int64_t done, int64_t total)>;
 
 /// Trains one rank (the oracle) and the plan's ranks as threads of this process for some steps on the same data, and
 /// compares the loss, every gradient, the norm and every updated weight on every rank. Bounds: docs/numerics.md. In

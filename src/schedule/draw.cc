@@ -92,8 +92,12 @@ int chunk(const Schedule& schedule, int stage) {
 
 class Drawing {
  public:
-  Drawing(const Schedule& schedule, const Timeline& timeline)
-      : schedule_(schedule), timeline_(timeline), scale_(timeline.makespan_s, timeline.unit == "s"), bands_(timeline) {
+  Drawing(const Schedule& schedule, const Timeline& timeline, std::string_view what)
+      : schedule_(schedule),
+        timeline_(timeline),
+        what_(what),
+        scale_(timeline.makespan_s, timeline.unit == "s"),
+        bands_(timeline) {
     for (int stage = 0; stage < stage_count(schedule); ++stage) chunks_.push_back(chunk(schedule, stage));
     place_legend();
   }
@@ -105,7 +109,7 @@ class Drawing {
     put("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
         "role=\"img\">\n",
         kWidth, height);
-    put("<title>Pipeline schedule</title>\n");
+    put("<title>{}: pipeline schedule</title>\n", what_);
     out_ += kStyle;
     put("<rect class=\"ground\" width=\"{}\" height=\"{:.0f}\"/>\n", kWidth, height);
     heading();
@@ -126,7 +130,7 @@ class Drawing {
   void heading() {
     const size_t ranks = schedule_.rows.size();
     const int microbatches = microbatch_count(schedule_);
-    put("<text class=\"head\" x=\"{}\" y=\"30\">{} pipeline rank{}, {} microbatch{}</text>\n", kLeft, ranks,
+    put("<text class=\"head\" x=\"{}\" y=\"30\">{}: {} pipeline rank{}, {} microbatch{}</text>\n", kLeft, what_, ranks,
         ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
@@ -216,6 +220,7 @@ class Drawing {
 
   const Schedule& schedule_;
   const Timeline& timeline_;
+  std::string_view what_;
   const Scale scale_;
   Bands bands_;
   std::vector<int> chunks_;  // by stage
@@ -229,9 +234,9 @@ class Drawing {
 
 }  // namespace
 
-std::string draw_svg(const Schedule& schedule, const Timeline& timeline) {
+std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what) {
   ORTHANT_CHECK(timeline.peak_live.size() == schedule.rows.size(), timeline.peak_live.size(), schedule.rows.size());
-  return Drawing(schedule, timeline).svg();
+  return Drawing(schedule, timeline, what).svg();
 }
 
 }  // namespace orthant

@@ -143,13 +143,28 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   for (const char* text :
        {"step 40 took <b>100.0 ms</b>", "bubble <b>70.0%</b>", "agree to 0.025 ms", "<b>80.0 ms</b>",
         "measured / simulated <b>1.250</b>", "<tr><td>1</td><td>1</td><td>10.000</td><td>20.000</td>",
-        "The planned schedule", "The measured schedule", "0F0: 0 ms to 10 ms"}) {
+        "The planned schedule", "The measured schedule", "Measured, step 40: 2 pipeline ranks", "0F0: 0 ms to 10 ms"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("SEND_F"), std::string::npos) << "when a message was started is in the file, not in the picture";
   EXPECT_EQ(unbalanced(html), "");
   put("timeline.json", to_json(measured).substr(0, 300));
   EXPECT_NE(page().find("Left out: " + escape(folder_ / "timeline.json")), std::string::npos);
+}
+
+// One rank after the other is no order to draw.
+TEST_F(ReportFolder, OnlyPipelinesHaveASchedule) {
+  put_everything();
+  const std::string plan = slurp(folder_ / "plan.json"), axis = R"({"axis": "data", "size": 2})",
+                    card = "id=\"schedule\"";
+  const auto page_of = [&](int ranks) {
+    const std::string more = fmt::format(R"({}, {{"axis": "pipeline", "size": {}}})", axis, ranks);
+    put("plan.json", std::string(plan).replace(plan.find(axis), axis.size(), more));
+    return page();
+  };
+  EXPECT_NE(page_of(2).find(card), std::string::npos);
+  EXPECT_EQ(page_of(1).find(card), std::string::npos);
+  EXPECT_EQ(unbalanced(page_of(1)), "");
 }
 
 TEST_F(ReportFolder, LongRunStaysSmall) {

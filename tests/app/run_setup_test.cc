@@ -95,13 +95,13 @@ TEST_F(RunSetup, PlanningTrainsNoTokenizer) {
   config.job.dump_folder = folder_ / "run";
   config.data.path = {write("text.txt", "a few words\n")};
   config.data.tokenizer = "train:8000";
-  EXPECT_EQ(facts_before_data(config).vocab_size, 8000);
-  EXPECT_EQ(facts_before_data(config).ranks, config.run.ranks);
+  EXPECT_EQ(facts_before_data(config, 3).vocab_size, 8000);
+  EXPECT_EQ(facts_before_data(config, 3).ranks, 3);
   config.data.tokenizer = "byte";
-  EXPECT_EQ(facts_before_data(config).vocab_size, 257);
+  EXPECT_EQ(facts_before_data(config, 1).vocab_size, 257);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
   config.data.path = {"nowhere.txt"};
-  EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_before_data(config); }), {"data.path", "nowhere.txt"}));
+  EXPECT_TRUE(says(message_of<ConfigError>([&] { facts_before_data(config, 1); }), {"data.path", "nowhere.txt"}));
 }
 
 TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {

@@ -49,6 +49,20 @@ class RunFile(ProcessTest):
                 self.assert_says(self.train(setting), 1, "command line", *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
 
+    def test_a_plan_that_cannot_be_is_refused_before_the_text_is_read(self):
+        (self.folder / "half.csv").write_text("0F0,SEND_F\n1F0\n")
+        mesh, pipeline = ["run.ranks=4", "parallelism.data_parallel_degree=3"], "parallelism.pipeline_parallel_"
+        for settings in (mesh, [pipeline + "degree=2", pipeline + "schedule=half.csv"],
+                         ["run.memory_gib_per_rank=1e-5"], ["model.vocab_size=100"]):
+            for command in ("train", "verify"):
+                with self.subTest(settings=settings, command=command):
+                    self.assert_says(self.orthant(command, "run.toml", *settings), 1, "(command line)")
+            with self.subTest(settings=settings, launcher=True):
+                self.assert_says(self.train(*settings, env={"WORLD_SIZE": "1", "RANK": "0"}), 1, "(command line)")
+        self.assertFalse(self.dump.exists())
+        self.train_well("training.steps=1", "validation.freq=0")
+        self.assertTrue((self.dump / "data").exists())
+
     def test_a_tokenizer_that_cannot_be_trained(self):
         for spec in ("train:3", "train:2000000"):
             for command in ("plan", "train", "verify"):
@@ -60,8 +74,8 @@ class RunFile(ProcessTest):
         limit = "run.memory_gib_per_rank=1e-5"
         for command in ("plan", "train"):
             result = self.orthant(command, "run.toml", limit)
-            self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "bytes of tensors of rank 0")
-        self.assert_says(self.orthant("verify", "run.toml", limit), 1, "bytes of tensors of rank 0")
+            self.assert_says(result, 1, "run.memory_gib_per_rank = 1e-05 (command line)", "tensors of rank 0 take; raise it to 0.00")
+        self.assert_says(self.orthant("verify", "run.toml", limit), 1, "tensors of rank 0 take; raise it to 0.00")
         plan = json.loads(self.orthant("plan", "run.toml", "--json").out)
         need = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
         enough = f"run.memory_gib_per_rank={need / 2**30!r}"

@@ -128,7 +128,21 @@ class Another(AfterARun):
                                   "checkpoint.interval=1").out
         plain = " ".join("".join(c for c in changed if c.isascii() and c != "|").split())
         self.assertIn("step-000005; changed since: training.steps 5 -> 7, optimizer.lr 0.01 -> 0.001 ", plain)
+        self.assertIn(" lr 1.00e-03 in step 6, 1.00e-02 without the changes ", plain)
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 8)))
+
+    def test_more_steps_stretch_the_decay(self):
+        """Step 5 of four has the least rate, step 5 of six is on its way there."""
+        decay = ("lr_scheduler.decay_type=linear", "lr_scheduler.min_lr_factor=0.5", "job.dump_folder=decay")
+        first = self.train_well("training.steps=4", *decay).out
+        again = self.train_well("training.steps=6", *decay, "--resume").out
+        says = "5.00e-03 without the changes; its decay now ends with step 6"
+        self.assertNotIn("without the changes", first)
+        self.assertIn(says, again)
+        self.assertIn("step 5, " + says, again)
+        rates = [record["lr"] for record in self.steps(self.folder / "decay")]
+        self.assertIn(f"{rates[4]:.2e} in step 5", again)
+        self.assertNotIn("without the changes", self.train_well("training.steps=6", *decay, "--resume").out)
 
     def test_nothing_left_to_do(self):
         before = self.weights()

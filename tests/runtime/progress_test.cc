@@ -255,7 +255,7 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
             "|  loss        5.5512 at first, 1.9321 at last                                  |\n"
             "|  validation  1.9800 at best, after step 250; 1.842 bits/byte                  |\n"
             "|  speed       18.8k tokens/s, 436 ms a step (medians)                          |\n"
-            "|  waiting     4.2% of the time, for communication that compute did not hide    |\n"
+            "|  waiting     4.2% of rank 0's time, for what other ranks send                 |\n"
             "|  memory      390.0 MiB at peak on the largest rank; expected 400.0 MiB (-2%)  |\n"
             "|  checkpoint  runs/a/checkpoints/step-000300                                   |\n"
             "|  report      runs/a/report.html                                               |\n"

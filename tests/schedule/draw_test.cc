@@ -51,11 +51,12 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   durations.reduce_s = {1};
   const Schedule schedule = with_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
   const Timeline timeline = simulate(schedule, durations);
-  const std::string svg = draw_svg(schedule, timeline);
+  const std::string svg = draw_svg(schedule, timeline, "Planned");
   int boxes = 0;
   for (const Span& span : timeline.spans) boxes += span.end_s > span.start_s ? 1 : 0;
   EXPECT_EQ(count(svg, "</title></rect>"), boxes);
   EXPECT_EQ(count(svg, "class=\"box"), 4 * 8 * 2);
+  EXPECT_NE(svg.find(">Planned: 4 pipeline ranks, 8 microbatches<"), std::string::npos);
   EXPECT_TRUE(balanced(svg));
   EXPECT_FALSE(balanced(svg.substr(0, svg.size() - 8)));
   EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
@@ -68,9 +69,9 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
 TEST(Draw, SaysWhatItsTimesCount) {
   const Schedule schedule = one_f_one_b(2, 2);
   Timeline timeline = simulate(schedule, Durations::of(1, 1, 1));
-  EXPECT_NE(draw_svg(schedule, timeline).find("makespan 9 s, bubble"), std::string::npos);
+  EXPECT_NE(draw_svg(schedule, timeline, "Planned").find("makespan 9 s, bubble"), std::string::npos);
   timeline.unit = "turns";
-  const std::string svg = draw_svg(schedule, timeline);
+  const std::string svg = draw_svg(schedule, timeline, "Planned");
   EXPECT_NE(svg.find("makespan 9 turns, bubble"), std::string::npos);
   EXPECT_EQ(count(svg, "turns"), 1);  // ticks and boxes are numbers alone
 }
@@ -83,7 +84,7 @@ TEST(Draw, ALegendThatIsLongTakesMoreLines) {
   durations.link_s = 0.25;
   const Schedule plain = random_cut_schedule(random, 2, 2, 6, {{S, Z, T}, true});
   const Schedule schedule = with_reductions(add_messages(plain), {1, 1});
-  const std::string svg = draw_svg(schedule, simulate(schedule, durations));
+  const std::string svg = draw_svg(schedule, simulate(schedule, durations), "Planned");
   const std::regex entry(
       "<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"14\" .*\\n<text x=\"[0-9.]+\" y=\"[0-9]+\">([^<]+)<");
   std::set<std::string> lines;
@@ -104,10 +105,10 @@ TEST(Draw, ALegendThatIsLongTakesMoreLines) {
 
 TEST(Draw, LargeSchedulesDrawWithoutTooltips) {
   const Schedule schedule = one_f_one_b(16, 200);
-  const std::string svg = draw_svg(schedule, simulate(schedule, Durations::of(1e-6, 1e-6, 1e-6)));
+  const std::string svg = draw_svg(schedule, simulate(schedule, Durations::of(1e-6, 1e-6, 1e-6)), "Planned");
   EXPECT_EQ(count(svg, "<title>"), 1);
   EXPECT_GT(count(svg, "<rect"), 16 * 200 * 2);
-  EXPECT_TRUE(draw_svg(Schedule{}, Timeline{}).ends_with("</svg>\n"));
+  EXPECT_TRUE(draw_svg(Schedule{}, Timeline{}, "Planned").ends_with("</svg>\n"));
 }
 
 using Color = std::array<double, 3>;
@@ -160,7 +161,7 @@ double least_difference(const std::string& svg, const std::set<std::string>& wit
 TEST(Draw, EveryEyeTellsKindsAndStagesApart) {
   const Durations equal = Durations::of(1, 1, 1);
   for (const Schedule& schedule : {one_f_one_b(4, 8), zb_h1(4, 8), v_half(4, 8), interleaved_1f1b(4, 2, 8)}) {
-    const std::string svg = draw_svg(schedule, simulate(schedule, equal));
+    const std::string svg = draw_svg(schedule, simulate(schedule, equal), "Planned");
     EXPECT_GT(least_difference(svg), 12);
     // Its negative control: the same with W in a green that is the forward's blue without short cones.
     const std::string green = std::regex_replace(svg, std::regex("#cc79a7"), "#009e73");
@@ -176,7 +177,7 @@ TEST(Draw, EveryEyeTellsKindsAndStagesApart) {
     Durations times = equal;
     for (const KindFacts& kind : action_kinds())
       if (is_vocabulary({kind.kind})) times = times.with(kind.kind, 1);
-    const std::string svg = draw_svg(schedule, simulate(schedule, times));
+    const std::string svg = draw_svg(schedule, simulate(schedule, times), "Planned");
     EXPECT_GT(least_difference(svg, {"#e69f00"}), 12);
     EXPECT_GT(least_difference(svg, {"#d55e00", "#cc79a7"}), 12);
     if (!cut.output.empty()) {
@@ -188,7 +189,7 @@ TEST(Draw, EveryEyeTellsKindsAndStagesApart) {
   }
   // More stages of a rank are paler yet, each by as much.
   const Schedule many = interleaved_1f1b(2, 4, 2);
-  const std::string svg = draw_svg(many, simulate(many, equal));
+  const std::string svg = draw_svg(many, simulate(many, equal), "Planned");
   for (const char* opacity : {"0.55", "0.37", "0.18"})
     EXPECT_EQ(count(svg, std::string("fill-opacity=\"") + opacity), 2 * 2 * 2) << opacity;
 }
