@@ -1,5 +1,6 @@
 """What is done with a run when it is over: text from its model, its report."""
 import contextlib
+import json
 import os
 import pty
 import shutil
@@ -87,6 +88,27 @@ class Generate(ProcessTest):
         texts = {self.orthant("generate", "run", "--temperature", "1", "--seed", str(seed)).out
                  for seed in (1, 1 + 2**32, 2**63 - 1)}
         self.assertEqual(len(texts), 3)
+
+
+class GenerateMemory(ProcessTest):
+    PEAK = ("import resource, subprocess, sys\n"
+            "subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)\n"
+            "print(1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n")
+
+    def peak_and_parameters(self, layers):
+        dump = self.folder / str(layers)
+        self.train_well("run.ranks=1", "training.steps=1", "validation.freq=0", "lr_scheduler.warmup_steps=0",
+                        "model.hidden_size=256", "model.intermediate_size=1024", f"model.num_hidden_layers={layers}",
+                        f"job.dump_folder={dump}")
+        result = self.start([sys.executable, "-c", self.PEAK, ORTHANT, "generate", dump, "--prompt", "The",
+                             "--max-new-tokens", "4"]).result()
+        self.assertEqual(result.code, 0, result)
+        return int(result.out), json.loads((dump / "plan.json").read_text())["parameters"]["count"]
+
+    def test_what_a_parameter_takes(self):
+        """Twelve bytes, as the README says: weights and their gradients' place, and the pages of the file."""
+        (few_bytes, few), (many_bytes, many) = (self.peak_and_parameters(layers) for layers in (2, 22))
+        self.assertAlmostEqual((many_bytes - few_bytes) / (many - few), 12, delta=0.6)
 
 
 class TensorRun(ProcessTest):
