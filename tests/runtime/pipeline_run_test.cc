@@ -4,6 +4,7 @@
 #include "runtime/verify.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/spoiled_weights.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant {
@@ -67,47 +68,19 @@ TEST(PipelineRun, GoesOnOverOtherStages) {
   }
 }
 
-// What each rank sees where `spoil` has been at the weights of a pipeline of two, and which rank it falls to to tell.
-struct Seen {
-  std::vector<std::string> what;
-  int first = -1;
-};
-Seen seen(const std::string& schedule, const std::function<void(Weights&)>& spoil) {
-  const TinyRun run({"training.dtype=float32", "model.num_hidden_layers=4"});
-  const Plan plan = run.plan(2, pipeline(schedule, 2));
-  Seen found{.what = std::vector<std::string>(2)};
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
-    Session session(plan, run.data().train, comm);
-    session.weights().initialize(3);
-    spoil(session.weights());
-    session.gradients(1, {});
-    const auto [what, first] = session.first_not_finite(1);
-    found.what[static_cast<size_t>(rank)] = what;
-    if (first) found.first = rank;
-  });
-  return found;
-}
-
-void fill(Weights& weights, const std::string& name, double value) {
-  for (size_t p = 0; p < weights.parameters().size(); ++p) {
-    if (weights.parameters()[p].name == name) weights.master(p).fill_(value);  // nothing where it is not held
-  }
-}
-
 TEST(PipelineRun, NamesWhatIsNotFiniteOnWhicheverStage) {
   for (const char* schedule : {"1f1b", "zb_v"}) {
     const std::string up = "model.layers.1.mlp.up_proj.weight", gate = "model.layers.1.mlp.gate_proj.weight";
     // Layer 1 stands on the first rank of 1F1B, and of a V on the last.
     const int owner = schedule == std::string("1f1b") ? 0 : 1;
-    const Seen weight = seen(schedule, [&](Weights& w) { fill(w, up, NAN); });
+    const Seen weight = seen(pipeline(schedule, 2), [&](Weights& w) { fill(w, up, NAN); });
     EXPECT_EQ(weight.first, owner) << schedule;
     EXPECT_EQ(weight.what[static_cast<size_t>(owner)], "the weight " + up);
-    const Seen forward = seen(schedule, [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
+    const Seen forward = seen(pipeline(schedule, 2), [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
     EXPECT_EQ(forward.first, owner) << schedule;
     EXPECT_EQ(forward.what[static_cast<size_t>(owner)], "the output of SwiGLU");
     EXPECT_NE(forward.what[static_cast<size_t>(1 - owner)], "") << "what comes out of it goes on";
-    EXPECT_EQ(seen(schedule, [](Weights&) {}).what, std::vector<std::string>(2));
+    EXPECT_EQ(seen(pipeline(schedule, 2), [](Weights&) {}).what, std::vector<std::string>(2));
   }
 }
 

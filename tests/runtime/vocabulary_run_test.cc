@@ -6,6 +6,7 @@
 #include "runtime/verify.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/spoiled_weights.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant {
@@ -95,43 +96,17 @@ TEST(VocabularyRun, WritesTheSameText) {
   }
 }
 
-struct Seen {
-  std::vector<std::string> what;
-  int first = -1;
-};
-Seen seen(const std::function<void(Weights&)>& spoil) {
-  const TinyRun run({"training.dtype=float32", "model.num_hidden_layers=4"});
-  const Plan plan = run.plan(2, cut("algorithm_2", "1f1b", 2));
-  Seen found{.what = std::vector<std::string>(2)};
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
-    Session session(plan, run.data().train, comm);
-    session.weights().initialize(3);
-    spoil(session.weights());
-    session.gradients(1, {});
-    const auto [what, first] = session.first_not_finite(1);
-    found.what[static_cast<size_t>(rank)] = what;
-    if (first) found.first = rank;
-  });
-  return found;
-}
-
-void fill(Weights& weights, const std::string& name, double value) {
-  for (size_t i = 0; i < weights.parameters().size(); ++i) {
-    if (weights.parameters()[i].name == name) weights.master(i).fill_(value);  // nothing where it is not held
-  }
-}
-
 TEST(VocabularyRun, NamesWhatIsNotFinite) {
   const std::string up = "model.layers.1.mlp.up_proj.weight", gate = "model.layers.1.mlp.gate_proj.weight";
-  const Seen forward = seen([&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
+  const Words two = cut("algorithm_2", "1f1b", 2);
+  const Seen forward = seen(two, [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
   EXPECT_EQ(forward.first, 0);
   EXPECT_EQ(forward.what[0], "the output of SwiGLU");
   // Logits beyond float32, of numbers that are not.
-  const Seen loss = seen([](Weights& w) { fill(w, "lm_head.weight", 1e38), fill(w, "model.norm.weight", 1e3); });
+  const Seen loss = seen(two, [](Weights& w) { fill(w, "lm_head.weight", 1e38), fill(w, "model.norm.weight", 1e3); });
   EXPECT_EQ(loss.first, 1);
   EXPECT_EQ(loss.what[1], "the loss");
-  EXPECT_EQ(seen([](Weights&) {}).what, std::vector<std::string>(2));
+  EXPECT_EQ(seen(two, [](Weights&) {}).what, std::vector<std::string>(2));
 }
 
 TEST(VocabularyRun, VerifyAcceptsWhatIsRight) {
