@@ -60,24 +60,27 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   const auto to_weights = [&](int64_t bytes) {
     if (!splits) held.free(bytes);
   };
+  const auto multiply = [&](const ProductBytes& product) {
+    held.for_a_while(splits ? product.for_input : product.backward);
+  };
   held.take(b.stream);
   if (b.recomputes) {  // without its input; with its output, to the end
-    held.for_a_while(b.kept() + b.product.down_forward);
+    held.for_a_while(b.kept() + b.product.down.forward);
     held.take(b.kept());
   }
   if (b.drops) held.take(b.stream);
-  held.for_a_while(b.product.down);
+  multiply(b.product.down);
   held.take(b.mixed);
   to_weights(b.mixed + (b.drops ? b.stream : 0));
   held.take(b.gate_up);  // its gradient; then what swiglu has kept goes
   held.free(b.mixed + b.gate_up);
-  held.for_a_while(b.product.gate_up);
+  multiply(b.product.gate_up);
   held.take(b.stream);
   to_weights(b.gate_up + b.stream);
   held.take(b.stream);  // the norm's; its output's, its input and the block's output's go
   held.free(2 * b.stream + b.statistic + (gradient_stays ? 0 : b.stream));
   if (b.drops) held.take(b.stream);
-  held.for_a_while(b.product.attended);
+  multiply(b.product.attended);
   held.take(b.attended);
   if (b.drops) to_weights(b.stream);
   // Gradients of queries, keys and values, by query head, as the kernel leaves them and in one piece; or those, put
@@ -86,7 +89,7 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.working_bytes);
   held.take(b.qkv);
   held.free(b.attended + b.attention.kept_bytes - (splits ? b.attended : 0));
-  held.for_a_while(b.product.qkv);
+  multiply(b.product.qkv);
   held.take(b.stream);
   to_weights(b.qkv + b.stream);
   held.take(b.stream);  // what the block before reads
@@ -94,6 +97,27 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   if (b.recomputes) held.free(b.stream);
   if (gradient_stays && !(splits && !b.drops)) held.free(b.stream);
   return held;
+}
+
+// The most that a block's forward holds beside what is kept when it has ended. Its tensors live as long as it does.
+int64_t forward(const Block& b) {
+  const int64_t down = std::max(b.product.down.forward, (b.drops ? 3 : 2) * b.stream);
+  const int64_t gate_up = std::max(b.product.gate_up.forward, b.gate_up + b.mixed);
+  if (!b.recomputes) return b.stream + std::max(down, gate_up - b.gate_up - b.mixed);
+  return 4 * b.stream + b.attended + std::max(b.mixed + down, gate_up);
+}
+
+// The most that W holds beside what a block has left for it: product by product less of that.
+int64_t weight_gradients(const Block& b) {
+  HighWater held;
+  for (const auto& [product, read] : {std::pair{b.product.down, b.mixed + b.stream},
+                                      {b.product.gate_up, b.gate_up + b.stream},
+                                      {b.product.attended, b.attended + b.stream},
+                                      {b.product.qkv, b.qkv + b.stream}}) {
+    held.for_a_while(product.for_weights);
+    held.free(read);
+  }
+  return held.most();
 }
 
 }  // namespace
@@ -111,8 +135,10 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   // The last norm's input, and the loss's gradient.
   memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.statistic;
   memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
-  memory.forward = std::max(b.product.down_forward, (b.drops ? 3 : 2) * b.stream);
+  memory.forward = forward(b);
+  memory.embedding_forward = b.product.embedding.forward, memory.embedding_backward = b.product.embedding.backward;
   memory.loss = b.product.loss;
+  memory.weights = weight_gradients(b);
   memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   for (const bool holds : {false, true}) {
     const HighWater whole = backward(b, false, holds), split = backward(b, true, holds);
@@ -133,11 +159,13 @@ PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, 
   bytes.for_weights = layers * m.for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;
-  bytes.forward = has_head ? m.loss : layers > 0 ? m.forward : m.boundary;
+  bytes.forward = layers > 0 ? m.forward : m.boundary;
+  if (has_head) bytes.forward = std::max(m.loss, bytes.forward - head);
   bytes.softmax = m.vocabulary.kept, bytes.logits = m.vocabulary.logits;
   bytes.softmax_forward = m.vocabulary.output, bytes.softmax_backward = m.vocabulary.backward;
   bytes.lookup = m.vocabulary.lookup, bytes.lookup_backward = m.vocabulary.lookup_backward;
   bytes.backward = bytes.backward_for_input = m.boundary;
+  bytes.weights = layers > 0 ? m.weights : 0;
   // The first block to go, or the last, when others have left what W needs of them.
   const int64_t first_held = holds && drops ? m.boundary : 0;
   if (layers > 0) {
@@ -146,17 +174,24 @@ PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, 
     bytes.backward_for_input =
         std::max(for_input, m.backward.for_input + below * (m.for_weights - m.block) + first_held) - head;
   }
-  if (begun.empty()) return bytes;
   // Block by block less is kept, and more sums are on their way; one that a block begins itself counts with the next.
   int64_t freed = head, used = 0;
-  bytes.summands = stage.last ? begun.back() : 0;
-  for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin;) {
+  bytes.summands = stage.last && !begun.empty() ? begun.back() : 0;
+  for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin && !begun.empty();) {
     bytes.backward = std::max(bytes.backward, m.backward.whole - freed + bytes.summands);
-    bytes.weights = std::max(bytes.weights, bytes.summands - used);
+    bytes.weights = std::max(bytes.weights, m.weights + bytes.summands - used);
     freed += m.block, used += m.for_weights;
     bytes.summands += begun[static_cast<size_t>(layer + 1)];
   }
-  if (stage.first) bytes.summands += begun.front();
+  if (stage.first && m.vocabulary.kept == 0) {
+    // Before all blocks, and behind them: then the message that the stage reads is there, in W's part or beside it.
+    bytes.forward = std::max(bytes.forward, m.embedding_forward + m.batch - bytes.kept);
+    const int64_t last = m.boundary + m.embedding_backward - head;
+    bytes.backward = std::max(bytes.backward, last + (holds ? m.boundary : 0) - layers * m.block + bytes.summands);
+    bytes.backward_for_input =
+        std::max(bytes.backward_for_input, last + first_held + layers * (m.for_weights - m.block));
+  }
+  if (stage.first && !begun.empty()) bytes.summands += begun.front();
   return bytes;
 }
 

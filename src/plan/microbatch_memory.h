@@ -18,8 +18,10 @@ struct MicrobatchMemory {
   int64_t head = 0;         // kept by the last norm and the loss, the stream among it
   int64_t batch = 0;        // tokens, labels, positions
   VocabularyMemory vocabulary = {};
-  /// The most beside everything kept, where a block's forward ends and in the loss.
-  int64_t forward = 0, loss = 0;
+  /// The most beside everything kept, where a block's forward ends and in the loss; and beside what a block has left
+  /// for W, in W.
+  int64_t forward = 0, loss = 0, weights = 0;
+  int64_t embedding_forward = 0, embedding_backward = 0;  // beside everything kept but the microbatch; and that too
   /// The same in a block's B and I. The gradient that a stage reads goes with the block that reads it, or is held until
   /// the whole stage is done: a message's is.
   struct Backward {

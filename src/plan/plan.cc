@@ -55,7 +55,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   validate(plan.schedule, microbatches, buckets);
   plan.timeline = simulate(plan.schedule, durations_of(plan));
   plan.timeline.unit = "mean forwards of a rank";
-  const std::map<int, HeldPart> held = held_parts(plan);
+  const HeldParts held(plan);
   add_memory(plan, held);
   add_activation_traffic(plan);
   add_gradient_traffic(plan, held);

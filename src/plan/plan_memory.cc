@@ -23,7 +23,7 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShare& sha
   return last;
 }
 
-// What each of its passes takes, and all of its row's at their peak. `begun`: as gradient_staging() has it.
+// What each of its passes takes, and all of its row's at their peak. `begun`: as GradientStaging has it.
 RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.share(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.share(rank), plan.stages.size());
@@ -61,8 +61,8 @@ RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const Ro
 
 // Rows of ranks that differ in none of these hold the same.
 struct RowKey {
-  RowKey(const Plan& plan, std::vector<int64_t> sums, int rank)
-      : places{plan.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, "ulysses"),
+  RowKey(const Plan& plan, const HeldParts& held, std::vector<int64_t> sums, int rank)
+      : places{held.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, "ulysses"),
                plan.mesh.coord(rank, "ring")},
         begun(std::move(sums)) {
     for (const Range& microbatch : plan.share(rank).microbatches) sequences.push_back(microbatch.size());
@@ -73,7 +73,14 @@ struct RowKey {
   std::vector<int64_t> begun, sequences;
 };
 
-MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowBytes& row, int rank) {
+// Numbers that ranks tell each other in a step.
+int64_t told_bytes(const Plan& plan) {
+  int64_t numbers = StepSignals::elements(plan.mesh.size());
+  for (const NormSlots& slots : norm_slots(plan)) numbers += static_cast<int64_t>(slots.parameters.size());
+  return numbers * static_cast<int64_t>(sizeof(double));
+}
+
+MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowBytes& row, int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   // Weights and moments as they were before a step that may have to be undone; the last rank knows when it steps.
@@ -83,20 +90,22 @@ MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowByte
           .gradients = elements * master,
           .optimizer = (undoes ? 5 : 2) * elements * master,
           .activations = row.kept,
-          .working = row.all - row.kept + tables};
+          .working = row.all - row.kept + tables + told};
 }
 
 }  // namespace
 
-void add_memory(Plan& plan, const std::map<int, HeldPart>& held) {
+void add_memory(Plan& plan, const HeldParts& held) {
   const RowMemory rows(plan.schedule);
+  const GradientStaging staging(plan);
+  const int64_t told = told_bytes(plan);
   std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const HeldPart& own = held.at(plan.first_like(rank));
-    const std::vector<int64_t> begun = gradient_staging(plan, own.buckets, rank);
-    const auto [row, is_new] = known.try_emplace(RowKey(plan, begun, rank));
+    const HeldPart& own = held.of(rank);
+    const std::vector<int64_t> begun = staging.of(own.buckets, rank);
+    const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
     if (is_new) row->second = row_bytes(plan, begun, rows, rank);
-    plan.memory.push_back(memory_of_rank(plan, own, row->second, rank));
+    plan.memory.push_back(memory_of_rank(plan, own, row->second, told, rank));
   }
 }
 

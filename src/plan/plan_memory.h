@@ -5,6 +5,6 @@
 
 namespace orthant {
 
-void add_memory(Plan& plan, const std::map<int, HeldPart>& held);
+void add_memory(Plan& plan, const HeldParts& held);
 
 }  // namespace orthant

@@ -53,16 +53,41 @@ std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const 
   return axes;
 }
 
-// What a rank holds of the parameters of every stage, were they all its own.
-std::vector<ParameterInfo> parameters_of_all_stages(const Plan& plan, int rank) {
-  std::vector<ParameterInfo> all = plan.parameters;
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (plan.groups[static_cast<size_t>(all[i].group)].split.empty()) continue;
-    for (const Range& range : local_ranges(plan.mesh, plan.layouts[i], all[i].shape, rank)) {
-      all[i].held.emplace_back(range.begin, range.end);
+// Says of the plan's parameters what a rank holds of them; were those of every stage its own, or of others' nothing.
+enum class Stages { all, own };
+void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const auto& shape = parameters[i].shape;
+    auto& held = parameters[i].held;
+    held.clear();
+    if (!plan.groups[static_cast<size_t>(parameters[i].group)].split.empty()) {
+      for (const Range& range : local_ranges(plan.mesh, plan.layouts[i], shape, rank))
+        held.emplace_back(range.begin, range.end);
     }
+    if (which == Stages::all || plan.holds(rank, i)) continue;
+    if (held.empty()) {
+      for (const int64_t extent : shape) held.emplace_back(0, extent);
+    }
+    held.front() = {0, 0};
   }
-  return all;
+}
+
+// Axes along which all ranks hold the same of the parameters.
+std::vector<std::string> alike_axes(const Plan& plan) {
+  std::vector<std::string> alike;
+  for (const Axis& axis : plan.mesh.axes) {
+    const bool stages_differ = axis.name == "pipeline" && plan.stages.size() > 1;
+    const bool splits = std::ranges::any_of(plan.groups, [&](const ParameterGroup& group) {
+      return std::ranges::find(group.split, axis.name) != group.split.end();
+    });
+    if (!splits && !stages_differ) alike.push_back(axis.name);
+  }
+  return alike;
+}
+
+int first_along(const Mesh& mesh, const std::vector<std::string>& axes, int rank) {
+  for (const std::string& axis : axes) rank = mesh.rank_at(rank, axis, 0);
+  return rank;
 }
 
 // Where weights stand in a gradient buffer.
@@ -121,13 +146,17 @@ void lay_out_parameters(Plan& plan) {
       }
     }
     if (std::ranges::find(group.split, "pipeline") != group.split.end()) group.stage = kEveryStage;
-    const auto known = std::find(plan.groups.begin(), plan.groups.end(), group);
-    parameter.group = static_cast<int>(known - plan.groups.begin());
-    if (known == plan.groups.end()) plan.groups.push_back(std::move(group));
+    // Mostly that of the parameter before.
+    const auto known = std::find(plan.groups.rbegin(), plan.groups.rend(), group);
+    const bool is_new = known == plan.groups.rend();
+    parameter.group = static_cast<int>(is_new ? plan.groups.size() : plan.groups.rend() - known - 1);
+    if (is_new) plan.groups.push_back(std::move(group));
   }
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
-  const GradientPlaces places = gradient_places(plan, flat_layout(parameters_of_all_stages(plan, 0)));
+  std::vector<ParameterInfo> held = plan.parameters;
+  hold(plan, 0, Stages::all, held);
+  const GradientPlaces places = gradient_places(plan, flat_layout(held));
   plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
   const FlatLayout flat = flat_layout(plan.parameters);
   for (const GradientBucket& bucket : plan.buckets) {
@@ -136,14 +165,16 @@ void lay_out_parameters(Plan& plan) {
   }
 }
 
-std::map<int, HeldPart> held_parts(const Plan& plan) {
-  std::map<int, HeldPart> parts;
+HeldParts::HeldParts(const Plan& plan) {
+  const std::vector<std::string> alike = alike_axes(plan);
+  std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    if (plan.first_like(rank) != rank) continue;
-    const FlatLayout flat = flat_layout(plan.parameters_of(rank));
-    parts.emplace(rank, HeldPart{flat.elements, held_buckets(plan, rank, flat)});
+    first_like_.push_back(first_along(plan.mesh, alike, rank));
+    if (first_like_.back() != rank) continue;
+    hold(plan, rank, Stages::own, held);
+    const FlatLayout flat = flat_layout(held);
+    parts_.emplace(rank, HeldPart{flat.elements, held_buckets(plan, rank, flat)});
   }
-  return parts;
 }
 
 std::vector<NormSlots> norm_slots(const Plan& plan) {
@@ -161,15 +192,9 @@ std::vector<NormSlots> norm_slots(const Plan& plan) {
 }
 
 std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
-  std::vector<ParameterInfo> all = parameters_of_all_stages(*this, rank);
-  for (ParameterInfo& parameter : all) {
-    if (holds(rank, static_cast<size_t>(&parameter - all.data()))) continue;
-    if (parameter.held.empty()) {
-      for (const int64_t extent : parameter.shape) parameter.held.emplace_back(0, extent);
-    }
-    parameter.held.front() = {0, 0};
-  }
-  return all;
+  std::vector<ParameterInfo> held = parameters;
+  hold(*this, rank, Stages::own, held);
+  return held;
 }
 
 int Plan::owner_of(size_t parameter) const {
@@ -214,15 +239,6 @@ std::vector<GradientBucket> Plan::buckets_of(int rank) const {
   return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
-int Plan::first_like(int rank) const {
-  for (const Axis& axis : mesh.axes) {
-    const bool stages_differ = axis.name == "pipeline" && stages.size() > 1;
-    const bool splits = std::any_of(groups.begin(), groups.end(), [&](const ParameterGroup& group) {
-      return std::find(group.split.begin(), group.split.end(), axis.name) != group.split.end();
-    });
-    if (!splits && !stages_differ) rank = mesh.rank_at(rank, axis.name, 0);
-  }
-  return rank;
-}
+int Plan::first_like(int rank) const { return first_along(mesh, alike_axes(*this), rank); }
 
 }  // namespace orthant

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <vector>
 
 #include "plan/plan.h"
 
@@ -15,7 +16,16 @@ struct HeldPart {
   int64_t elements = 0;  // of a flat buffer
   std::vector<GradientBucket> buckets;
 };
-/// By the first of those ranks.
-std::map<int, HeldPart> held_parts(const Plan& plan);
+class HeldParts {
+ public:
+  explicit HeldParts(const Plan& plan);
+  const HeldPart& of(int rank) const { return parts_.at(first_like(rank)); }
+  /// As Plan::first_like().
+  int first_like(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
+
+ private:
+  std::vector<int> first_like_;
+  std::map<int, HeldPart> parts_;  // by the first rank that holds it
+};
 
 }  // namespace orthant

@@ -221,13 +221,13 @@ void add_activation_traffic(Plan& plan) {
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
-void add_gradient_traffic(Plan& plan, const std::map<int, HeldPart>& held) {
+void add_gradient_traffic(Plan& plan, const HeldParts& held) {
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
     if (plan.mesh.group_size(axes) == 1) continue;
     auto entry = all_reduce_entry(plan, fmt::format("gradients, bucket {} of {}", i + 1, plan.buckets.size()), axes);
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-      const GradientBucket& bucket = held.at(plan.first_like(rank)).buckets[i];
+      const GradientBucket& bucket = held.of(rank).buckets[i];
       const bool here = bucket.elements.size() > 0;
       entry.calls_per_rank.push_back(here ? 1 : 0);
       entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);

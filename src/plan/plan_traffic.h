@@ -9,6 +9,6 @@ namespace orthant {
 void add_activation_traffic(Plan& plan);
 
 /// What gradients and their norm send.
-void add_gradient_traffic(Plan& plan, const std::map<int, HeldPart>& held);
+void add_gradient_traffic(Plan& plan, const HeldParts& held);
 
 }  // namespace orthant

@@ -10,16 +10,18 @@ namespace {
 int64_t share(int64_t all, int64_t of) { return (all + of - 1) / of; }
 int64_t round_up(int64_t count, int64_t block) { return share(count, block) * block; }
 
-// Bytes of a weight of so many elements, all rows', while it is used backward; nothing where no rows share it.
+// Bytes of a weight of so many elements, all rows'; nothing where no rows share it.
 struct Rows {
   Rows(const TensorPlan& plan, const TensorShape& s, int64_t elements, Stationary stays) {
     if (plan.rows == 1) return;
     gathered = elements * s.element_bytes;
+    by_rows = stays == Stationary::output ? gathered : 0;
     sum = elements * s.sum_bytes;
     const int64_t part = share(sum, plan.rows);
     settling = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
   }
   int64_t gathered = 0, sum = 0;
+  int64_t by_rows = 0;   // as it has come from each row, until it is put together; unless it stands so
   int64_t settling = 0;  // the sum's copy by rows, unless it stands so, this row's part of it, and others' summands
 };
 
@@ -48,21 +50,41 @@ struct Stream {
   // The sum over columns: what has settled of it, or is on its way.
   int64_t settled() const { return panels > 1 || settling == 0 ? part : 0; }
 
-  // The most that the backward of a product from the stream holds, given its output's gradient.
-  int64_t from_stream(int64_t dy, const Rows& rows) const {
+  // Panels gathered: the present one, the next on its way.
+  int64_t arrived() const { return panels > 1 ? 2 * gathered + leaving : gathered; }
+
+  // The most that a product of the gathered stream holds, with its result.
+  int64_t gather_and_multiply(int64_t result, const Rows& rows) const {
+    const int64_t work = std::max(rows.by_rows, result + side_by_side(result));
+    return rows.gathered + std::max(2 * gathered, arrived() + work);
+  }
+  // That of a product into the stream, given what it reads.
+  int64_t multiply_and_settle(int64_t read, const Rows& rows) const {
+    const int64_t work = settled() + settling + (settling > 0 ? panel : 0) + side_by_side(read);
+    return rows.gathered + std::max(rows.by_rows, work);
+  }
+  // That of a weight's gradient, given what it reads of all tokens beside the stream.
+  int64_t weight_gradient(int64_t read, const Rows& rows) const {
+    const int64_t first = 2 * gathered + side_by_side(read), next = arrived() + side_by_side(read) + rows.sum;
+    return std::max({first, next, rows.sum + rows.settling});
+  }
+
+  // Of a product from the stream that makes so many bytes; and of one into it that reads them.
+  ProductBytes from_stream(int64_t y, const Rows& rows) const {
     const int64_t product = settling > 0 ? panel : 0;
     const int64_t panel_work =
-        gathered + leaving + side_by_side(dy) + (panels > 1 ? product + rows.sum : std::max(product, rows.sum));
-    return settled() + settling + rows.gathered + std::max(panel_work, rows.sum + rows.settling);
+        gathered + leaving + side_by_side(y) + (panels > 1 ? product + rows.sum : std::max(product, rows.sum));
+    return {.forward = gather_and_multiply(y, rows),
+            .backward = settled() + settling + rows.gathered + std::max(panel_work, rows.sum + rows.settling),
+            .for_input = multiply_and_settle(y, rows),
+            .for_weights = weight_gradient(y, rows)};
   }
-  // The same of a product into the stream, given its input's gradient.
-  int64_t into_stream(int64_t dx, const Rows& rows) const {
-    const int64_t arrived = panels > 1 ? 2 * gathered + leaving + side_by_side(dx) : gathered;
-    return std::max(2 * gathered, dx + rows.gathered + rows.sum + std::max(arrived, rows.settling));
-  }
-  // The same forward, given its input.
-  int64_t into_stream_forward(int64_t x, const Rows& rows) const {
-    return settled() + settling + (settling > 0 ? panel : 0) + side_by_side(x) + rows.gathered;
+  ProductBytes into_stream(int64_t x, const Rows& rows) const {
+    const int64_t panel_work = arrived() + side_by_side(x);
+    return {.forward = multiply_and_settle(x, rows),
+            .backward = std::max(2 * gathered, x + rows.gathered + rows.sum + std::max(panel_work, rows.settling)),
+            .for_input = gather_and_multiply(x, rows),
+            .for_weights = weight_gradient(x, rows)};
   }
   // The loss: a panel gathered, its gradient and its logits; the next one on its way; of the one before the sum that
   // settles; and what has settled, from the third on, or beside the second's sum instead of its logits.
@@ -100,23 +122,34 @@ struct SummaPanels {
   int64_t arrived = 0;         // of x, the present one and the next
 };
 
-// The most that the product y = x W^T holds in the papers' form, beside its input; its sum is wide.
-int64_t summa_forward(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
+// A product y = x W^T in the papers' form, whose sum is wide.
+ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
   const SummaPanels p(plan, s, in, out);
   const int64_t moving = p.arrived + std::min<int64_t>(2, p.panels) * p.of_w;
   const int64_t rounded = s.sum_bytes > s.element_bytes ? p.tokens * out * s.element_bytes : 0;
-  return p.tokens * out * s.sum_bytes + std::max(moving, rounded);
-}
-
-// The most that the backward of a product y = x W^T holds in the papers' form.
-int64_t summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
-  const SummaPanels p(plan, s, in, out);
   const int64_t of_dw = p.width * out * s.sum_bytes, dx = p.tokens * share(in, plan.columns) * s.element_bytes;
   const int64_t next = p.panels > 2 ? p.of_w : 0;
   const int64_t of_input = p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + staging_bytes(p.of_x, plan.columns));
   const int64_t of_weight =
       share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw + staging_bytes(of_dw, plan.rows);
-  return dx + std::max(of_input, of_weight);
+  return {.forward = p.tokens * out * s.sum_bytes + std::max(moving, rounded),
+          .backward = dx + std::max(of_input, of_weight),
+          .for_input = dx + of_input,
+          .for_weights = of_weight};
+}
+
+// A column's rows of the table looked up among all tokens, the sum over columns settled. Backward it may have them all.
+ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
+  const int64_t elements = s.sequences * s.tokens * s.hidden, whole = elements * s.element_bytes;
+  const int64_t wide = elements * s.sum_bytes, narrow = wide > whole ? whole : 0;
+  if (plan.rows * plan.columns == 1) return {.forward = whole, .backward = narrow > 0 ? wide : 0};
+  const int64_t found = 2 * s.sequences * s.tokens * static_cast<int64_t>(sizeof(int64_t));  // which, and where
+  const Rows table(plan, s, share(s.vocabulary, plan.columns) * s.hidden, Stationary::output);
+  const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
+  const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
+  const int64_t settling = plan.columns > 1 ? gathered + (cut ? part : whole) + staging_bytes(part, plan.columns) : 0;
+  return {.forward = table.gathered + found + std::max({table.by_rows, 2 * whole, whole + settling}),
+          .backward = gathered + found + std::max({gathered, narrow + wide, wide + table.sum + table.settling})};
 }
 
 }  // namespace
@@ -147,8 +180,7 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
           .attended = into_stream(s.attention, heads),
           .gate_up = from_stream(s.gate_up_rows),
           .down = into_stream(s.intermediate, mixed),
-          .down_forward = papers ? summa_forward(plan, s, s.intermediate, width)
-                                 : z.into_stream_forward(row * mixed, {plan, s, s.hidden * mixed, Stationary::input}),
+          .embedding = embedding(plan, s),
           .loss = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output})};
 }
 

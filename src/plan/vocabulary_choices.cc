@@ -23,7 +23,10 @@ void judge(VocabularyChoice& choice, const Plan& plan) {
   choice.parameter_bytes.assign(choice.compute.size(), 0);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     int64_t elements = 0;
-    for (const ParameterInfo& parameter : plan.parameters_of(rank)) elements += parameter.held_size();
+    for (size_t p = 0; p < plan.parameters.size(); ++p) {
+      if (!plan.holds(rank, p)) continue;
+      elements += volume(local_shape(plan.mesh, plan.layouts[p], plan.parameters[p].shape, rank));
+    }
     int64_t& most = choice.parameter_bytes[static_cast<size_t>(plan.pipeline_rank(rank))];
     most = std::max(most, elements * element);
   }

@@ -101,8 +101,7 @@ std::optional<ActionKind> Barriers::feeder(const Action& action) const {
   }
 }
 
-std::optional<double> Barriers::open_s(const Action& action, double barrier_s) const {
-  if (!any_) return 0;
+std::optional<double> Barriers::opens_s(const Action& action, double barrier_s) const {
   const std::optional<ActionKind> kind = feeder(action);
   if (!kind) return 0;
   const Gate& gate = gate_of(*kind);

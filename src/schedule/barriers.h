@@ -43,7 +43,9 @@ class Barriers {
 
   /// From when on its barrier lets the Action begin, if it takes barrier_s between ranks: 0 where it waits at none,
   /// nothing where that is not known yet.
-  std::optional<double> open_s(const Action& action, double barrier_s = 0) const;
+  std::optional<double> open_s(const Action& action, double barrier_s = 0) const {
+    return any_ ? opens_s(action, barrier_s) : 0;
+  }
   /// Whether the barrier is open under the strictest semantics: a broadcast ends once all that read it have come to it.
   bool met(const Action& action) const;
   /// Of an Action that has not met(): the first that is not done, or not come to.
@@ -57,6 +59,7 @@ class Barriers {
     std::vector<double> latest_s;
   };
 
+  std::optional<double> opens_s(const Action& action, double barrier_s) const;
   std::optional<ActionKind> feeder(const Action& action) const;
   bool reads_broadcast(const Action& action) const;
   bool arrive(Gate& gate, const Action& action, double at_s);

@@ -13,14 +13,24 @@ namespace orthant {
 inline constexpr double kUnknown_s = -1;
 
 /// Whether it is F, B or I, whose results other stages read.
-bool is_passed_on(const Action& action);
+inline bool is_passed_on(const Action& action) {
+  return action.kind == ActionKind::F || action.kind == ActionKind::B || action.kind == ActionKind::I;
+}
 /// Of those: the pass whose result it reads, and the one that reads its own, of its kind, on the stages beside it. On
 /// stage -1, or one behind the last, there is none.
-Action source_of(const Action& pass);
-Action reader_of(const Action& pass);
+inline Action source_of(const Action& pass) {
+  return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? -1 : 1), pass.microbatch};
+}
+inline Action reader_of(const Action& pass) {
+  return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? 1 : -1), pass.microbatch};
+}
 /// The messages between them: what it reads coming in, and what it makes going out.
-Action recv_of(const Action& pass);
-Action send_of(const Action& pass);
+inline Action recv_of(const Action& pass) {
+  return {pass.kind == ActionKind::F ? ActionKind::RECV_F : ActionKind::RECV_B, pass.stage, pass.microbatch};
+}
+inline Action send_of(const Action& pass) {
+  return {pass.kind == ActionKind::F ? ActionKind::SEND_F : ActionKind::SEND_B, pass.stage, pass.microbatch};
+}
 
 /// By direction, stage and microbatch: one entry for F and for the messages of outputs, one for B or I and for the
 /// messages of gradients.

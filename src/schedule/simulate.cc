@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <utility>
 
 #include "base/errors.h"
 #include "schedule/barriers.h"
@@ -17,7 +18,7 @@ struct Message {
   double sent_s = kUnknown_s;    // when its last byte has left
   double posted_s = kUnknown_s;  // when the receiver asks for it
   double there_s = kUnknown_s;
-  size_t span = 0;  // of the RECV, in the receiver's spans
+  size_t span = 0;  // of the RECV
 };
 
 struct RankState {
@@ -40,11 +41,13 @@ class Simulation {
         unsharded_(static_cast<size_t>(stages_), 0),
         settled_s_(schedule.rows.size()),
         stepped_s_(schedule.rows.size()),
-        ranks_(schedule.rows.size()),
-        spans_(schedule.rows.size()) {
+        ranks_(schedule.rows.size()) {
     ORTHANT_CHECK(static_cast<int>(schedule.stage_owner.size()) == stages_, schedule.stage_owner.size(), stages_);
     for (const auto& row : schedule.rows)
       for (const Action& action : row) sends_ |= facts(action.kind).lane == Lane::send;
+    size_t actions = 0;
+    for (const auto& row : schedule.rows) first_span_.push_back(std::exchange(actions, actions + row.size()));
+    timeline_.spans.resize(actions);
     timeline_.busy_s.assign(ranks_.size(), 0);
     timeline_.peak_live.assign(ranks_.size(), 0);
   }
@@ -71,12 +74,13 @@ class Simulation {
       if (ranks_[rank].next < row.size())
         throw LogicError(fmt::format("the schedule stops: rank {} waits at its Action {}, {}", rank, ranks_[rank].next,
                                      to_string(row[ranks_[rank].next])));
-      for (const Span& span : spans_[rank])
-        if (span.start_s == kUnknown_s)
-          throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
-                                       rank));
     }
-    return finished();
+    for (const Span& span : timeline_.spans)
+      if (span.start_s == kUnknown_s)
+        throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
+                                     span.rank));
+    timeline_.bubble = idle_share(timeline_);
+    return std::move(timeline_);
   }
 
  private:
@@ -174,7 +178,7 @@ class Simulation {
   bool receive(int rank, RankState& state, const Action& action) {
     Message& message = messages_[action];
     message.posted_s = state.now_s;
-    message.span = spans_[static_cast<size_t>(rank)].size();
+    message.span = place(rank);
     add(rank, action, kUnknown_s, kUnknown_s);
     settle(message, action.stage);
     return true;
@@ -183,7 +187,7 @@ class Simulation {
   void settle(Message& message, int stage) {
     if (message.sent_s == kUnknown_s || message.posted_s == kUnknown_s) return;
     message.there_s = std::max(message.posted_s, message.sent_s);
-    Span& span = spans_[static_cast<size_t>(owner(stage))][message.span];
+    Span& span = timeline_.spans[message.span];
     span.start_s = std::max(message.posted_s, message.sent_s - durations_.link_s);
     span.end_s = message.there_s;
     timeline_.makespan_s = std::max(timeline_.makespan_s, span.end_s);
@@ -201,14 +205,13 @@ class Simulation {
   }
 
   void add(int rank, const Action& action, double start_s, double end_s) {
-    spans_[static_cast<size_t>(rank)].push_back({rank, facts(action.kind).lane, action, start_s, end_s});
+    timeline_.spans[place(rank)] = {rank, facts(action.kind).lane, action, start_s, end_s};
     timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
   }
 
-  Timeline finished() {
-    for (const auto& spans : spans_) timeline_.spans.insert(timeline_.spans.end(), spans.begin(), spans.end());
-    timeline_.bubble = idle_share(timeline_);
-    return std::move(timeline_);
+  /// Of the Action that the rank does next, among all spans.
+  size_t place(int rank) const {
+    return first_span_[static_cast<size_t>(rank)] + ranks_[static_cast<size_t>(rank)].next;
   }
 
   const Schedule& schedule_;
@@ -220,7 +223,7 @@ class Simulation {
   std::vector<double> unsharded_;
   std::vector<std::vector<double>> settled_s_, stepped_s_;  // by rank: when each SETTLE, and STEP, has begun
   std::vector<RankState> ranks_;
-  std::vector<std::vector<Span>> spans_;
+  std::vector<size_t> first_span_;  // by rank
   std::vector<int> woken_;
   bool sends_ = false;
   Timeline timeline_;
