@@ -53,6 +53,9 @@ void take_sizes_from(Config& config, const std::string& directory) {
   // What was trained to fill in goes on so; a causal model may become either.
   if (!from.is_causal) take("objective", m.objective, std::string("masked"));
   if (from.sliding_window > 0) take("sliding_window", m.sliding_window, from.sliding_window);
+  if (from.final_logit_softcapping > 0) {
+    take("final_logit_softcapping", m.final_logit_softcapping, from.final_logit_softcapping);
+  }
   if (from.linformer_length > 0) take("linformer_length", m.linformer_length, from.linformer_length);
   take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
   take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);

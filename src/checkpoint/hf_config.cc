@@ -51,6 +51,12 @@ class Fields {
     }
     return value->get<double>();
   }
+  double not_negative(const std::string& key, double fallback) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !(value->get<double>() >= 0.0)) refuse(key, "expected a number of at least 0");
+    return value->get<double>();
+  }
   bool boolean(const std::string& key, bool fallback) {
     const Json* value = find(key);
     if (value == nullptr) return fallback;
@@ -238,6 +244,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
   config.attention_bias = fields.boolean("attention_bias", false);
   config.mlp_bias = fields.boolean("mlp_bias", false);
+  config.final_logit_softcapping = fields.not_negative("final_logit_softcapping", 0.0);
   config.is_causal = fields.boolean("is_causal", true);
   config.sliding_window = read_sliding_window(fields);
   config.linformer_length = fields.integer("linformer_length", 0, 0);

@@ -26,6 +26,7 @@ struct HfConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
+  double final_logit_softcapping = 0.0;  // Gemma 2's name; 0 or absent: none
   double rope_theta = 10000.0;
   std::string rope_scaling_type = "none";  // none | linear | llama3
   double rope_scaling_factor = 1.0;        // linear and llama3; the rest is llama3's

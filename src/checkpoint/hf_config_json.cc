@@ -50,10 +50,13 @@ std::string config_json(const HfConfig& config) {
   ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
   const bool scaled = type != "none";
   const bool windowed = config.sliding_window > 0;  // transformers' Llama would not look at it
+  const bool capped = config.final_logit_softcapping > 0;  // nor at this, nor would its Mistral
   Json object = {
-      // No loader has the second name, and so none takes a model of masked tokens for one that goes on with a text.
+      // No loader has the other names, and so none takes a model of masked tokens for one that goes on with a text, or
+      // one whose logits are capped for one whose are not.
       {"architectures",
-       {(windowed ? "Mistral" : "Llama") + std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
+       {(windowed ? "Mistral" : "Llama") + std::string(capped ? "Softcapped" : "") +
+        std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
       {"model_type", windowed ? "mistral" : "llama"},
       {"vocab_size", config.vocab_size},
       {"hidden_size", config.hidden_size},
@@ -76,6 +79,7 @@ std::string config_json(const HfConfig& config) {
   };
   if (windowed) object["sliding_window"] = config.sliding_window;
   if (!config.is_causal) object["is_causal"] = false;
+  if (capped) object["final_logit_softcapping"] = config.final_logit_softcapping;
   if (config.linformer_length > 0) {
     object["linformer_length"] = config.linformer_length;
     object["linformer_tokens"] = config.linformer_tokens;

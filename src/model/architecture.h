@@ -37,6 +37,7 @@ struct Architecture {
   int64_t sliding_window = 0;  // a token sees so many up to itself (to either side where not causal); 0: all
   int64_t linformer_length = 0;  // summary rows that attention sees instead of tokens (Linformer); 0: full attention
   int64_t linformer_tokens = 0;  // of a sequence, which its projections are made for
+  double final_logit_softcapping = 0.0;  // logits y of the head become c tanh(y / c); 0: stay
   double dropout = 0.0;
   double initializer_range = 0.02;
 };

@@ -17,7 +17,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Losses of one chunk of rows; logits become gradients.
-double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, bool with_gradient) {
+double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
+             bool with_gradient) {
   const int64_t rows = logits.size(0), vocab = logits.size(1);
   std::vector<double> losses(static_cast<size_t>(rows));
   const int64_t bad = by_element(logits, [&]<class T>(T) {
@@ -27,20 +28,21 @@ double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, b
                                      .vocab = vocab,
                                      .scale = scale,
                                      .losses = losses.data(),
-                                     .write_gradient = with_gradient});
+                                     .write_gradient = with_gradient,
+                                     .loss = loss});
   });
   if (bad >= 0) {
     throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",
                                 labels[bad].item<int64_t>(), bad, vocab));
   }
   double sum = 0;
-  for (const double loss : losses) sum += loss;
+  for (const double one : losses) sum += one;
   return sum;
 }
 
 struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& head, int64_t weight,
-                            const at::Tensor& labels_BT, double scale, bool with_gradient) {
+                            const at::Tensor& labels_BT, double scale, const OutputLoss& loss, bool with_gradient) {
     const at::Tensor x_NC = x.reshape({-1, x.size(-1)}), labels = labels_BT.flatten();
     const int64_t rows = x_NC.size(0), chunk = loss_chunk_rows(head.size(0));
     const auto& w = *reinterpret_cast<const Weight*>(weight);
@@ -50,7 +52,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
       const int64_t n = std::min(chunk, rows - begin);
       const at::Tensor part = x_NC.narrow(0, begin, n);
       const at::Tensor logits = part.mm(head.t());
-      sum += judge(logits, labels.narrow(0, begin, n), scale, with_gradient);
+      sum += judge(logits, labels.narrow(0, begin, n), scale, loss, with_gradient);
       if (!with_gradient) continue;
       at::Tensor dx_part = dx.narrow(0, begin, n);
       at::mm_out(dx_part, logits, head);
@@ -66,16 +68,21 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     ORTHANT_CHECK(gradients[0].item<double>() == 1.0);
     const at::Tensor dx = context->get_saved_variables()[0];
-    return {dx, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {dx, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head, const Microbatch& batch) {
+at::Tensor soft_capped(const at::Tensor& y, double cap) {
+  return cap > 0 ? y.to(wide(y.scalar_type())).div(cap).tanh().mul(cap) : y;
+}
+
+at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head, const Microbatch& batch,
+                               const OutputLoss& loss) {
   const bool with_gradient = at::GradMode::is_enabled() && x_BTC.requires_grad();
   return CrossEntropy::apply(x_BTC, head.value, reinterpret_cast<int64_t>(&head), batch.labels_BT, batch.loss_scale,
-                             with_gradient);
+                             loss, with_gradient);
 }
 
 }  // namespace orthant

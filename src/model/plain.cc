@@ -1,6 +1,7 @@
 // The oracle: every primitive from plain ATen operators, differentiated by autograd. Short rather than fast.
 #include "model/dropout.h"
 #include "model/element.h"
+#include "model/loss.h"
 #include "model/primitives.h"
 
 #include <ATen/ATen.h>
@@ -109,12 +110,16 @@ at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutK
   return key.probability == 0 ? x_BTC : x_BTC * masked_by_key(at::ones_like(x_BTC), batch, key);
 }
 
-at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch) {
-  const at::Tensor logits = linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
+at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
+                         const OutputLoss& loss) {
+  const at::Tensor product = linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
+  const at::Tensor logits = soft_capped(product, loss.softcap), logs = logits.log_softmax(-1);
   const at::Tensor labels = batch.labels_BT.flatten();
   const at::Tensor valid = labels.ge(0);
-  const at::Tensor chosen = logits.log_softmax(-1).gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1);
-  return (chosen * valid).to(at::kDouble).sum().neg() * batch.loss_scale;
+  at::Tensor losses = logs.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1).mul(loss.smoothing - 1);
+  if (loss.smoothing > 0) losses = losses - loss.smoothing * logs.mean(-1);
+  if (loss.z_weight > 0) losses = losses + loss.z_weight * logits.logsumexp(-1).square();
+  return (losses * valid).to(at::kDouble).sum() * batch.loss_scale;
 }
 
 }  // namespace

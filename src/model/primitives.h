@@ -4,6 +4,7 @@
 // heads, D head size, I intermediate size, V vocabulary. Letters name logical dims, never shards.
 #pragma once
 
+#include "base/output_loss.h"
 #include "model/visibility.h"
 #include "model/weights.h"
 
@@ -77,9 +78,11 @@ struct Primitives {
   std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
   /// Zeroes elements by key and scales the rest by 1/(1-p).
   std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key)> dropout;
-  /// Sum over valid labels of -log softmax(x W^T)[label], times batch.loss_scale; a scalar in float64.
-  /// Its gradient must be 1: the loss is where backward starts.
-  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch)> cross_entropy;
+  /// Sum over valid labels of -log softmax(x W^T)[label], with what `loss` asks for, times batch.loss_scale; a scalar
+  /// in float64. Its gradient must be 1: the loss is where backward starts.
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
+                           const OutputLoss& loss)>
+      cross_entropy;
 };
 
 /// Built from plain ATen operators and autograd, any dtype: slow, short, the oracle of every other binding.

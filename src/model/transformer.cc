@@ -2,6 +2,7 @@
 
 #include "base/errors.h"
 #include "model/element.h"
+#include "model/loss.h"
 
 #include <ATen/ATen.h>
 
@@ -76,8 +77,15 @@ at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {
   return primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
 }
 
+OutputLoss Transformer::output_loss(const Microbatch& batch) const {
+  const OutputLoss training{.softcap = architecture_.final_logit_softcapping,
+                            .smoothing = options_.label_smoothing,
+                            .z_weight = options_.z_loss};
+  return batch.step > 0 ? training : training.plain();
+}
+
 at::Tensor Transformer::loss(const at::Tensor& x_BTC, const Microbatch& batch) const {
-  return primitives_.cross_entropy(final_norm(x_BTC), *head_, batch);
+  return primitives_.cross_entropy(final_norm(x_BTC), *head_, batch, output_loss(batch));
 }
 
 at::Tensor Transformer::forward(const Microbatch& batch) const {
@@ -87,7 +95,7 @@ at::Tensor Transformer::forward(const Microbatch& batch) const {
 }
 
 at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
-  return primitives_.linear(final_norm(x_BTC), *head_);
+  return soft_capped(primitives_.linear(final_norm(x_BTC), *head_), architecture_.final_logit_softcapping);
 }
 
 int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }

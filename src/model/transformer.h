@@ -21,6 +21,7 @@ class Transformer {
   struct Options {
     bool recompute = false;  // every block keeps its input only and runs again in backward
     uint64_t seed = 0;       // of dropout
+    double label_smoothing = 0, z_loss = 0;  // of training's loss: OutputLoss::smoothing, z_weight
   };
 
   Transformer(const Architecture& architecture, const Weights& weights, Primitives primitives, Options options);
@@ -31,13 +32,15 @@ class Transformer {
   at::Tensor embedded(const at::Tensor& rows_BTC, const Microbatch& batch) const { return drop(rows_BTC, batch, 0); }
   /// One block: [B,T,C] -> [B,T,C].
   at::Tensor block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+  /// What is made of a token's logits: in training with smoothing and z-loss, else the plain cross entropy.
+  OutputLoss output_loss(const Microbatch& batch) const;
   /// Final norm, head and loss: the sum of token losses times batch.loss_scale, a float64 scalar.
   at::Tensor loss(const at::Tensor& x_BTC, const Microbatch& batch) const;
   /// The whole model: embed, every block, loss.
   at::Tensor forward(const Microbatch& batch) const;
   /// Final norm: what the head multiplies.
   at::Tensor final_norm(const at::Tensor& x_BTC) const;
-  /// Final norm and head: [B,T,C] -> [B,T,V].
+  /// Final norm and head, capped: [B,T,C] -> [B,T,V].
   at::Tensor logits(const at::Tensor& x_BTC) const;
 
   /// How often one microbatch adds to a weight's gradient: twice for a tied embedding, else once.

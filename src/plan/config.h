@@ -48,6 +48,7 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   bool attention_bias = false;
   bool mlp_bias = false;
+  double final_logit_softcapping = 0.0;
   double initializer_range = 0.02;
   double dropout = 0.0;
   std::string objective = "causal";
@@ -78,6 +79,8 @@ struct TrainingConfig {
   int64_t local_batch_size = 4;
   std::string dtype = "float32";
   double max_norm = 1.0;
+  double label_smoothing = 0.0;
+  double z_loss = 0.0;
   int64_t seed = 1234;
   bool seed_weights = true;
 };

@@ -76,6 +76,16 @@ std::string explain_attention(const Plan& plan) {
   return text + (plan.config.data.mask_documents ? ", inside its document" : "");
 }
 
+// What the loss is, where it is not the plain cross entropy of the logits.
+std::string explain_loss(const Plan& plan) {
+  const OutputLoss loss = output_loss_of(plan.config);
+  std::vector<std::string> parts;
+  if (loss.softcap > 0) parts.push_back(fmt::format("logits y capped to {0} tanh(y / {0})", loss.softcap));
+  if (loss.smoothing > 0) parts.push_back(fmt::format("in training {} of each label spread evenly", loss.smoothing));
+  if (loss.z_weight > 0) parts.push_back(fmt::format("in training {} of the squared log-sum-exp added", loss.z_weight));
+  return parts.empty() ? "" : fmt::format("loss     cross entropy; {}\n", join(parts, "; "));
+}
+
 // The layouts of parameters that no rank holds whole, a line each.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
@@ -151,6 +161,7 @@ std::string explain(const Plan& plan) {
       fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
                   counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
   out += fmt::format("attends  {}\n", explain_attention(plan));
+  out += explain_loss(plan);
   const std::string split = explain_split(plan);
   out += fmt::format("mesh     {}: {}{}\n{}", mesh_and_kind(plan), counted(plan.mesh.size(), "rank"),
                      !split.empty()            ? ""

@@ -34,6 +34,7 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   a.tie_word_embeddings = m.tie_word_embeddings;
   a.attention_bias = m.attention_bias;
   a.mlp_bias = m.mlp_bias;
+  a.final_logit_softcapping = m.final_logit_softcapping;
   a.sliding_window = m.sliding_window;
   a.linformer_length = m.linformer_length;
   a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;
@@ -45,6 +46,12 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
         config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
   }
   return a;
+}
+
+OutputLoss output_loss_of(const Config& config) {
+  return {.softcap = config.model.final_logit_softcapping,
+          .smoothing = config.training.label_smoothing,
+          .z_weight = config.training.z_loss};
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // The run file's nouns: the model and the mesh that its keys describe.
 #pragma once
 
+#include "base/output_loss.h"
 #include "mesh/mesh.h"
 #include "model/architecture.h"
 #include "parallel/sequence/plan.h"
@@ -12,6 +13,9 @@ namespace orthant {
 /// The decoder that the run file describes. vocab_size (the tokenizer's) fills model.vocab_size = 0, with one more
 /// where there is a mask token. ConfigError where sizes do not fit.
 Architecture architecture_of(const Config& config, int64_t vocab_size);
+
+/// What its training makes of a token's logits.
+OutputLoss output_loss_of(const Config& config);
 
 /// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
 Mesh mesh_of(const Config& config, int ranks);

@@ -16,6 +16,7 @@
 #include "parallel/pipeline/plan.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/redistribution_plan.h"
+#include "plan/from_config.h"
 #include "plan/vocabulary.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
@@ -242,12 +243,14 @@ Durations durations_of(const Plan& plan) {
   double forward = 3 * head;
   for (const StageFlops& stage : flops) forward += stage.forward;
   const double unit = forward / ranks;
-  const double product = head / ranks / unit;  // one of three over a rank's rows; S makes one more where T is TW
-  const bool early = plan.vocabulary == "algorithm_2";
+  const double product = head / ranks / unit;  // one of three over a rank's rows
+  // Where T is TW, S makes one more; with capped logits' slopes, where smoothing asks for them, two.
+  const OutputLoss loss = output_loss_of(plan.config);
+  const int early = plan.vocabulary != "algorithm_2" ? 0 : loss.softcap > 0 && loss.smoothing > 0 ? 2 : 1;
   Durations durations;
   for (const StageFlops& stage : flops) {
     durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
-                                          .with(S, early ? 2 * product : product)
+                                          .with(S, (1 + early) * product)
                                           .with(T, 2 * product)
                                           .with(TW, product)
                                           .seconds);

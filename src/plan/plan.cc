@@ -152,6 +152,7 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
           .attention = a.num_attention_heads * a.head_dim,
           .intermediate = a.intermediate_size,
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.tensor.columns, 0).size()),
+          .loss_statistics = output_loss_of(plan.config).statistics(),
           .element_bytes = attention.element_bytes,
           .sum_bytes = attention.sum_bytes()};
 }

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "plan/from_config.h"
 #include "plan/layer_choices.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
@@ -138,6 +139,9 @@ std::string plan_json(const Plan& plan) {
                       {"sliding_window", plan.architecture.sliding_window},
                       {"linformer_length", plan.architecture.linformer_length},
                       {"mask_documents", plan.config.data.mask_documents}};
+  const OutputLoss loss = output_loss_of(plan.config);
+  out["loss"] = {
+      {"final_logit_softcapping", loss.softcap}, {"label_smoothing", loss.smoothing}, {"z_loss", loss.z_weight}};
   add_ranks(out, plan);
   out["communication"] = Json::array();
   for (const auto& entry : plan.communication) {

@@ -9,6 +9,7 @@
 
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
+#include "plan/from_config.h"
 
 namespace orthant {
 namespace {
@@ -44,9 +45,12 @@ class MessageTable {
 // What a tensor mesh sends within one place of the pipeline for its rows of the vocabulary.
 void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t sequences, int64_t microbatches) {
   if (plan.tensor.rows * plan.tensor.columns == 1) return;
+  const OutputLoss loss = output_loss_of(plan.config);
   const TensorSlice slice{.rows = plan.vocabulary_rows(rank).size(),
                           .early = plan.vocabulary == "algorithm_2",
-                          .rounds = plan.vocabulary == "naive" ? 2 : 1};
+                          .statistics = loss.statistics(),
+                          .rounds = plan.vocabulary == "naive" ? 2 : 1,
+                          .smooths = loss.smoothing > 0};
   const TensorSliceTraffic traffic =
       slice_traffic(plan.tensor, tensor_shape_of(plan, rank, sequences), slice, plan.mesh, rank);
   const auto at = static_cast<size_t>(rank);
@@ -75,7 +79,7 @@ void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
     shape.stream = volume(plan.stream_shape(rank, sequences));
     shape.root = plan.stages.back().owner;
     add("output layer, cut over the pipeline",
-        output_traffic(vocabulary_algorithm(plan.vocabulary), {}, shape, here), microbatches);
+        output_traffic(vocabulary_algorithm(plan.vocabulary), output_loss_of(plan.config), shape, here), microbatches);
     shape.root = plan.stages.front().owner;
     add("embedding, cut over the pipeline", input_traffic(shape, here), microbatches);
     add_slice_traffic(table, plan, rank, sequences, microbatches);

@@ -168,12 +168,12 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
     return papers ? summa(plan, s, in, width)
                   : z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
   };
-  // Logits, and what all columns say of them: three float64 a token; before that, in bfloat16, libtorch turns a copy of
+  // Logits, and what all columns say of them: float64; before that, in bfloat16, libtorch turns a copy of
   // the table, in blocks of 64 rows and 32 columns.
   const int64_t vocabulary = share(s.vocabulary, plan.columns), chunk = std::min(z.in_panel(tokens), s.loss_chunk);
   const int64_t turned = s.element_bytes == 2 ? round_up(vocabulary, 64) * round_up(s.hidden, 32) * s.element_bytes : 0;
   const int64_t statistics =
-      plan.rows * plan.columns > 1 ? chunk * plan.columns * 3 * static_cast<int64_t>(sizeof(double)) : 0;
+      plan.rows * plan.columns > 1 ? chunk * plan.columns * s.loss_statistics * int64_t{sizeof(double)} : 0;
   const int64_t logits = chunk * vocabulary * s.element_bytes + std::max(statistics, turned);
   return {.stream = z.part,
           .qkv = from_stream(s.qkv_rows),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "mesh/staging.h"
+#include "plan/from_config.h"
 
 namespace orthant {
 namespace {
@@ -39,24 +40,32 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const int64_t width = plan.architecture.hidden_size, stream = tokens * width;
   const bool naive = plan.vocabulary == "naive", early = plan.vocabulary == "algorithm_2";
   const bool shared = plan.tensor.rows * plan.tensor.columns > 1;
-  const int64_t part = plan.stream_bytes(rank, sequences), exponentials = tokens * rows * element;
+  const OutputLoss loss = output_loss_of(plan.config);
+  const bool bends = loss.softcap > 0, smooths = loss.smoothing > 0;
+  const int64_t each = bends && smooths ? 2 : 1;  // exponentials, and slopes of all of them
+  const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
   // Early products are sums over columns already, of what is here.
-  memory.kept = exponentials + stream * element + (!early ? 0 : shared ? 2 * part : stream * wide);
-  // Logits of a chunk, in the naive order of all tokens; two of a chunk's size where exponentials are made of them.
-  const int64_t logits = (naive ? tokens : chunk) * rows * wide;
-  memory.logits = naive ? logits : 0;
+  memory.kept = exponentials + stream * element +
+                (!early   ? 0
+                 : shared ? (smooths ? 3 : 2) * part
+                          : each * stream * wide);
+  // Logits of a chunk, in the naive order of all tokens, and their slopes where they are capped.
+  const int64_t logits = ((naive ? tokens : chunk) + (bends ? chunk : 0)) * rows * wide;
+  memory.logits = naive ? tokens * rows * wide : 0;
   memory.output = memory.kept + logits;
-  // Gradients of a chunk's logits, in place where they are wide already; the input's where S has not made it.
-  memory.backward = (wide > element ? chunk * rows * (wide + element) : 0) + (early ? 0 : stream * element);
+  // Gradients of a chunk's logits, in place where they are wide already, beside wide slopes or what they are stored as;
+  // the input's where S has not made it.
+  memory.backward =
+      (wide > element ? chunk * rows * (wide + (each > 1 ? wide : element)) : 0) + (early ? 0 : stream * element);
   memory.streams = 4 * part;
   if (!shared) return memory;
   const int64_t rounded = wide > element ? stream * element : 0;
   memory.output = stream * element + sharing.weight +
                   std::max({sharing.arriving, sharing.weight, exponentials + logits,
-                            early ? exponentials + stream * wide + rounded + sharing.settling : 0,
-                            early ? exponentials + part + stream * element + sharing.settling : 0});
+                            early ? exponentials + each * stream * wide + rounded + sharing.settling : 0,
+                            early ? exponentials + (smooths ? 2 : 1) * part + stream * element + sharing.settling : 0});
   // The exponentials are gone where sums settle.
   const int64_t with_input = early ? 0 : sharing.weight + stream * element;
   memory.backward += with_input - (early ? 0 : stream * element) + sharing.sum;

@@ -43,8 +43,9 @@ Primitives watched(const Primitives& inner, const Weights& weights, std::string&
   p.dropout = [=, &inner](const at::Tensor& x, const Microbatch& batch, const DropoutKey& key) {
     return look(inner.dropout(x, batch, key), "the output of dropout");
   };
-  p.cross_entropy = [=, &inner](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
-    return look(inner.cross_entropy(x, head, batch), "the loss");
+  p.cross_entropy = [=, &inner](const at::Tensor& x, const Weight& head, const Microbatch& batch,
+                                const OutputLoss& loss) {
+    return look(inner.cross_entropy(x, head, batch, loss), "the loss");
   };
   return p;
 }

@@ -28,10 +28,9 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
       weights_(weights),
       reducer_(reducer),
       comm_(comm),
-      vocabulary_(pipeline_.vocabulary.algorithm.empty() ? nullptr
-                                                         : std::make_unique<VocabularyStages>(
-                                                               comm, pipeline_.vocabulary, model.embedding(),
-                                                               model.head())),
+      vocabulary_(pipeline_.vocabulary.algorithm.empty()
+                      ? nullptr
+                      : std::make_unique<VocabularyStages>(comm, pipeline_.vocabulary, model)),
       executor_({.owners = owners_of(pipeline_.stages),
                  .stream_shape =
                      [this](int microbatch) {

@@ -35,6 +35,7 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
   same("attention_bias", have.attention_bias, want.attention_bias);
   same("mlp_bias", have.mlp_bias, want.mlp_bias);
+  same("final_logit_softcapping", have.final_logit_softcapping, want.final_logit_softcapping);
   same("rope_theta", have.rope_theta, want.rope_theta);
   same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
   if (want.rope_scaling.type != "none") {

@@ -2,6 +2,7 @@
 
 #include "base/labels.h"
 #include "base/text.h"
+#include "model/loss.h"
 #include "parallel/tensor/run.h"
 #include "parallel/vocabulary/whole.h"
 #include "runtime/session.h"
@@ -61,7 +62,8 @@ at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Co
   if (here) return logits();
   if (plan.vocabulary.empty()) return {};
   const at::Tensor x_C = at::empty({writers_stream(plan, comm.rank(), 1).back()}, weights.values().options());
-  return whole_logits(comm, vocabulary_of(plan, comm), head_of(weights), x_C);
+  return soft_capped(whole_logits(comm, vocabulary_of(plan, comm), head_of(weights), x_C),
+                     plan.architecture.final_logit_softcapping);
 }
 
 // The model as it writes: with the logits of all columns.

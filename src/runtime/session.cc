@@ -28,9 +28,16 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) 
   return t;
 }
 
-Transformer::Options model_options(const Config& config) {
+Transformer::Options model_options(const Config& config, Mutation mutation) {
+  const bool plain = mutation == Mutation::plain_loss;
   return {.recompute = config.activation_checkpoint.mode == "full",
-          .seed = static_cast<uint64_t>(config.training.seed)};
+          .seed = static_cast<uint64_t>(config.training.seed),
+          .label_smoothing = plain ? 0 : config.training.label_smoothing,
+          .z_loss = plain ? 0 : config.training.z_loss};
+}
+Architecture spoiled(Architecture architecture, Mutation mutation) {
+  if (mutation == Mutation::plain_loss) architecture.final_logit_softcapping = 0;
+  return architecture;
 }
 
 // Which share of the batch a rank reads. The mutation makes the second rank read the first one's.
@@ -154,8 +161,8 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       places_(plan.places(comm.rank())),
       norm_slots_(norm_slots(plan)),
       weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
-      model_(plan.architecture, weights_, spoiled(primitives_of(plan, comm), plan, mutation),
-             model_options(plan.config)),
+      model_(spoiled(plan.architecture, mutation), weights_, spoiled(primitives_of(plan, comm), plan, mutation),
+             model_options(plan.config, mutation)),
       optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
                             .beta2 = plan.config.optimizer.beta2,
                             .eps = plan.config.optimizer.eps,

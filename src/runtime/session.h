@@ -33,13 +33,25 @@ struct StepResult {
 
 /// Mistakes that `verify` must catch, planted on purpose: the negative controls. Five are of tensor meshes: weights
 /// held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them; a bias
-/// added by every column to what they sum, and its gradient summed twice. The last three are of pipelines: a stage gets
-/// the output of the microbatch before, the first microbatch's W is left out, and ranks take their rows of the
-/// vocabulary for those one further on.
+/// added by every column to what they sum, and its gradient summed twice. Three are of pipelines: a stage gets the
+/// output of the microbatch before, the first microbatch's W is left out, and ranks take their rows of the vocabulary
+/// for those one further on. The last leaves capping, smoothing and z-loss out.
 enum class Mutation {
-  none, dropped_reduction, stray_mean, wrong_shard, local_numbers, local_positions, swapped_groups, dropped_depth,
-  mean_over_rows, bias_of_every_column, bias_summed_twice, late_messages, dropped_weights,
-  shifted_rows
+  none,
+  dropped_reduction,
+  stray_mean,
+  wrong_shard,
+  local_numbers,
+  local_positions,
+  swapped_groups,
+  dropped_depth,
+  mean_over_rows,
+  bias_of_every_column,
+  bias_summed_twice,
+  late_messages,
+  dropped_weights,
+  shifted_rows,
+  plain_loss
 };
 
 class Session {

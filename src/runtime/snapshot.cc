@@ -137,6 +137,7 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   c.tie_word_embeddings = a.tie_word_embeddings;
   c.attention_bias = a.attention_bias;
   c.mlp_bias = a.mlp_bias;
+  c.final_logit_softcapping = a.final_logit_softcapping;
   c.rope_theta = a.rope_theta;
   c.rope_scaling_type = a.rope_scaling.type;
   c.rope_scaling_factor = a.rope_scaling.factor;
@@ -167,6 +168,7 @@ Architecture architecture_of(const HfConfig& c) {
   a.tie_word_embeddings = c.tie_word_embeddings;
   a.attention_bias = c.attention_bias;
   a.mlp_bias = c.mlp_bias;
+  a.final_logit_softcapping = c.final_logit_softcapping;
   a.causal = c.is_causal;
   a.sliding_window = c.sliding_window;
   a.linformer_length = c.linformer_length;

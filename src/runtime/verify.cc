@@ -190,6 +190,8 @@ RoundingBounds rounding_bounds(const Plan& plan) {
   double bound = 2 * additions * 0x1p-24;
   if (config.training.dtype == "bfloat16") {
     int64_t roundings = 2 * (22 * a.num_hidden_layers + 4);
+    // The slope of a capped logit.
+    if (a.final_logit_softcapping > 0) roundings += 2;
     // Its probabilities, which the oracle does not keep.
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
     // Columns' summands, rounded before they are added up.

@@ -18,15 +18,16 @@ OutputTokens tokens_of(const Microbatch& batch) {
 
 }  // namespace
 
-VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Weight& table, const Weight& head)
+VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Transformer& model)
     : comm_(comm),
       ends_(ends),
-      stream_(head.value.detach().options()),
+      model_(model),
+      stream_(model.head().value.detach().options()),
       mesh_(comm, ends.tensor, ends.width),
-      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first, .mesh = mesh_}, table),
+      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first, .mesh = mesh_}, model.embedding()),
       output_(comm,
               {.algorithm = ends_.algorithm, .slice = ends.slice, .axes = kPipeline, .root = ends.last, .mesh = mesh_},
-              head) {}
+              model.head()) {}
 
 bool VocabularyStages::is_first() const { return comm_.position(kPipeline) == ends_.first; }
 bool VocabularyStages::is_last() const { return comm_.position(kPipeline) == ends_.last; }
@@ -52,7 +53,8 @@ void VocabularyStages::ask_for_outputs(size_t end) {
     const int microbatch = microbatches_[outputs_asked_];
     const Microbatch batch = load_(microbatch);
     const at::IntArrayRef all_BT = batch.tokens_BT.sizes();
-    output_.share_input(microbatch, at::empty(mesh_.part_shape(all_BT[0], all_BT[1]), stream_), tokens_of(batch));
+    output_.share_input(microbatch, at::empty(mesh_.part_shape(all_BT[0], all_BT[1]), stream_), tokens_of(batch),
+                        model_.output_loss(batch));
   }
 }
 
@@ -117,7 +119,8 @@ void VocabularyStages::share_embedding_gradient(int microbatch, const at::Tensor
 }
 
 void VocabularyStages::share_output(int microbatch, const at::Tensor& x) {
-  output_.share_input(microbatch, x, tokens_of(load_(microbatch)));
+  const Microbatch batch = load_(microbatch);
+  output_.share_input(microbatch, x, tokens_of(batch), model_.output_loss(batch));
 }
 
 at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef shape) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/primitives.h"
+#include "model/transformer.h"
 #include "parallel/vocabulary/input.h"
 #include "parallel/vocabulary/output.h"
 #include "schedule/action.h"
@@ -23,8 +23,8 @@ struct VocabularyEnds {
 
 class VocabularyStages {
  public:
-  /// Comm, table and head must outlive it.
-  VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Weight& table, const Weight& head);
+  /// Comm and model must outlive it.
+  VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Transformer& model);
 
   /// A row begins that does these microbatches; `load` has the tokens that are here.
   void begin(std::vector<int> microbatches, std::function<Microbatch(int)> load);
@@ -53,6 +53,7 @@ class VocabularyStages {
 
   Comm& comm_;
   const VocabularyEnds ends_;
+  const Transformer& model_;
   const at::TensorOptions stream_;
   const SliceMesh mesh_;
   InputLayer input_;

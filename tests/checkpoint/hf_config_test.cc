@@ -46,6 +46,25 @@ TEST(HfConfig, AWindowMakesAMistral) {
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
 }
 
+// No loader but ours looks at the cap of a Llama: with one, its name is none that they know.
+TEST(HfConfig, ACapHasGemmasKeyAndANameOfItsOwn) {
+  const HfConfig config{.final_logit_softcapping = 30.5};
+  const Json written = Json::parse(config_json(config));
+  EXPECT_EQ(written["final_logit_softcapping"], 30.5);
+  EXPECT_EQ(written["architectures"], Json::array({"LlamaSoftcappedForCausalLM"}));
+  EXPECT_EQ(parse(written), config);
+  EXPECT_FALSE(Json::parse(config_json(HfConfig{})).contains("final_logit_softcapping"));
+  Json object = small();
+  for (const Json& none : {Json(nullptr), Json(0)}) {
+    object["final_logit_softcapping"] = none;
+    EXPECT_EQ(parse(object).final_logit_softcapping, 0);
+  }
+  for (const Json& bad : {Json(-1), Json("30"), Json(true)}) {
+    object["final_logit_softcapping"] = bad;
+    EXPECT_NE(refusal(object).find("final_logit_softcapping"), std::string::npos);
+  }
+}
+
 TEST(HfConfig, RoundTrips) {
   HfConfig config{.vocab_size = 257,
                   .hidden_size = 96,

@@ -110,6 +110,8 @@ const std::string kUlysses = "--parallelism.context_parallel_ulysses=2",
 const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
 const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
 
+const std::vector<std::string> kLosses = {"--model.final_logit_softcapping=30", "--training.label_smoothing=0.1",
+                                          "--training.z_loss=1e-4"};
 const std::vector<std::string> kBiases = {"--model.attention_bias=true", "--model.mlp_bias=true"};
 
 // So many tokens that the stream passes in panels, and a sum settles beside the next.
@@ -151,8 +153,10 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"microbatch_1", {"--training.local_batch_size=1"}},
         Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
         Case{"uneven", {"--training.global_batch_size=13"}},
-        Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}},
-        Case{"biases", kBiases}, Case{"bfloat16_biases_recompute", with(with(kBiases, kHalf), kFull)},
+        Case{"tied_dropout", {"--model.tie_word_embeddings=true", "--model.dropout=0.1"}}, Case{"losses", kLosses},
+        Case{"bfloat16_losses", with(kLosses, kHalf)}, Case{"tensor_sequence_losses", one_dimension(2, kLosses)},
+        Case{"mesh_2x2x1_losses", mesh(2, 2, 1, kLosses)}, Case{"biases", kBiases},
+        Case{"bfloat16_biases_recompute", with(with(kBiases, kHalf), kFull)},
         Case{"mesh_2x2x1_biases", mesh(2, 2, 1, kBiases)},
         Case{"tensor_sequence_panels_biases", in_panels(one_dimension(2, kBiases))},
         Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
@@ -169,18 +173,16 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tensor_sequence", one_dimension(2)}, Case{"tensor_sequence_panels", in_panels(one_dimension(2))},
         Case{"tensor_panels", in_panels(one_dimension(2, {kNoSequence}))}, Case{"mesh_1x2x1", mesh(1, 2, 1)},
         Case{"mesh_1x2x1_panels", in_panels(mesh(1, 2, 1))},
-        Case{"mesh_1x2x1_panels_recompute", in_panels(mesh(1, 2, 1, {kFull}))},
-        Case{"mesh_2x2x1", mesh(2, 2, 1)},
+        Case{"mesh_1x2x1_panels_recompute", in_panels(mesh(1, 2, 1, {kFull}))}, Case{"mesh_2x2x1", mesh(2, 2, 1)},
         Case{"mesh_2x2x1_summa", mesh(2, 2, 1, {kSumma})}, Case{"mesh_2x1x2_bfloat16", mesh(2, 1, 2, {kHalf})},
         Case{"mesh_4x1x1", mesh(4, 1, 1)}, Case{"tensor_4", one_dimension(4, {kNoSequence})},
         Case{"tensor_sequence_4", one_dimension(4)}, Case{"tensor_8", one_dimension(8, {kNoSequence})},
         Case{"tensor_sequence_8", one_dimension(8)},
         // The last sum may have settled by the time of the largest logits.
-        Case{"tensor_sequence_8_panels", in_panels(one_dimension(8)), 0.02},
-        Case{"mesh_1x4x1", mesh(1, 4, 1)}, Case{"mesh_1x4x1_recompute", mesh(1, 4, 1, {kFull})},
-        Case{"mesh_1x8x1", mesh(1, 8, 1)}, Case{"mesh_1x8x1_panels", in_panels(mesh(1, 8, 1))},
-        Case{"mesh_4x4x1", in_panels(mesh(4, 4, 1))}, Case{"mesh_2x4x2", in_panels(mesh(2, 4, 2))},
-        Case{"mesh_4x4x1_summa", in_panels(mesh(4, 4, 1, {kSumma}))},
+        Case{"tensor_sequence_8_panels", in_panels(one_dimension(8)), 0.02}, Case{"mesh_1x4x1", mesh(1, 4, 1)},
+        Case{"mesh_1x4x1_recompute", mesh(1, 4, 1, {kFull})}, Case{"mesh_1x8x1", mesh(1, 8, 1)},
+        Case{"mesh_1x8x1_panels", in_panels(mesh(1, 8, 1))}, Case{"mesh_4x4x1", in_panels(mesh(4, 4, 1))},
+        Case{"mesh_2x4x2", in_panels(mesh(2, 4, 2))}, Case{"mesh_4x4x1_summa", in_panels(mesh(4, 4, 1, {kSumma}))},
         Case{"mesh_2x2x1_summa_panels", in_panels(mesh(2, 2, 1, {kSumma}))},
         Case{"mesh_2x2x1_summa_recompute", mesh(2, 2, 1, {kSumma, kFull})},
         Case{"mesh_2x1x1_recompute", mesh(2, 1, 1, {kFull})}, Case{"mesh_2x1x2_recompute", mesh(2, 1, 2, {kFull})},

@@ -38,6 +38,19 @@ Result run(const Architecture& a, const Primitives& primitives, const Microbatch
   return result;
 }
 
+// Capped, smoothed, with z-loss: separately and together. Small caps bend logits that are not large.
+struct LossCase {
+  double softcap = 0, smoothing = 0, z_loss = 0;
+};
+const std::vector<LossCase> kLosses = {{30, 0, 0}, {3, 0, 0}, {0, 0.1, 0}, {0, 0, 1e-3}, {3, 0.1, 0}, {3, 0.1, 1e-3}};
+Architecture capped(Architecture a, const LossCase& loss) {
+  a.final_logit_softcapping = loss.softcap;
+  return a;
+}
+Transformer::Options options_of(const LossCase& loss) {
+  return {.seed = 5, .label_smoothing = loss.smoothing, .z_loss = loss.z_loss};
+}
+
 class Architectures : public ::testing::TestWithParam<Architecture> {};
 
 TEST_P(Architectures, FusedEqualsPlainInFloat64) {
@@ -78,13 +91,47 @@ TEST(Transformer, ChunkedLossEqualsPlain) {
   EXPECT_LT(relative_error(fused.gradients, plain.gradients), 1e-12);
 }
 
+TEST(Transformer, LossesEqualPlain) {
+  for (const LossCase& loss : kLosses) {
+    const Architecture a = capped(tiny_architecture(), loss);
+    const Microbatch batch = random_batch(a, 3, 17, 1);
+    const Result plain = run(a, plain_primitives(), batch, at::kDouble, options_of(loss));
+    const Result fused = run(a, fused_primitives(), batch, at::kDouble, options_of(loss));
+    EXPECT_NEAR(fused.loss, plain.loss, 1e-12 * std::abs(plain.loss));
+    EXPECT_LT(relative_error(fused.gradients, plain.gradients), 1e-12);
+    const Result other = run(tiny_architecture(), fused_primitives(), batch, at::kDouble);
+    EXPECT_GT(relative_error(other.gradients, plain.gradients), kSeenInAGradient) << "the option left out";
+  }
+}
+
+// What is not training is judged by the cross entropy of the model, which is capped; and it writes by the same logits.
+TEST(Transformer, JudgesPlainlyWhereNothingIsLearnt) {
+  for (const LossCase& loss : kLosses) {
+    const Architecture a = capped(tiny_architecture(), loss);
+    Weights weights(parameter_table(a), at::kDouble);
+    weights.initialize(7);
+    const Transformer model(a, weights, fused_primitives(), options_of(loss));
+    Microbatch batch = random_batch(a, 3, 17, 1);
+    batch.step = 0;
+    const at::NoGradGuard no_grad;
+    at::Tensor x = model.embed(batch);
+    for (int layer = 0; layer < 2; ++layer) x = model.block(layer, x, batch);
+    const at::Tensor logits = model.logits(x).flatten(0, 1), labels = batch.labels_BT.flatten();
+    const at::Tensor want = at::cross_entropy_loss(logits, labels, {}, at::Reduction::Sum) * batch.loss_scale;
+    EXPECT_LT(relative_error(model.loss(x, batch), want), 1e-12);
+    const double cap = loss.softcap > 0 ? loss.softcap : INFINITY;
+    EXPECT_LT(logits.abs().max().item<double>(), cap);
+  }
+}
+
 TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
-  const Architecture a = tiny_architecture({.tied = true, .biases = true});
+  const LossCase loss{.softcap = 3, .smoothing = 0.1, .z_loss = 1e-3};
+  const Architecture a = capped(tiny_architecture({.tied = true, .biases = true}), loss);
   const Microbatch batch = random_batch(a, 2, 9, 4);
   Weights weights(parameter_table(a), at::kDouble);
   weights.initialize(3);
   draw_biases(weights);
-  Transformer model(a, weights, fused_primitives(), {});
+  Transformer model(a, weights, fused_primitives(), options_of(loss));
   weights.begin_gradients();
   torch::autograd::backward({model.forward(batch)}, {});
   at::NoGradGuard no_grad;
@@ -111,12 +158,14 @@ TEST(Transformer, LabelOutsideTheVocabularyIsAnError) {
 }
 
 TEST(Transformer, IgnoredLabelsCarryNothing) {
-  const Architecture a = tiny_architecture();
-  Microbatch batch = random_batch(a, 2, 8, 1);
-  batch.labels_BT.fill_(-100);
-  const Result result = run(a, fused_primitives(), batch, at::kFloat);
-  EXPECT_EQ(result.loss, 0.0);
-  EXPECT_EQ(result.gradients.abs().max().item<float>(), 0.0f);
+  for (const LossCase& loss : {LossCase{}, kLosses.back()}) {
+    const Architecture a = capped(tiny_architecture(), loss);
+    Microbatch batch = random_batch(a, 2, 8, 1);
+    batch.labels_BT.fill_(-100);
+    const Result result = run(a, fused_primitives(), batch, at::kFloat, options_of(loss));
+    EXPECT_EQ(result.loss, 0.0);
+    EXPECT_EQ(result.gradients.abs().max().item<float>(), 0.0f);
+  }
 }
 
 TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {

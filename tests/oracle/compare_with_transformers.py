@@ -64,6 +64,7 @@ CASES = {
     "sliding window, as Mistral": dict(sliding_window=24),
     "biases": dict(attention_bias=True, mlp_bias=True),
     "biases of attention alone": dict(attention_bias=True),
+    "capped logits, as Gemma 2's": dict(final_logit_softcapping=2.0),
 }
 
 
@@ -95,9 +96,15 @@ def random_batch(config, seed):
     return tokens, labels
 
 
+def capped(logits, config):
+    """As Gemma2ForCausalLM does; their Llama leaves the key alone."""
+    cap = getattr(config, "final_logit_softcapping", None)
+    return logits if cap is None else torch.tanh(logits / cap) * cap
+
+
 def theirs(model, tokens, labels):
     model.zero_grad()
-    logits = model(tokens).logits
+    logits = capped(model(tokens).logits, model.config)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     loss.backward()
     out = {"logits": logits.detach(), "loss": loss.detach().reshape(1)}
@@ -187,6 +194,10 @@ def other_rope_base(tensors, config):
             place["rope_theta"] = 9000.0
 
 
+def no_cap(tensors, config):
+    del config["final_logit_softcapping"]
+
+
 def interleaved_rotation(tensors, config):
     """Rotary pairs (0,1), (2,3) ... instead of the two halves: the other convention that is in use."""
     q = "model.layers.0.self_attn.q_proj.weight"
@@ -196,12 +207,13 @@ def interleaved_rotation(tensors, config):
 
 def fail_when_planted(build, scratch):
     """The negative controls: each mistake must be seen, in the logits and in a gradient."""
-    model = hugging_face_model(dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True), seed=50)
+    model = hugging_face_model(dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True,
+                                    final_logit_softcapping=2.0), seed=50)
     directory = scratch / "control"
     model.save_pretrained(directory)
     tokens, labels = random_batch(model.config, seed=51)
     want = theirs(model, tokens, labels)
-    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases):
+    for change in (swap_queries_and_keys, other_rope_base, interleaved_rotation, swap_gate_and_up_biases, no_cap):
         wrong = planted(directory, scratch, change)
         problems, worst = differences(ours(build, wrong, tokens, labels, "fused", scratch), want, model.config)
         seen = {problem.split()[0].split(".")[0] for problem in problems}

@@ -48,6 +48,11 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
        "run.toml:2:28: Error while parsing decimal integer: "
        "'99999999999999999999' is not representable in 64 bits"},
       {"[model]\ndropout = 1.0", "model.dropout = 1.0 (run.toml:2:11) must be at least 0 and below 1"},
+      {"[model]\nfinal_logit_softcapping = -30.0",
+       "model.final_logit_softcapping = -30.0 (run.toml:2:27) must be at least 0"},
+      {"[training]\nlabel_smoothing = 1.5", "training.label_smoothing = 1.5 (run.toml:2:19) must be 0 to 1"},
+      {"[training]\nz_loss = -1e-4", "training.z_loss = -1e-4 (run.toml:2:10) must be at least 0"},
+      {"[training]\nz_loss = inf", "training.z_loss = inf (run.toml:2:10) is not finite"},
       {"[model]\nrope_theta = 0", "model.rope_theta = 0 (run.toml:2:14) must be above 0"},
       {"[model]\nrope_theta = nan", "model.rope_theta = nan (run.toml:2:14) is not a number"},
       {"[optimizer]\nlr = inf", "optimizer.lr = inf (run.toml:2:6) is not finite"},

@@ -47,6 +47,19 @@ TEST(Explain, SaysWhatATokenSees) {
   }
 }
 
+TEST(Explain, SaysWhatTheLossIsWhereItIsNoPlainOne) {
+  const auto plan_of = [](const std::vector<std::string>& keys) {
+    return make_plan(parse_config("", "run.toml", keys), {.ranks = 2, .vocab_size = 257});
+  };
+  EXPECT_EQ(explain(plan_of({})).find("\nloss "), std::string::npos);
+  const Plan plan =
+      plan_of({"model.final_logit_softcapping=30", "training.label_smoothing=0.1", "training.z_loss=0.0001"});
+  EXPECT_TRUE(says(explain(plan), {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
+                                   "each label spread evenly; in training 0.0001 of the squared log-sum-exp added\n"}));
+  const Json want = {{"final_logit_softcapping", 30.0}, {"label_smoothing", 0.1}, {"z_loss", 0.0001}};
+  EXPECT_EQ(Json::parse(plan_json(plan))["loss"], want);
+}
+
 // 18 tokens over ulysses 2 x ring 2 in zigzag: shares of 5 and 4 take turns.
 TEST(Explain, NamesTheRanksThatHoldTheSame) {
   const auto text = [](const std::vector<std::string>& keys, int ranks) {

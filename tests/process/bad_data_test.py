@@ -10,6 +10,9 @@ import unittest
 from orthant_process import ORTHANT, ProcessTest, read_safetensors, wait_until
 
 
+PLACEMENTS = ("none", "redistribution", "interlaced", "naive", "algorithm_1", "algorithm_2")
+
+
 def write_tokens(prefix, documents, type_code=8, pack="<H"):
     """A Megatron dataset by hand: PREFIX.bin and PREFIX.idx; the code 8 is uint16."""
     with open(f"{prefix}.bin", "wb") as data:
@@ -119,10 +122,24 @@ class Tokens(ProcessTest):
         documents = [list(range(100, 200)) for _ in range(40)]
         documents[7][13] = 300  # a larger tokenizer's
         write_tokens(self.folder / "large", documents)
+        parts = ("large.bin", f"offset {2 * (7 * 100 + 13)}", "document 7, position 13: token 300", "257", "tokenizer")
         for ranks in (1, 2):
-            result = self.train("data.path=large", "training.steps=200", f"run.ranks={ranks}")
-            offset = 2 * (7 * 100 + 13)
-            self.assert_says(result, 1, "large.bin", f"offset {offset}", "300", "257", "tokenizer")
+            self.assert_says(self.train("data.path=large", "training.steps=200", f"run.ranks={ranks}"), 1, *parts)
+        for placement in PLACEMENTS:
+            self.assert_says(self.train("data.path=large", "parallelism.pipeline_parallel_degree=2",
+                                        f"parallelism.vocabulary_parallel={placement}"), 1, *parts)
+
+    def test_labels_damaged_on_disk(self):
+        place = self.bin.stat().st_size // 4 * 2
+        with open(self.bin, "r+b") as file:
+            file.seek(place)
+            file.write(b"\xff\xff")
+        for placement in PLACEMENTS:
+            message = self.assert_says(self.train("data.path=tokens", "parallelism.pipeline_parallel_degree=2",
+                                                  f"parallelism.vocabulary_parallel={placement}"),
+                                       1, "tokens.bin", f"offset {place}", "token 65535", "257")
+            self.assertRegex(message, r"document \d+, position \d+")
+        self.assert_says(self.train("data.path=tokens", "run.ranks=1"), 1, "tokens.bin", f"offset {place}")
 
     def test_verify_and_plan_answer_alike(self):
         for command in ("verify", "plan"):

@@ -141,23 +141,30 @@ TEST(PipelineMemory, BesideTheRest) {
 // Rows of a vocabulary that is most of what ranks hold, and what S keeps of them.
 TEST(PipelineMemory, OfAVocabularyOverRanks) {
   const std::string p = "parallelism.", order = p + "vocabulary_parallel=", kLarge = "model.vocab_size=8003";
-  const std::string kHalf = "training.dtype=bfloat16";
+  const std::string kHalf = "training.dtype=bfloat16", kCapped = "model.final_logit_softcapping=30";
+  const std::string kSmoothed = "training.label_smoothing=0.1";
   struct Case {
     int ranks;
     Words words;
   };
-  for (const Case& c : std::vector<Case>{
-           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
-           {4, pipeline("1f1b", 4, {order + "algorithm_2", kLarge})},
-           {4, pipeline("1f1b", 4, {order + "algorithm_1", kLarge})},
-           {2, pipeline("zb_h1", 2, {order + "naive", kLarge})},
-           {4, pipeline("zb_v", 4, {order + "algorithm_2", kLarge})},
-           {4, pipeline("v_half", 4, {order + "algorithm_1", kLarge})},
-           {3, pipeline("interleaved_1f1b", 3, {order + "algorithm_2", kLarge})},
-           {2, pipeline("1f1b", 2, {order + "interlaced", kLarge})},
-           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kHalf})},
-           {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
-           {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
+  for (const Case& c :
+       std::vector<Case>{{2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
+                         {4, pipeline("1f1b", 4, {order + "algorithm_2", kLarge})},
+                         {4, pipeline("1f1b", 4, {order + "algorithm_1", kLarge})},
+                         {2, pipeline("zb_h1", 2, {order + "naive", kLarge})},
+                         {4, pipeline("zb_v", 4, {order + "algorithm_2", kLarge})},
+                         {4, pipeline("v_half", 4, {order + "algorithm_1", kLarge})},
+                         {3, pipeline("interleaved_1f1b", 3, {order + "algorithm_2", kLarge})},
+                         {2, pipeline("1f1b", 2, {order + "interlaced", kLarge})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kHalf})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped})},
+                         {2, pipeline("1f1b", 2, {order + "naive", kLarge, kCapped})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kSmoothed})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed})},
+                         {4, pipeline("zb_v", 4, {order + "algorithm_1", kLarge, kCapped, kSmoothed})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed, kHalf})},
+                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
+                         {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
     std::string name;
     for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
     expect_planned(wide_run().plan(c.ranks, c.words), name, 0.05);
@@ -180,6 +187,9 @@ TEST(PipelineMemory, OfAVocabularyOverMeshes) {
     Words words = mesh.keys;
     words.insert(words.end(), {order + "algorithm_2", kLarge, "training.dtype=bfloat16"});
     expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16", 0.05);
+    words.back() = "model.final_logit_softcapping=30";
+    words.emplace_back("training.label_smoothing=0.1");
+    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", losses", 0.05);
   }
 }
 

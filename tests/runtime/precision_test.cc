@@ -32,6 +32,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, Precision,
                          ::testing::Combine(::testing::Values("float32", "bfloat16"),
                                             ::testing::Values("model.dropout=0.0", "model.tie_word_embeddings=true",
                                                               "model.attention_bias=true", "model.mlp_bias=true",
+                                                              "model.final_logit_softcapping=3",
+                                                              "training.label_smoothing=0.1", "training.z_loss=0.01",
                                                               "model.num_hidden_layers=6",
                                                               "training.global_batch_size=32")));
 

@@ -20,7 +20,9 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
   Weights weights(plan.parameters, scalar_type(c.training.dtype));
   weights.initialize(static_cast<uint64_t>(c.training.seed));
   const Transformer model(plan.architecture, weights, plain_primitives(),
-                          {.seed = static_cast<uint64_t>(c.training.seed)});
+                          {.seed = static_cast<uint64_t>(c.training.seed),
+                           .label_smoothing = c.training.label_smoothing,
+                           .z_loss = c.training.z_loss});
   const LrSchedule rate{.lr = c.optimizer.lr, .steps = c.training.steps, .warmup_steps = c.lr_scheduler.warmup_steps,
                         .decay_type = c.lr_scheduler.decay_type, .decay_ratio = c.lr_scheduler.decay_ratio,
                         .min_lr_factor = c.lr_scheduler.min_lr_factor};

@@ -1,5 +1,7 @@
 #include "model/kernels/loss.h"
 
+#include <type_traits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/kernels/loss.cc"
 #include "hwy/foreach_target.h"
@@ -23,31 +25,100 @@ HWY_INLINE Wide<T> row_maximum(const T* logits, int64_t vocab) {
   return hn::GetLane(hn::MaxOfLanes(Tag<T>(), fold_vectors<T>(vocab, lowest, body, max)));
 }
 
-/// The sum of exp(logit - maximum).
-template <class T>
-HWY_INLINE double row_exp_sum(const T* logits, int64_t vocab, Vec<T> maximum) {
+/// Logits from products, and the slope of the one in the other: as they are, or capped. A product is capped wherever
+/// it is read, so that what is stored in few bits is rounded once.
+template <class T, bool kCapped>
+struct Logits {
+  Vec<T> cap, inverse;
+
+  explicit HWY_INLINE Logits(const OutputLoss& loss)
+      : cap(splat<T>(loss.softcap)), inverse(splat<T>(kCapped ? 1 / loss.softcap : 0)) {}
+  HWY_INLINE Vec<T> tanh(Vec<T> product) const { return hn::Tanh(Tag<T>(), hn::Mul(product, inverse)); }
+  HWY_INLINE Vec<T> of(Vec<T> product) const {
+    if constexpr (kCapped) return hn::Mul(cap, tanh(product));
+    return product;
+  }
+};
+
+/// The sum of exp(logit - maximum); or of the logits.
+template <class T, bool kCapped>
+HWY_INLINE double row_exp_sum(const T* products, int64_t vocab, Vec<T> maximum, const Logits<T, kCapped>& logits) {
   double sum = 0.0;
   for (int64_t first = 0; first < vocab; first += kSumTerms) {
-    const T* block = logits + first;
+    const T* block = products + first;
     sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-      const auto value = exp_to_88<T>(hn::Sub(load(block + i, part), maximum));
+      const auto value = exp_to_88<T>(hn::Sub(logits.of(load(block + i, part)), maximum));
       return hn::Add(total, keep<T>(value, hn::Zero(Tag<T>()), part));
     });
   }
   return sum;
 }
+template <class T, bool kCapped>
+HWY_INLINE double row_sum(const T* products, int64_t vocab, const Logits<T, kCapped>& logits) {
+  double sum = 0.0;
+  for (int64_t first = 0; first < vocab; first += kSumTerms) {
+    const T* block = products + first;
+    sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
+      return hn::Add(total, keep<T>(logits.of(load(block + i, part)), hn::Zero(Tag<T>()), part));
+    });
+  }
+  return sum;
+}
 
-/// scale * (softmax - onehot) over one row of logits, of which the label may be elsewhere (outside [0, vocab)).
-template <class T>
-HWY_INLINE void gradient_row(T* logits, int64_t vocab, int64_t label, double top, double sum, double scale) {
-  const auto maximum = splat<T>(top), factor = splat<T>(scale / sum);
+/// Of one row of products, of which the label may be elsewhere (outside [0, vocab)).
+template <class T, bool kCapped>
+HWY_INLINE SoftmaxStatistics row_statistics(const T* products, int64_t vocab, int64_t label, const OutputLoss& loss) {
+  const Logits<T, kCapped> logits(loss);
+  const auto number = [](Vec<T> value) ORTHANT_BODY { return static_cast<double>(hn::GetLane(value)); };
+  const double top = number(logits.of(splat<T>(static_cast<double>(row_maximum(products, vocab)))));
+  SoftmaxStatistics found{top, row_exp_sum(products, vocab, splat<T>(top), logits), 0, 0};
+  if (label >= 0 && label < vocab) found.picked = number(logits.of(load(products + label, Tail{1})));
+  if (loss.smoothing > 0) found.total = row_sum(products, vocab, logits);
+  return found;
+}
+
+/// The gradient's factors of a row: of exponentials, what is taken from every logit, and what from the label's.
+struct RowFactors {
+  double exponentials, uniform, label;
+};
+HWY_INLINE RowFactors row_factors(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t vocabulary,
+                                  double scale) {
+  RowFactors f{scale / whole.sum, 0, scale};
+  if (loss.z_weight > 0) f.exponentials *= 1 + 2 * loss.z_weight * (__builtin_log(whole.sum) + whole.maximum);
+  if (loss.smoothing > 0) {
+    f.uniform = scale * loss.smoothing / static_cast<double>(vocabulary);
+    f.label = scale * (1 - loss.smoothing) + f.uniform;
+  }
+  return f;
+}
+
+/// The gradient over one row of products, of which the label may be elsewhere.
+template <class T, bool kCapped, bool kSmoothed>
+HWY_INLINE void gradient_row(T* products, int64_t vocab, int64_t label, double top, const RowFactors& f,
+                             const OutputLoss& loss) {
+  const Logits<T, kCapped> logits(loss);
+  const auto maximum = splat<T>(top), factor = splat<T>(f.exponentials);
+  const auto gradient = [=](Vec<T> product, Vec<T> taken, auto takes) ORTHANT_BODY {
+    const auto one = splat<T>(1);
+    auto bend = one;
+    auto logit = product;
+    if constexpr (kCapped) {
+      bend = logits.tanh(product);
+      logit = hn::Mul(logits.cap, bend);
+    }
+    auto value = hn::Mul(exp_to_88<T>(hn::Sub(logit, maximum)), factor);
+    if constexpr (takes()) value = hn::Sub(value, taken);
+    if constexpr (kCapped) value = hn::Mul(value, hn::NegMulAdd(bend, bend, one));
+    return value;
+  };
+  const auto uniform = splat<T>(f.uniform);
   const bool here = label >= 0 && label < vocab;
-  auto share = hn::Zero(Tag<T>());
-  if (here) share = hn::Mul(exp_to_88<T>(hn::Sub(load(logits + label, Tail{1}), maximum)), factor);
+  auto labels = hn::Zero(Tag<T>());
+  if (here) labels = gradient(load(products + label, Tail{1}), splat<T>(f.label), std::bool_constant<true>());
   for_vectors<T>(vocab, [=](int64_t i, auto part) ORTHANT_BODY {
-    store(hn::Mul(exp_to_88<T>(hn::Sub(load(logits + i, part), maximum)), factor), logits + i, part);
+    store(gradient(load(products + i, part), uniform, std::bool_constant<kSmoothed>()), products + i, part);
   });
-  if (here) store(hn::Sub(share, splat<T>(scale)), logits + label, Tail{1});
+  if (here) store(labels, products + label, Tail{1});
 }
 
 template <class T>
@@ -56,45 +127,56 @@ HWY_INLINE void clear_row(T* logits, int64_t vocab) {
 }
 
 template <class T>
+SoftmaxStatistics statistics_of(const T* products, int64_t vocab, int64_t label, const OutputLoss& loss) {
+  return loss.softcap > 0 ? row_statistics<T, true>(products, vocab, label, loss)
+                          : row_statistics<T, false>(products, vocab, label, loss);
+}
+
+template <class T>
+void write_gradient(T* products, int64_t vocab, int64_t label, double top, const RowFactors& f,
+                    const OutputLoss& loss) {
+  if (loss.softcap > 0) return gradient_row<T, true, true>(products, vocab, label, top, f, loss);
+  if (loss.smoothing > 0) return gradient_row<T, false, true>(products, vocab, label, top, f, loss);
+  gradient_row<T, false, false>(products, vocab, label, top, f, loss);
+}
+
+template <class T>
 void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    T* logits = args.logits + row * args.vocab;
+    T* products = args.logits + row * args.vocab;
     const int64_t label = args.labels[row];
     if (label == kIgnoredLabel) {
       args.losses[row] = 0.0;
-      if (args.write_gradient) clear_row(logits, args.vocab);
+      if (args.write_gradient) clear_row(products, args.vocab);
       continue;
     }
-    const auto top = static_cast<double>(row_maximum(logits, args.vocab));
-    const double sum = row_exp_sum(logits, args.vocab, splat<T>(top));
-    const auto picked = static_cast<double>(hn::GetLane(load(logits + label, Tail{1})));
-    args.losses[row] = __builtin_log(sum) + (top - picked);
-    if (args.write_gradient) gradient_row(logits, args.vocab, label, top, sum, args.scale);
+    const SoftmaxStatistics whole = statistics_of(products, args.vocab, label, args.loss);
+    args.losses[row] = loss_of(whole, args.loss, args.vocab);
+    if (!args.write_gradient) continue;
+    write_gradient(products, args.vocab, label, whole.maximum, row_factors(whole, args.loss, args.vocab, args.scale),
+                   args.loss);
   }
 }
 
 template <class T>
 void statistics_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    const T* logits = args.logits + row * args.vocab;
-    const int64_t label = args.labels[row] - args.first;
-    const Wide<T> top = row_maximum(logits, args.vocab);
-    double picked = 0;
-    if (label >= 0 && label < args.vocab) picked = static_cast<double>(hn::GetLane(load(logits + label, Tail{1})));
-    args.statistics[row] = {static_cast<double>(top), row_exp_sum(logits, args.vocab, splat<T>(top)), picked};
+    args.statistics[row] =
+        statistics_of(args.logits + row * args.vocab, args.vocab, args.labels[row] - args.first, args.loss);
   }
 }
 
 template <class T>
 void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    T* logits = args.logits + row * args.vocab;
-    const auto& [maximum, sum, picked] = args.statistics[row];
+    T* products = args.logits + row * args.vocab;
+    const SoftmaxStatistics& whole = args.statistics[row];
     if (args.labels[row] == kIgnoredLabel) {
-      clear_row(logits, args.vocab);
-    } else {
-      gradient_row(logits, args.vocab, args.labels[row] - args.first, maximum, sum, args.scale);
+      clear_row(products, args.vocab);
+      continue;
     }
+    write_gradient(products, args.vocab, args.labels[row] - args.first, whole.maximum,
+                   row_factors(whole, args.loss, args.vocabulary, args.scale), args.loss);
   }
 }
 
@@ -113,6 +195,8 @@ ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <cmath>
+
 #include "model/kernels/parallel.h"
 
 namespace orthant {
@@ -127,6 +211,14 @@ ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, double, f64)
 ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, float, f32)
 ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, Bf16, bf16)
 ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, double, f64)
+
+double loss_of(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t vocabulary) {
+  const double log_sum = std::log(whole.sum);
+  double value = log_sum + (whole.maximum - whole.picked);
+  if (loss.smoothing > 0) value += loss.smoothing * (whole.picked - whole.total / static_cast<double>(vocabulary));
+  if (loss.z_weight > 0) value += loss.z_weight * (log_sum + whole.maximum) * (log_sum + whole.maximum);
+  return value;
+}
 
 template <class T>
 void softmax_statistics(const SoftmaxPart<T>& args) {

@@ -35,8 +35,8 @@ std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const 
                                                   int64_t width);
 
 /// Cross-entropy over a vocabulary of which each column has a part (Megatron-LM, section 3): three numbers a token go
-/// round, logits never. The same value on all columns; its gradient must be 1.
+/// round, or four with smoothing, logits never. The same value on all columns; its gradient must be 1.
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x_BTC, const Weight& head,
-                                const TensorWeight& whole, const Microbatch& batch);
+                                const TensorWeight& whole, const Microbatch& batch, const OutputLoss& loss);
 
 }  // namespace orthant

@@ -51,8 +51,9 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     key.width = hidden_size;
     return keyed_dropout(x, part_of(*mesh, batch), key);
   };
-  primitives.cross_entropy = [mesh, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
-    return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch);
+  primitives.cross_entropy = [mesh, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch,
+                                              const OutputLoss& loss) {
+    return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch, loss);
   };
   return primitives;
 }

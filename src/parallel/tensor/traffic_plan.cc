@@ -52,7 +52,7 @@ class Sender {
     parts.split[0] = {kColumnAxis};
     move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
   }
-  // Three float64 a token of each column, chunk after chunk of every panel.
+  // What each column says of a token, chunk after chunk of every panel.
   void softmax_statistics() {
     Layout parts = whole(1);
     parts.split[0] = {kColumnAxis};
@@ -60,7 +60,8 @@ class Sender {
       const int64_t all = shape[0] * shape[1];
       for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
         const int64_t rows = std::min(shape_.loss_chunk, all - begin);
-        move("statistics of the loss", {parts, whole(1), {plan_.columns * rows * 3}}, sizeof(double));
+        const int64_t numbers = plan_.columns * rows * shape_.loss_statistics;
+        move("statistics of the loss", {parts, whole(1), {numbers}}, sizeof(double));
       }
     }
   }

@@ -19,6 +19,7 @@ struct TensorShape {
   int64_t attention = 0;       // H D, whole
   int64_t intermediate = 0;    // whole
   int64_t loss_chunk = 0;      // tokens whose logits are held at a time
+  int loss_statistics = 3;     // float64 that a column says of each of them
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients
 };
 

@@ -73,18 +73,27 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
 };
 
 // Every column's statistics become those of the whole vocabulary; returns the sum of the losses.
-double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels) {
+double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels,
+             const OutputLoss& loss, int64_t vocabulary) {
   const auto rows = static_cast<int64_t>(own.size());
-  constexpr int64_t kNumbers = sizeof(SoftmaxStatistics) / sizeof(double);
-  const at::Tensor mine = at::from_blob(own.data(), {rows, kNumbers}, at::kDouble);
-  const at::Tensor all = at::empty({mesh.plan().columns, rows, kNumbers}, at::kDouble);
+  const int64_t told = loss.statistics();
+  std::vector<double> said;
+  for (const auto& [maximum, sum, picked, total] : own) {
+    said.insert(said.end(), {maximum, sum, picked});
+    if (told > 3) said.push_back(total);
+  }
+  const at::Tensor mine = at::from_blob(said.data(), {rows, told}, at::kDouble);
+  const at::Tensor all = at::empty({mesh.plan().columns, rows, told}, at::kDouble);
   mesh.comm().all_gather(all, mine, kOverColumns).wait();
-  const auto* parts = static_cast<const SoftmaxStatistics*>(all.const_data_ptr());
+  const auto* parts = all.const_data_ptr<double>();
   const auto* label = labels.const_data_ptr<int64_t>();
   double losses = 0;
   for (int64_t row = 0; row < rows; ++row) {
-    SoftmaxStatistics whole{-INFINITY, 0, 0};
-    const auto part = [&](int64_t column) { return parts[column * rows + row]; };
+    SoftmaxStatistics whole{-INFINITY, 0, 0, 0};
+    const auto part = [&](int64_t column) {
+      const double* numbers = parts + (column * rows + row) * told;
+      return SoftmaxStatistics{numbers[0], numbers[1], numbers[2], told > 3 ? numbers[3] : 0};
+    };
     for (int64_t column = 0; column < mesh.plan().columns; ++column) {
       if (std::isnan(part(column).maximum)) whole.maximum = NAN;
       whole.maximum = std::max(whole.maximum, part(column).maximum);
@@ -92,25 +101,32 @@ double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const 
     for (int64_t column = 0; column < mesh.plan().columns; ++column) {
       if (part(column).sum != 0) whole.sum += part(column).sum * std::exp(part(column).maximum - whole.maximum);
       whole.picked += part(column).picked;
+      whole.total += part(column).total;
     }
     own[static_cast<size_t>(row)] = whole;
-    if (label[row] != kIgnoredLabel) losses += std::log(whole.sum) + (whole.maximum - whole.picked);
+    if (label[row] != kIgnoredLabel) losses += loss_of(whole, loss, vocabulary);
   }
   return losses;
 }
 
 // The sum of some tokens' losses; their logits become the loss's gradient, where that is wanted.
 double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
-               double scale, bool with_gradient) {
+               double scale, const OutputLoss& loss, bool with_gradient) {
   const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());
   std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(logits.size(0)));
   double losses = 0;
   by_element(logits, [&]<class T>(T) {
-    const SoftmaxPart<T> args{.logits = out<T>(logits), .labels = in<int64_t>(labels), .rows = logits.size(0),
-                              .vocab = part.size(), .first = part.begin, .statistics = statistics.data(),
-                              .scale = scale};
+    const SoftmaxPart<T> args{.logits = out<T>(logits),
+                              .labels = in<int64_t>(labels),
+                              .rows = logits.size(0),
+                              .vocab = part.size(),
+                              .first = part.begin,
+                              .statistics = statistics.data(),
+                              .scale = scale,
+                              .loss = loss,
+                              .vocabulary = vocabulary};
     softmax_statistics<T>(args);
-    losses = merge(mesh, statistics, labels);
+    losses = merge(mesh, statistics, labels, loss, vocabulary);
     if (with_gradient) softmax_gradient<T>(args);
   });
   return losses;
@@ -128,7 +144,7 @@ void check_labels(const at::Tensor& labels, int64_t vocabulary) {
 struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& value,
                             const TensorMesh* mesh, int64_t weight_handle, int64_t vocabulary, int64_t width,
-                            const Microbatch& batch, bool with_gradient) {
+                            const Microbatch& batch, const OutputLoss& loss, bool with_gradient) {
     const auto& weight = *reinterpret_cast<const Weight*>(weight_handle);
     Arriving head(mesh->gather_rows(value.detach(), 1, width));
     const at::Tensor labels_BT1 = batch.labels_BT.unsqueeze(-1);
@@ -146,7 +162,8 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
           for (int64_t begin = 0; begin < x_NC.size(0); begin += chunk) {
             const int64_t n = std::min(chunk, x_NC.size(0) - begin);
             const at::Tensor some = x_NC.narrow(0, begin, n), logits = some.mm(w.t());
-            losses += softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, with_gradient);
+            losses +=
+                softmax(*mesh, logits, labels.narrow(0, begin, n), vocabulary, batch.loss_scale, loss, with_gradient);
             if (!with_gradient) continue;
             at::Tensor dx_part = dx_NC.narrow(0, begin, n);
             at::mm_out(dx_part, logits, w);
@@ -164,8 +181,15 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
 
   static variable_list backward(AutogradContext* context, const variable_list& outer) {
     ORTHANT_CHECK(outer[0].item<double>() == 1.0);
-    return {context->get_saved_variables()[0], at::Tensor(), at::Tensor(), at::Tensor(),
-            at::Tensor(),                      at::Tensor(), at::Tensor(), at::Tensor()};
+    return {context->get_saved_variables()[0],
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor(),
+            at::Tensor()};
   }
 };
 
@@ -177,10 +201,10 @@ at::Tensor tensor_embedding(const TensorMesh& mesh, const at::Tensor& tokens, co
 }
 
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x, const Weight& head,
-                                const TensorWeight& whole, const Microbatch& batch) {
+                                const TensorWeight& whole, const Microbatch& batch, const OutputLoss& loss) {
   const bool with_gradient = at::GradMode::is_enabled() && x.requires_grad();
   return TensorCrossEntropy::apply(x, head.value, &mesh, reinterpret_cast<int64_t>(&head), whole.out, whole.in, batch,
-                                   with_gradient);
+                                   loss, with_gradient);
 }
 
 }  // namespace orthant

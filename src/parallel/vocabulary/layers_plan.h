@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/output_loss.h"
 #include "mesh/mesh.h"
 #include "parallel/vocabulary/plan.h"
 
@@ -18,16 +19,6 @@ struct VocabularySlice {
 
   /// Those that are no padding; they come first.
   Range real() const;
-};
-
-/// Of a token with logits z, after capping, and log-sum-exp l: l - (1 - s) z[label] - s mean(z) + w l^2.
-struct OutputLoss {
-  double softcap = 0;    // c: z = c tanh(y / c) of the product y; 0: z = y
-  double smoothing = 0;  // s
-  double z_weight = 0;   // w
-
-  /// Numbers that ranks tell each other of a token: maximum, sum of exponentials, the label's z, and the sum of z.
-  int statistics() const { return smoothing > 0 ? 4 : 3; }
 };
 
 /// One microbatch, and where in the group its messages begin and end.

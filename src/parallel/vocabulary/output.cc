@@ -26,13 +26,14 @@ OutputLayer::Live& OutputLayer::live(int microbatch) {
 
 bool OutputLayer::at_root() const { return comm_.position(plan_.axes) == plan_.root; }
 
-void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens) {
+void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens, OutputLoss loss) {
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
   Live& one = place->second;
   one.x = x.detach();
   one.tokens = std::move(tokens);
+  one.loss = loss;
   one.input_arrives = inputs_.broadcast(one.x, plan_.axes, plan_.root);
 }
 
@@ -46,7 +47,7 @@ void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   one.input_arrives.wait();
-  OutputShare& share = one.share.emplace(plan_.slice, plan_.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
+  OutputShare& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) share.multiply();
   share.put_weight_away();
@@ -66,7 +67,7 @@ void OutputLayer::combine(Live& one) {
   one.statistics_arrive.wait();
   at::Tensor all = one.all;
   if (naive_) all = at::cat({one.maximum.expand({all.size(0), 1, -1}), all}, 1);
-  one.whole = whole_softmax(all, plan_.loss, plan_.slice.vocabulary, one.tokens);
+  one.whole = whole_softmax(all, one.loss, plan_.slice.vocabulary, one.tokens);
   loss_ += one.whole->losses_N.sum().item<double>();
   one.own.reset(), one.all.reset(), one.maximum.reset();
   if (early_ && one.tokens.with_gradient) reduce(one, one.share->input_gradient(*one.whole));

@@ -21,7 +21,6 @@ namespace orthant {
 struct OutputPlan {
   std::string_view algorithm;  // naive, algorithm_1 or algorithm_2
   VocabularySlice slice;
-  OutputLoss loss = {};
   Axes axes;     // of the ranks that the vocabulary is cut over
   int root = 0;  // position of the one that has the last stage
   SliceMesh mesh = {};  // of the ranks that have the slice of one position together; `slice` is then this rank's
@@ -37,7 +36,7 @@ class OutputLayer {
 
   /// Starts the broadcast. x [N, C], or with a mesh this rank's part of [B, T, C]: what the last stage made; elsewhere
   /// memory for it, the sooner the better: ranks pass it on.
-  void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens);
+  void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens, OutputLoss loss = {});
   /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x.
   void S(int microbatch);
   /// The naive order's: waits for all maxima, and starts the round of the other statistics.
@@ -71,6 +70,7 @@ class OutputLayer {
     Work input_arrives;
     at::Tensor x, own, all;  // statistics: this rank's, and all ranks'
     OutputTokens tokens;
+    OutputLoss loss;
     std::optional<OutputShare> share;
     Work statistics_arrive;
     at::Tensor maximum;  // the naive order's

@@ -155,7 +155,7 @@ void OutputShare::fill(const Range& tokens, const at::Tensor& z, const at::Tenso
   const at::Tensor picked = z.index(labels);
   if (loss_.smoothing > 0) statistics[2].copy_(z.sum(1));
   at::Tensor slopes;
-  if (loss_.softcap > 0 && tokens_.with_gradient) slopes = 1 - (z / loss_.softcap).square();
+  if (loss_.softcap > 0 && tokens_.with_gradient) slopes = (z / loss_.softcap).square_().neg_().add_(1);
   const at::Tensor e = z.sub_(column(top)).exp_();
   statistics[0].copy_(e.sum(1));
   statistics[1].index_copy_(0, hit, picked);
@@ -189,7 +189,8 @@ void OutputShare::multiply() {
     uniform_NC_ = at::empty_like(product_NC_);
     product(uniform_NC_, slopes_NV_, w_VC_);
   } else if (loss_.smoothing > 0) {
-    uniform_NC_ = w_VC_.sum(0, true, product_NC_.scalar_type());
+    uniform_NC_ = at::empty({1, w_VC_.size(1)}, product_NC_.options());
+    product(uniform_NC_, at::ones({1, w_VC_.size(0)}, w_VC_.options()), w_VC_);
   }
   if (!mesh_.alone()) settle_products();
 }
@@ -210,7 +211,7 @@ at::Tensor OutputShare::input_gradient(const WholeSoftmax& whole) {
   const auto type = wide(x_NC_.scalar_type());
   const auto part = [&](const at::Tensor& numbers) { return column(mesh_.part(numbers, sequences_)); };
   at::Tensor dx = product_NC_.to(type).mul_(part(f.exponentials_N));
-  if (uniform_NC_.defined()) dx.sub_(part(f.uniform_N) * uniform_NC_);
+  if (uniform_NC_.defined()) dx.addcmul_(part(f.uniform_N), uniform_NC_.to(type), -1);
   if (mesh_.alone()) {
     dx.index_add_(0, hit_, w_VC_.index_select(0, row_).to(type).mul_(column(picked_of(f))));
   } else {
@@ -229,7 +230,10 @@ at::Tensor OutputShare::logit_gradient(const Range& tokens, const Factors& f) co
   at::Tensor picked = picked_of(f);
   if (loss_.smoothing > 0) {
     const at::Tensor uniform = column(part(f.uniform_N));
-    d.sub_(slopes_NV_.defined() ? uniform * part(slopes_NV_) : uniform);
+    if (slopes_NV_.defined())
+      d.addcmul_(uniform, part(slopes_NV_), -1);
+    else
+      d.sub_(uniform);
     picked = picked - f.uniform_N.index_select(0, hit_) * slope_H_;
   }
   const at::Tensor here = (hit_.ge(tokens.begin) & hit_.lt(tokens.end)).nonzero().squeeze(1);

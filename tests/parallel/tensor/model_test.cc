@@ -22,12 +22,14 @@ struct ModelCase {
   TensorPlan plan;
   TinyOptions options = {};
   int64_t hidden = 24, intermediate = 40, vocab = 37;
+  OutputLoss loss = {};
 };
 std::string name_of(const ModelCase& c) {
   const char* streams[] = {"width", "tokens", "uncut"};
-  return fmt::format("{} x {} x {}, {}{}{}{}, panels of {} bytes", c.plan.rows, c.plan.columns, c.plan.depth,
-                     streams[static_cast<int>(c.plan.stream)], c.plan.form == ProductForm::summa ? ", summa" : "",
-                     c.options.tied ? ", tied" : "", c.options.biases ? ", biases" : "", c.plan.panel_bytes);
+  return fmt::format("{} x {} x {}, {}{}{}{}, cap {}, smoothing {}, panels of {} bytes", c.plan.rows, c.plan.columns,
+                     c.plan.depth, streams[static_cast<int>(c.plan.stream)],
+                     c.plan.form == ProductForm::summa ? ", summa" : "", c.options.tied ? ", tied" : "",
+                     c.options.biases ? ", biases" : "", c.loss.softcap, c.loss.smoothing, c.plan.panel_bytes);
 }
 
 Architecture architecture_of(const ModelCase& c) {
@@ -35,7 +37,12 @@ Architecture architecture_of(const ModelCase& c) {
   a.hidden_size = c.hidden;
   a.intermediate_size = c.intermediate;
   a.vocab_size = c.vocab;
+  a.final_logit_softcapping = c.loss.softcap;
   return a;
+}
+
+Transformer::Options options_of(const ModelCase& c, bool recompute = false) {
+  return {.recompute = recompute, .seed = 5, .label_smoothing = c.loss.smoothing, .z_loss = c.loss.z_weight};
 }
 
 bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
@@ -90,11 +97,11 @@ struct Oracle {
   double loss = 0;
   std::vector<at::Tensor> gradients;  // by parameter
 };
-Oracle one_device(const Architecture& a, const Microbatch& batch) {
+Oracle one_device(const Architecture& a, const Microbatch& batch, const Transformer::Options& options) {
   Weights weights(parameter_table(a), at::kDouble);
   weights.initialize(7);
   draw_biases(weights);
-  const Transformer model(a, weights, plain_primitives(), {.seed = 5});
+  const Transformer model(a, weights, plain_primitives(), options);
   const at::Tensor loss = model.forward(batch);
   torch::autograd::backward({loss}, {});
   Oracle oracle{.loss = loss.item<double>(), .gradients = {}};
@@ -151,7 +158,7 @@ std::map<std::pair<std::string, std::string>, Traffic> planned(const Architectur
 double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_sum = false) {
   const Architecture a = architecture_of(c);
   const Microbatch batch = random_batch(a, kBatch, kLength, 3);
-  const Oracle oracle = one_device(a, batch);
+  const Oracle oracle = one_device(a, batch, options_of(c));
   std::mutex mutex;
   double worst = 0;
   on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
@@ -160,11 +167,12 @@ double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_s
     Weights weights(parameters, at::kDouble);
     weights.initialize(7);
     draw_biases(weights);
-    const Transformer model(a, weights, primitives_of(comm, a, c.plan, held), {.recompute = recompute, .seed = 5});
+    const Transformer model(a, weights, primitives_of(comm, a, c.plan, held), options_of(c, recompute));
     const Range sequences = shard(kBatch, comm.group_size(kTokens), comm.position(kTokens));
     const at::Tensor own_loss = model.forward(share_of(batch, sequences));
     torch::autograd::backward({own_loss}, {});
-    const TensorShape shape = shape_of(a, c.plan, sequences.size(), comm.position(kColumns));
+    TensorShape shape = shape_of(a, c.plan, sequences.size(), comm.position(kColumns));
+    shape.loss_statistics = c.loss.statistics();
     EXPECT_EQ(planned(a, c.plan, shape, comm, recompute), comm.traffic()) << name_of(c) << ", rank " << comm.rank();
     const at::NoGradGuard no_grad;
     at::Tensor loss = own_loss.detach().clone().view({1});
@@ -214,6 +222,25 @@ std::vector<ModelCase> all_cases() {
 
 TEST(TensorModel, EqualsOneDevice) {
   for (const ModelCase& c : all_cases()) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+}
+
+TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
+  const TinyOptions four{.kv_heads = 4};
+  for (const OutputLoss& loss : {OutputLoss{.softcap = 3}, OutputLoss{.smoothing = 0.1}, OutputLoss{.z_weight = 1e-3},
+                                 OutputLoss{.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}}) {
+    std::vector<ModelCase> cases;
+    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width})
+      cases.push_back({{.columns = 2, .stream = stream}, {.tied = true}});
+    for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+      cases.push_back({{.rows = 2, .columns = 2, .depth = 2, .form = form}});
+      cases.push_back({{.rows = 2, .columns = 4, .form = form}, four, 26, 43, 41});
+      cases.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, four, 26, 43, 3});  // a column has no words
+    }
+    for (ModelCase& c : cases) {
+      c.loss = loss;
+      EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+    }
+  }
 }
 
 // In panels of the stream: many, uneven ones, and two.

@@ -104,14 +104,19 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     const Weight head{.value = w.to(c.type), .gradient = at::full(w.sizes(), NAN, master)};
     const Range rows{held.rows.begin + c.shift, held.rows.end + c.shift};
     OutputLayer layer(comm,
-                      {.algorithm = c.algorithm, .slice = {rows, c.vocabulary}, .loss = c.loss, .axes = kPipeline,
-                       .root = 1, .mesh = {comm, c.tensor, kWidth}},
+                      {.algorithm = c.algorithm,
+                       .slice = {rows, c.vocabulary},
+                       .axes = kPipeline,
+                       .root = 1,
+                       .mesh = {comm, c.tensor, kWidth}},
                       head);
     const at::Tensor x = held.of_stream(in.x_NC).to(c.type);
     const bool at_root = comm.position(kPipeline) == 1;
     layer.share_input(0, at_root ? x : at::empty_like(x),
                       {.labels_N = held.of_tokens(in.labels_N).flatten(),
-                       .weights_N = held.of_tokens(in.weights_N).flatten(), .loss_scale = in.loss_scale});
+                       .weights_N = held.of_tokens(in.weights_N).flatten(),
+                       .loss_scale = in.loss_scale},
+                      c.loss);
     layer.S(0);
     if (c.algorithm == "naive") layer.Z(0);
     layer.T(0);

@@ -100,7 +100,7 @@ inline void run_output(OutputLayer& layer, const OutputCase& c, const OutputInpu
   for (int microbatch = 0; microbatch < c.microbatches; ++microbatch) {
     const at::Tensor x = part(in.x_NC, microbatch).to(c.type);
     layer.share_input(microbatch, root ? x : at::full_like(x, NAN),
-                      {part(in.labels_N, microbatch), part(in.weights_N, microbatch), in.loss_scale});
+                      {part(in.labels_N, microbatch), part(in.weights_N, microbatch), in.loss_scale}, c.loss);
   }
   for (int microbatch = 0; microbatch < c.microbatches + ahead; ++microbatch) {
     if (microbatch < c.microbatches) {
@@ -125,9 +125,12 @@ inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {
     const at::ScalarType master = c.type == at::kDouble ? at::kDouble : at::kFloat;
     const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(c.type, false, true).requires_grad_(),
                       .gradient = at::full({rows.size(), in.w_VC.size(1)}, NAN, master)};
-    OutputLayer layer(comm, {.algorithm = c.algorithm,
-                             .slice = {.rows = {rows.begin + c.shift, rows.end + c.shift}, .vocabulary = in.vocabulary},
-                             .loss = c.loss, .axes = kPipeline, .root = c.root}, head);
+    OutputLayer layer(comm,
+                      {.algorithm = c.algorithm,
+                       .slice = {.rows = {rows.begin + c.shift, rows.end + c.shift}, .vocabulary = in.vocabulary},
+                       .axes = kPipeline,
+                       .root = c.root},
+                      head);
     run_output(layer, c, in, rank, result.dx_NC);
     gradients[r] = head.gradient;
     result.losses[r] = layer.loss();
