@@ -322,8 +322,12 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
     alone = false;
     holds &= placement(layout, axis.name).what == Placing::S;
   }
+  const bool sliced = placement(layout, "pipeline").what == Placing::S;
+  Layout here = whole(static_cast<int>(info.shape.size()));
+  if (sliced) here.split[0] = {"pipeline"};  // rows of a vocabulary
   at::Tensor all;
-  if (holds) all = redistribute(comm_, part, layout, whole(static_cast<int>(info.shape.size())), info.shape);
+  if (holds) all = redistribute(comm_, part, layout, here, info.shape);
+  if (sliced) return alone ? with_other_slices(all, info.shape) : at::Tensor();
   const int owner = plan_.owner_of(parameter);
   if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
     if (speaks()) all = at::empty(info.shape, part.options());
@@ -331,6 +335,23 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
     if (holds) comm_.send(all, {"pipeline"}, 0).wait();
   }
   return speaks() ? all : at::Tensor();
+}
+
+// On rank 0 all rows, from pipeline ranks that have some each; elsewhere nothing.
+at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const {
+  if (!speaks()) {
+    if (rows.numel() > 0) comm_.send(rows, {"pipeline"}, 0).wait();
+    return {};
+  }
+  const at::Tensor all = at::empty(shape, rows.options());
+  all.narrow(0, 0, rows.size(0)).copy_(rows);
+  const int ranks = comm_.mesh().axis_size("pipeline");
+  for (int rank = 1; rank < ranks; ++rank) {
+    const Range slice = shard(shape[0], ranks, rank);
+    at::Tensor some = all.narrow(0, slice.begin, slice.size());
+    if (some.numel() > 0) comm_.recv(some, {"pipeline"}, rank).wait();
+  }
+  return all;
 }
 
 int64_t Session::heard(int64_t number) const {

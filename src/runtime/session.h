@@ -121,6 +121,7 @@ class Session {
   /// What is left to do to gradients behind the row, and their squares into the numbers.
   void finish_gradients(const at::Tensor& numbers);
   void sum_copies();
+  at::Tensor with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const;
   void spoil_gradients();  // as a mutation says that is about sums
   /// Over all ranks; or over all that are at this place of the pipeline.
   void sum(const at::Tensor& numbers, bool along_pipeline);

@@ -251,7 +251,6 @@ TEST(VocabularyPlan, AFilesOrderIsLookedAt) {
   EXPECT_EQ(of_file("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n"), "");
   EXPECT_TRUE(says(of_file("0F1,0F0,0B0,0B1\n1F1,1F0,1B0,1B1\n"), {"1F0 stands behind", "last stage's outputs"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"), {"0B0 stands behind", "first stage's gradients"}));
-  EXPECT_TRUE(says(of_file("0F0,0S0,0F1,0B0,0B1\n1F0,1S0,1F1,1B0,1B1\n"), {"own.csv"}));
 }
 
 TEST(VocabularyChoices, AreThePlansOfTheOthers) {

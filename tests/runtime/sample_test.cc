@@ -1,5 +1,5 @@
-// Text on tensor meshes and pipelines: what one rank writes from the same weights, byte for byte, though no rank holds
-// a whole model.
+// Text on tensor meshes and pipelines, with the vocabulary cut over these or not: what one rank writes from the same
+// weights, byte for byte, though no rank holds a whole model.
 #include <gtest/gtest.h>
 
 #include "runtime/sample.h"
@@ -17,7 +17,7 @@ std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write
   const Plan plan = run.plan(cut.ranks, cut.keys);
   std::vector<std::string> texts(static_cast<size_t>(cut.ranks));
   run_ranks(cut.ranks, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.timeout_s = 30});
+    Comm comm(plan.mesh, rank, meeting);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     if (!all_take_part && plan.first_like(rank) != rank) return;
@@ -76,6 +76,23 @@ TEST(PipelineSample, IsOneRanks) {
     words.insert(words.end(), more.begin(), more.end());
     expect_one_ranks_text(TinyRun(words), stages(), sample_text, false);
   }
+}
+
+TEST(VocabularySample, IsOneRanks) {
+  const std::vector<TensorCut> cuts = {{2, cut("algorithm_2", "1f1b", 2)},
+                                       {3, cut("algorithm_1", "interleaved_1f1b", 3)},
+                                       {4, cut("naive", "zb_v", 4)},
+                                       {4, cut("algorithm_2", "v_min", 2, {"parallelism.data_parallel_degree=2"})},
+                                       {4, cut("algorithm_1", "zb_h1", 2, {kRing})},
+                                       {2, cut("interlaced", "1f1b", 2)}};
+  const Words eight = {kBatch[0], kDeep[0], kDeep[1], "model.vocab_size=301"};
+  const auto model = [&](const std::string& more) {
+    Words words = eight;
+    words.push_back(more);
+    return TinyRun(words);
+  };
+  expect_one_ranks_text(model("model.tie_word_embeddings=true"), cuts, sample_text, false);
+  expect_one_ranks_text(model("model.objective=masked"), cuts, filled_text, true);
 }
 
 TEST(PipelineSample, OfMaskedWordsIsOneRanks) {

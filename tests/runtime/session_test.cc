@@ -132,7 +132,7 @@ TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
     const Plan plan = run.plan(2, {fmt::format("parallelism.context_parallel_{}=2", axis)});
     std::vector<std::string> found(2, "nothing, for the other is gone");
     run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
+      Comm comm(plan.mesh, rank, meeting);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(3);
       if (rank == 1) session.weights().master(parameter(session.weights(), up))[2][3] = NAN;

@@ -22,7 +22,7 @@ inline Seen seen(const std::vector<std::string>& keys, const std::function<void(
   const Plan plan = run.plan(2, keys);
   Seen found{.what = std::vector<std::string>(2)};
   run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
+    Comm comm(plan.mesh, rank, meeting);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     spoil(session.weights());
