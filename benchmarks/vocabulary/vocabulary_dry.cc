@@ -26,6 +26,11 @@ namespace {
 const Axes kPipeline = {"pipeline"};
 // Of the messages, in place of the model's: 64 KiB.
 constexpr int64_t kTokens = 64, kWidth = 256, kRowsOfRank = 16;
+// A model with a rank's rows, for its embedding and its head.
+Architecture of_rows() {
+  return {.hidden_size = kWidth, .intermediate_size = 8, .num_hidden_layers = 1, .num_attention_heads = 1,
+          .num_key_value_heads = 1, .head_dim = 8, .vocab_size = kRowsOfRank, .max_position_embeddings = kTokens};
+}
 
 struct Placement {
   const char *name, *schedule, *vocabulary;
@@ -64,9 +69,13 @@ Plan plan_of(const Settings& settings, const Placement& placement, int64_t vocab
 class DryStages {
  public:
   DryStages(Comm& comm, const Plan& plan, const Nap& nap)
-      : plan_(plan), durations_(durations_of(plan)), nap_(nap),
-        rows_{.value = at::zeros({kRowsOfRank, kWidth}), .gradient = at::zeros({kRowsOfRank, kWidth})},
-        comm_(comm), executor_(table(), work(), comm) {
+      : plan_(plan),
+        durations_(durations_of(plan)),
+        nap_(nap),
+        rows_(parameter_table(of_rows()), at::kFloat),
+        model_(of_rows(), rows_, fused_primitives(), {}),
+        comm_(comm),
+        executor_(table(), work(), comm) {
     if (plan.vocabulary.empty()) return;
     const int position = comm.position(kPipeline);
     const VocabularyEnds ends{.algorithm = plan.vocabulary,
@@ -75,7 +84,7 @@ class DryStages {
                               .first = plan.stages.front().owner,
                               .last = plan.stages.back().owner,
                               .width = kWidth};
-    vocabulary_ = std::make_unique<VocabularyStages>(comm, ends, rows_, rows_);
+    vocabulary_ = std::make_unique<VocabularyStages>(comm, ends, model_);
   }
 
   /// A unit of the plan's durations naps unit_s.
@@ -150,7 +159,8 @@ class DryStages {
   const Durations durations_;
   const Nap& nap_;
   double unit_s_ = 0;
-  const Weight rows_;
+  Weights rows_;
+  const Transformer model_;
   Comm& comm_;
   std::unique_ptr<VocabularyStages> vocabulary_;
   std::map<ActionKind, double> took_s_;

@@ -72,7 +72,8 @@ void VocabularyStages::wait_for(const Action& action) {
     case S:
       ask_for_outputs(place_of(microbatch) + 2);
       advance(true);
-      return output_.wait_for_input(microbatch);
+      if (!is_last()) output_.wait_for_input(microbatch);
+      return;
     case Z: return output_.wait_for_maxima(microbatch);
     case T:
     case TW: return output_.wait_for_softmax(microbatch);

@@ -51,7 +51,7 @@ TEST(Config, BadFilesAreRefusedWithPlaceAndWayOut) {
       {"[model]\nfinal_logit_softcapping = -30.0",
        "model.final_logit_softcapping = -30.0 (run.toml:2:27) must be at least 0"},
       {"[training]\nlabel_smoothing = 1.5", "training.label_smoothing = 1.5 (run.toml:2:19) must be 0 to 1"},
-      {"[training]\nz_loss = -1e-4", "training.z_loss = -1e-4 (run.toml:2:10) must be at least 0"},
+      {"[training]\nz_loss = -1e-4", "training.z_loss = -0.0001 (run.toml:2:10) must be at least 0"},
       {"[training]\nz_loss = inf", "training.z_loss = inf (run.toml:2:10) is not finite"},
       {"[model]\nrope_theta = 0", "model.rope_theta = 0 (run.toml:2:14) must be above 0"},
       {"[model]\nrope_theta = nan", "model.rope_theta = nan (run.toml:2:14) is not a number"},
@@ -124,7 +124,7 @@ TEST(Config, BadOverridesAreRefused) {
       {{"--training.steps", "--run.ranks=2"}, "training.steps (command line) needs a value: --training.steps VALUE"},
       {{"--training.no-steps"},
        "unknown key training.no_steps (command line); [training] has steps, seq_len, global_batch_size, "
-       "local_batch_size, dtype, max_norm, seed, seed_weights"},
+       "local_batch_size, dtype, max_norm, label_smoothing, z_loss, seed, seed_weights"},
       {{"training.steps=-4"}, "training.steps = -4 (command line) must be at least 1"},
       {{"metrics.enable_tensorboard=maybe"}, "metrics.enable_tensorboard = maybe (command line) must be true or false"},
       {{"parallelism.tensor_parallel_mesh=1,2"},
@@ -141,7 +141,7 @@ TEST(Config, MutatedFilesAreReadOrRefused) {
   const std::string good = print_config(Config{});
   constexpr std::string_view letters = "[]{}=.,\"'#\\\n\t -_019eEnaifx\x00\xff\xc3\xa9:T"sv;
   int refused = 0, read = 0;
-  for (int i = 0; i < 2000; ++i) {
+  for (int i = 0; i < 3000; ++i) {
     std::string text = good.substr(0, i % 3 == 0 ? random() % good.size() : good.size());
     for (uint64_t edits = random() % 4 + 1; edits > 0 && !text.empty(); --edits) {
       const size_t at = random() % text.size();

@@ -46,7 +46,7 @@ void OutputLayer::gather(Live& one, Comm& lane, at::Tensor own) {
 void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
-  one.input_arrives.wait();
+  if (!at_root()) one.input_arrives.wait();  // the root has it, whoever else has not
   OutputShare& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) share.multiply();
@@ -84,9 +84,10 @@ void OutputLayer::advance(bool wait) {
   for (auto& [microbatch, one] : live_) {
     if (one.whole) continue;
     const bool posted = one.all.defined() && (!naive_ || one.maximum.defined());
-    // Where T is what reads them, nobody waits for what follows from them here.
-    const bool awaited = early_ || !one.tokens.with_gradient;
-    if (!posted || !((wait && awaited) || one.statistics_arrive.done())) return;
+    // Where T is what reads them, or nothing but the loss follows, no rank may wait for them here: another may first
+    // have to send what this one receives later.
+    const bool starts_a_sum = early_ && one.tokens.with_gradient;
+    if (!posted || !((wait && starts_a_sum) || one.statistics_arrive.done())) return;
     combine(one);
   }
 }
@@ -128,15 +129,18 @@ at::Tensor OutputLayer::take_input_gradient(int microbatch) {
 void OutputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
     Live& one = at->second;
-    const bool over = one.done && !(at_root() && one.dx.defined()) && one.dx_arrives.done();
-    if (over) one.dx_arrives.wait();
+    const bool taken = !(at_root() && one.dx.defined());
+    const bool over = one.done && taken && one.dx_arrives.done() && one.input_arrives.done();
+    if (over) one.dx_arrives.wait(), one.input_arrives.wait();
     at = over ? live_.erase(at) : std::next(at);
   }
 }
 
 void OutputLayer::finish() {
-  advance(true);
+  const at::NoGradGuard no_grad;
   for (auto& [microbatch, one] : live_) {
+    if (!one.whole) combine(one);
+    one.input_arrives.wait();
     if (!at_root()) one.dx_arrives.wait();
   }
   sweep();
