@@ -110,8 +110,11 @@ TEST(SequencePrecision, OneKeyFarAboveAllOthers) {
         const auto want = dense(c, in);
         const auto have = core_on_ranks(c, in, form.make);
         const double bound = type == at::kFloat ? 1e-5 : 1e-12;
-        for (size_t i : {0, 4})
-          EXPECT_LT(relative_error(have[i], want[i]), bound) << form.name << " " << kCoreResults[i];
+        EXPECT_LT(relative_error(have[0], want[0]), bound) << form.name;
+        // Backward makes the probability again, exp(score - log-sum-exp): both scores are rounded as products and as
+        // scaled products, and where the processor's kernels add in another order, in another way.
+        const double of_scores = 4 * 1.16e4 * (type == at::kFloat ? 0x1p-24 : 0x1p-53);
+        EXPECT_LT(relative_error(have[4], want[4]), bound + of_scores) << form.name;
         // The softmax is saturated: no gradient goes to the logits. What rounding leaves grows with q and k.
         for (size_t i : {2, 3}) {
           EXPECT_LT(want[i].abs().max().item<double>(), 1e-12);
