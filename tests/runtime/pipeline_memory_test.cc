@@ -194,7 +194,7 @@ TEST(PipelineMemory, OfAVocabularyOverMeshes) {
 }
 
 // Check 14, measured: what a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and
-// a microbatch's logits in S beside the exponentials that are made of them. A message more or less is under way.
+// a microbatch's logits in S beside the exponentials that are made of them.
 TEST(PipelineMemory, GrowsByTheRowsOfARank) {
   constexpr int kRanks = 4;
   constexpr int64_t kWidth = 96, kTokens = 128, kLess = 4000, kMore = 16000, kRows = kMore - kLess;
@@ -205,10 +205,10 @@ TEST(PipelineMemory, GrowsByTheRowsOfARank) {
     for (const Held& held : measure(plan)) peaks.push_back(held.peak);
     return static_cast<double>(*std::ranges::max_element(peaks));
   };
-  const auto growth = [&](const std::string& how) { return most(how, kMore) - most(how, kLess); };
   const double table = kRows * kWidth * 16, share = 2 * table / kRanks + 2 * kTokens * kRows / kRanks * 4;
-  EXPECT_NEAR(growth("algorithm_2"), share, 2 * kTokens * kWidth * 4);
-  EXPECT_GT(growth("none"), table);  // the last rank's, which makes logits as well
+  const double large = most("algorithm_2", kMore);
+  EXPECT_NEAR(large - most("algorithm_2", kLess), share, 0.03 * large);  // messages under way: expect_planned()
+  EXPECT_GT(most("none", kMore) - most("none", kLess), table);  // the last rank's, which makes logits as well
 }
 
 // Between I and W a rank of a mesh keeps its parts of what products read; sums over rows are W's.
