@@ -126,9 +126,6 @@ class DryStages {
       const bool at_end = action.kind == ActionKind::F ? stage(action).first : stage(action).last;
       if (vocabulary_ && (at_end || is_vocabulary(action))) vocabulary_->wait_for(action);
     };
-    work.advance = [this](bool wait) {
-      if (vocabulary_) vocabulary_->advance(wait);
-    };
     return work;
   }
 

@@ -150,7 +150,9 @@ class NcclGroup : public Group {
   }
 
   // A gather of everybody's tensor at the root, summed there as reduce_scatter() sums.
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
+    if (behind.operation != nullptr) behind.operation->wait();  // of the stream: the host goes on
+    if (behind.make) behind.make();
     const bool here = group_->getRank() == root;
     const at::Tensor input = flat(on_device(tensor));
     at::Tensor chunks = at::empty({here ? group_->getSize() : 0, input.numel()}, input.options());

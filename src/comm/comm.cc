@@ -146,13 +146,19 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
                        [&](Group& g) { return g.broadcast(tensor, root); });
 }
 
-Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) {
+Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) { return reduce(tensor, axes, root, {}, {}); }
+
+Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind,
+                  std::function<void()> make) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
-  if (group.size() == 1) return {};
+  if (group.size() == 1) {
+    if (make) make();
+    return {};
+  }
   return state_->start({&group, "reduce", bytes_of(tensor)}, group.position == root ? 0 : bytes_of(tensor),
-                       [&](Group& g) { return g.reduce(tensor, root); });
+                       [&](Group& g) { return g.reduce(tensor, root, {behind.pending_.get(), std::move(make)}); });
 }
 
 Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by) {

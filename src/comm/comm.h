@@ -78,6 +78,7 @@ class [[nodiscard]] Work {
   bool done() const;
 
  private:
+  friend class Comm;
   friend class CommState;
   std::shared_ptr<CommState> state_;
   std::unique_ptr<Pending> pending_;
@@ -125,6 +126,9 @@ class Comm {
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Sum over the group at the root, in place; elsewhere the tensor does not change. All others send it.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
+  /// The same of what `make` puts into the tensor, once `behind` has ended; neither need be waited for in between. It
+  /// runs on any thread while no message moves, so it is short, and it calls nothing of Comm. It must outlive the Work.
+  Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind, std::function<void()> make);
   /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
   /// To and from a position of the group; messages match by tag (0 to 2^19 - 2), in order within one. A send may not

@@ -23,6 +23,11 @@ constexpr double kAlone_s = 5e-6;
 constexpr double kSleepAtMost_s = 1;  // a lost wake-up would cost this much, not the run
 constexpr double kLookAtMost_s = 0.1;  // while other things move; then deadlines and lost peers are looked at
 
+Task failed(std::exception_ptr error) {
+  std::rethrow_exception(std::move(error));
+  co_return;
+}
+
 }  // namespace
 
 Posted::~Posted() {
@@ -71,15 +76,33 @@ Engine::~Engine() {
   close(timer_fd_);
 }
 
-std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body) {
+std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body, Job* behind) {
   auto job = std::make_shared<Job>();
   job->in_background = in_background;
   Turn turn(*this);
-  job->task = body(*job);
+  if (behind != nullptr && !behind->done) {
+    behind->next.push_back([this, behind, body, waiting = job.get()] { begin(*waiting, body, behind); });
+  } else {
+    begin(*job, body, behind);
+  }
   active_.push_back(job);
   in_background_ += in_background;
-  if (job->task.done()) settle();
+  if (job->begun && job->task.done()) settle();
   return job;
+}
+
+void Engine::begin(Job& job, const std::function<Task(Job&)>& body, const Job* behind) {
+  job.begun = true;
+  if (behind == nullptr) {
+    job.task = body(job);
+    return;
+  }
+  try {
+    behind->task.rethrow();
+    job.task = body(job);
+  } catch (...) {
+    job.task = failed(std::current_exception());
+  }
 }
 
 Posted Engine::send(std::unique_ptr<Message> message) {
@@ -111,8 +134,9 @@ bool Engine::step() {
 }
 
 void Engine::settle() {
+  std::vector<std::shared_ptr<Job>> ended;
   std::erase_if(active_, [&](const std::shared_ptr<Job>& job) {
-    if (!job->task.done()) return false;
+    if (!job->begun || !job->task.done()) return false;
     if (job->task.failed()) {
       failed_.push_back(job);
     } else {
@@ -120,8 +144,14 @@ void Engine::settle() {
     }
     in_background_ -= job->in_background;
     job->done = true;
+    ended.push_back(job);
     return true;
   });
+  bool again = false;
+  for (const auto& job : ended) {
+    for (const auto& begin_next : std::exchange(job->next, {})) begin_next(), again = true;
+  }
+  if (again) settle();  // one may have ended at once
 }
 
 // Steps until the job is done or nothing has moved for so long.

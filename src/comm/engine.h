@@ -25,6 +25,8 @@ struct Job {
   Task task;
   /// Goes on while the rank computes. What ends with the messages posted at its start need not.
   bool in_background = false;
+  bool begun = false;
+  std::vector<std::function<void()>> next;  // jobs that begin when this one is done
   int64_t sent_bytes = 0;
   std::atomic<bool> done = false;
 };
@@ -71,8 +73,9 @@ class Engine final : private MessageSink {
 
   const Transport& transport() const { return *transport_; }
 
-  /// Starts the task that `body` makes; it runs to its first wait.
-  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body);
+  /// Starts the task that `body` makes, at once or when the other job is done; it runs to its first wait. Behind a job
+  /// it is made on any thread, while nothing else moves; what it throws, or the other job did, is the new job's error.
+  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, Job* behind = nullptr);
   /// Posts a message of a task: called by tasks only.
   Posted send(std::unique_ptr<Message> message);
   Posted receive(std::unique_ptr<Message> message);
@@ -97,6 +100,7 @@ class Engine final : private MessageSink {
   class Turn;
   friend class Posted;
 
+  void begin(Job& job, const std::function<Task(Job&)>& body, const Job* behind);
   void on_ended(Message& message) override;
   bool step();
   void settle();

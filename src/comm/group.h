@@ -47,6 +47,12 @@ struct Transfer {
   int tag = 0;
 };
 
+/// Where an operation starts once another of this rank has ended, and `make` has been called.
+struct Behind {
+  Pending* operation = nullptr;
+  std::function<void()> make;
+};
+
 /// The operations of one ordered group of ranks. Each returns at once. All members issue the same operations in the
 /// same order; several may be under way. Tensors are contiguous memory and taken as flat; `counts` are elements per
 /// position.
@@ -67,7 +73,7 @@ class Group {
                                               std::span<const int64_t> input_counts) = 0;
   virtual std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) = 0;
   /// Sum over the group, at the root, in place; the others' tensors do not change.
-  virtual std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) = 0;
+  virtual std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind = {}) = 0;
   /// Several messages, none of which waits for another. Between two members they match by tag, in order within a tag;
   /// both sides name the same size and dtype. NCCL knows no tags and runs one exchange after another: there both sides
   /// post in one order, and what shall go both ways at once is one exchange.

@@ -28,6 +28,7 @@ class Underway : public Pending {
   bool soon() override { return engine_.soon(*job_); }
   void cancel() noexcept override { engine_.cancel(); }
   int64_t sent_bytes() const override { return job_->sent_bytes; }
+  Job* job() { return job_.get(); }
 
  private:
   Engine& engine_;
@@ -75,9 +76,13 @@ class MessageGroup : public Group {
                  [&](Peers peers) { return orthant::broadcast(peers, bytes_of(tensor), root); });
   }
 
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root) override {
-    return start(MessageKind::reduce, {tensor},
-                 [&](Peers peers) { return orthant::reduce(peers, bytes_of(tensor), root); });
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
+    const auto body = [memory = bytes_of(tensor), root, make = behind.make](Peers peers) {
+      if (make) make();
+      return orthant::reduce(peers, memory, root);
+    };
+    Job* before = behind.operation == nullptr ? nullptr : dynamic_cast<Underway&>(*behind.operation).job();
+    return start(MessageKind::reduce, {tensor}, body, before);
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
@@ -121,21 +126,23 @@ class MessageGroup : public Group {
 
   uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
 
-  std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body) {
+  std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body,
+                               Job* behind = nullptr) {
     int64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
     const bool in_background = beside_ || bytes > kForegroundBytes;
-    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body));
+    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, behind));
   }
 
   // Operations that overlap are told apart by their number; it comes round long after the first has ended.
   std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
-                                 const std::function<Task(Peers)>& body) {
+                                 const std::function<Task(Peers)>& body, Job* behind = nullptr) {
     const uint32_t operation_tag = tag(next_++ % kUserTags);
     const Label label{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
-    return run(std::move(tensors), [&](Job& job) {
+    const auto task = [this, body, operation_tag, label](Job& job) {
       return body(Peers(engine_, job, ranks_, position_, operation_tag, label));
-    });
+    };
+    return run(std::move(tensors), task, behind);
   }
 
   Engine& engine_;

@@ -41,8 +41,8 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const bool naive = plan.vocabulary == "naive", early = plan.vocabulary == "algorithm_2";
   const bool shared = plan.tensor.rows * plan.tensor.columns > 1;
   const OutputLoss loss = output_loss_of(plan.config);
-  const bool bends = loss.softcap > 0, smooths = loss.smoothing > 0;
-  const int64_t each = bends && smooths ? 2 : 1;  // exponentials, and slopes of all of them
+  const bool smooths = loss.smoothing > 0;
+  const int64_t each = loss.softcap > 0 && smooths ? 2 : 1;  // exponentials, and slopes of all of them
   const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
@@ -51,25 +51,24 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
                 (!early   ? 0
                  : shared ? (smooths ? 3 : 2) * part
                           : each * stream * wide);
-  // Logits of a chunk, in the naive order of all tokens, and their slopes where they are capped.
-  const int64_t logits = ((naive ? tokens : chunk) + (bends ? chunk : 0)) * rows * wide;
-  memory.logits = naive ? tokens * rows * wide : 0;
+  // Wide logits of a chunk, in the naive order of all tokens; exponentials that are as wide have their memory.
+  const int64_t rounded = wide > element ? stream * element : 0;
+  const int64_t logits = wide > element ? (naive ? tokens : chunk) * rows * wide : 0;
+  memory.logits = naive ? logits : 0;
   memory.output = memory.kept + logits;
-  // Gradients of a chunk's logits, in place where they are wide already, beside wide slopes or what they are stored as;
-  // the input's where S has not made it.
-  memory.backward =
-      (wide > element ? chunk * rows * (wide + (each > 1 ? wide : element)) : 0) + (early ? 0 : stream * element);
+  // x times factors of tokens, beside the input's gradient where S has not made it; or products for that, and labels' rows.
+  const int64_t scaled = stream * wide + rounded, products = early ? 0 : each * stream * wide;
+  memory.backward = products + scaled;
   memory.streams = 4 * part;
   if (!shared) return memory;
-  const int64_t rounded = wide > element ? stream * element : 0;
   memory.output = stream * element + sharing.weight +
                   std::max({sharing.arriving, sharing.weight, exponentials + logits,
                             early ? exponentials + each * stream * wide + rounded + sharing.settling : 0,
                             early ? exponentials + (smooths ? 2 : 1) * part + stream * element + sharing.settling : 0});
   // The exponentials are gone where sums settle.
   const int64_t with_input = early ? 0 : sharing.weight + stream * element;
-  memory.backward += with_input - (early ? 0 : stream * element) + sharing.sum;
-  memory.backward = std::max({memory.backward, early ? 0 : 2 * sharing.weight,
+  memory.backward = std::max({with_input + sharing.sum + scaled, early ? 0 : sharing.weight + products + scaled,
+                              early ? 0 : 2 * sharing.weight,
                               with_input + sharing.sum + sharing.summing - exponentials,
                               with_input + (early ? 0 : sharing.settling) - exponentials});
   memory.lookup =

@@ -46,15 +46,9 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
     }
     if (lane != Lane::receive || index >= received) carry_out(row[index]);
     periods_.back().end = Clock::now();
-    if (lane == Lane::compute) advance(false);
     ++index;
   }
-  advance(true);
   messages_.finish();
-}
-
-void Executor::advance(bool wait) const {
-  if (work_.advance) work_.advance(wait);
 }
 
 // Posts what stands between the computation and the next; where that is.
@@ -81,9 +75,7 @@ void Executor::carry_out(const Action& action) {
       return;
     case ActionKind::RECV_F:
     case ActionKind::RECV_B: return receive(action);
-    case ActionKind::REDUCE:
-      advance(true);
-      return work_.reduce(action);
+    case ActionKind::REDUCE: return work_.reduce(action);
     case ActionKind::STEP: return work_.step(action);
     case ActionKind::SETTLE: return;
     default:
@@ -117,9 +109,7 @@ void Executor::compute(const Action& action) {
 at::Tensor Executor::take(const Action& action) {
   const bool forward = action.kind == ActionKind::F;
   if (action.stage == (forward ? 0 : static_cast<int>(table_.owners.size()) - 1)) return {};
-  const Action receive = recv_of(action);
-  if (!messages_.is_there(receive)) advance(true);
-  at::Tensor taken = messages_.take(receive);
+  at::Tensor taken = messages_.take(recv_of(action));
   periods_.back().start = Clock::now();
   return taken;
 }

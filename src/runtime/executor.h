@@ -27,9 +27,7 @@ struct StageWork {
   std::function<void(const Action& action)> vocabulary = {};        // S, Z, T, TW, E, EB
   /// Returns when there is what a computation reads at a barrier of the vocabulary.
   std::function<void(const Action& action)> wait_for = {};
-  /// Told between computations, and with `wait` before waiting for another rank, which may wait for what is here.
-  std::function<void(bool wait)> advance = {};
-  std::function<void(const Action& action)> step = {};              // STEP
+  std::function<void(const Action& action)> step = {};  // STEP
   /// SETTLE. True: weights have changed, and the row begins anew; before that it has called discard().
   std::function<bool(const Action& action)> settle = {};
 };
@@ -65,7 +63,6 @@ class Executor {
   void compute(const Action& action);
   void vocabulary(const Action& action);
   void wait_for(const Action& action);
-  void advance(bool wait) const;
   void receive(const Action& action);
   /// What a stage reads, undefined where it has no neighbor; the Action's period begins when it is there.
   at::Tensor take(const Action& action);

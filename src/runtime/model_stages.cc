@@ -62,7 +62,6 @@ StageWork ModelStages::stage_work() {
     const bool reads = action.kind == ActionKind::F ? stage.first : stage.last || is_vocabulary(action);
     if (reads) vocabulary_->wait_for(action);
   };
-  work.advance = [this](bool wait) { vocabulary_->advance(wait); };
   return work;
 }
 

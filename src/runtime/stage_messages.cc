@@ -36,11 +36,6 @@ void StageMessages::receive(const Action& receive, at::Tensor buffer) {
   there_[receive] = {std::move(buffer), std::move(work)};
 }
 
-bool StageMessages::is_there(const Action& receive) const {
-  const auto coming = there_.find(receive);
-  return coming != there_.end() && coming->second.work.done();
-}
-
 at::Tensor StageMessages::take(const Action& receive) {
   auto coming = there_.extract(receive);
   ORTHANT_CHECK(!coming.empty(), to_string(receive));

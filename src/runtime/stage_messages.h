@@ -32,8 +32,6 @@ class StageMessages {
   void send(const Action& send);
   /// Posts the buffer that it will be in; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
-  /// Whether take() will not wait.
-  bool is_there(const Action& receive) const;
   /// What a stage reads, once it is there.
   at::Tensor take(const Action& receive);
   /// Drops what has come, is coming, or was kept; waits for what was posted.

@@ -71,7 +71,6 @@ void VocabularyStages::wait_for(const Action& action) {
   switch (action.kind) {
     case S:
       ask_for_outputs(place_of(microbatch) + 2);
-      advance(true);
       if (!is_last()) output_.wait_for_input(microbatch);
       return;
     case Z: return output_.wait_for_maxima(microbatch);
@@ -80,10 +79,8 @@ void VocabularyStages::wait_for(const Action& action) {
     case B:
     case I: return output_.wait_for_input_gradient(microbatch);
     case F:
-      advance(true);
       return input_.wait_for_embedding(microbatch);
     case EB:
-      advance(true);
       return input_.wait_for_gradient(microbatch);
     default: return;
   }
@@ -129,9 +126,9 @@ at::Tensor VocabularyStages::output_gradient(int microbatch, at::IntArrayRef sha
 }
 
 double VocabularyStages::finish() {
-  output_.finish();
+  const double loss = output_.finish();
   input_.finish();
-  return output_.loss();
+  return loss;
 }
 
 }  // namespace orthant

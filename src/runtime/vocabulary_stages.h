@@ -31,8 +31,6 @@ class VocabularyStages {
   /// Returns when there is what it reads: one of the vocabulary's, F of the first stage, B or I of the last.
   void wait_for(const Action& action);
   void carry_out(const Action& action);
-  /// What is behind statistics that have come; `wait`: that will come. Before a rank waits for another.
-  void advance(bool wait) { output_.advance(wait); }
 
   /// At the first stage: its input, this rank's part of [B,T,C], and of that the gradient.
   at::Tensor embedding(int microbatch, at::IntArrayRef shape_BTC);

@@ -49,8 +49,12 @@ void OutputLayer::S(int microbatch) {
   if (!at_root()) one.input_arrives.wait();  // the root has it, whoever else has not
   OutputShare& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
-  if (early_ && one.tokens.with_gradient) share.multiply();
+  if (early_ && one.tokens.with_gradient) {
+    one.dx = share.multiply();
+    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, [&] { combine(one); });
+  }
   share.put_weight_away();
+  if (!naive_ && !one.tokens.with_gradient) one.share.reset();
 }
 
 void OutputLayer::Z(int microbatch) {
@@ -62,60 +66,47 @@ void OutputLayer::Z(int microbatch) {
   gather(one, exponentials_, one.share->exponentials(one.maximum));
 }
 
-// From statistics to losses.
+// From statistics to losses, by whoever comes first: this rank's thread or that of its messages, ahead of the sum.
 void OutputLayer::combine(Live& one) {
-  one.statistics_arrive.wait();
-  at::Tensor all = one.all;
-  if (naive_) all = at::cat({one.maximum.expand({all.size(0), 1, -1}), all}, 1);
-  one.whole = whole_softmax(all, one.loss, plan_.slice.vocabulary, one.tokens);
-  loss_ += one.whole->losses_N.sum().item<double>();
-  one.own.reset(), one.all.reset(), one.maximum.reset();
-  if (early_ && one.tokens.with_gradient) reduce(one, one.share->input_gradient(*one.whole));
-  if (!one.tokens.with_gradient) one.share.reset(), one.done = true;
-}
-
-void OutputLayer::reduce(Live& one, at::Tensor dx) {
-  one.dx = std::move(dx);
-  one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root);
-}
-
-void OutputLayer::advance(bool wait) {
-  const at::NoGradGuard no_grad;
-  for (auto& [microbatch, one] : live_) {
-    if (one.whole) continue;
-    const bool posted = one.all.defined() && (!naive_ || one.maximum.defined());
-    // Where T is what reads them, or nothing but the loss follows, no rank may wait for them here: another may first
-    // have to send what this one receives later.
-    const bool starts_a_sum = early_ && one.tokens.with_gradient;
-    if (!posted || !((wait && starts_a_sum) || one.statistics_arrive.done())) return;
-    combine(one);
-  }
+  std::call_once(one.combined, [&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor all = naive_ ? at::cat({one.maximum.expand({one.all.size(0), 1, -1}), one.all}, 1) : one.all;
+    one.whole = whole_softmax(all, one.loss, plan_.slice.vocabulary, one.tokens);
+    if (early_ && one.tokens.with_gradient) one.share->input_gradient(one.whole, one.dx);
+  });
 }
 
 void OutputLayer::wait_for_softmax(int microbatch) {
-  const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
-  for (auto other = live_.begin(); !one.whole; ++other) {
-    ORTHANT_CHECK(other->second.share || other->second.whole, other->first, microbatch);
-    if (!other->second.whole) combine(other->second);
+  if (!one.all.defined()) {  // it has been waited for
+    ORTHANT_CHECK(one.whole.losses_N.defined(), microbatch);
+    return;
   }
+  one.statistics_arrive.wait();
+  combine(one);
+  losses_[microbatch] = one.whole.losses_N.sum().item<double>();
+  one.own.reset(), one.all.reset(), one.maximum.reset();
+  if (one.tokens.with_gradient) return;
+  one.share.reset(), one.done = true;
 }
 
 void OutputLayer::T(int microbatch) {
   const at::NoGradGuard no_grad;
   wait_for_softmax(microbatch);
   Live& one = live(microbatch);
-  const at::Tensor dx = one.share->gradients(*one.whole);
+  const at::Tensor dx = one.share->gradients(one.whole);
   one.share.reset();
   one.done = true;
-  if (!early_) reduce(one, dx);
+  if (!early_) {
+    one.dx = dx;
+    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root);
+  }
   sweep();
 }
 
 void OutputLayer::wait_for_input_gradient(int microbatch) {
   Live& one = live(microbatch);
   ORTHANT_CHECK(at_root(), plan_.root);
-  if (!one.dx.defined()) advance(true);
   ORTHANT_CHECK(one.dx.defined(), microbatch);
   one.dx_arrives.wait();
 }
@@ -128,23 +119,27 @@ at::Tensor OutputLayer::take_input_gradient(int microbatch) {
 // What has been done, left, and at the root been taken.
 void OutputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
-    Live& one = at->second;
+    const auto& [microbatch, one] = *at;
+    const bool judged = one.all.defined() && (!naive_ || one.maximum.defined()) && one.statistics_arrive.done();
+    if (judged && !one.tokens.with_gradient) wait_for_softmax(microbatch);
     const bool taken = !(at_root() && one.dx.defined());
     const bool over = one.done && taken && one.dx_arrives.done() && one.input_arrives.done();
-    if (over) one.dx_arrives.wait(), one.input_arrives.wait();
+    if (over) at->second.dx_arrives.wait(), at->second.input_arrives.wait();
     at = over ? live_.erase(at) : std::next(at);
   }
 }
 
-void OutputLayer::finish() {
-  const at::NoGradGuard no_grad;
+double OutputLayer::finish() {
   for (auto& [microbatch, one] : live_) {
-    if (!one.whole) combine(one);
+    wait_for_softmax(microbatch);
     one.input_arrives.wait();
     if (!at_root()) one.dx_arrives.wait();
   }
   sweep();
   ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);
+  double sum = 0;
+  for (const auto& [microbatch, loss] : losses_) sum += loss;
+  return sum;
 }
 
 }  // namespace orthant

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -27,8 +28,9 @@ struct OutputPlan {
 };
 
 /// One rank's end. Everything is started where it says so and waited for where it is read; each kind of collective has
-/// a lane of its own (comm.h), on which microbatches go up. A rank's steps for one microbatch: share_input, S,
-/// in the naive order Z, T; at the root take_input_gradient behind S (algorithm 2) or T.
+/// a lane of its own (comm.h), on which microbatches go up. Algorithm 2's sum starts by itself once all statistics are
+/// here, while the rank computes. A rank's steps for one microbatch: share_input, S, in the naive order Z, T; at the
+/// root take_input_gradient behind S (algorithm 2) or T.
 class OutputLayer {
  public:
   /// Comm and head, [rows, C], must outlive it.
@@ -37,7 +39,8 @@ class OutputLayer {
   /// Starts the broadcast. x [N, C], or with a mesh this rank's part of [B, T, C]: what the last stage made; elsewhere
   /// memory for it, the sooner the better: ranks pass it on.
   void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens, OutputLoss loss = {});
-  /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x.
+  /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x, and lets its sum
+  /// follow the statistics.
   void S(int microbatch);
   /// The naive order's: waits for all maxima, and starts the round of the other statistics.
   void Z(int microbatch);
@@ -50,20 +53,12 @@ class OutputLayer {
   void wait_for_softmax(int microbatch);
   void wait_for_input_gradient(int microbatch);
 
-  /// Algorithm 2's second half of C1: starts the sum of x's gradient for every microbatch whose statistics have come.
-  /// An interpreter calls it between Actions, and with `wait` before it waits for a message: what that message depends
-  /// on may be the sum. Where a microbatch's S stand at one place of one order of all rows, as add_vocabulary() puts
-  /// them, nothing then waits in a circle.
-  void advance(bool wait = false);
-
   /// At the root: waits for the gradient of x; flat, [N, C] or this rank's part of it.
   at::Tensor take_input_gradient(int microbatch);
-  /// The sum of losses of the microbatches since begin() whose statistics are known; the same bits on all ranks.
-  double loss() const { return loss_; }
   /// Of a step.
-  void begin() { loss_ = 0; }
-  /// Waits for what is under way.
-  void finish();
+  void begin() { losses_.clear(); }
+  /// Waits for what is under way; the sum of the losses since begin(), the same bits on all ranks.
+  double finish();
 
  private:
   struct Live {
@@ -74,7 +69,8 @@ class OutputLayer {
     std::optional<OutputShare> share;
     Work statistics_arrive;
     at::Tensor maximum;  // the naive order's
-    std::optional<WholeSoftmax> whole;
+    std::once_flag combined;
+    WholeSoftmax whole;
     at::Tensor dx;
     Work dx_arrives;
     bool done = false;
@@ -82,7 +78,6 @@ class OutputLayer {
   Live& live(int microbatch);
   void gather(Live& live, Comm& lane, at::Tensor own);
   void combine(Live& live);
-  void reduce(Live& live, at::Tensor dx);
   void sweep();
   bool at_root() const;
 
@@ -92,7 +87,7 @@ class OutputLayer {
   const Weight& head_;
   Comm inputs_, statistics_, exponentials_, gradients_;  // lanes
   std::map<int, Live> live_;
-  double loss_ = 0;
+  std::map<int, double> losses_;  // by microbatch
 };
 
 }  // namespace orthant

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/labels.h"
 #include "model/element.h"
+#include "model/kernels/loss.h"
 #include "model/linear.h"
 #include "model/primitives.h"
 
@@ -35,11 +36,6 @@ at::Tensor loss_factors(const OutputTokens& tokens) {
   at::Tensor g = at::full(tokens.labels_N.sizes(), tokens.loss_scale, options);
   if (tokens.weights_N.defined()) g.mul_(tokens.weights_N);
   return g.masked_fill_(tokens.labels_N.eq(kIgnoredLabel), 0.0);
-}
-
-// -inf of no logits at all, from which nothing is ever subtracted.
-at::Tensor row_maximum(const at::Tensor& z) {
-  return z.size(1) > 0 ? z.amax(1) : at::full({z.size(0)}, -INFINITY, z.options());
 }
 
 at::Tensor log_sum(const WholeSoftmax& whole) { return whole.sum_N.log() + whole.maximum_N; }
@@ -93,7 +89,7 @@ OutputShare::OutputShare(const VocabularySlice& slice, const OutputLoss& loss, c
   row_ = labels.index_select(0, hit_).sub_(real_.begin);
   if (!tokens_.with_gradient) return;
   exponentials_NV_ = at::empty({size(), real_.size()}, x_NC_.options());
-  slope_H_ = at::ones({hit_.numel()}, x_NC_.options().dtype(wide(x_NC_.scalar_type())));
+  if (loss_.softcap > 0) label_slopes_N_ = at::empty({size()}, labels.options().dtype(at::kDouble));
   if (loss_.softcap > 0 && loss_.smoothing > 0) slopes_NV_ = at::empty_like(exponentials_NV_);
 }
 
@@ -102,71 +98,69 @@ void OutputShare::put_weight_away() {
   if (!mesh_.alone()) w_VC_.reset();
 }
 
-template <class F>
-void OutputShare::for_chunks(F f) const {
-  const int64_t chunk = loss_chunk_rows(std::max<int64_t>(real_.size(), 1));
-  for (int64_t begin = 0; begin < size(); begin += chunk) f(Range{begin, std::min(begin + chunk, size())});
-}
-
-at::Tensor OutputShare::logits(const Range& tokens) const {
-  const at::Tensor z = wide_like(x_NC_, {tokens.size(), real_.size()});
-  if (real_.size() == 0) return z;
-  add_product(z, x_NC_.narrow(0, tokens.begin, tokens.size()), w_VC_.t(), false);
-  if (loss_.softcap > 0) z.div_(loss_.softcap).tanh_().mul_(loss_.softcap);
-  return z;
+// Products with the weight. What is kept of them is as wide, as a rule: then they have its memory from the start.
+at::Tensor OutputShare::products(const Range& tokens) const {
+  const bool in_place = exponentials_NV_.defined() && exponentials_NV_.scalar_type() == wide(x_NC_.scalar_type());
+  const at::Tensor y = in_place ? exponentials_NV_.narrow(0, tokens.begin, tokens.size())
+                                : wide_like(x_NC_, {tokens.size(), real_.size()});
+  if (real_.size() > 0) add_product(y, x_NC_.narrow(0, tokens.begin, tokens.size()), w_VC_.t(), false);
+  return y;
 }
 
 at::Tensor OutputShare::maxima() {
-  logits_NV_ = logits({0, size()});
-  return mesh_.of_columns(row_maximum(logits_NV_)).amax(0);
+  products_NV_ = products({0, size()});
+  at::Tensor top = products_NV_.size(1) > 0 ? products_NV_.amax(1) : wide_like(x_NC_, {size()}).fill_(-INFINITY);
+  if (loss_.softcap > 0) top = top.div_(loss_.softcap).tanh_().mul_(loss_.softcap);
+  return mesh_.of_columns(top).amax(0);
 }
 
 at::Tensor OutputShare::exponentials(const at::Tensor& maximum_N) {
   top_N_ = maximum_N;
-  const at::Tensor statistics = at::zeros({loss_.statistics() - 1, size()}, logits_NV_.options());
-  for_chunks([&](const Range& tokens) {
-    const auto part = [&](const at::Tensor& t, int64_t dim) { return t.narrow(dim, tokens.begin, tokens.size()); };
-    fill(tokens, part(logits_NV_, 0), part(top_N_, 0), part(statistics, 1));
-  });
-  logits_NV_.reset();
-  return mesh_.of_columns(statistics).sum(0);
+  const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()});
+  statistics[0].copy_(maximum_N);
+  keep({0, size()}, products_NV_, statistics, true);
+  products_NV_.reset();
+  return mesh_.of_columns(statistics.narrow(0, 1, loss_.statistics() - 1).contiguous()).sum(0);
 }
 
 at::Tensor OutputShare::statistics() {
-  const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()}).zero_();
+  const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()});
   top_N_ = statistics[0];
-  for_chunks([&](const Range& tokens) {
-    const at::Tensor z = logits(tokens);
-    const at::Tensor some = statistics.narrow(1, tokens.begin, tokens.size());
-    some[0].copy_(row_maximum(z));
-    fill(tokens, z, some[0], some.narrow(0, 1, loss_.statistics() - 1));
-  });
+  const int64_t chunk = loss_chunk_rows(std::max<int64_t>(real_.size(), 1));
+  for (int64_t begin = 0; begin < size(); begin += chunk) {
+    const Range tokens{begin, std::min(begin + chunk, size())};
+    keep(tokens, products(tokens), statistics, false);
+  }
   const at::Tensor all = mesh_.of_columns(statistics);
   const at::Tensor joined = all.size(0) > 1 ? joined_statistics(all).to(statistics.scalar_type()) : statistics;
   place_top_N_ = joined[0];
   return joined;
 }
 
-// Overwrites z.
-void OutputShare::fill(const Range& tokens, const at::Tensor& z, const at::Tensor& top, const at::Tensor& statistics) {
-  const at::Tensor here = (hit_.ge(tokens.begin) & hit_.lt(tokens.end)).nonzero().squeeze(1);
-  const at::Tensor hit = hit_.index_select(0, here).sub_(tokens.begin), row = row_.index_select(0, here);
-  const c10::List<std::optional<at::Tensor>> labels({hit, row});
-  const at::Tensor picked = z.index(labels);
-  if (loss_.smoothing > 0) statistics[2].copy_(z.sum(1));
-  at::Tensor slopes;
-  if (loss_.softcap > 0 && tokens_.with_gradient) slopes = (z / loss_.softcap).square_().neg_().add_(1);
-  const at::Tensor e = z.sub_(column(top)).exp_();
-  statistics[0].copy_(e.sum(1));
-  statistics[1].index_copy_(0, hit, picked);
-  if (!tokens_.with_gradient) return;
-  if (slopes.defined()) {
-    e.mul_(slopes);
-    slope_H_.index_copy_(0, here, slopes.index(labels));
-    if (slopes_NV_.defined()) slopes_NV_.narrow(0, tokens.begin, tokens.size()).copy_(slopes);
-  }
-  e.index_put_(labels, at::zeros_like(picked));
-  exponentials_NV_.narrow(0, tokens.begin, tokens.size()).copy_(e);
+// Of some tokens: their exponentials and labels' slopes, and what is said of them.
+void OutputShare::keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics,
+                       bool has_maximum) {
+  const auto part = [&](const at::Tensor& t) {
+    return t.defined() ? t.narrow(0, tokens.begin, tokens.size()) : at::Tensor();
+  };
+  const at::Tensor told = statistics.narrow(1, tokens.begin, tokens.size());
+  const at::Tensor labels = part(tokens_.labels_N).contiguous();
+  const at::Tensor found = at::empty({tokens.size(), 4}, statistics.options().dtype(at::kDouble));
+  if (has_maximum) found.select(1, 0).copy_(told[0]);
+  by_element(x_NC_, [&]<class T>(T) {
+    softmax_exponentials<T>({.logits = in<Wide<T>>(products),
+                             .exponentials = out<T>(part(exponentials_NV_)),
+                             .slopes = out<T>(part(slopes_NV_)),
+                             .labels = in<int64_t>(labels),
+                             .rows = tokens.size(),
+                             .vocab = real_.size(),
+                             .first = real_.begin,
+                             .has_maximum = has_maximum,
+                             .statistics = out<SoftmaxStatistics>(found),
+                             .label_slopes = out<double>(part(label_slopes_N_)),
+                             .loss = loss_});
+  });
+  told.copy_(found.narrow(1, 0, told.size(0)).t());
 }
 
 OutputShare::Factors OutputShare::factors(const WholeSoftmax& whole, const at::Tensor& top_N) const {
@@ -179,20 +173,30 @@ OutputShare::Factors OutputShare::factors(const WholeSoftmax& whole, const at::T
           .picked_N = (p(whole.picked_N) - (1 - loss_.smoothing)).mul_(g).to(type)};
 }
 
-at::Tensor OutputShare::picked_of(const Factors& f) const { return f.picked_N.index_select(0, hit_).mul_(slope_H_); }
+// Of rows that stand for the labels here: times the slopes of their logits.
+at::Tensor OutputShare::bent(at::Tensor rows_HC) const {
+  if (!label_slopes_N_.defined()) return rows_HC;
+  return rows_HC.mul_(column(label_slopes_N_.index_select(0, hit_)));
+}
 
-void OutputShare::multiply() {
-  multiplied_ = true;
+void OutputShare::make_products() {
   product_NC_ = wide_like(x_NC_, x_NC_.sizes());
   product(product_NC_, exponentials_NV_, w_VC_);
-  if (loss_.smoothing > 0 && slopes_NV_.defined()) {
+  if (slopes_NV_.defined()) {
     uniform_NC_ = at::empty_like(product_NC_);
     product(uniform_NC_, slopes_NV_, w_VC_);
   } else if (loss_.smoothing > 0) {
     uniform_NC_ = at::empty({1, w_VC_.size(1)}, product_NC_.options());
     product(uniform_NC_, at::ones({1, w_VC_.size(0)}, w_VC_.options()), w_VC_);
   }
+}
+
+at::Tensor OutputShare::multiply() {
+  multiplied_ = true;
+  make_products();
   if (!mesh_.alone()) settle_products();
+  const bool fits = product_NC_.scalar_type() == x_NC_.scalar_type();
+  return fits ? product_NC_ : at::empty(product_NC_.sizes(), x_NC_.options());
 }
 
 // Sums over columns, each of the part that is here. Which column has a label's row others do not know.
@@ -202,66 +206,62 @@ void OutputShare::settle_products() {
   };
   product_NC_ = settle(product_NC_.mul_(column(rescaling(top_N_, place_top_N_))));
   if (uniform_NC_.defined()) uniform_NC_ = settle(uniform_NC_.expand_as(x_NC_));
-  const at::Tensor rows = w_VC_.index_select(0, row_).mul_(column(slope_H_.to(w_VC_.scalar_type())));
-  picked_NC_ = settle(at::zeros_like(x_NC_).index_copy_(0, hit_, rows));
+  picked_NC_ = settle(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
 }
 
-at::Tensor OutputShare::input_gradient(const WholeSoftmax& whole) {
+// From the products: what these rows add to the gradient of x.
+at::Tensor OutputShare::summand(const Factors& f) {
+  const at::Tensor dx = std::exchange(product_NC_, {}).mul_(column(f.exponentials_N));
+  if (uniform_NC_.defined()) dx.addcmul_(column(f.uniform_N), std::exchange(uniform_NC_, {}), -1);
+  const at::Tensor rows = bent(w_VC_.index_select(0, row_).to(dx.scalar_type()));
+  dx.index_add_(0, hit_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
+  return dx.masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0).to(x_NC_.scalar_type());
+}
+
+void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& sum) {
   const Factors f = factors(whole, place_top_N_);
+  if (mesh_.alone()) {
+    sum.copy_(summand(f));  // nothing, where it is there already
+    return;
+  }
   const auto type = wide(x_NC_.scalar_type());
   const auto part = [&](const at::Tensor& numbers) { return column(mesh_.part(numbers, sequences_)); };
-  at::Tensor dx = product_NC_.to(type).mul_(part(f.exponentials_N));
-  if (uniform_NC_.defined()) dx.addcmul_(part(f.uniform_N), uniform_NC_.to(type), -1);
-  if (mesh_.alone()) {
-    dx.index_add_(0, hit_, w_VC_.index_select(0, row_).to(type).mul_(column(picked_of(f))));
-  } else {
-    dx.addcmul_(picked_NC_.to(type), part(f.picked_N));
-  }
-  dx.masked_fill_(part(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
-  product_NC_.reset(), uniform_NC_.reset(), picked_NC_.reset();
-  return dx.to(x_NC_.scalar_type());
+  at::Tensor dx = std::exchange(product_NC_, {}).to(type).mul_(part(f.exponentials_N));
+  if (uniform_NC_.defined()) dx.addcmul_(part(f.uniform_N), std::exchange(uniform_NC_, {}).to(type), -1);
+  dx.addcmul_(std::exchange(picked_NC_, {}).to(type), part(f.picked_N));
+  sum.copy_(dx.masked_fill_(part(tokens_.labels_N.eq(kIgnoredLabel)), 0.0));
 }
 
-// In place of the exponentials, where these are wide.
-at::Tensor OutputShare::logit_gradient(const Range& tokens, const Factors& f) const {
-  const auto part = [&](const at::Tensor& t) { return t.narrow(0, tokens.begin, tokens.size()); };
-  const at::Tensor d = part(exponentials_NV_).to(wide(x_NC_.scalar_type()));
-  d.mul_(column(part(f.exponentials_N)));
-  at::Tensor picked = picked_of(f);
-  if (loss_.smoothing > 0) {
-    const at::Tensor uniform = column(part(f.uniform_N));
-    if (slopes_NV_.defined())
-      d.addcmul_(uniform, part(slopes_NV_), -1);
-    else
-      d.sub_(uniform);
-    picked = picked - f.uniform_N.index_select(0, hit_) * slope_H_;
+// The sum over tokens of what their logits' gradients are: exponentials, slopes or ones, and a one at the label, each
+// times a factor of the token. The factors go to x, which is narrow.
+void OutputShare::add_weight_gradient(const at::Tensor& dw, const Factors& f) const {
+  const auto scaled = [&](const at::Tensor& factor_N) {  // wide, as factors are
+    return x_NC_.mul(column(factor_N)).masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
+  };
+  add_product(dw, exponentials_NV_.t(), scaled(f.exponentials_N).to(x_NC_.scalar_type()), true);
+  if (slopes_NV_.defined()) {
+    add_product(dw, slopes_NV_.t(), scaled(f.uniform_N).neg_().to(x_NC_.scalar_type()), true);
+  } else if (loss_.smoothing > 0) {
+    dw.sub_(scaled(f.uniform_N).sum(0));
   }
-  const at::Tensor here = (hit_.ge(tokens.begin) & hit_.lt(tokens.end)).nonzero().squeeze(1);
-  const c10::List<std::optional<at::Tensor>> labels(
-      {hit_.index_select(0, here).sub_(tokens.begin), row_.index_select(0, here)});
-  d.index_put_(labels, picked.index_select(0, here));
-  d.masked_fill_(column(part(tokens_.labels_N).eq(kIgnoredLabel)), 0.0);
-  return d.to(x_NC_.scalar_type());
+  const at::Tensor rows = bent(x_NC_.index_select(0, hit_).to(dw.scalar_type()));
+  dw.index_add_(0, row_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
 }
 
 at::Tensor OutputShare::gradients(const WholeSoftmax& whole) {
   ORTHANT_CHECK(tokens_.with_gradient && !head_.defers());
   const Factors f = factors(whole, top_N_);
-  const bool with_input = !multiplied_;
-  if (with_input && !w_VC_.defined()) load_weight();
-  const at::Tensor dx = with_input ? at::empty_like(x_NC_) : at::Tensor();
-  const at::Tensor sum = mesh_.begin_gradient(head_, size() > 0), dw = sum.narrow(0, 0, real_.size());
-  for_chunks([&](const Range& tokens) {
-    const at::Tensor d = logit_gradient(tokens, f);
-    if (with_input) {
-      at::Tensor some = dx.narrow(0, tokens.begin, tokens.size());
-      at::mm_out(some, d, w_VC_);
-    }
-    if (real_.size() > 0) add_product(dw, d.t(), x_NC_.narrow(0, tokens.begin, tokens.size()), true);
-  });
+  at::Tensor dx;
+  if (!multiplied_) {
+    if (!w_VC_.defined()) load_weight();
+    make_products();
+    dx = summand(f);
+  }
+  const at::Tensor sum = mesh_.begin_gradient(head_, size() > 0);
+  if (real_.size() > 0) add_weight_gradient(sum.narrow(0, 0, real_.size()), f);
   exponentials_NV_.reset(), slopes_NV_.reset();
   mesh_.finish_gradient(head_, sum);
-  return with_input ? mesh_.settle(dx, sequences_) : dx;
+  return multiplied_ ? dx : mesh_.settle(dx, sequences_);
 }
 
 }  // namespace orthant

@@ -5,7 +5,9 @@
 // e = exp(z - top), times z's derivative where z is capped, in the dtype of the products: N V/p numbers, and no others
 // of that size. The alternatives: logits, whose rounding to bfloat16 costs 2^-9 |z| of the probability where the
 // exponential's costs 2^-9; or statistics alone, and a fourth product to make the logits again. What is wider than
-// that lives for a chunk of tokens. e is 0 at the label: there p - 1 cancels, so it is computed apart, in float32.
+// that lives for a chunk of tokens, or has their memory. e is 0 at the label: there p - 1 cancels, so it is computed
+// apart, in float32. Factors of tokens go to x and to sums over rows, N C numbers, and never to e: it is written once,
+// in the reading that sums it up, and read by the two products.
 //
 // Where a tensor mesh has the place's slice together (slice_mesh.h), the share is of one of its ranks, and what the
 // place says to others is said once by each of its columns: statistics of all columns, joined, and sums over them of
@@ -52,16 +54,17 @@ class OutputShare {
   OutputShare(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x,
               OutputTokens tokens, SliceMesh mesh = {});
 
-  /// The logits, and maxima_N of them. Keeps them, wide, for exponentials(): the naive order.
+  /// Maxima of the logits. Keeps these, wide, for exponentials(): the naive order.
   at::Tensor maxima();
   /// Exponentials under a maximum that all ranks share, and the other statistics, [statistics - 1, N].
   at::Tensor exponentials(const at::Tensor& maximum_N);
   /// Both in one, under the place's own maximum: [statistics, N].
   at::Tensor statistics();
 
-  /// The products of the input's gradient that can be made before the softmax is known; and later the summand.
-  void multiply();
-  at::Tensor input_gradient(const WholeSoftmax& whole);
+  /// The products of the input's gradient that can be made before the softmax is known. Returns memory for the summand,
+  /// which input_gradient() puts there: theirs, where that is as wide.
+  at::Tensor multiply();
+  void input_gradient(const WholeSoftmax& whole, const at::Tensor& sum);
   /// Of the weight what other rows have goes; gradients() asks for it again, if it has to.
   void put_weight_away();
 
@@ -79,13 +82,13 @@ class OutputShare {
   };
   Factors factors(const WholeSoftmax& whole, const at::Tensor& top_N) const;
   void load_weight();
-  at::Tensor picked_of(const Factors& factors) const;
+  at::Tensor products(const Range& tokens) const;
+  void keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics, bool has_maximum);
+  void make_products();
   void settle_products();
-  at::Tensor logits(const Range& tokens) const;
-  void fill(const Range& tokens, const at::Tensor& z, const at::Tensor& top, const at::Tensor& statistics);
-  at::Tensor logit_gradient(const Range& tokens, const Factors& factors) const;
-  template <class F>
-  void for_chunks(F f) const;
+  at::Tensor bent(at::Tensor rows_HC) const;
+  at::Tensor summand(const Factors& factors);
+  void add_weight_gradient(const at::Tensor& dw_VC, const Factors& factors) const;
   int64_t size() const { return x_NC_.size(0); }
 
   const Range real_;
@@ -97,11 +100,11 @@ class OutputShare {
   const at::Tensor x_NC_;
   const OutputTokens tokens_;
   at::Tensor w_VC_;
-  at::Tensor hit_, row_;               // tokens whose label is here, and its row
-  at::Tensor top_N_, logits_NV_;       // of the exponentials; of the naive order, until they are made
-  at::Tensor place_top_N_;             // of all columns: of product_NC_
+  at::Tensor hit_, row_;                   // tokens whose label is here, and its row
+  at::Tensor top_N_, products_NV_;         // of the exponentials; of the naive order, until they are made
+  at::Tensor place_top_N_;                 // of all columns: of product_NC_
   at::Tensor exponentials_NV_;
-  at::Tensor slopes_NV_, slope_H_;     // of capped logits, where smoothing asks for it; at labels
+  at::Tensor slopes_NV_, label_slopes_N_;  // of capped logits; all of them where smoothing asks for them
   at::Tensor product_NC_, uniform_NC_;  // of exponentials and of slopes with the weight; with a mesh, this rank's part
   at::Tensor picked_NC_;                // with a mesh, the part of labels' rows
   bool multiplied_ = false;

@@ -122,12 +122,12 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     layer.T(0);
     at::Tensor dx;
     if (at_root) dx = layer.take_input_gradient(0).view(x.sizes());
-    layer.finish();
+    const double loss = layer.finish();
     expect_planned(c, comm, held);
     // Rows and depth have other tokens: together they make the weight's gradient, rows have summed it already.
     if (c.tensor.depth > 1) comm.all_reduce(head.gradient, {std::string(kDepth)}).wait();
     const std::lock_guard lock(mutex);
-    losses[static_cast<size_t>(rank)] = layer.loss();
+    losses[static_cast<size_t>(rank)] = loss;
     if (at_root) errors.input = std::max(errors.input, relative_error(dx, held.of_stream(want.dx_NC)));
     if (head.gradient.numel() > 0) {
       errors.weight = std::max(errors.weight, relative_error(head.gradient, held.of_weight(want.dw_VC)));

@@ -82,8 +82,8 @@ struct OutputCase {
   int shift = 0;  // a mistake: ranks take their rows for others
 };
 
-/// All microbatches of one rank. Ranks differ in how far they let S run ahead of T.
-inline void run_output(OutputLayer& layer, const OutputCase& c, const OutputInputs& in, int rank, at::Tensor dx_NC) {
+/// All microbatches of one rank, and their loss. Ranks differ in how far they let S run ahead of T.
+inline double run_output(OutputLayer& layer, const OutputCase& c, const OutputInputs& in, int rank, at::Tensor dx_NC) {
   const bool root = rank == c.root, one_barrier = c.algorithm == "algorithm_2";
   const auto part = [&](const at::Tensor& t, int microbatch) {
     const Range tokens = shard(in.x_NC.size(0), c.microbatches, microbatch);
@@ -103,13 +103,10 @@ inline void run_output(OutputLayer& layer, const OutputCase& c, const OutputInpu
                       {part(in.labels_N, microbatch), part(in.weights_N, microbatch), in.loss_scale}, c.loss);
   }
   for (int microbatch = 0; microbatch < c.microbatches + ahead; ++microbatch) {
-    if (microbatch < c.microbatches) {
-      layer.S(microbatch);
-      layer.advance();
-    }
+    if (microbatch < c.microbatches) layer.S(microbatch);
     if (microbatch >= ahead) rest(microbatch - ahead);
   }
-  layer.finish();
+  return layer.finish();
 }
 
 inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {
@@ -131,9 +128,8 @@ inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {
                        .axes = kPipeline,
                        .root = c.root},
                       head);
-    run_output(layer, c, in, rank, result.dx_NC);
+    result.losses[r] = run_output(layer, c, in, rank, result.dx_NC);
     gradients[r] = head.gradient;
-    result.losses[r] = layer.loss();
     result.traffic[r] = comm.traffic();
   });
   result.loss = result.losses[0];

@@ -1,6 +1,9 @@
 // The output layer over thread ranks against one device.
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
+#include <chrono>
+#include <future>
+
 namespace orthant {
 namespace {
 
@@ -121,11 +124,10 @@ TEST(OutputLayer, IsTheSlopeOfItsOwnLoss) {
   }
 }
 
-// Where T reads the statistics, a rank is through with S of the next microbatch before another begins its own of this
-// one: the schedule then counts on it. (Of algorithm 2 the sum behind them is started first.)
+// A rank is through with S of the next microbatch before another begins its own of this one: schedules count on it.
 TEST(OutputLayer, SDoesNotWaitForOthersS) {
   const OutputInputs in = output_inputs();
-  for (const char* algorithm : {"naive", "algorithm_1"}) {
+  for (const std::string& algorithm : kAlgorithms) {
     run_ranks(2, [&](Rendezvous rendezvous, int rank) {
       Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous, {.timeout_s = 20});
       const Range rows = even_slices(in.vocabulary, 2)[static_cast<size_t>(rank)];
@@ -136,19 +138,40 @@ TEST(OutputLayer, SDoesNotWaitForOthersS) {
       for (const int microbatch : {0, 1}) layer.share_input(microbatch, in.x_NC.clone(), {.labels_N = in.labels_N});
       const at::Tensor told = at::zeros({1});
       if (rank == 1) comm.recv(told, kPipeline, 0).wait();
-      for (const int microbatch : {0, 1}) {
-        layer.S(microbatch);
-        layer.advance(true);
-      }
+      for (const int microbatch : {0, 1}) layer.S(microbatch);
       if (rank == 0) comm.send(told, kPipeline, 1).wait();
       for (const int microbatch : {0, 1}) {
-        if (algorithm == std::string("naive")) layer.Z(microbatch);
+        if (algorithm == "naive") layer.Z(microbatch);
         layer.T(microbatch);
         if (rank == 0) layer.take_input_gradient(microbatch);
       }
       layer.finish();
     });
   }
+}
+
+// Algorithm 2's sum needs nobody but the statistics: it is there while the others compute, and call nothing.
+TEST(OutputLayer, TheEarlySumStartsByItself) {
+  const OutputInputs in = output_inputs();
+  const OutputResult want = one_device(in);
+  std::promise<void> taken;
+  run_ranks(3, [&, over = taken.get_future().share()](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"pipeline", 3}}), rank, rendezvous, {.timeout_s = 60});
+    const Range rows = even_slices(in.vocabulary, 3)[static_cast<size_t>(rank)];
+    const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(at::kDouble),
+                      .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
+    OutputLayer layer(comm, {.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
+                             .axes = kPipeline}, head);
+    layer.share_input(0, in.x_NC.clone(), {in.labels_N, in.weights_N, in.loss_scale});
+    layer.S(0);
+    if (rank == 0) {
+      EXPECT_LE(relative_error(layer.take_input_gradient(0), want.dx_NC), 1e-13);
+      taken.set_value();
+    }
+    EXPECT_EQ(over.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+    layer.T(0);
+    EXPECT_NEAR(layer.finish(), want.loss, 1e-13 * std::abs(want.loss));
+  });
 }
 
 // What the checks above must see.
