@@ -20,18 +20,21 @@ OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake
                      .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)});
   }
   std::vector<OutputShare> all;
-  std::vector<at::Tensor> statistics, gradients;
+  std::vector<at::Tensor> statistics, summands, gradients;
   for (size_t rank = 0; rank < slices.size(); ++rank) {
     all.emplace_back(VocabularySlice{slices[rank], in.vocabulary}, OutputLoss{}, heads[rank], in.x_NC, tokens);
     statistics.push_back(all.back().statistics());
-    if (early) all.back().multiply();
+    if (early) summands.push_back(all.back().multiply());
   }
   const WholeSoftmax whole = whole_softmax(at::stack(statistics), {}, in.vocabulary, tokens);
   OutputResult result{.loss = whole.losses_N.sum().item<double>(), .dx_NC = at::zeros_like(in.x_NC)};
   for (size_t rank = 0; rank < slices.size(); ++rank) {
     WholeSoftmax read = whole;
     mistake(statistics[rank], read);
-    if (early) result.dx_NC.add_(all[rank].input_gradient(read));
+    if (early) {
+      all[rank].input_gradient(read, summands[rank]);
+      result.dx_NC.add_(summands[rank]);
+    }
     const at::Tensor dx = all[rank].gradients(read);
     if (!early) result.dx_NC.add_(dx);
     gradients.push_back(heads[rank].gradient);
