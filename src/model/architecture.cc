@@ -190,35 +190,4 @@ int64_t loss_chunk_rows(int64_t vocab_size) {
   return std::max<int64_t>(512, kChunkElements / std::max<int64_t>(1, vocab_size));
 }
 
-ActivationBytes activation_bytes(const Architecture& a, int64_t tokens, int element_bytes, bool recompute,
-                                 const AttentionBytes& attention) {
-  const int64_t hidden = a.hidden_size, q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
-  const int64_t row = tokens * element_bytes;
-  const int64_t statistic = tokens * (element_bytes == 8 ? 8 : 4);
-  ActivationBytes bytes;
-  bytes.boundary = row * hidden;
-  // Norm 1: input (the boundary, counted there), output, one statistic a row. Attention. Norm 2: sum, output,
-  // statistic. MLP: gate and up, their product.
-  bytes.per_block = attention.kept + row * (hidden + 2 * hidden + 3 * a.intermediate_size) + statistic * 2;
-  // Final norm: output's gradient (made in the loss's forward) and the statistic; the norm's output dies in the loss.
-  bytes.head = row * hidden + statistic;
-  const int64_t chunk = std::min(tokens, loss_chunk_rows(a.vocab_size));
-  // In bfloat16 libtorch turns a copy of the table for the logits' product.
-  const int64_t turned = element_bytes == 2 ? a.vocab_size * hidden * element_bytes : 0;
-  const int64_t loss_work = chunk * a.vocab_size * element_bytes + row * hidden + turned;
-  // A block's backward frees what it has used: the products' gradients beside what swiglu has kept; then, with all of
-  // the MLP freed, attention's. The head is done by then.
-  const int64_t mlp_kept = row * (3 * a.intermediate_size + 2 * hidden) + statistic;
-  const int64_t mlp_work = row * (2 * a.intermediate_size + 2 * hidden);
-  // Run again, a block's output and the gradient that came in are still held.
-  const int64_t held = recompute ? 2 * row * hidden : 0;
-  const int64_t attention_work = row * (2 * (q + 2 * kv) + 2 * q + hidden) + attention.working + held - mlp_kept;
-  const int64_t block_work =
-      std::max(mlp_work, attention_work) + (recompute ? bytes.per_block : 0) - bytes.head - bytes.boundary;
-  bytes.working_peak = std::max(loss_work, block_work);
-  bytes.kept = (recompute ? bytes.boundary : bytes.boundary + bytes.per_block) * a.num_hidden_layers + bytes.boundary +
-               bytes.head;
-  return bytes;
-}
-
 }  // namespace orthant

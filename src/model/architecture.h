@@ -98,22 +98,6 @@ std::vector<double> inverse_frequencies(const Architecture& a);
 /// summaries. Recomputation is not counted.
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
-/// Bytes that one microbatch of `tokens` tokens keeps from forward to backward on one device.
-struct ActivationBytes {
-  int64_t per_block = 0;      // kept by one block
-  int64_t boundary = 0;       // the residual stream between two blocks
-  int64_t head = 0;           // final norm and loss: what they keep
-  int64_t working_peak = 0;   // the largest temporary on top of everything that is kept
-  int64_t kept = 0;           // by the whole model
-};
-/// Of one block's attention: what it keeps, and the largest temporaries in it beside that.
-struct AttentionBytes {
-  int64_t kept = 0, working = 0;
-};
-/// element_bytes: of activations (2, 4 or 8). recompute: every block keeps its input only.
-ActivationBytes activation_bytes(const Architecture& a, int64_t tokens, int element_bytes, bool recompute,
-                                 const AttentionBytes& attention);
-
 /// Rows of logits that the loss holds at a time.
 int64_t loss_chunk_rows(int64_t vocab_size);
 

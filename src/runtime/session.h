@@ -6,7 +6,9 @@
 #include "model/transformer.h"
 #include "parallel/data/run.h"
 #include "plan/plan.h"
+#include "runtime/from_plan.h"
 #include "runtime/model_stages.h"
+#include "runtime/mutation.h"
 #include "runtime/post_validation.h"
 
 #include <cstdint>
@@ -29,29 +31,6 @@ struct StepResult {
   bool stopped() const { return terminate || interrupt; }
   double peak_memory_bytes = 0;               // of the largest rank, before this step
   double data_seconds = 0;                    // of this rank
-};
-
-/// Mistakes that `verify` must catch, planted on purpose: the negative controls. Five are of tensor meshes: weights
-/// held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them; a bias
-/// added by every column to what they sum, and its gradient summed twice. Three are of pipelines: a stage gets the
-/// output of the microbatch before, the first microbatch's W is left out, and ranks take their rows of the vocabulary
-/// for those one further on. The last leaves capping, smoothing and z-loss out.
-enum class Mutation {
-  none,
-  dropped_reduction,
-  stray_mean,
-  wrong_shard,
-  local_numbers,
-  local_positions,
-  swapped_groups,
-  dropped_depth,
-  mean_over_rows,
-  bias_of_every_column,
-  bias_summed_twice,
-  late_messages,
-  dropped_weights,
-  shifted_rows,
-  plain_loss
 };
 
 class Session {
@@ -122,7 +101,6 @@ class Session {
   void finish_gradients(const at::Tensor& numbers);
   void sum_copies();
   at::Tensor with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const;
-  void spoil_gradients();  // as a mutation says that is about sums
   /// Over all ranks; or over all that are at this place of the pipeline.
   void sum(const at::Tensor& numbers, bool along_pipeline);
   void read(const at::Tensor& numbers, StepResult& result) const;
@@ -160,26 +138,5 @@ class Session {
   StepChain chain_;
   StepCopy before_;
 };
-
-/// How many sequences each has.
-std::vector<int64_t> microbatch_sequences(const DataShare& share);
-
-/// What stands on which rank of the pipeline, as the plan says.
-ModelPipeline pipeline_of(const Plan& plan, int rank);
-
-/// The rate of a step (the first is 1) under the run file's schedule.
-double learning_rate_of(const Config& config, int64_t step);
-
-/// "float32" -> at::kFloat and so on.
-at::ScalarType scalar_type(const std::string& dtype);
-
-/// Tensors of some samples: all of them, positions from 0 in each sequence.
-Microbatch to_microbatch(const Batch& batch);
-/// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
-Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
-
-/// The model's primitives as the plan binds them on this rank; or with another cut of the stream.
-Primitives primitives_of(const Plan& plan, Comm& comm);
-Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm);
 
 }  // namespace orthant

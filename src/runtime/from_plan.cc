@@ -1,0 +1,104 @@
+#include "runtime/from_plan.h"
+
+#include "model/lr_schedule.h"
+#include "parallel/sequence/run.h"
+#include "parallel/tensor/run.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace orthant {
+namespace {
+
+at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) {
+  at::Tensor t = at::empty(shape, at::kLong);
+  std::copy(values.begin(), values.end(), t.mutable_data_ptr<int64_t>());
+  return t;
+}
+
+}  // namespace
+
+ModelPipeline pipeline_of(const Plan& plan, int rank) {
+  return {.stages = plan.stages,
+          .buckets = plan.buckets_by_stage(),
+          .stream_shape = [&plan, rank](int64_t sequences) { return plan.stream_shape(rank, sequences); },
+          .vocabulary = {.algorithm = plan.vocabulary,
+                         .slice = {.rows = plan.vocabulary_rows(rank), .vocabulary = plan.architecture.vocab_size},
+                         .first = plan.stages.front().owner,
+                         .last = plan.stages.back().owner,
+                         .tensor = plan.tensor,
+                         .width = plan.architecture.hidden_size}};
+}
+
+std::vector<int64_t> microbatch_sequences(const DataShare& share) {
+  std::vector<int64_t> sequences;
+  for (const Range& range : share.microbatches) sequences.push_back(range.size());
+  return sequences;
+}
+
+at::ScalarType scalar_type(const std::string& dtype) {
+  return dtype == "bfloat16" ? at::kBFloat16 : dtype == "float64" ? at::kDouble : at::kFloat;
+}
+
+Microbatch to_microbatch(const Batch& batch) {
+  std::vector<int64_t> places(static_cast<size_t>(batch.seq_len));
+  std::iota(places.begin(), places.end(), 0);
+  return to_microbatch(batch, places, false);
+}
+
+Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents) {
+  Microbatch microbatch;
+  const int64_t B = batch.sequences, T = batch.seq_len;
+  const auto held = static_cast<int64_t>(places.size());
+  microbatch.places_T = tensor_of(places, {held});
+  const auto here = [&](const at::Tensor& all_BT) {
+    return held == T ? all_BT : all_BT.index_select(1, microbatch.places_T);
+  };
+  microbatch.tokens_BT = here(tensor_of(batch.tokens, {B, T}));
+  microbatch.labels_BT = here(tensor_of(batch.labels, {B, T}));
+  microbatch.sequence_length = T;
+  microbatch.samples_B = tensor_of(batch.sample_ids, {B});
+  microbatch.positions_BT = microbatch.places_T.unsqueeze(0).expand({B, held}).contiguous();
+  if (!mask_documents && batch.lengths.empty()) return microbatch;
+  auto packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = batch.lengths});
+  if (mask_documents) packing->document_starts = batch.document_starts;
+  microbatch.packing = std::move(packing);
+  if (!mask_documents) return microbatch;
+  auto* position = microbatch.positions_BT.mutable_data_ptr<int64_t>();
+  for (const auto& starts : batch.document_starts) {
+    for (const int64_t place : places)
+      *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
+  }
+  return microbatch;
+}
+
+Primitives primitives_of(const Plan& plan, Comm& comm) { return primitives_of(plan, plan.tensor, comm); }
+
+Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm) {
+  auto core = std::make_shared<AttentionCore>(sequence_attention(comm, plan.sequence));
+  if (tensor.rows * tensor.columns == 1) return fused_primitives(std::move(core));
+  std::vector<TensorWeight> wholes;
+  for (const auto& [first, end] : flat_layout(plan.parameters).members) {
+    TensorWeight& weight = wholes.emplace_back();
+    const auto& shape = plan.parameters[first].shape;
+    for (size_t i = first; i < end; ++i) weight.out += plan.parameters[i].shape[0];
+    weight.in = shape.size() > 1 ? shape[1] : 1;
+    if (plan.parameters[first].role == ParameterRole::to_stream)
+      weight.stays = stationary_of(tensor, {.in = weight.in, .out = weight.out, .to_stream = true});
+  }
+  return tensor_primitives(comm, tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
+}
+
+double learning_rate_of(const Config& c, int64_t step) {
+  return LrSchedule{.lr = c.optimizer.lr,
+                    .steps = c.training.steps,
+                    .warmup_steps = c.lr_scheduler.warmup_steps,
+                    .decay_type = c.lr_scheduler.decay_type,
+                    .decay_ratio = c.lr_scheduler.decay_ratio,
+                    .min_lr_factor = c.lr_scheduler.min_lr_factor}
+      .at(step);
+}
+
+}  // namespace orthant
