@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "parallel/vocabulary/interlaced_plan.h"
-#include "parallel/vocabulary/one_f_one_b_plan.h"
 #include "parallel/vocabulary/plan.h"
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/vocabulary/published.h"
 #include "tests/support/random.h"
 
 namespace orthant {

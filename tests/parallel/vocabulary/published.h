@@ -1,13 +1,19 @@
-#include "parallel/vocabulary/one_f_one_b_plan.h"
+// The oracle of 1F1B with the vocabulary layers cut over its ranks, as the paper writes it down: every rank repeats one
+// pattern, and the place of the output layer in it follows from times. Yeung et al. 2024, arXiv 2411.05288.
+//
+// Of p ranks and passes of f, b and o (the output layer's share): rank r holds p - r + k microbatches; the bubble is at
+// most (p-1)(f+b) + k f. Where o > f, and for any other schedule: add_vocabulary().
+#pragma once
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
 #include "parallel/pipeline/stages_plan.h"
+#include "parallel/vocabulary/plan.h"
 
 namespace orthant {
-namespace {
+namespace published {
 
 using enum ActionKind;
 
@@ -81,10 +87,12 @@ class Row {
   int next_input_ = 0, next_gradient_ = 0;
 };
 
-}  // namespace
+}  // namespace published
 
-Schedule vocabulary_one_f_one_b(int ranks, int microbatches, const VocabularyAlgorithm& algorithm,
-                                const Durations& durations, bool input) {
+/// `algorithm` is algorithm_1 or algorithm_2. Of `durations` F, B, S, T or TW, and barrier_s count.
+inline Schedule vocabulary_one_f_one_b(int ranks, int microbatches, const VocabularyAlgorithm& algorithm,
+                                       const Durations& durations, bool input = true) {
+  using namespace published;
   ORTHANT_CHECK(microbatches >= 1 && algorithm.passes.size() == 2, microbatches, algorithm.name);
   const auto seconds = [&](ActionKind kind) { return durations.seconds[static_cast<size_t>(kind)]; };
   const ActionKind second = algorithm.passes.back();
