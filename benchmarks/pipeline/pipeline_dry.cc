@@ -34,6 +34,7 @@ MeasuredStep carry_out(Comm& comm, const Schedule& schedule, double pass_s, int6
   const int last = stage_count(schedule) - 1;
   const auto message = [&](bool any) { return any ? at::empty({bytes}, at::kByte) : at::Tensor(); };
   Executor executor({.owners = schedule.stage_owner,
+                     .departures = departures(schedule),
                      .stream_shape = [&](int) { return std::vector<int64_t>{bytes}; },
                      .stream = at::kByte},
                     {.forward =

@@ -106,7 +106,7 @@ class DryStages {
   }
 
   StageTable table() const {
-    return {.owners = plan_.schedule.stage_owner, .stream_shape = [](int) { return shape(); }, .stream = at::kFloat};
+    return {.owners = plan_.schedule.stage_owner, .departures = departures(plan_.schedule), .stream_shape = [](int) { return shape(); }, .stream = at::kFloat};
   }
   std::vector<int> microbatches() const {
     std::vector<int> all(static_cast<size_t>(microbatch_count(plan_.schedule)));

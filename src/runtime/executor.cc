@@ -13,11 +13,11 @@ namespace {
 
 // Nothing comes back to a rank that does forwards alone: it would run ahead of all behind it, and hold what they have
 // not read yet. Where there are backwards it is the row that ends this, as the plan of memory knows.
-size_t most_leaving(std::span<const Action> row) {
-  constexpr size_t kAhead = 2;
-  const bool learns = std::ranges::any_of(
+constexpr size_t kAhead = 2;
+
+bool has_backwards(std::span<const Action> row) {
+  return std::ranges::any_of(
       row, [](const Action& action) { return action.kind == ActionKind::B || action.kind == ActionKind::I; });
-  return learns ? std::numeric_limits<size_t>::max() : kAhead;
 }
 
 }  // namespace
@@ -27,7 +27,8 @@ Executor::Executor(StageTable table, StageWork work, Comm& comm)
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
   periods_.clear();
-  messages_.limit(most_leaving(row));
+  learns_ = has_backwards(row);
+  messages_.limit(learns_ ? std::numeric_limits<size_t>::max() : kAhead);
   size_t received = 0;  // RECVs before it are posted
   for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
@@ -44,7 +45,7 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
     } else if (lane == Lane::compute) {
       received = receive_ahead(row, index);
     }
-    if (lane != Lane::receive || index >= received) carry_out(row[index]);
+    if (lane != Lane::receive || index >= received) carry_out(row[index], index);
     periods_.back().end = Clock::now();
     ++index;
   }
@@ -61,7 +62,7 @@ size_t Executor::receive_ahead(std::span<const Action> row, size_t index) {
   return index;
 }
 
-void Executor::carry_out(const Action& action) {
+void Executor::carry_out(const Action& action, size_t index) {
   switch (action.kind) {
     case ActionKind::F:
     case ActionKind::B:
@@ -70,9 +71,7 @@ void Executor::carry_out(const Action& action) {
       if (has_sequences(action)) work_.weight_gradients(action);
       return;
     case ActionKind::SEND_F:
-    case ActionKind::SEND_B:
-      if (has_sequences(action)) messages_.send(action);
-      return;
+    case ActionKind::SEND_B: return send(action, index);
     case ActionKind::RECV_F:
     case ActionKind::RECV_B: return receive(action);
     case ActionKind::REDUCE: return work_.reduce(action);
@@ -82,6 +81,13 @@ void Executor::carry_out(const Action& action) {
       if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
       throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }
+}
+
+void Executor::send(const Action& action, size_t index) {
+  if (learns_) messages_.leave(static_cast<int>(index));
+  if (!has_sequences(action)) return;
+  const bool known = learns_ && table_.departures.has(action);
+  messages_.send(action, known ? table_.departures[action] : std::numeric_limits<int>::max());
 }
 
 void Executor::vocabulary(const Action& action) {

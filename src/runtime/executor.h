@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "runtime/stage_messages.h"
+#include "schedule/per_pass.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -35,6 +36,7 @@ struct StageWork {
 /// What the interpreter knows of the pipeline.
 struct StageTable {
   std::vector<int> owners;  // pipeline rank by stage
+  PerPass<int> departures = {};  // of the schedule with backwards; none: what is sent is held to the row's end
   /// What this rank has of the residual stream in a microbatch; no sequences where it is empty.
   std::function<std::vector<int64_t>(int microbatch)> stream_shape;
   at::TensorOptions stream;
@@ -57,7 +59,8 @@ class Executor {
   const std::vector<Period>& periods() const { return periods_; }
 
  private:
-  void carry_out(const Action& action);
+  void carry_out(const Action& action, size_t index);
+  void send(const Action& action, size_t index);
   size_t receive_ahead(std::span<const Action> row, size_t index);
   bool has_sequences(const Action& action) const { return table_.stream_shape(action.microbatch).front() > 0; }
   void compute(const Action& action);
@@ -70,6 +73,7 @@ class Executor {
   const StageTable table_;
   const StageWork work_;
   StageMessages messages_;
+  bool learns_ = false;  // the row has backwards
   std::vector<Period> periods_;
 };
 

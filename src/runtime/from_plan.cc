@@ -3,6 +3,7 @@
 #include "model/lr_schedule.h"
 #include "parallel/sequence/run.h"
 #include "parallel/tensor/run.h"
+#include "schedule/departures.h"
 
 #include <ATen/ATen.h>
 
@@ -23,6 +24,7 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
   return {.stages = plan.stages,
           .buckets = plan.buckets_by_stage(),
+          .departures = departures(plan.schedule),
           .stream_shape = [&plan, rank](int64_t sequences) { return plan.stream_shape(rank, sequences); },
           .vocabulary = {.algorithm = plan.vocabulary,
                          .slice = {.rows = plan.vocabulary_rows(rank), .vocabulary = plan.architecture.vocab_size},

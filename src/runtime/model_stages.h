@@ -38,6 +38,7 @@ struct StepInput {
 struct ModelPipeline {
   std::vector<Stage> stages;
   std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
+  PerPass<int> departures = {};           // see StageTable
   /// What this rank has of the residual stream of so many sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
   VocabularyEnds vocabulary = {};

@@ -13,7 +13,15 @@ void StageMessages::keep(const Action& send, at::Tensor tensor) {
   there_[other_end(send)] = {std::move(tensor), Work()};
 }
 
-void StageMessages::send(const Action& send) {
+void StageMessages::leave(int place) {
+  std::erase_if(leaving_, [&](Coming& message) {
+    const bool leaves = message.departure <= place;
+    if (leaves) message.work.wait();
+    return leaves;
+  });
+}
+
+void StageMessages::send(const Action& send, int departure) {
   const Action received = other_end(send);
   auto kept = there_.extract(received);
   ORTHANT_CHECK(!kept.empty(), to_string(send));
@@ -21,13 +29,8 @@ void StageMessages::send(const Action& send) {
     leaving_.front().work.wait();
     leaving_.pop_front();
   }
-  // What has left needs its memory no more.
-  std::erase_if(leaving_, [](Coming& message) {
-    const bool done = message.work.done();
-    if (done) message.work.wait();
-    return done;
-  });
   Coming& message = leaving_.emplace_back(std::move(kept.mapped()));
+  message.departure = departure;
   message.work = comm_.send(message.tensor, kPipeline, owner(received.stage));
 }
 

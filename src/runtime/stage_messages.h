@@ -26,10 +26,12 @@ class StageMessages {
   /// At most so many are leaving at a time: send() then waits until the oldest has left. No order of a valid schedule
   /// stops there, since it ends where each SEND waits for its RECV.
   void limit(size_t leaving) { most_leaving_ = leaving; }
+  /// The row has come to this place: what has left by then (departures()) needs its memory no more.
+  void leave(int place);
   /// Keeps what a stage has made for its SEND, or for the stage here that reads it.
   void keep(const Action& send, at::Tensor tensor);
-  /// What was kept leaves; returns at once, within the limit.
-  void send(const Action& send);
+  /// What was kept leaves, and will have left at that place; returns at once, within the limit.
+  void send(const Action& send, int departure);
   /// Posts the buffer that it will be in; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
   /// What a stage reads, once it is there.
@@ -43,6 +45,7 @@ class StageMessages {
   struct Coming {
     at::Tensor tensor;
     Work work;
+    int departure = std::numeric_limits<int>::max();
   };
   int owner(int stage) const { return stage_owner_[static_cast<size_t>(stage)]; }
 

@@ -37,6 +37,7 @@ inline Action send_of(const Action& pass) {
 template <typename T>
 class PerPass {
  public:
+  PerPass() = default;
   PerPass(int stages, int microbatches, T value)
       : stages_(static_cast<size_t>(stages)),
         microbatches_(static_cast<size_t>(microbatches)),
@@ -55,7 +56,7 @@ class PerPass {
     return stage * microbatches_ + static_cast<size_t>(action.microbatch);
   }
 
-  size_t stages_, microbatches_;
+  size_t stages_ = 0, microbatches_ = 0;
   std::vector<T> all_;
 };
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "schedule/per_pass.h"
+#include "schedule/departures.h"
 #include "schedule/schedule.h"
 
 namespace orthant {
@@ -33,16 +33,10 @@ struct RowBytes {
   int64_t all = 0;   // with messages, and with what passes hold for a while
 };
 
-/// Where messages stand in their rows: each SEND, and each RECV where it is posted.
-struct MessagePlaces {
-  PerPass<int> sent, posted;
-};
-
 /// Rows of one schedule. A RECV that stands between two passes is posted before the first; from there its bytes are
 /// held until the pass that reads them. Where stages of one rank meet, they are held from the pass that makes them.
 ///
-/// What was sent is held until it has left for certain, and a SEND looks whether it has: once something has come that
-/// the receiver sent when it had posted the RECV.
+/// What was sent is held until it has left for certain: see departures().
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
@@ -50,7 +44,7 @@ class RowMemory {
 
  private:
   const Schedule& schedule_;
-  MessagePlaces places_;
+  const PerPass<int> departures_;
 };
 
 }  // namespace orthant
