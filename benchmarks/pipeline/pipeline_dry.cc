@@ -13,6 +13,7 @@
 #include "parallel/pipeline/plan.h"
 #include "runtime/step_timeline.h"
 #include "schedule/bubbles.h"
+#include "schedule/departures.h"
 #include "schedule/passes.h"
 
 namespace orthant {

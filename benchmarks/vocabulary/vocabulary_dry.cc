@@ -19,6 +19,7 @@
 #include "runtime/step_timeline.h"
 #include "runtime/vocabulary_stages.h"
 #include "schedule/bubbles.h"
+#include "schedule/departures.h"
 
 namespace orthant {
 namespace {
@@ -106,7 +107,10 @@ class DryStages {
   }
 
   StageTable table() const {
-    return {.owners = plan_.schedule.stage_owner, .departures = departures(plan_.schedule), .stream_shape = [](int) { return shape(); }, .stream = at::kFloat};
+    return {.owners = plan_.schedule.stage_owner,
+            .departures = departures(plan_.schedule),
+            .stream_shape = [](int) { return shape(); },
+            .stream = at::kFloat};
   }
   std::vector<int> microbatches() const {
     std::vector<int> all(static_cast<size_t>(microbatch_count(plan_.schedule)));
