@@ -70,6 +70,7 @@ class ReduceScatter : public Enqueued {
       : Enqueued(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
   void wait() override {
     Enqueued::wait();
+    if (!chunks_.defined()) return;  // it has been
     sum_in_order(chunks_, output_);
     chunks_.reset();
   }

@@ -154,6 +154,7 @@ Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Wo
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) {
+    ORTHANT_CHECK(behind.done());
     if (make) make();
     return {};
   }

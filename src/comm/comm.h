@@ -127,7 +127,8 @@ class Comm {
   /// Sum over the group at the root, in place; elsewhere the tensor does not change. All others send it.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// The same of what `make` puts into the tensor, once `behind` has ended; neither need be waited for in between. It
-  /// runs on any thread while no message moves, so it is short, and it calls nothing of Comm. It must outlive the Work.
+  /// runs on any thread while no message moves, so it is short and calls nothing of Comm; and maybe after the Work is
+  /// dropped, even while an exception unwinds this rank: what it reads, it owns. What it throws fails the sum.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind, std::function<void()> make);
   /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);

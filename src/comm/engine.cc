@@ -1,5 +1,7 @@
 #include "comm/engine.h"
 
+#include <ATen/Parallel.h>
+#include <omp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -263,6 +265,10 @@ void Engine::hand_over() {
 }
 
 void Engine::run() {
+  // What is made between two operations is made on this thread alone. ATen sets the number when it first computes here,
+  // to the rank's own: so it does that first.
+  at::get_num_threads();
+  omp_set_num_threads(1);
   while (!stop_) {
     pollfd timer{timer_fd_, POLLIN, 0};
     poll(&timer, 1, -1);

@@ -26,8 +26,8 @@ inline std::vector<int64_t> counts_in_bytes(std::span<const int64_t> counts, con
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Blocks until the operation is complete; throws any std::exception when it failed. Called at most once. Of tensors
-  /// on a GPU: makes the current stream wait, and returns. A failure is then told to the group's OnLost.
+  /// Blocks until the operation is complete; throws any std::exception when it failed. Of tensors on a GPU: makes the
+  /// current stream wait, and returns. A failure is then told to the group's OnLost.
   virtual void wait() = 0;
   /// True when wait() would not block on a peer any more.
   virtual bool done() = 0;

@@ -46,20 +46,22 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
-  // Early products are sums over columns already, of what is here.
+  const int64_t rounded = wide > element ? stream * element : 0;
+  // Early products are sums over columns already, of what is here; alone they are wide, and rounded to be summed.
   memory.kept = exponentials + stream * element +
                 (!early   ? 0
                  : shared ? (smooths ? 3 : 2) * part
-                          : each * stream * wide);
+                          : each * stream * wide + rounded);
   // Wide logits of a chunk, in the naive order of all tokens; exponentials that are as wide have their memory.
-  const int64_t rounded = wide > element ? stream * element : 0;
   const int64_t logits = wide > element ? (naive ? tokens : chunk) * rows * wide : 0;
   memory.logits = naive ? logits : 0;
   memory.output = memory.kept + logits;
   // x times factors of tokens, beside the input's gradient where S has not made it; or products for that, and labels' rows.
   const int64_t scaled = stream * wide + rounded, products = early ? 0 : each * stream * wide;
   memory.backward = products + scaled;
-  memory.streams = 4 * part;
+  // While the rank computes something else, its labels' rows are taken into account, and what is narrow made wide; where
+  // nothing is, the sum has the products' memory, and is counted twice.
+  memory.streams = 4 * part + (!early || wide == element ? 0 : shared ? 4 * part : stream * wide + rounded);
   if (!shared) return memory;
   memory.output = stream * element + sharing.weight +
                   std::max({sharing.arriving, sharing.weight, exponentials + logits,

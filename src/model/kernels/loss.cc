@@ -230,7 +230,10 @@ HWY_INLINE void exponentials_of(const SoftmaxExponentials<T>& args, int64_t row)
   found.sum =
       exponentials_row<T, kCapped>(products, args.vocab, found.maximum, exponentials, kept(args.slopes), args.loss);
   if (exponentials == nullptr) return;
-  if (args.labels[row] == kIgnoredLabel) clear_row(exponentials, args.vocab);
+  if (args.labels[row] == kIgnoredLabel) {
+    clear_row(exponentials, args.vocab);
+    if (T* slopes = kept(args.slopes)) clear_row(slopes, args.vocab);
+  }
   if (here) exponentials[label] = T{};
 }
 

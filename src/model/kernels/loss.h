@@ -64,7 +64,7 @@ template <class T>
 struct SoftmaxExponentials {
   const Wide<T>* logits;  // [rows, vocab]
   T* exponentials;        // [rows, vocab], the logits' own memory if need be; null: nothing is kept
-  T* slopes;              // [rows, vocab], of capped logits; null: not asked for
+  T* slopes;              // [rows, vocab], of capped logits, 0 where the label is ignored; null: not asked for
   const int64_t* labels;
   int64_t rows;
   int64_t vocab;

@@ -21,7 +21,7 @@ OutputLayer::OutputLayer(Comm& comm, OutputPlan plan, const Weight& head)
 OutputLayer::Live& OutputLayer::live(int microbatch) {
   const auto found = live_.find(microbatch);
   ORTHANT_CHECK(found != live_.end(), microbatch);
-  return found->second;
+  return *found->second;
 }
 
 bool OutputLayer::at_root() const { return comm_.position(plan_.axes) == plan_.root; }
@@ -30,7 +30,8 @@ void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens,
   sweep();
   const auto [place, fresh] = live_.try_emplace(microbatch);
   ORTHANT_CHECK(fresh, microbatch);
-  Live& one = place->second;
+  place->second = std::make_shared<Live>();
+  Live& one = *place->second;
   one.x = x.detach();
   one.tokens = std::move(tokens);
   one.loss = loss;
@@ -51,7 +52,8 @@ void OutputLayer::S(int microbatch) {
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) {
     one.dx = share.multiply();
-    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, [&] { combine(one); });
+    const auto make = [kept = live_.at(microbatch), vocabulary = plan_.slice.vocabulary] { kept->combine(vocabulary); };
+    one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, make);
   }
   share.put_weight_away();
   if (!naive_ && !one.tokens.with_gradient) one.share.reset();
@@ -66,14 +68,18 @@ void OutputLayer::Z(int microbatch) {
   gather(one, exponentials_, one.share->exponentials(one.maximum));
 }
 
-// From statistics to losses, by whoever comes first: this rank's thread or that of its messages, ahead of the sum.
-void OutputLayer::combine(Live& one) {
-  std::call_once(one.combined, [&] {
-    const at::NoGradGuard no_grad;
-    const at::Tensor all = naive_ ? at::cat({one.maximum.expand({one.all.size(0), 1, -1}), one.all}, 1) : one.all;
-    one.whole = whole_softmax(all, one.loss, plan_.slice.vocabulary, one.tokens);
-    if (early_ && one.tokens.with_gradient) one.share->input_gradient(one.whole, one.dx);
+void OutputLayer::Live::combine(int64_t vocabulary) {
+  std::call_once(combined, [&] {
+    try {
+      const at::NoGradGuard no_grad;
+      const at::Tensor told = maximum.defined() ? at::cat({maximum.expand({all.size(0), 1, -1}), all}, 1) : all;
+      whole = whole_softmax(told, loss, vocabulary, tokens);
+      if (share && share->multiplied()) share->input_gradient(whole, dx);
+    } catch (...) {
+      failure = std::current_exception();
+    }
   });
+  if (failure) std::rethrow_exception(failure);
 }
 
 void OutputLayer::wait_for_softmax(int microbatch) {
@@ -83,7 +89,7 @@ void OutputLayer::wait_for_softmax(int microbatch) {
     return;
   }
   one.statistics_arrive.wait();
-  combine(one);
+  one.combine(plan_.slice.vocabulary);
   losses_[microbatch] = one.whole.losses_N.sum().item<double>();
   one.own.reset(), one.all.reset(), one.maximum.reset();
   if (one.tokens.with_gradient) return;
@@ -119,12 +125,13 @@ at::Tensor OutputLayer::take_input_gradient(int microbatch) {
 // What has been done, left, and at the root been taken.
 void OutputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
-    const auto& [microbatch, one] = *at;
+    const int microbatch = at->first;
+    Live& one = *at->second;
     const bool judged = one.all.defined() && (!naive_ || one.maximum.defined()) && one.statistics_arrive.done();
     if (judged && !one.tokens.with_gradient) wait_for_softmax(microbatch);
     const bool taken = !(at_root() && one.dx.defined());
     const bool over = one.done && taken && one.dx_arrives.done() && one.input_arrives.done();
-    if (over) at->second.dx_arrives.wait(), at->second.input_arrives.wait();
+    if (over) one.dx_arrives.wait(), one.input_arrives.wait();
     at = over ? live_.erase(at) : std::next(at);
   }
 }
@@ -132,8 +139,8 @@ void OutputLayer::sweep() {
 double OutputLayer::finish() {
   for (auto& [microbatch, one] : live_) {
     wait_for_softmax(microbatch);
-    one.input_arrives.wait();
-    if (!at_root()) one.dx_arrives.wait();
+    one->input_arrives.wait();
+    if (!at_root()) one->dx_arrives.wait();
   }
   sweep();
   ORTHANT_CHECK(live_.empty(), live_.size(), live_.begin()->first);

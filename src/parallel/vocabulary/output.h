@@ -9,7 +9,9 @@
 // reduce, N C: layers_plan.h, to the byte. Work of a rank: three products of 2 N C V/p, in any order.
 #pragma once
 
+#include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -70,14 +72,18 @@ class OutputLayer {
     Work statistics_arrive;
     at::Tensor maximum;  // the naive order's
     std::once_flag combined;
+    std::exception_ptr failure;
     WholeSoftmax whole;
     at::Tensor dx;
     Work dx_arrives;
     bool done = false;
+
+    /// From statistics to losses, and to what is summed of an early product: by whoever comes first, this rank's thread
+    /// or that of its messages. It knows nothing of the layer, which may be gone by then.
+    void combine(int64_t vocabulary);
   };
   Live& live(int microbatch);
   void gather(Live& live, Comm& lane, at::Tensor own);
-  void combine(Live& live);
   void sweep();
   bool at_root() const;
 
@@ -86,7 +92,7 @@ class OutputLayer {
   const bool naive_, early_;  // early: the gradient of x before that of the weight
   const Weight& head_;
   Comm inputs_, statistics_, exponentials_, gradients_;  // lanes
-  std::map<int, Live> live_;
+  std::map<int, std::shared_ptr<Live>> live_;
   std::map<int, double> losses_;  // by microbatch
 };
 

@@ -81,7 +81,7 @@ OutputShare::OutputShare(const VocabularySlice& slice, const OutputLoss& loss, c
                          OutputTokens tokens, SliceMesh mesh)
     : real_(slice.real()), vocabulary_(slice.vocabulary), loss_(loss), head_(head), mesh_(std::move(mesh)),
       sequences_(x.size(0)), x_NC_(mesh_.gather(x.detach())), tokens_(std::move(tokens)) {
-  ORTHANT_CHECK(head.value.size(0) == slice.rows.size(), head.value.size(0), slice.rows.size());
+  ORTHANT_CHECK(head.value.size(0) == slice.rows.size() && head.value.is_cpu(), head.value.size(0), slice.rows.size());
   load_weight();
   check_labels(tokens_.labels_N, vocabulary_);
   const at::Tensor& labels = tokens_.labels_N;
@@ -209,13 +209,13 @@ void OutputShare::settle_products() {
   picked_NC_ = settle(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
 }
 
-// From the products: what these rows add to the gradient of x.
+// From the products: what these rows add to the gradient of x, wide.
 at::Tensor OutputShare::summand(const Factors& f) {
   const at::Tensor dx = std::exchange(product_NC_, {}).mul_(column(f.exponentials_N));
   if (uniform_NC_.defined()) dx.addcmul_(column(f.uniform_N), std::exchange(uniform_NC_, {}), -1);
   const at::Tensor rows = bent(w_VC_.index_select(0, row_).to(dx.scalar_type()));
   dx.index_add_(0, hit_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
-  return dx.masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0).to(x_NC_.scalar_type());
+  return dx.masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
 }
 
 void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& sum) {
@@ -255,7 +255,7 @@ at::Tensor OutputShare::gradients(const WholeSoftmax& whole) {
   if (!multiplied_) {
     if (!w_VC_.defined()) load_weight();
     make_products();
-    dx = summand(f);
+    dx = summand(f).to(x_NC_.scalar_type());
   }
   const at::Tensor sum = mesh_.begin_gradient(head_, size() > 0);
   if (real_.size() > 0) add_weight_gradient(sum.narrow(0, 0, real_.size()), f);

@@ -65,6 +65,7 @@ class OutputShare {
   /// which input_gradient() puts there: theirs, where that is as wide.
   at::Tensor multiply();
   void input_gradient(const WholeSoftmax& whole, const at::Tensor& sum);
+  bool multiplied() const { return multiplied_; }
   /// Of the weight what other rows have goes; gradients() asks for it again, if it has to.
   void put_weight_away();
 

@@ -74,7 +74,8 @@ Expected<T> expected(const Part<T>& p, double lifted = 0) {
       const double kept = (p.labels[row] == kIgnoredLabel || i == label) ? 0 : value * slope[i];
       const double bend = cap > 0 && kept > 0 ? 20 * u * value : 0;
       e.exponentials.add(kept, kept * (2 * relative + 2 * u + store_unit<T>()) + bend + (kept > 0 ? 1e-37 : 0));
-      if (cap > 0) e.slopes.add(slope[i], 20 * u + store_unit<T>());
+      const bool counts = p.labels[row] != kIgnoredLabel;
+      if (cap > 0) e.slopes.add(counts ? slope[i] : 0, counts ? 20 * u + store_unit<T>() : 0);
     }
     e.maxima.add(top, off);
     e.sums.add(sum, sum * (2 * relative + terms * u) + 1e-37 * static_cast<double>(p.vocab));

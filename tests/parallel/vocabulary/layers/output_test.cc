@@ -150,6 +150,21 @@ TEST(OutputLayer, SDoesNotWaitForOthersS) {
   }
 }
 
+// Padding may hold anything.
+TEST(OutputLayer, IgnoredTokensMayBeNoNumbers) {
+  const OutputInputs in = output_inputs();
+  OutputInputs bad = in;
+  bad.x_NC = in.x_NC.clone();
+  bad.x_NC.slice(0, 0, in.x_NC.size(0), 5).fill_(NAN);
+  for (const OutputLoss& loss : {OutputLoss{}, OutputLoss{.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}}) {
+    const OutputResult want = one_device(in, loss);
+    for (const std::string& algorithm : kAlgorithms) {
+      const OutputCase c{.algorithm = algorithm, .slices = even_slices(1003, 3), .loss = loss};
+      EXPECT_LE(largest_error(over_ranks(c, bad), want), 1e-12) << name_of(c);
+    }
+  }
+}
+
 // Algorithm 2's sum needs nobody but the statistics: it is there while the others compute, and call nothing.
 TEST(OutputLayer, TheEarlySumStartsByItself) {
   const OutputInputs in = output_inputs();
@@ -171,6 +186,32 @@ TEST(OutputLayer, TheEarlySumStartsByItself) {
     EXPECT_EQ(over.wait_for(std::chrono::seconds(60)), std::future_status::ready);
     layer.T(0);
     EXPECT_NEAR(layer.finish(), want.loss, 1e-13 * std::abs(want.loss));
+  });
+}
+
+// A rank may lose its layer to an exception while its messages are under way: what they read is theirs.
+TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
+  const OutputInputs in = output_inputs();
+  const OutputResult want = one_device(in);
+  std::promise<void> dropped;
+  run_ranks(2, [&, gone = dropped.get_future().share()](Rendezvous rendezvous, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous, {.timeout_s = 60});
+    if (rank == 0) gone.wait();  // so rank 1 has no statistics yet
+    const Range rows = even_slices(in.vocabulary, 2)[static_cast<size_t>(rank)];
+    const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).clone(),
+                      .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
+    const OutputPlan plan{.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
+                          .axes = kPipeline, .root = 1};
+    auto layer = std::make_unique<OutputLayer>(comm, plan, head);
+    layer->share_input(0, rank == 1 ? in.x_NC.clone() : at::empty_like(in.x_NC),
+                       {in.labels_N, in.weights_N, in.loss_scale});
+    layer->S(0);
+    if (rank == 1) {
+      layer.reset();
+      return dropped.set_value();
+    }
+    layer->T(0);
+    EXPECT_NEAR(layer->finish(), want.loss, 1e-13 * std::abs(want.loss));
   });
 }
 
