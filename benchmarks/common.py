@@ -1,6 +1,7 @@
 """What the benchmarks share: the machine's name, tables, and our program and its peers run as processes."""
 import glob
 import json
+import math
 import os
 import random
 import shutil
@@ -170,3 +171,18 @@ def write_corpus(a, folder):
     subprocess.run([a.orthant, "tokenize", text, "--output", prefix, "--tokenizer", "byte"], check=True,
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return prefix
+
+
+def relative(have, want):
+    error = abs(have - want) / abs(want)
+    return math.inf if math.isnan(error) else error
+
+
+def loss_bounds(steps, parameters, first, of_gradient, max_norm):
+    """By step of one device's run: how far another layout's loss may be from it, of itself. The first forward's
+    roundings, and what weights drift by since (docs/numerics.md, "whole runs"), gradients being off by of_gradient."""
+    drift, bounds = 0.0, []
+    for step in steps:
+        bounds.append(first + drift / step["loss"])
+        drift += 2 * step["lr"] * math.sqrt(parameters) * of_gradient * min(max_norm, step["grad_norm"])
+    return bounds

@@ -13,13 +13,13 @@ passed.
 """
 import argparse
 import json
-import math
 import os
 import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import ROOT, add_orthant_argument, machine, output_of, print_head, print_row, read_json_lines
+from common import (ROOT, add_orthant_argument, loss_bounds, machine, output_of, print_head, print_row, read_json_lines,
+                    relative)
 
 LOSS_BOUND, GRADIENT_BOUND = 1e-6, 1e-5
 MAX_NORM = 1.0  # gradients are clipped to it before they move a weight
@@ -57,16 +57,11 @@ def train(a, name, folder, *settings):
     return steps, planned["parameters"]["count"]
 
 
-def relative(have, want):
-    error = abs(have - want) / abs(want)
-    return math.inf if math.isnan(error) else error
-
-
 def compare(one, four, parameters):
     """Prints the rows; returns what is off."""
-    drift, wrong = 0.0, []
-    for oracle, layout in zip(one, four):
-        bound = LOSS_BOUND + drift / oracle["loss"]
+    wrong = []
+    bounds = loss_bounds(one, parameters, LOSS_BOUND, GRADIENT_BOUND, MAX_NORM)
+    for oracle, layout, bound in zip(one, four, bounds):
         loss, norm = (relative(layout[key], oracle[key]) for key in ("loss", "grad_norm"))
         print_row([str(oracle["step"]), f"{oracle['loss']:.8f}", f"{layout['loss']:.8f}", f"{loss:.1e}", f"{bound:.1e}",
                    f"{norm:.1e}", f"{oracle['step_seconds']:.1f}", f"{layout['step_seconds']:.1f}",
@@ -75,7 +70,6 @@ def compare(one, four, parameters):
             wrong.append(f"the loss of step {oracle['step']} is off by {loss:.1e}, more than {bound:.1e}")
         if oracle["step"] == 1 and norm > GRADIENT_BOUND:
             wrong.append(f"the gradient's norm of step 1 is off by {norm:.1e}, more than {GRADIENT_BOUND:.1e}")
-        drift += 2 * oracle["lr"] * math.sqrt(parameters) * GRADIENT_BOUND * min(MAX_NORM, oracle["grad_norm"])
     return wrong
 
 
