@@ -1,13 +1,12 @@
-"""What the benchmarks share: the machine's name, tables, and our program and its peers run as processes."""
-import glob
+"""What the benchmarks share: the machine's name, arguments, runs in turns, tables, and programs run as processes."""
+import argparse
 import json
 import math
 import os
 import random
-import shutil
+import statistics
 import subprocess
 import sys
-import time
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 PEERS = os.path.join(ROOT, "benchmarks", "peers")
@@ -18,7 +17,6 @@ SIZES = {
     "50m": dict(hidden_size=512, intermediate_size=1408, num_hidden_layers=12, num_attention_heads=8,
                 num_key_value_heads=4, vocab_size=16000),
 }
-WARMUP = 5  # steps left out of every median
 STEPS_ONLY = {"data.validation": 0, "validation.freq": 0, "checkpoint.interval": 0, "lr_scheduler.warmup_steps": 0,
               "metrics.enable_tensorboard": "false"}
 
@@ -38,16 +36,21 @@ def print_head(cells):
     print("|" + "---|" * len(cells), flush=True)
 
 
+def names_of(known):
+    """The type of an argument that names some of the known, with commas."""
+    def parse(text):
+        if unknown := set(text.split(",")) - set(known):
+            raise argparse.ArgumentTypeError(f"{','.join(unknown)}: there are {', '.join(known)}")
+        return text.split(",")
+    return parse
+
+
 def add_orthant_argument(p):
     p.add_argument("--orthant", default=os.path.join(ROOT, "build", "orthant"), help="the program")
 
 
-def add_program_arguments(p):
-    """What benchmarks beside a peer ask about the two programs."""
-    add_orthant_argument(p)
-    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
-    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
-    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
+def add_json_argument(p):
+    p.add_argument("--json", help="a file for every run, written after each; runs that it has are not made again")
 
 
 def own_python():
@@ -55,11 +58,41 @@ def own_python():
     return own if os.path.exists(own) else "python3"
 
 
-def find_programs(a):
-    a.python = a.python or own_python()
-    if a.allocator == "auto":
-        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
-        a.allocator = found[0] if found else "none"
+class Runs:
+    """Everything that was measured, by case (or by group of cases and case): what --json keeps."""
+
+    def __init__(self, path):
+        self.path, self.found = path, {}
+        if path and os.path.exists(path):
+            with open(path) as stream:
+                self.found = json.load(stream)["runs"]
+
+    def take_turns(self, repeats, cases, run, group=None):
+        """Runs each case once, then each once more, ..., so that whatever else the machine does hits all.
+
+        run(case, the case's runs so far) makes one more: a dictionary. Returns case -> runs, those of the file among
+        them."""
+        found = self.found if group is None else self.found.setdefault(group, {})
+        for turn in range(repeats):
+            for case in cases:
+                runs = found.setdefault(case, [])
+                if len(runs) > turn:
+                    continue
+                runs.append(run(case, runs))
+                figures = (f"{k} {v:,.4g}" for k, v in runs[-1].items() if isinstance(v, float))
+                print(f"  {turn + 1}/{repeats} {group or ''} {case}: {', '.join(figures)}", file=sys.stderr, flush=True)
+                if self.path:
+                    with open(self.path, "w") as stream:
+                        json.dump({"machine": machine(), "runs": self.found}, stream, indent=1)
+        return found
+
+
+def median_of(runs):
+    """Field by field, of the numbers that the runs have; a field without any is as in the first run."""
+    def middle(values):
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        return statistics.median(numbers) if numbers else values[0]
+    return {field: middle([run[field] for run in runs]) for field in runs[0]}
 
 
 def output_of(command):
@@ -98,74 +131,13 @@ def on_hosts(hosts, ranks_per_host, rate, command, report=None):
     return done.stdout
 
 
-def peak_resident_bytes(root):
-    """The largest resident set so far of any process below (and with) this one: a rank of either program."""
-    parents, peaks = {}, {}
-    for status in glob.glob("/proc/[0-9]*/status"):
-        try:
-            with open(status) as stream:
-                fields = dict(line.split(":", 1) for line in stream if line.startswith(("PPid", "VmHWM")))
-        except OSError:
-            continue
-        pid = int(status.split("/")[2])
-        parents[pid] = int(fields["PPid"])
-        peaks[pid] = 1024 * int(fields.get("VmHWM", "0 kB").split()[0])
-    below, grown = {root}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in below} - below
-        below |= more
-        grown = bool(more)
-    return max(peaks.get(pid, 0) for pid in below)
-
-
-def watch(command, metrics, environment, folder):
-    """Runs a program that writes one JSON line a step; returns its lines, seconds to the first, its output, and the
-    largest resident set of any of its processes."""
-    started, first, peak = time.monotonic(), None, 0
-    with open(os.path.join(folder, "output"), "w+") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
-        while process.poll() is None:
-            if first is None and os.path.exists(metrics) and os.path.getsize(metrics):
-                first = time.monotonic() - started
-            else:
-                peak = max(peak, peak_resident_bytes(process.pid))
-            time.sleep(0.01 if first is None else 0.3)
-        out.seek(0)
-        text = out.read()
-    if process.returncode:
-        sys.exit(f"{' '.join(command)}\nfailed with {process.returncode}:\n{text[-3000:]}")
-    return read_json_lines(metrics), first, text, peak
-
-
-def watch_training(a, keys, folder):
-    """`orthant train` with these keys; what watch() returns."""
-    dump = os.path.join(folder, "run")
-    shutil.rmtree(dump, ignore_errors=True)
-    command = orthant_command(a.orthant, "train", {**STEPS_ONLY, "job.dump_folder": dump, **keys}, folder)
-    return watch(command, os.path.join(dump, "metrics.jsonl"), {}, folder)
-
-
-def watch_peer(a, program, ranks, threads, keys, folder):
-    """A program of peers/ under torchrun; what watch() returns, and the object that the peer prints at its end."""
-    metrics = os.path.join(folder, "peer.jsonl")
-    if os.path.exists(metrics):
-        os.remove(metrics)
-    command = [a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
-               "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", os.path.join(PEERS, program)]
-    environment = {"OMP_NUM_THREADS": str(threads), "PYTHONWARNINGS": "ignore"}
-    if a.allocator != "none":
-        environment["LD_PRELOAD"] = a.allocator
-    keys = {"warmup_steps": WARMUP, **keys, "threads": threads, "metrics": metrics}
-    lines, first, text, peak = watch(command + [word for k, v in keys.items() for word in (f"--{k}", str(v))],
-                                     metrics, environment, folder)
-    return lines, first, text, peak, json_lines(text)[-1]
-
-
 def write_corpus(a, folder):
     """Two megabytes of words, tokenized beforehand, so that no program's first step contains it."""
     generator = random.Random(1)
     words = ["".join(generator.choices("etaoinshrdlu", k=generator.randint(2, 9))) for _ in range(2000)]
     text, prefix = os.path.join(folder, "words.txt"), os.path.join(folder, "words")
+    if os.path.exists(text):
+        return prefix
     with open(text, "w") as stream:
         stream.writelines(" ".join(generator.choices(words, k=12)) + "\n" for _ in range(26000))
     subprocess.run([a.orthant, "tokenize", text, "--output", prefix, "--tokenizer", "byte"], check=True,

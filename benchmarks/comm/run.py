@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,8 @@ import tempfile
 from figure import Line, Panel, draw
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import PEERS, ROOT, json_lines, machine, output_of, own_python, print_head, print_row
+from common import (PEERS, ROOT, json_lines, machine, median_of, names_of, output_of, own_python, print_head,
+                    print_row)
 
 NAMES = {"ucx": "Orthant on UCX", "gloo": "Orthant on Gloo", "c10d": "c10d Gloo", "mpi": "Open MPI", "memcpy": "memcpy"}
 OPERATIONS = {"ring": "ring exchange", "all_reduce": "all-reduce"}
@@ -41,8 +41,8 @@ def arguments():
     p.add_argument("--ranks", default="2" if quick else "2,4,8")
     p.add_argument("--bytes", default="4096,1048576" if quick else SIZES)
     p.add_argument("--overlap-bytes", default="1048576" if quick else OVERLAP_SIZES)
-    p.add_argument("--ops", default="ring,all_reduce")
-    p.add_argument("--programs", default=",".join(NAMES))
+    p.add_argument("--ops", type=names_of(OPERATIONS), default="ring,all_reduce")
+    p.add_argument("--programs", type=names_of(NAMES), default=",".join(NAMES))
     p.add_argument("--repeats", type=int, default=1 if quick else 5, help="turns of each program")
     p.add_argument("--seconds", type=float, default=0.05 if quick else 0.5, help="measured for a size and turn")
     p.add_argument("--figure", help="an SVG of the times")
@@ -66,9 +66,7 @@ def our_program(a, name):
 
 def available(a, folder):
     """The programs asked for that can run here; Open MPI's is compiled."""
-    programs = a.programs.split(",")
-    if unknown := set(programs) - set(NAMES):
-        sys.exit(f"--programs {','.join(unknown)}: there are {', '.join(NAMES)}")
+    programs = list(a.programs)
     if "mpi" in programs and not (shutil.which("mpicc") and shutil.which("mpirun")):
         print("no Open MPI here (openmpi-bin, libopenmpi-dev): left out", file=sys.stderr)
         programs.remove("mpi")
@@ -95,24 +93,13 @@ def command_of(program, op, ranks, a, folder):
     return [our_program(a, "comm_benchmark"), "--transport", program, "--ranks", str(ranks), "--op", op, *flags]
 
 
-def results_of(command):
-    """The JSON lines that it prints."""
-    return json_lines(output_of(command))
-
-
-def median_of(results):
-    """Of several lines that measured the same, field by field."""
-    return {key: statistics.median(r[key] for r in results) if isinstance(value, float) else value
-            for key, value in results[0].items()}
-
-
 def take_turns(programs, commands, a, what):
     """(program, bytes) -> its median line, and all lines."""
     found, everything = {}, []
     for turn in range(a.repeats):
         for program in programs:
             print(f"  {what}: {NAMES[program]}, turn {turn + 1} of {a.repeats}", file=sys.stderr)
-            for line in results_of(commands[program]):
+            for line in json_lines(output_of(commands[program])):
                 found.setdefault((program, line["bytes"]), []).append(line)
                 everything.append({**line, "program": program, "turn": turn})
     return {key: median_of(lines) for key, lines in found.items()}, everything
@@ -147,7 +134,7 @@ def measure_messages(a, programs, folder, everything):
                 *(f"{NAMES[peer]} / UCX" for peer in ("mpi", "c10d") if peer in programs and "ucx" in programs),
                 *(f"{NAMES[p]}, CPU s/GB" for p in programs)])
     panels = []
-    for op in a.ops.split(","):
+    for op in a.ops:
         for ranks in map(int, a.ranks.split(",")):
             commands = {program: command_of(program, op, ranks, a, folder) for program in programs}
             found, lines = take_turns(programs, commands, a, f"{OPERATIONS[op]}, {ranks} ranks")
@@ -165,7 +152,7 @@ def measure_overlap(a, programs, everything):
     print()
     print_head(["operation", "2 ranks over", "bytes a rank", "compute alone, ms", "transfer alone, ms", "both, ms",
                 "both / longer"])
-    for op in a.ops.split(","):
+    for op in a.ops:
         commands = {program: [our_program(a, "overlap"), "--op", op, "--ranks", "2", "--transport", program, "--bytes",
                               a.overlap_bytes, "--seconds", str(a.seconds)] for program in ours}
         found, lines = take_turns(ours, commands, a, f"overlap, {OPERATIONS[op]}")

@@ -26,8 +26,8 @@ import tempfile
 from capacity_figure import draw
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (SIZES, STEPS_ONLY, add_orthant_argument, orthant_command, output_of, print_head, print_row,
-                    write_corpus)
+from common import (SIZES, STEPS_ONLY, add_orthant_argument, names_of, orthant_command, output_of, print_head,
+                    print_row, write_corpus)
 
 KINDS = {"none": "no sequence parallelism", "ring_attention": "ring attention",
          "ring_self_attention": "ring self-attention", "tensor": "1-D tensor parallelism",
@@ -44,7 +44,7 @@ def arguments():
     add_orthant_argument(p)
     p.add_argument("--memory-mib", type=float, default=128 if quick else 512, help="of tensors, a rank")
     p.add_argument("--ranks", default="1,2" if quick else "1,2,4,8")
-    p.add_argument("--kinds", default=",".join(KINDS))
+    p.add_argument("--kinds", type=names_of(KINDS), default=",".join(KINDS))
     p.add_argument("--model", choices=MODELS, default="tiny")
     p.add_argument("--key-heads", type=int, help="other than the model's own")
     p.add_argument("--sequences", type=int, default=1, help="of which the longest is sought, at once")
@@ -178,7 +178,7 @@ def main():
     every = []
     with tempfile.TemporaryDirectory() as folder:
         corpus = write_corpus(a, folder)
-        for kind in a.kinds.split(","):
+        for kind in a.kinds:
             for ranks in map(int, a.ranks.split(",")):
                 if can_be(a, kind, ranks):
                     found = measure(a, kind, ranks, corpus, folder)

@@ -1,11 +1,10 @@
 """What overlap.py and choices.py share: sequence_attention on emulated hosts, in turns, and medians of what it says."""
 import json
 import os
-import statistics
 import sys
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import ROOT, json_lines, machine, on_hosts
+from common import ROOT, json_lines, machine, median_of, on_hosts
 
 UNITS = {"k": 1e-6, "m": 1e-3, "g": 1}
 
@@ -45,5 +44,4 @@ def take_turns(a, cases, repeats):
         with open(a.json, "w") as stream:
             json.dump({"machine": machine(), "results": [{"case": str(key[0]), **line} for key, lines in found.items()
                                                          for line in lines]}, stream, indent=1)
-    return {key: {field: statistics.median(line[field] for line in lines) if isinstance(value, (int, float)) else value
-                  for field, value in lines[0].items()} for key, lines in found.items()}
+    return {key: median_of(lines) for key, lines in found.items()}

@@ -25,8 +25,8 @@ import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (STEPS_ONLY, add_orthant_argument, machine, on_hosts, orthant_command, output_of, print_head,
-                    print_row, read_json_lines, write_corpus)
+from common import (STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, machine, names_of, on_hosts,
+                    orthant_command, output_of, print_head, print_row, read_json_lines, write_corpus)
 
 HOSTS, RANKS_PER_HOST = 16, 4
 RANKS = HOSTS * RANKS_PER_HOST
@@ -51,7 +51,9 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
     add_orthant_argument(p)
-    p.add_argument("--arrangements", default="881,444" if quick else ",".join(ARRANGEMENTS))
+    add_json_argument(p)
+    p.add_argument("--arrangements", type=names_of(ARRANGEMENTS),
+                   default="881,444" if quick else ",".join(ARRANGEMENTS))
     p.add_argument("--rate", default="200mbit", help="of each host's link, both ways")
     p.add_argument("--turns", type=int, default=1 if quick else 2, help="of all; each has a step more than the last")
     p.add_argument("--steps", type=int, default=3, help="of the first turn, at least 3; 1-D does one less")
@@ -59,13 +61,10 @@ def arguments():
     p.add_argument("--layers", type=int, default=1 if quick else 2)
     p.add_argument("--sequences", type=int, default=64, help="of a step")
     p.add_argument("--seq-len", type=int, default=64 if quick else 96)
-    p.add_argument("--json", help="a file for every run, written after each")
     p.add_argument("--quick", action="store_true", help="does it work? two arrangements, few and small steps")
     a = p.parse_args()
     if a.steps < 3:
         p.error("--steps is at least 3")
-    if unknown := set(a.arrangements.split(",")) - set(ARRANGEMENTS):
-        sys.exit(f"--arrangements {','.join(unknown)}: there are {', '.join(ARRANGEMENTS)}")
     return a
 
 
@@ -92,13 +91,13 @@ class Arrangement:
             sys.exit(f"{self.keys}: rank 0 sends {self.sent[0]:,} bytes a step by plan, {wrong[0]:,} by count")
         with open(report) as stream:
             links = [host["sent_bytes"] for host in json.load(stream)["hosts"]]
-        self.runs.append({"steps": steps, "seconds": [line["step_seconds"] for line in lines[1:]],
-                          "waits": [line["communication_seconds"] for line in lines[1:]],
-                          "peak_bytes": lines[-1]["peak_memory_bytes"], "link_bytes": statistics.mean(links)})
-        return self.runs[-1]
+        seconds = [line["step_seconds"] for line in lines[1:]]
+        return {"step_s": statistics.median(seconds), "steps": steps, "seconds": seconds,
+                "waits": [line["communication_seconds"] for line in lines[1:]],
+                "peak_bytes": lines[-1]["peak_memory_bytes"], "link_bytes": statistics.mean(links)}
 
     def step_s(self):
-        return statistics.median(statistics.median(run["seconds"]) for run in self.runs)
+        return statistics.median(run["step_s"] for run in self.runs)
 
     def waited(self):
         return statistics.median(wait / s for run in self.runs for wait, s in zip(run["waits"], run["seconds"]))
@@ -122,7 +121,7 @@ def arrangements(a, corpus, folder):
             "model.max_position_embeddings": a.seq_len, "training.seq_len": a.seq_len,
             "training.global_batch_size": a.sequences, "training.local_batch_size": a.sequences}
     found = {}
-    for name in a.arrangements.split(","):
+    for name in a.arrangements:
         keys = {**base, **parallel(name)}
         if name == "auto-881":
             keys["run.memory_gib_per_rank"] = Arrangement(a, {**base, **parallel("881")}, folder).memory / 2**30
@@ -164,16 +163,10 @@ def main():
           flush=True)
     with tempfile.TemporaryDirectory() as folder:
         found = arrangements(a, write_corpus(a, folder), folder)
-        for turn in range(a.turns):
-            for name, arrangement in found.items():
-                run = arrangement.run(a.steps + turn - (name == "1d"))  # which takes ten times as long
-                print(f"  turn {turn + 1} of {a.turns}: {', '.join(title(name, arrangement))}: "
-                      f"{statistics.median(run['seconds']):.2f} s a step, at peak {run['peak_bytes'] / 2**20:.1f} MiB",
-                      file=sys.stderr, flush=True)
-                if a.json:
-                    with open(a.json, "w") as stream:
-                        json.dump({"machine": machine(), "rate": a.rate,
-                                   "runs": {name: it.runs for name, it in found.items()}}, stream, indent=1)
+        measured = Runs(a.json).take_turns(  # 1-D takes ten times as long
+            a.turns, found, lambda name, runs: found[name].run(a.steps + len(runs) - (name == "1d")))
+        for name, arrangement in found.items():
+            arrangement.runs = measured[name]
     print_table(a, found)
 
 

@@ -13,13 +13,12 @@ so that the products take 1.25 times their messages.
 Needs root, like benchmarks/hosts. The median of the runs; all forms and products take turns.
 """
 import argparse
-import json
 import os
-import statistics
 import sys
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import ROOT, json_lines, machine, on_hosts, print_head, print_row
+from common import (ROOT, Runs, add_json_argument, json_lines, machine, median_of, names_of, on_hosts, print_head,
+                    print_row)
 
 COLUMNS = {"stationary": 2, "summa": 4}
 COMPUTE_OVER_TRANSFER = 1.25
@@ -28,15 +27,15 @@ COMPUTE_OVER_TRANSFER = 1.25
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
-    p.add_argument("--forms", default="stationary,summa")
-    p.add_argument("--products", default="ab" if quick else "ab,abt,atb")
+    p.add_argument("--forms", type=names_of(COLUMNS), default="stationary,summa")
+    p.add_argument("--products", type=names_of(("ab", "abt", "atb")), default="ab" if quick else "ab,abt,atb")
     p.add_argument("--tokens", type=int, default=2048 if quick else 4096)
     p.add_argument("--in", type=int, default=512, dest="width")
     p.add_argument("--out", type=int, default=1024 if quick else 4096)
     p.add_argument("--turns", type=int, default=3 if quick else 5, help="of what is measured within a run")
     p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each form and product")
     p.add_argument("--build", default=os.path.join(ROOT, "build"), help="folder that holds our programs")
-    p.add_argument("--json", help="a file for all results")
+    add_json_argument(p)
     p.add_argument("--quick", action="store_true", help="does it work? few and small cases")
     return p.parse_args()
 
@@ -64,23 +63,21 @@ def matched_rate(a, form, product):
 
 def main():
     a = arguments()
-    cases = [(form, product) for form in a.forms.split(",") for product in a.products.split(",")]
-    rates = {case: matched_rate(a, *case) for case in cases}
-    found = {case: [] for case in cases}
-    for _ in range(a.repeats):
-        for case in cases:
-            found[case].append(run(a, *case, rates[case]))
-    if a.json:
-        with open(a.json, "w") as stream:
-            json.dump({"machine": machine(), "results": [{"mbit": rates[case], **line} for case in cases
-                                                         for line in found[case]]}, stream, indent=1)
+
+    def measure(case, runs):
+        mbit = runs[0]["mbit"] if runs else matched_rate(a, *case.split())
+        return {"mbit": mbit, **run(a, *case.split(), mbit)}
+
+    cases = [f"{form} {product}" for form in a.forms for product in a.products]
+    found = Runs(a.json).take_turns(a.repeats, cases, measure)
     print(f"{machine()}; {a.tokens} tokens, {a.width} -> {a.out}, float32; median of {a.repeats} runs\n")
     print_head(["form", "product", "columns", "link, Mbit/s", "compute alone, ms", "transfer alone, ms",
                 "compute / transfer", "wall, ms", "wall / longer"])
     for case in cases:
-        compute, transfer, wall = (statistics.median(line[f"{kind}_ms"] for line in found[case])
-                                   for kind in ("compute", "transfer", "both"))
-        print_row([*case, str(COLUMNS[case[0]]), str(rates[case]), f"{compute:.3g}", f"{transfer:.3g}",
+        form, product = case.split()
+        middle = median_of(found[case])
+        compute, transfer, wall = (middle[f"{kind}_ms"] for kind in ("compute", "transfer", "both"))
+        print_row([form, product, str(COLUMNS[form]), f"{middle['mbit']:.0f}", f"{compute:.3g}", f"{transfer:.3g}",
                    f"{compute / transfer:.2f}", f"{wall:.3g}", f"{wall / max(compute, transfer):.2f}"])
 
 

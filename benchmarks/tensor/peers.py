@@ -17,18 +17,14 @@ first five, the table's is the median over the runs; "from, to" are the ratios o
 """
 import argparse
 import itertools
-import json
 import math
 import os
-import statistics
 import sys
 import tempfile
 
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
-from common import (SIZES, WARMUP, add_program_arguments, find_programs, machine, print_head, print_row, watch_peer,
-                    watch_training, write_corpus)
-
-LOSS_BOUND = 1e-5  # relative, of the peer's losses among themselves: float32, other orders of sums, a few steps
+from common import SIZES, Runs, median_of, names_of, print_head, print_row
+from comparison import Programs, add_program_arguments, find_programs, print_setting, speed_cells
 
 
 def one_d(degree, sequence):
@@ -60,75 +56,35 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
     add_program_arguments(p)
-    p.add_argument("--cases", default="none,1d2,221" if quick else ",".join(CASES))
+    p.add_argument("--cases", type=names_of(CASES), default="none,1d2,221" if quick else ",".join(CASES))
     p.add_argument("--sequences", type=int, default=8, help="of a step")
     p.add_argument("--seq-len", type=int, default=64 if quick else 256)
-    p.add_argument("--repeats", type=int, default=1 if quick else 3, help="runs of each program a line")
     p.add_argument("--steps", type=int, default=3 if quick else 12, help="of a run that count")
-    p.add_argument("--json", help="a file for every run, written after each")
     p.add_argument("--quick", action="store_true", help="does it work? few small steps, eager, three lines")
     a = p.parse_args()
-    if unknown := set(a.cases.split(",")) - set(CASES):
-        sys.exit(f"--cases {','.join(unknown)}: there are {', '.join(CASES)}")
-    a.no_compile |= a.quick
     find_programs(a)
     return a
 
 
-def tokens_per_second(a, lines):
-    return a.sequences * a.seq_len / statistics.median(line["step_seconds"] for line in lines[WARMUP:])
+def fastest(a, programs, case):
+    """The peer's fastest way to run a case."""
+    _, ranks, _, ways = CASES[case]
+    if ranks == 1:
+        return programs.fastest(1, [{**ways[0], "compile": compiled} for compiled in a.compilers])
+    of_two = programs.fastest(2, [{**CASES["1d2"][3][0], "loss": loss, "compile": compiled} for loss, compiled in
+                                  itertools.product(("parallel", "gathered"), a.compilers)])
+    # With fully_shard over column-parallel layers torch.compile fails.
+    return programs.fastest(ranks, [{**of_two, **way, **({"compile": "none"} if way["others"] == "fsdp" else {})}
+                                    for way in ways])
 
 
-def run_ours(a, case, corpus, folder):
-    """Tokens/s, and the share of a step that rank 0 waits for messages."""
+def turn(a, programs, case, runs):
+    """One run of each program."""
     _, ranks, parallel, _ = CASES[case]
-    keys = {**{f"model.{k}": v for k, v in SIZES["tiny"].items()}, "model.max_position_embeddings": a.seq_len,
-            "run.ranks": ranks, "run.threads_per_rank": 1, "data.path": corpus, "training.steps": WARMUP + a.steps,
-            "training.seq_len": a.seq_len, "training.global_batch_size": a.sequences,
-            "training.local_batch_size": a.sequences, "optimizer.lr": 3e-4,
-            **{f"parallelism.{k}": v for k, v in parallel.items()}}
-    lines = watch_training(a, keys, folder)[0]
-    waits = (line["communication_seconds"] / line["step_seconds"] for line in lines[WARMUP:])
-    return tokens_per_second(a, lines), statistics.median(waits)
-
-
-class Peer:
-    """The peer's runs, the losses that all of them must show, and what was found to be fastest."""
-
-    def __init__(self, a, folder):
-        self.a, self.folder, self.losses, self.way = a, folder, None, None
-
-    def run(self, ranks, way, steps):
-        a = self.a
-        keys = {**SIZES["tiny"], "seq_len": a.seq_len, "global_batch_size": a.sequences, "steps": WARMUP + steps, **way}
-        lines, _, _, _, summary = watch_peer(a, "tensor.py", ranks, 1, keys, self.folder)
-        self.losses = self.losses or summary["losses"]
-        for mine, first in zip(summary["losses"], self.losses):
-            if not math.isclose(mine, first, rel_tol=LOSS_BOUND):
-                sys.exit(f"the peer's {way} computes something else: loss {mine} where another has {first}")
-        return tokens_per_second(a, lines)
-
-    def fastest(self, ranks, ways):
-        tried = []
-        for way in ways:
-            tried.append((self.run(ranks, way, 3), way))
-            print(f"  peer, {ranks} ranks, {way}: {tried[-1][0]:,.0f} tokens/s", file=sys.stderr, flush=True)
-        return max(tried, key=lambda entry: entry[0])[1]
-
-    def fastest_of(self, case):
-        """The fastest way to run a case."""
-        _, ranks, _, ways = CASES[case]
-        compilers = ["none"] if self.a.no_compile else ["none", "model"]
-        if ranks == 1:
-            return self.fastest(1, [{**ways[0], "compile": compiled} for compiled in compilers])
-        if self.way is None:  # on two ranks, once
-            self.way = self.fastest(2, [{**CASES["1d2"][3][0], "loss": loss, "compile": compiled} for loss, compiled in
-                                        itertools.product(("parallel", "gathered"), compilers)])
-        ways = [{**self.way, **way} for way in ways]
-        for way in ways:
-            if way["others"] == "fsdp":
-                way["compile"] = "none"  # with fully_shard over column-parallel layers torch.compile fails
-        return self.fastest(ranks, ways) if len(ways) > 1 else ways[0]
+    way = runs[0]["way"] if runs else fastest(a, programs, case)
+    ours = programs.ours(ranks, a.steps, {f"parallelism.{k}": v for k, v in parallel.items()})
+    return {"ours": ours.tokens_per_second(), "waits": ours.waiting(),
+            "peer": programs.peer(ranks, a.steps, way).tokens_per_second(), "way": way}
 
 
 def way_text(way):
@@ -142,36 +98,22 @@ def way_text(way):
 def print_table(found):
     print_head(["cut", "ranks", "Orthant tokens/s", "PyTorch tokens/s", "ratio", "from, to", "Orthant of ideal",
                 "PyTorch's", "Orthant waits"])
-    medians = {case: [statistics.median(run[who] for run in runs) for who in ("ours", "peer", "waits")]
-               for case, (runs, _) in found.items()}
-    for case, (runs, way) in found.items():
+    one = median_of(found.get("none", [{"ours": math.nan, "peer": math.nan}]))
+    for case, runs in found.items():
         title, ranks, _, _ = CASES[case]
-        ours, peer, waits = medians[case]
-        ratios = [run["ours"] / run["peer"] for run in runs]
-        of_ideal = [f"{mine / (ranks * one):.2f}" if ranks == 2 else "" for mine, one in
-                    zip((ours, peer), medians.get("none", (math.nan, math.nan)))]
-        print_row([title, str(ranks), f"{ours:,.0f}", f"{peer:,.0f} ({way_text(way)})", f"{ours / peer:.2f}x",
-                   f"{min(ratios):.2f}, {max(ratios):.2f}", *of_ideal, f"{100 * waits:.0f} %"])
+        middle = median_of(runs)
+        of_ideal = [f"{middle[who] / (ranks * one[who]):.2f}" if ranks == 2 else "" for who in ("ours", "peer")]
+        print_row([title, str(ranks), *speed_cells(runs, way_text(middle["way"])), *of_ideal,
+                   f"{100 * middle['waits']:.0f} %"])
 
 
 def main():
     a = arguments()
-    print(f"{machine()}; {a.repeats} runs each; {a.sequences} sequences of {a.seq_len} tokens a step, float32, one "
-          f"thread a rank; peer's allocator: {os.path.basename(a.allocator)}\n", flush=True)
+    print_setting(a, f"{a.sequences} sequences of {a.seq_len} tokens a step, float32, one thread a rank")
+    work = {**SIZES["tiny"], "seq_len": a.seq_len, "global_batch_size": a.sequences, "local_batch_size": a.sequences}
     with tempfile.TemporaryDirectory() as folder:
-        corpus, peer = write_corpus(a, folder), Peer(a, folder)
-        found = {case: ([], peer.fastest_of(case)) for case in a.cases.split(",")}
-        for turn in range(a.repeats):
-            for case, (runs, way) in found.items():
-                ours, waits = run_ours(a, case, corpus, folder)
-                runs.append({"ours": ours, "waits": waits, "peer": peer.run(CASES[case][1], way, a.steps)})
-                print(f"  {turn + 1}/{a.repeats} {CASES[case][0]}: ours {ours:,.0f}, peer {runs[-1]['peer']:,.0f} "
-                      "tokens/s", file=sys.stderr, flush=True)
-                if a.json:
-                    with open(a.json, "w") as stream:
-                        json.dump({"machine": machine(), "cases": {name: {"way": it[1], "runs": it[0]}
-                                                                   for name, it in found.items()}}, stream, indent=1)
-    print_table(found)
+        programs = Programs(a, "tensor.py", work, folder)
+        print_table(Runs(a.json).take_turns(a.repeats, a.cases, lambda *case: turn(a, programs, *case)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,174 @@
+"""Our program beside a peer's: both do the same training steps, as processes that take turns."""
+import glob
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+from common import (PEERS, SIZES, STEPS_ONLY, add_json_argument, add_orthant_argument, json_lines, machine,
+                    orthant_command, own_python, read_json_lines, write_corpus)
+
+WARMUP = 5  # steps left out of every median
+LOSS_BOUND = 1e-5  # relative: float32, other orders of sums, a few steps
+
+
+def add_program_arguments(p):
+    """What all of them ask about the two programs and their turns."""
+    add_orthant_argument(p)
+    add_json_argument(p)
+    p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
+    p.add_argument("--allocator", default="auto", help="preloaded into the peer: a library, auto (mimalloc) or none")
+    p.add_argument("--no-compile", action="store_true", help="try the peer in eager mode only")
+    p.add_argument("--repeats", type=int, default=1 if "--quick" in sys.argv else 3, help="runs of each program a line")
+
+
+def find_programs(a):
+    a.compilers = ["none"] if a.no_compile or a.quick else ["none", "model"]  # the peer's --compile
+    a.python = a.python or own_python()
+    if a.allocator == "auto":
+        found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
+        a.allocator = found[0] if found else "none"
+
+
+def print_setting(a, work):
+    print(f"{machine()}; {a.repeats} runs each; {work}; peer's allocator: {os.path.basename(a.allocator)}\n",
+          flush=True)
+
+
+def speed_cells(runs, way):
+    """Tokens/s of ours and of the peer, medians; their ratio; and the least and the largest of the turns' ratios."""
+    ours, peer = (statistics.median(run[who] for run in runs) for who in ("ours", "peer"))
+    ratios = [run["ours"] / run["peer"] for run in runs]
+    return [f"{ours:,.0f}", f"{peer:,.0f} ({way})", f"{ours / peer:.2f}x", f"{min(ratios):.2f}, {max(ratios):.2f}"]
+
+
+def peak_resident_bytes(root):
+    """The largest resident set so far of any process below (and with) this one: a rank of either program."""
+    parents, peaks = {}, {}
+    for status in glob.glob("/proc/[0-9]*/status"):
+        try:
+            with open(status) as stream:
+                fields = dict(line.split(":", 1) for line in stream if line.startswith(("PPid", "VmHWM")))
+        except OSError:
+            continue
+        pid = int(status.split("/")[2])
+        parents[pid] = int(fields["PPid"])
+        peaks[pid] = 1024 * int(fields.get("VmHWM", "0 kB").split()[0])
+    below, grown = {root}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in below} - below
+        below |= more
+        grown = bool(more)
+    return max(peaks.get(pid, 0) for pid in below)
+
+
+def check_losses(losses, others, what):
+    for mine, other in zip(losses, others):
+        if not math.isclose(mine, other, rel_tol=LOSS_BOUND):
+            sys.exit(f"{what} computes something else: loss {mine} where another has {other}")
+
+
+class Run(NamedTuple):
+    """What a program did that trains."""
+    lines: list          # of metrics, one for each step that counts
+    tokens: int          # of a step
+    first_s: float       # from the command to the first line
+    resident_bytes: int  # of the largest process
+    text: str            # all that it printed
+
+    def step_s(self):
+        return statistics.median(line["step_seconds"] for line in self.lines)
+
+    def tokens_per_second(self):
+        return self.tokens / self.step_s()
+
+    def waiting(self):
+        """The share of a step that our rank 0 waits for messages."""
+        return statistics.median(line["communication_seconds"] / line["step_seconds"] for line in self.lines)
+
+    def summary(self):
+        """The object that a peer prints at its end."""
+        return json_lines(self.text)[-1]
+
+
+class Programs:
+    """`orthant train` and a program of peers/, both at the same work: a model, and the tokens and sequences of a step.
+
+    The work's names are the peer's options, and with model. or training. before them our keys. All runs of the peer
+    that tell their losses must tell the same ones."""
+
+    def __init__(self, a, peer, work, folder, warmup=WARMUP):
+        self.a, self.program, self.work, self.folder, self.warmup = a, os.path.join(PEERS, peer), work, folder, warmup
+        self.corpus, self.dump = write_corpus(a, folder), os.path.join(folder, "run")
+        self.losses, self.tried = None, {}
+
+    def watch(self, command, metrics, environment):
+        """Runs a program that writes one JSON line a step."""
+        started, first, peak = time.monotonic(), None, 0
+        with open(os.path.join(self.folder, "output"), "w+") as out:
+            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
+            while process.poll() is None:
+                if first is None and os.path.exists(metrics) and os.path.getsize(metrics):
+                    first = time.monotonic() - started
+                else:
+                    peak = max(peak, peak_resident_bytes(process.pid))
+                time.sleep(0.01 if first is None else 0.3)
+            out.seek(0)
+            text = out.read()
+        if process.returncode:
+            sys.exit(f"{' '.join(command)}\nfailed with {process.returncode}:\n{text[-3000:]}")
+        tokens = self.work["global_batch_size"] * self.work["seq_len"]
+        return Run(read_json_lines(metrics)[self.warmup:], tokens, first, peak, text)
+
+    def ours(self, ranks, steps, keys, threads=1):
+        """So many steps that count, with these keys beside the work's."""
+        shutil.rmtree(self.dump, ignore_errors=True)
+        work = {f"{'model' if k in SIZES['tiny'] else 'training'}.{k}": v for k, v in self.work.items()}
+        keys = {**STEPS_ONLY, **work, "model.max_position_embeddings": self.work["seq_len"], "data.path": self.corpus,
+                "training.steps": self.warmup + steps, "run.ranks": ranks, "run.threads_per_rank": threads,
+                "job.dump_folder": self.dump, "optimizer.lr": 3e-4, **keys}
+        return self.watch(orthant_command(self.a.orthant, "train", keys, self.folder),
+                          os.path.join(self.dump, "metrics.jsonl"), {})
+
+    def timeline(self):
+        """Of our last step: seconds of its pipeline, simulated ones, and those that all ranks compute, added up."""
+        with open(os.path.join(self.dump, "timeline.json")) as stream:
+            trace = json.load(stream)
+        spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
+        made_s = 1e-6 * (max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans))
+        computed_s = 1e-6 * sum(e["dur"] for e in spans if e["cat"] == "compute")
+        return made_s, trace["otherData"]["simulated_s"], computed_s
+
+    def peer(self, ranks, steps, way):
+        """So many steps that count, with these options beside the work's: threads among them, if more than one."""
+        metrics = os.path.join(self.folder, "peer.jsonl")
+        if os.path.exists(metrics):
+            os.remove(metrics)
+        options = {**self.work, "warmup_steps": self.warmup, "steps": self.warmup + steps, "threads": 1, **way,
+                   "metrics": metrics}
+        command = [self.a.python, "-W", "ignore", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks),
+                   "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", self.program,
+                   *(word for k, v in options.items() for word in (f"--{k}", str(v)))]
+        environment = {"OMP_NUM_THREADS": str(options["threads"]), "PYTHONWARNINGS": "ignore"}
+        if self.a.allocator != "none":
+            environment["LD_PRELOAD"] = self.a.allocator
+        run = self.watch(command, metrics, environment)
+        if losses := run.summary().get("losses"):
+            self.losses = self.losses or losses
+            check_losses(losses, self.losses, f"the peer's {way}")
+        return run
+
+    def fastest(self, ranks, ways, steps=3):
+        """The peer's fastest way. Where there are several, each is tried once."""
+        def speed(way):
+            name = f"{ranks} ranks, {', '.join(f'{k} {v}' for k, v in way.items())}"
+            if name not in self.tried:
+                self.tried[name] = self.peer(ranks, steps, way).tokens_per_second()
+                print(f"  peer, {name}: {self.tried[name]:,.0f} tokens/s", file=sys.stderr, flush=True)
+            return self.tried[name]
+        return max(ways, key=speed) if len(ways) > 1 else ways[0]
