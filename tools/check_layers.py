@@ -42,7 +42,8 @@ ROOMS = {
     "parallel/tensor": Room("Products of matrices, and the layers around them, that no rank holds whole.", True,
                             "parallel/tensor/plan comm model model/kernels mesh base"),
     "parallel/vocabulary": Room("The embedding and the output layer with its loss, cut by rows of the vocabulary.", True,
-                                "parallel/vocabulary/plan parallel/tensor parallel/tensor/plan comm model mesh base"),
+                                "parallel/vocabulary/plan parallel/tensor parallel/tensor/plan comm model model/kernels mesh "
+                                "base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
                     "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan parallel/vocabulary plan comm model model/plan data checkpoint mesh schedule base"),
     "app": Room("The commands.", True, "runtime plan comm model model/plan data checkpoint mesh schedule base"),

@@ -56,11 +56,12 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const int64_t logits = wide > element ? (naive ? tokens : chunk) * rows * wide : 0;
   memory.logits = naive ? logits : 0;
   memory.output = memory.kept + logits;
-  // x times factors of tokens, beside the input's gradient where S has not made it; or products for that, and labels' rows.
+  // x times factors of tokens, beside the input's gradient where S has not made it; or products for that, and labels'
+  // rows.
   const int64_t scaled = stream * wide + rounded, products = early ? 0 : each * stream * wide;
   memory.backward = products + scaled;
-  // While the rank computes something else, its labels' rows are taken into account, and what is narrow made wide; where
-  // nothing is, the sum has the products' memory, and is counted twice.
+  // While the rank computes something else, its labels' rows are taken into account, and what is narrow made wide;
+  // where nothing is, the sum has the products' memory, and is counted twice.
   memory.streams = 4 * part + (!early || wide == element ? 0 : shared ? 4 * part : stream * wide + rounded);
   if (!shared) return memory;
   memory.output = stream * element + sharing.weight +
