@@ -12,6 +12,9 @@ struct OutputLoss {
 
   /// Numbers that ranks tell each other of a token: maximum, sum of exponentials, the label's z, and the sum of z.
   int statistics() const { return smoothing > 0 ? 4 : 3; }
+  /// Numbers kept of each logit until the whole softmax is known: its exponential; and its slope, where smoothing asks
+  /// for those of all.
+  int kept_of_logit() const { return softcap > 0 && smoothing > 0 ? 2 : 1; }
   /// What is judged by where nothing is learnt: the cross entropy of the model as it is.
   OutputLoss plain() const { return {.softcap = softcap}; }
 };

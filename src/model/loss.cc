@@ -16,6 +16,11 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+std::string label_refusal(int64_t label, int64_t position, int64_t vocabulary) {
+  return fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}", label, position,
+                     vocabulary);
+}
+
 // Losses of one chunk of rows; logits become gradients.
 double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
              bool with_gradient) {
@@ -32,8 +37,7 @@ double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, c
                                      .loss = loss});
   });
   if (bad >= 0) {
-    throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",
-                                labels[bad].item<int64_t>(), bad, vocab));
+    throw DataError(label_refusal(labels[bad].item<int64_t>(), bad, vocab));
   }
   double sum = 0;
   for (const double one : losses) sum += one;
@@ -76,6 +80,15 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 
 at::Tensor soft_capped(const at::Tensor& y, double cap) {
   return cap > 0 ? y.to(wide(y.scalar_type())).div(cap).tanh().mul(cap) : y;
+}
+
+void check_labels(const at::Tensor& labels, int64_t vocabulary) {
+  const at::Tensor all = labels.contiguous();
+  const auto* label = all.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    if (label[i] == kIgnoredLabel || (label[i] >= 0 && label[i] < vocabulary)) continue;
+    throw DataError(label_refusal(label[i], i, vocabulary));
+  }
 }
 
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head, const Microbatch& batch,

@@ -15,4 +15,7 @@ at::Tensor soft_capped(const at::Tensor& y, double cap);
 at::Tensor fused_cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                                const OutputLoss& loss);
 
+/// DataError for a label that is neither -100 nor inside the vocabulary.
+void check_labels(const at::Tensor& labels, int64_t vocabulary);
+
 }  // namespace orthant

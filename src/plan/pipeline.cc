@@ -244,15 +244,15 @@ Durations durations_of(const Plan& plan) {
   for (const StageFlops& stage : flops) forward += stage.forward;
   const double unit = forward / ranks;
   const double product = head / ranks / unit;  // one of three over a rank's rows
-  // Where T is TW, S makes one more; with capped logits' slopes, where smoothing asks for them, two.
-  const OutputLoss loss = output_loss_of(plan.config);
-  const int early = plan.vocabulary != "algorithm_2" ? 0 : loss.softcap > 0 && loss.smoothing > 0 ? 2 : 1;
+  // One for the logits, and of each number that is kept of them one for either gradient; where T is TW, S makes the
+  // input's.
+  const int each = output_loss_of(plan.config).kept_of_logit(), early = sums_early(plan) ? each : 0;
   Durations durations;
   for (const StageFlops& stage : flops) {
     durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
                                           .with(S, (1 + early) * product)
-                                          .with(T, 2 * product)
-                                          .with(TW, product)
+                                          .with(T, 2 * each * product)
+                                          .with(TW, each * product)
                                           .seconds);
   }
   return durations;

@@ -179,10 +179,6 @@ std::vector<Stage> Plan::stages_on(int rank) const {
   return own;
 }
 
-int64_t Plan::sequences_of(int rank, int microbatch) const {
-  return share(rank).microbatches.at(static_cast<size_t>(microbatch)).size();
-}
-
 std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };

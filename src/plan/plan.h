@@ -101,7 +101,7 @@ struct Plan {
   std::vector<DataShare> shares;        // by position over kBatchAxes
   std::vector<Stage> stages;            // one where the mesh has one pipeline rank
   Schedule schedule;
-  Timeline timeline;                    // unit durations: F 1, B 2, communication hidden
+  Timeline timeline;                    // by FLOPs, in a rank's mean forwards of a microbatch; communication hidden
   std::vector<MemoryBytes> memory;      // by rank
   std::vector<CommunicationEntry> communication;
   std::vector<Alternative> alternatives;
@@ -131,9 +131,8 @@ struct Plan {
   /// Places of the tokens of each sequence that it holds, ascending.
   std::vector<int64_t> places(int rank) const;
   int64_t num_places(int rank) const;
-  /// Its stages, the first first; and how many sequences it has in a microbatch.
+  /// Its stages, the first first.
   std::vector<Stage> stages_on(int rank) const;
-  int64_t sequences_of(int rank, int microbatch) const;
   /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;

@@ -47,9 +47,9 @@ void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t 
   if (plan.tensor.rows * plan.tensor.columns == 1) return;
   const OutputLoss loss = output_loss_of(plan.config);
   const TensorSlice slice{.rows = plan.vocabulary_rows(rank).size(),
-                          .early = plan.vocabulary == "algorithm_2",
+                          .early = sums_early(plan),
                           .statistics = loss.statistics(),
-                          .rounds = plan.vocabulary == "naive" ? 2 : 1,
+                          .rounds = algorithm_of(plan)->rounds(),
                           .smooths = loss.smoothing > 0};
   const TensorSliceTraffic traffic =
       slice_traffic(plan.tensor, tensor_shape_of(plan, rank, sequences), slice, plan.mesh, rank);

@@ -84,7 +84,7 @@ std::string explain_stages(const Plan& plan) {
   }
   if (cut) {
     const auto& pass = durations.stage_seconds[0];
-    const bool early = plan.vocabulary == "algorithm_2";
+    const bool early = sums_early(plan);
     const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
     rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
                     of(ActionKind::S) + " (S)", early ? of(ActionKind::TW) + " (TW)" : of(ActionKind::T) + " (T)",

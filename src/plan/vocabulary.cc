@@ -54,6 +54,10 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   return "algorithm_1";
 }
 
+const VocabularyAlgorithm* algorithm_of(const Plan& plan) {
+  return plan.vocabulary.empty() ? nullptr : &vocabulary_algorithm(plan.vocabulary);
+}
+
 int later_for_vocabulary(const Config& config, int stages_per_rank) {
   if (!cuts_vocabulary(config)) return 0;
   return vocabulary_algorithm(config.parallelism.vocabulary_parallel).later(stages_per_rank);

@@ -4,6 +4,7 @@
 
 #include "mesh/staging.h"
 #include "plan/from_config.h"
+#include "plan/vocabulary.h"
 
 namespace orthant {
 namespace {
@@ -38,11 +39,11 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const int64_t element = dtype_bytes(plan.config.training.dtype), wide = std::max<int64_t>(element, 4);
   const int64_t chunk = std::min(tokens, loss_chunk_rows(std::max<int64_t>(1, rows)));
   const int64_t width = plan.architecture.hidden_size, stream = tokens * width;
-  const bool naive = plan.vocabulary == "naive", early = plan.vocabulary == "algorithm_2";
+  const bool naive = algorithm_of(plan)->rounds() == 2, early = sums_early(plan);
   const bool shared = plan.tensor.rows * plan.tensor.columns > 1;
   const OutputLoss loss = output_loss_of(plan.config);
   const bool smooths = loss.smoothing > 0;
-  const int64_t each = loss.softcap > 0 && smooths ? 2 : 1;  // exponentials, and slopes of all of them
+  const int64_t each = loss.kept_of_logit();
   const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;

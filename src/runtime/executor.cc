@@ -91,7 +91,7 @@ void Executor::send(const Action& action, size_t index) {
 }
 
 void Executor::vocabulary(const Action& action) {
-  if (table_.stream_shape(action.microbatch).front() == 0) return;
+  if (!has_sequences(action)) return;
   wait_for(action);
   work_.vocabulary(action);
 }

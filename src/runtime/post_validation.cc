@@ -5,8 +5,6 @@
 namespace orthant {
 namespace {
 
-const Axes kPipeline = {"pipeline"};
-
 void copy(at::Tensor& to, const at::Tensor& from) {
   if (!to.defined()) to = at::empty_like(from);
   to.copy_(from);

@@ -29,7 +29,7 @@ TensorPlan writers_plan(const Plan& plan) {
 WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
   return {.size = plan.architecture.vocab_size,
           .rows = plan.vocabulary_rows(comm.rank()),
-          .axes = {"pipeline"},
+          .axes = kPipeline,
           .root = plan.stages.back().owner,
           .mesh = {comm, writers_plan(plan), plan.architecture.hidden_size}};
 }
@@ -82,7 +82,6 @@ template <class Embed, class Block>
 at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> shape, const at::TensorOptions& options,
                           Embed embed, Block block) {
   const int here = plan.pipeline_rank(comm.rank());
-  const Axes pipeline = {"pipeline"};
   at::Tensor x;
   if (!plan.vocabulary.empty()) x = embed();
   for (const Stage& stage : plan.stages) {
@@ -95,8 +94,8 @@ at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> sha
     if (stage.last) break;
     const int next = (&stage + 1)->owner;
     if (next == stage.owner) continue;
-    if (stage.owner == here) comm.send(x = x.contiguous(), pipeline, next).wait();
-    if (next == here) comm.recv(x = at::empty(shape, options), pipeline, stage.owner).wait();
+    if (stage.owner == here) comm.send(x = x.contiguous(), kPipeline, next).wait();
+    if (next == here) comm.recv(x = at::empty(shape, options), kPipeline, stage.owner).wait();
   }
   return x;
 }
@@ -114,7 +113,7 @@ at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weig
   at::Tensor logits_V = logits_of_all(x.defined(), weights, plan, comm, [&] { return decoder.logits(x); });
   if (!plan.vocabulary.empty()) return logits_V.to(dtype);
   if (!logits_V.defined()) logits_V = at::empty({plan.architecture.vocab_size}, options.dtype(dtype));
-  comm.broadcast(logits_V, {"pipeline"}, plan.stages.back().owner).wait();
+  comm.broadcast(logits_V, kPipeline, plan.stages.back().owner).wait();
   return logits_V;
 }
 

@@ -154,7 +154,7 @@ void Session::sum_copies() {
     const at::Tensor added = at::empty_like(own);
     const int peer = here == one ? other : one;
     const std::array<Transfer, 2> both{{{own, peer, false, 0}, {added, peer, true, 0}}};
-    comm_.exchange(both, {"pipeline"}).wait();
+    comm_.exchange(both, kPipeline).wait();
     own.add_(added);
   }
 }
@@ -179,8 +179,8 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   const int owner = plan_.owner_of(parameter);
   if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
     if (speaks()) all = at::empty(info.shape, part.options());
-    if (speaks()) comm_.recv(all, {"pipeline"}, owner).wait();
-    if (holds) comm_.send(all, {"pipeline"}, 0).wait();
+    if (speaks()) comm_.recv(all, kPipeline, owner).wait();
+    if (holds) comm_.send(all, kPipeline, 0).wait();
   }
   return speaks() ? all : at::Tensor();
 }
@@ -188,7 +188,7 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
 // On rank 0 all rows, from pipeline ranks that have some each; elsewhere nothing.
 at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const {
   if (!speaks()) {
-    if (rows.numel() > 0) comm_.send(rows, {"pipeline"}, 0).wait();
+    if (rows.numel() > 0) comm_.send(rows, kPipeline, 0).wait();
     return {};
   }
   const at::Tensor all = at::empty(shape, rows.options());
@@ -197,7 +197,7 @@ at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef sh
   for (int rank = 1; rank < ranks; ++rank) {
     const Range slice = shard(shape[0], ranks, rank);
     at::Tensor some = all.narrow(0, slice.begin, slice.size());
-    if (some.numel() > 0) comm_.recv(some, {"pipeline"}, rank).wait();
+    if (some.numel() > 0) comm_.recv(some, kPipeline, rank).wait();
   }
   return all;
 }

@@ -5,8 +5,6 @@
 namespace orthant {
 namespace {
 
-const Axes kPipeline = {"pipeline"};
-
 }  // namespace
 
 void StageMessages::keep(const Action& send, at::Tensor tensor) {
@@ -14,7 +12,7 @@ void StageMessages::keep(const Action& send, at::Tensor tensor) {
 }
 
 void StageMessages::leave(int place) {
-  std::erase_if(leaving_, [&](Coming& message) {
+  std::erase_if(leaving_, [&](Message& message) {
     const bool leaves = message.departure <= place;
     if (leaves) message.work.wait();
     return leaves;
@@ -29,7 +27,7 @@ void StageMessages::send(const Action& send, int departure) {
     leaving_.front().work.wait();
     leaving_.pop_front();
   }
-  Coming& message = leaving_.emplace_back(std::move(kept.mapped()));
+  Message& message = leaving_.emplace_back(std::move(kept.mapped()));
   message.departure = departure;
   message.work = comm_.send(message.tensor, kPipeline, owner(received.stage));
 }
@@ -52,7 +50,7 @@ void StageMessages::discard() {
 }
 
 void StageMessages::finish() {
-  for (Coming& message : leaving_) message.work.wait();
+  for (Message& message : leaving_) message.work.wait();
   leaving_.clear();
   ORTHANT_CHECK(there_.empty(), there_.size());
 }

@@ -16,6 +16,9 @@
 
 namespace orthant {
 
+/// The axis that stages hand on over.
+inline const Axes kPipeline = {"pipeline"};
+
 /// One step's messages of one rank, by their RECV: what stage reads what. Those between two ranks are sent and received
 /// in one order, which validate() has seen to, so that they need no tags. A message is what Plan::stream_bytes() says.
 class StageMessages {
@@ -42,17 +45,17 @@ class StageMessages {
   void finish();
 
  private:
-  struct Coming {
+  struct Message {
     at::Tensor tensor;
-    Work work;
-    int departure = std::numeric_limits<int>::max();
+    Work work;  // none of what is kept
+    int departure = std::numeric_limits<int>::max();  // the place of the row where it has left
   };
   int owner(int stage) const { return stage_owner_[static_cast<size_t>(stage)]; }
 
   Comm& comm_;
   const std::vector<int> stage_owner_;
-  std::map<Action, Coming> there_;
-  std::deque<Coming> leaving_;  // the oldest first
+  std::map<Action, Message> there_;
+  std::deque<Message> leaving_;  // the oldest first
   size_t most_leaving_ = std::numeric_limits<size_t>::max();
 };
 

@@ -10,8 +10,6 @@
 namespace orthant {
 namespace {
 
-const Axes kPipeline = {"pipeline"};
-
 double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
 struct ClockOffset {

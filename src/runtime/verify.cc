@@ -201,7 +201,7 @@ RoundingBounds rounding_bounds(const Plan& plan) {
     // Exponentials in place of logits, and ranks' summands of the head's input gradient.
     if (!plan.vocabulary.empty()) roundings += 3;
     // Their sum over columns, before the factors of tokens are known.
-    if (plan.vocabulary == "algorithm_2" && plan.tensor.columns > 1) roundings += 1;
+    if (sums_early(plan) && plan.tensor.columns > 1) roundings += 1;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
   return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};

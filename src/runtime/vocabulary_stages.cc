@@ -9,8 +9,6 @@
 namespace orthant {
 namespace {
 
-const Axes kPipeline = {"pipeline"};
-
 OutputTokens tokens_of(const Microbatch& batch) {
   return {.labels_N = batch.labels_BT.flatten(), .loss_scale = batch.loss_scale,
           .with_gradient = at::GradMode::is_enabled()};

@@ -18,9 +18,6 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-/// A pure transformation: split the backward, add communication, add ZeRO, add the vocabulary.
-using Pass = std::function<Schedule(Schedule)>;
-
 /// One more than the largest stage, and microbatch, of any Action that counts one.
 int stage_count(const Schedule& schedule);
 int microbatch_count(const Schedule& schedule);

@@ -214,8 +214,7 @@ TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
   }
 }
 
-// With one barrier S multiplies before the softmax is known, and capped logits' slopes apart where labels are smoothed:
-// three products of four, where it is two of three.
+// Capped logits' slopes are multiplied apart where labels are smoothed: five products, where it is three.
 TEST(VocabularyPlan, CountsWhatSmoothingOfCappedLogitsMultiplies) {
   const auto busy = [](const char* how, const Words& loss) { return plan_of(4, how, loss).timeline.busy_s[0]; };
   const std::string capped = "model.final_logit_softcapping=30", smoothed = "training.label_smoothing=0.1";
@@ -223,10 +222,7 @@ TEST(VocabularyPlan, CountsWhatSmoothingOfCappedLogitsMultiplies) {
     const double plain = busy(how, {});
     for (const Words& one : {Words{capped}, Words{smoothed}, Words{"training.z_loss=1e-4"}})
       EXPECT_EQ(busy(how, one), plain) << how;
-    const double both = busy(how, {capped, smoothed});
-    const bool early = how == std::string("algorithm_2");
-    EXPECT_EQ(both > 1.05 * plain, early) << how;
-    EXPECT_EQ(both == plain, !early) << how;
+    EXPECT_GT(busy(how, {capped, smoothed}), 1.05 * plain) << how;
   }
 }
 

@@ -48,7 +48,7 @@ std::vector<Held> measure(const Plan& plan) {
   return ranks;
 }
 
-// What is still being sent, and when, is the other ranks' doing: a few messages more or less.
+// What is on its way on lanes, and for sums over ranks, is the other ranks' doing.
 void expect_planned(const Plan& plan, const std::string& what, double bound = 0.03) {
   const std::vector<Held> held = measure(plan);
   for (size_t rank = 0; rank < held.size(); ++rank) {
@@ -193,8 +193,8 @@ TEST(PipelineMemory, OfAVocabularyOverMeshes) {
   }
 }
 
-// Check 14, measured: what a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and
-// a microbatch's logits in S beside the exponentials that are made of them.
+// What a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and a microbatch's
+// exponentials.
 TEST(PipelineMemory, GrowsByTheRowsOfARank) {
   constexpr int kRanks = 4;
   constexpr int64_t kWidth = 96, kTokens = 128, kLess = 4000, kMore = 16000, kRows = kMore - kLess;
@@ -205,9 +205,9 @@ TEST(PipelineMemory, GrowsByTheRowsOfARank) {
     for (const Held& held : measure(plan)) peaks.push_back(held.peak);
     return static_cast<double>(*std::ranges::max_element(peaks));
   };
-  const double table = kRows * kWidth * 16, share = 2 * table / kRanks + 2 * kTokens * kRows / kRanks * 4;
+  const double table = kRows * kWidth * 16, share = 2 * table / kRanks + kTokens * kRows / kRanks * 4;
   const double large = most("algorithm_2", kMore);
-  EXPECT_NEAR(large - most("algorithm_2", kLess), share, 0.03 * large);  // messages under way: expect_planned()
+  EXPECT_NEAR(large - most("algorithm_2", kLess), share, 0.03 * large);
   EXPECT_GT(most("none", kMore) - most("none", kLess), table);  // the last rank's, which makes logits as well
 }
 

@@ -59,7 +59,8 @@ TEST(Departures, OfTwoStages) {
 
 TEST(Departures, AreCertainAndNotBefore) {
   int64_t known = 0, sooner = 0;
-  for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "dual_pipe_v"}) {
+  for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
+                           "dual_pipe_v"}) {
     for (const int ranks : {2, 3, 4}) {
       const Schedule schedule = made(name, ranks, 2 * ranks);
       const PerPass<int> gone = departures(schedule);

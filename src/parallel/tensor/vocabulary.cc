@@ -8,6 +8,7 @@
 #include "model/element.h"
 #include "model/kernels/loss.h"
 #include "model/linear.h"
+#include "model/loss.h"
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/stationary.h"
 #include "parallel/tensor/weight_sum.h"
@@ -132,15 +133,6 @@ double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tenso
   return losses;
 }
 
-void check_labels(const at::Tensor& labels, int64_t vocabulary) {
-  const auto* label = labels.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < labels.numel(); ++i) {
-    if (label[i] == kIgnoredLabel || (label[i] >= 0 && label[i] < vocabulary)) continue;
-    throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}", label[i],
-                                i, vocabulary));
-  }
-}
-
 struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& value,
                             const TensorMesh* mesh, int64_t weight_handle, int64_t vocabulary, int64_t width,
@@ -148,7 +140,7 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
     const auto& weight = *reinterpret_cast<const Weight*>(weight_handle);
     Arriving head(mesh->gather_rows(value.detach(), 1, width));
     const at::Tensor labels_BT1 = batch.labels_BT.unsqueeze(-1);
-    check_labels(batch.labels_BT.contiguous(), vocabulary);
+    check_labels(batch.labels_BT, vocabulary);
     const int64_t chunk = loss_chunk_rows(shard(vocabulary, mesh->plan().columns, 0).size());
     const TokenPanels panels(*mesh, x.size(0), mesh->all_tokens(x.size(1)), width, true, x.element_size());
     StreamSum dx(panels);

@@ -22,7 +22,7 @@ std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algori
                                                const VocabularyShape& shape, int position, bool with_gradient) {
   if (shape.ranks == 1) return {};
   const int64_t own = shape.tokens * loss.statistics();
-  const bool naive = algorithm.barriers == 3;
+  const bool naive = algorithm.rounds() == 2;
   std::vector<VocabularyMessages> all;
   all.push_back(messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes));
   // Every rank says as much: all that is gathered but one rank's.

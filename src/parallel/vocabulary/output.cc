@@ -10,8 +10,8 @@ namespace orthant {
 OutputLayer::OutputLayer(Comm& comm, OutputPlan plan, const Weight& head)
     : comm_(comm),
       plan_(std::move(plan)),
-      naive_(vocabulary_algorithm(plan_.algorithm).barriers == 3),
-      early_(vocabulary_algorithm(plan_.algorithm).barriers == 1),
+      naive_(vocabulary_algorithm(plan_.algorithm).rounds() == 2),
+      early_(vocabulary_algorithm(plan_.algorithm).early()),
       head_(head),
       inputs_(comm.lane(kOutputInputLane)),
       statistics_(comm.lane(kStatisticsLane)),

@@ -71,7 +71,7 @@ std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorit
   const size_t microbatches = times.output_from_s.size();
   std::vector<Meeting> out;
   // Up to the pass that the last stage's backward waits for: evenly in the time that there is.
-  const bool last_is_free = algorithm.passes.back() == TW;
+  const bool last_is_free = algorithm.early();
   const size_t waited_for = algorithm.passes.size() - (last_is_free ? 1 : 0);
   std::vector<double> at_s(microbatches);
   for (size_t pass = 0; pass < waited_for; ++pass) {

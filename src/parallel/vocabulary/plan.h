@@ -22,6 +22,11 @@ struct VocabularyAlgorithm {
   std::span<const ActionKind> passes;  // on every rank
   int barriers;                        // k
 
+  /// Whether S makes the gradient of the layer's input too, and TW is left with the weight's.
+  bool early() const { return passes.back() == ActionKind::TW; }
+  /// How often ranks tell each other numbers of tokens.
+  int rounds() const { return passes.size() == 3 ? 2 : 1; }
+
   /// Forwards of one stage by which backwards have to be later, for PipelineShape::later: then no barrier as short
   /// as a rank's forward of a microbatch holds up anybody. Of interleaved_1f1b with algorithm_2 one is enough for
   /// barriers as short as that of one stage. With none, ranks wait at the barriers of every microbatch.

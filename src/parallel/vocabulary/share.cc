@@ -10,6 +10,7 @@
 #include "model/element.h"
 #include "model/kernels/loss.h"
 #include "model/linear.h"
+#include "model/loss.h"
 #include "model/primitives.h"
 
 namespace orthant {
@@ -20,15 +21,6 @@ at::Tensor wide_like(const at::Tensor& t, at::IntArrayRef shape) {
 }
 
 at::Tensor column(const at::Tensor& numbers_N) { return numbers_N.unsqueeze(1); }
-
-void check_labels(const at::Tensor& labels, int64_t vocabulary) {
-  const at::Tensor bad = labels.ne(kIgnoredLabel) & (labels.lt(0) | labels.ge(vocabulary));
-  const at::Tensor where = bad.nonzero().flatten();
-  if (where.numel() == 0) return;
-  const auto first = where[0].item<int64_t>();
-  throw DataError(fmt::format("label {} at position {} of the microbatch is outside the vocabulary of {}",
-                              labels[first].item<int64_t>(), first, vocabulary));
-}
 
 // The factor of each token's loss, float64; 0 where the label is ignored.
 at::Tensor loss_factors(const OutputTokens& tokens) {
@@ -90,7 +82,7 @@ OutputShare::OutputShare(const VocabularySlice& slice, const OutputLoss& loss, c
   if (!tokens_.with_gradient) return;
   exponentials_NV_ = at::empty({size(), real_.size()}, x_NC_.options());
   if (loss_.softcap > 0) label_slopes_N_ = at::empty({size()}, labels.options().dtype(at::kDouble));
-  if (loss_.softcap > 0 && loss_.smoothing > 0) slopes_NV_ = at::empty_like(exponentials_NV_);
+  if (loss_.kept_of_logit() == 2) slopes_NV_ = at::empty_like(exponentials_NV_);
 }
 
 void OutputShare::load_weight() { w_VC_ = mesh_.whole(head_).narrow(0, 0, real_.size()); }

@@ -3,7 +3,7 @@
 //
 // With y = x W^T over the rank's rows, z = cap(y), and top its row maximum, it keeps from S to T the exponentials
 // e = exp(z - top), times z's derivative where z is capped, in the dtype of the products: N V/p numbers, and no others
-// of that size. The alternatives: logits, whose rounding to bfloat16 costs 2^-9 |z| of the probability where the
+// of that size but the derivatives, where smoothing asks for them. The alternatives: logits, whose rounding to bfloat16 costs 2^-9 |z| of the probability where the
 // exponential's costs 2^-9; or statistics alone, and a fourth product to make the logits again. What is wider than
 // that lives for a chunk of tokens, or has their memory. e is 0 at the label: there p - 1 cancels, so it is computed
 // apart, in float32. Factors of tokens go to x and to sums over rows, N C numbers, and never to e: it is written once,
@@ -30,7 +30,7 @@ namespace orthant {
 /// What every rank knows of a microbatch's tokens.
 struct OutputTokens {
   at::Tensor labels_N;         // int64, of the whole vocabulary; kIgnoredLabel: no loss, no gradient
-  at::Tensor weights_N = {};   // of each token's loss; undefined: 1
+  at::Tensor weights_N = {};   // of each token's loss, where a user of the layer has some; undefined: 1
   double loss_scale = 1;       // of all
   bool with_gradient = true;   // else the loss is all that is asked for, and nothing is kept
 };
@@ -72,8 +72,6 @@ class OutputShare {
   /// Adds the weight's gradient; returns the summand of the input's, where multiply() has not been called. Ends it.
   at::Tensor gradients(const WholeSoftmax& whole);
 
-  const at::Tensor& x() const { return x_NC_; }
-  const OutputTokens& tokens() const { return tokens_; }
 
  private:
   struct Factors {

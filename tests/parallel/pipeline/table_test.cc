@@ -17,8 +17,10 @@ namespace {
 TEST(Table, HasTheNamesOfTheRunFile) {
   std::set<std::string> names;
   for (const PipelineSchedule& each : pipeline_schedules()) EXPECT_TRUE(names.insert(std::string(each.name)).second);
-  for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"})
+  for (const char* name :
+       {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min", "dual_pipe_v"})
     EXPECT_EQ(pipeline_schedule(name).name, name);
+  EXPECT_EQ(names.size(), 9u);
   EXPECT_THROW(pipeline_schedule("1F1B"), LogicError);
 }
 
