@@ -3,11 +3,11 @@
 //
 // With y = x W^T over the rank's rows, z = cap(y), and top its row maximum, it keeps from S to T the exponentials
 // e = exp(z - top), times z's derivative where z is capped, in the dtype of the products: N V/p numbers, and no others
-// of that size but the derivatives, where smoothing asks for them. The alternatives: logits, whose rounding to bfloat16 costs 2^-9 |z| of the probability where the
-// exponential's costs 2^-9; or statistics alone, and a fourth product to make the logits again. What is wider than
-// that lives for a chunk of tokens, or has their memory. e is 0 at the label: there p - 1 cancels, so it is computed
-// apart, in float32. Factors of tokens go to x and to sums over rows, N C numbers, and never to e: it is written once,
-// in the reading that sums it up, and read by the two products.
+// of that size but the derivatives, where smoothing asks for them. The alternatives: logits, whose rounding to bfloat16
+// costs 2^-9 |z| of the probability where the exponential's costs 2^-9; or statistics alone, and a fourth product to
+// make the logits again. What is wider than that lives for a chunk of tokens, or has their memory. e is 0 at the label:
+// there p - 1 cancels, so it is computed apart, in float32. Factors of tokens go to x and to sums over rows, N C
+// numbers, and never to e: it is written once, in the reading that sums it up, and read by the two products.
 //
 // Where a tensor mesh has the place's slice together (slice_mesh.h), the share is of one of its ranks, and what the
 // place says to others is said once by each of its columns: statistics of all columns, joined, and sums over them of
