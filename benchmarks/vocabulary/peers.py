@@ -38,6 +38,7 @@ CASES = {
     "algorithm_2": ("1f1b", "algorithm_2"),
     "v_half": ("v_half", "none"),
     "v_half + algorithm_2": ("v_half", "algorithm_2"),
+    "zb_v + algorithm_2": ("zb_v", "algorithm_2"),
     "PyTorch 1F1B": None,
 }
 
