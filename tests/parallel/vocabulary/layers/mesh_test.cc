@@ -183,9 +183,10 @@ TEST(VocabularyLayersOnMeshes, InLowerPrecision) {
       const MeshCase c{.algorithm = algorithm, .tensor = tensor, .type = at::kBFloat16};
       const Errors errors = output_errors(c, in);
       EXPECT_LE(errors.loss, 1e-5) << c.name() << ": statistics are float32";
-      // Roundings to 8 bits: exponentials, logits' gradients, summands of columns, their sum, summands of places, sums.
-      EXPECT_LE(errors.input, std::sqrt(6.0) / 256) << c.name();
-      EXPECT_LE(errors.weight, 2.0 / 256) << c.name();
+      // Roundings to 8 bits, of independent signs: exponentials, summands of columns, their sum, summands of places,
+      // the sum; of the weight's gradient exponentials, and x times factors.
+      EXPECT_LE(errors.input, std::sqrt(5.0) / 256) << c.name();
+      EXPECT_LE(errors.weight, std::sqrt(2.0) / 256) << c.name();
     }
   }
 }
