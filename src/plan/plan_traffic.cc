@@ -10,6 +10,7 @@
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
 #include "plan/from_config.h"
+#include "plan/vocabulary.h"
 
 namespace orthant {
 namespace {

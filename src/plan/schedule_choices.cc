@@ -10,6 +10,7 @@
 #include "plan/pipeline.h"
 #include "plan/plan_once.h"
 #include "plan/text_table.h"
+#include "plan/vocabulary.h"
 #include "schedule/bubbles.h"
 
 namespace orthant {

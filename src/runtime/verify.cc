@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/thread_ranks.h"
+#include "plan/vocabulary.h"
 
 #include <ATen/ATen.h>
 
