@@ -1,5 +1,7 @@
 #include "runtime/post_validation.h"
 
+#include "runtime/stage_messages.h"
+
 #include <ATen/ATen.h>
 
 namespace orthant {

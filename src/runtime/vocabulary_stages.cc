@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "runtime/stage_messages.h"
 
 namespace orthant {
 namespace {
