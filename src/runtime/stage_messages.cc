@@ -3,10 +3,6 @@
 #include "base/errors.h"
 
 namespace orthant {
-namespace {
-
-}  // namespace
-
 void StageMessages::keep(const Action& send, at::Tensor tensor) {
   there_[other_end(send)] = {std::move(tensor), Work()};
 }
