@@ -3,6 +3,7 @@
 #include "base/errors.h"
 
 namespace orthant {
+
 void StageMessages::keep(const Action& send, at::Tensor tensor) {
   there_[other_end(send)] = {std::move(tensor), Work()};
 }
