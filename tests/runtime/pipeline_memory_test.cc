@@ -48,7 +48,10 @@ std::vector<Held> measure(const Plan& plan) {
   return ranks;
 }
 
-// What is on its way on lanes, and for sums over ranks, is the other ranks' doing.
+constexpr double kWithSums = 0.05;  // of small weights over data ranks
+
+// Stages' messages are where the plan has them. What is on its way on lanes is the other ranks' doing, and sums of
+// gradients may end before the row does, to which the plan counts what they hold.
 void expect_planned(const Plan& plan, const std::string& what, double bound = 0.03) {
   const std::vector<Held> held = measure(plan);
   for (size_t rank = 0; rank < held.size(); ++rank) {
@@ -167,7 +170,7 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
                          {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
     std::string name;
     for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
-    expect_planned(wide_run().plan(c.ranks, c.words), name, 0.05);
+    expect_planned(wide_run().plan(c.ranks, c.words), name, name.find("data_parallel") == std::string::npos ? 0.03 : kWithSums);
   }
 }
 
@@ -180,16 +183,17 @@ TEST(PipelineMemory, OfAVocabularyOverMeshes) {
     for (const char* how : {"algorithm_2", "algorithm_1", "naive"}) {
       Words words = mesh.keys;
       words.insert(words.end(), {order + how, kLarge});
-      expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", " + how, 0.05);
+      expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", " + how,
+                     mesh.name().find("[1,1,2]") == std::string::npos ? 0.03 : kWithSums);
     }
   }
   for (const TensorCut& mesh : {one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}) {
     Words words = mesh.keys;
     words.insert(words.end(), {order + "algorithm_2", kLarge, "training.dtype=bfloat16"});
-    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16", 0.05);
+    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16");
     words.back() = "model.final_logit_softcapping=30";
     words.emplace_back("training.label_smoothing=0.1");
-    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", losses", 0.05);
+    expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", losses");
   }
 }
 
