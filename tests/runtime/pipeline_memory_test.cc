@@ -170,7 +170,8 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
                          {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
     std::string name;
     for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
-    expect_planned(wide_run().plan(c.ranks, c.words), name, name.find("data_parallel") == std::string::npos ? 0.03 : kWithSums);
+    const bool sums = name.find("data_parallel") != std::string::npos;
+    expect_planned(wide_run().plan(c.ranks, c.words), name, sums ? kWithSums : 0.03);
   }
 }
 
