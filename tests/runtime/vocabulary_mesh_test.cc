@@ -7,6 +7,7 @@
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
+#include "tests/support/whole_runs.h"
 
 namespace orthant {
 namespace {
@@ -114,36 +115,18 @@ TEST(VocabularyMesh, IgnoresLabels) {
 
 TEST(VocabularyMesh, ValidatesAsOneRank) {
   const TinyRun run(deep({kTied, "model.dropout=0.1"}));
-  const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
-  for (const TensorCut& cut : cuts()) {
-    for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data(), 1)) {
-      EXPECT_LT(relative_error(have.nats, one.nats), 1e-10) << cut.name();
-      EXPECT_EQ(have.labels, one.labels) << cut.name();
-      EXPECT_EQ(have.bytes, one.bytes) << cut.name();
-    }
-  }
+  expect_validates_as_one_rank(run, cuts());
 }
 
 TEST(VocabularyMesh, GoesOnOverOtherRanks) {
   for (const Words& more : {Words{}, Words{kTied}}) {
     const TinyRun run(deep(more));
-    const auto want = train_ranks(run.plan(1), run.data(), {.steps = 4})[0];
     std::vector<TensorCut> in_turn = {{1, {}}};
     for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
     in_turn.push_back({3, pipeline("1f1b", 3)});
     in_turn.push_back(cuts()[2]);
     in_turn.push_back({1, {}});
-    for (size_t i = 0; i + 1 < in_turn.size(); ++i) {
-      train_ranks(run.plan(in_turn[i].ranks, in_turn[i].keys), run.data(), {.steps = 2, .save = true});
-      const Plan next = run.plan(in_turn[i + 1].ranks, in_turn[i + 1].keys);
-      const auto have = train_ranks(next, run.data(),
-                                    {.steps = 4, .resume_from = run.folder() + "/out/checkpoints/step-000002"});
-      for (size_t rank = 0; rank < have.size(); ++rank) {
-        const NamedError weight =
-            worst_parameter(next, have[rank].last().weights, want.last().weights, static_cast<int>(rank));
-        EXPECT_LT(weight.error, 1e-10) << weight.name << ", " << in_turn[i].name() << " then " << in_turn[i + 1].name();
-      }
-    }
+    expect_goes_on(run, in_turn);
   }
 }
 
@@ -178,10 +161,7 @@ TEST(VocabularyMesh, WritesTheSameText) {
 TEST(VocabularyMesh, VerifyAcceptsWhatIsRight) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype), kTied}));
-    for (const TensorCut& cut : cuts()) {
-      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2);
-      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
-    }
+    expect_verified(run, cuts(), dtype);
   }
 }
 
