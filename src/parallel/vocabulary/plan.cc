@@ -89,13 +89,17 @@ std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorit
   return out;
 }
 
-std::vector<Meeting> input_meetings(const Times& times) {
-  std::vector<Meeting> out;
+std::vector<double> lookup_times(const Times& times) {
   std::vector<double> at_s = times.input_until_s;
   for (double& seconds : at_s) seconds -= times.microbatch_s;
   put_in_order(at_s);
-  add(out, E, at_s);
-  at_s = times.input_from_s;
+  return at_s;
+}
+
+std::vector<Meeting> input_meetings(const Times& times) {
+  std::vector<Meeting> out;
+  add(out, E, lookup_times(times));
+  std::vector<double> at_s = times.input_from_s;
   for (double& seconds : at_s) seconds += times.microbatch_s;
   add(out, EB, at_s);
   return out;
@@ -127,6 +131,22 @@ Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::
   }
   for (size_t rank = 0; rank < next.size(); ++rank) add_until(rank, std::numeric_limits<double>::infinity());
   return out;
+}
+
+/// How many passes of the first stage stand before an S in its rank's row.
+struct Turn {
+  int forwards = 0, backwards = 0;
+};
+std::vector<Turn> turns_of(const Schedule& schedule) {
+  std::vector<Turn> turns;
+  Turn now;
+  for (const Action& action : schedule.rows[static_cast<size_t>(schedule.stage_owner[0])]) {
+    if (action.kind == S) turns.push_back(now);
+    if (action.stage != 0) continue;
+    now.forwards += action.kind == F;
+    now.backwards += action.kind == B || action.kind == I;
+  }
+  return turns;
 }
 
 /// The order of times is that of the Actions only where each takes some.
@@ -171,7 +191,33 @@ Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
   const Timeline timeline = simulate(schedule, above_zero(durations));
   const Times times = times_of(schedule, timeline);
   require_increasing(times.input_from_s);
-  return with_meetings(schedule, timeline, input_meetings(times));
+  const std::vector<double> lookup_s = lookup_times(times);
+  const std::vector<Turn> turns = turns_of(schedule);
+  const auto microbatches = static_cast<int>(lookup_s.size());
+  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
+  const std::vector<int> first_stage = first_stages(schedule);
+  std::vector<size_t> turn(out.rows.size(), 0);
+  std::vector<int> lookups(out.rows.size(), 0), gradients(out.rows.size(), 0);
+  const auto add_until = [&](size_t rank, ActionKind kind, int end) {
+    int& next = (kind == E ? lookups : gradients)[rank];
+    for (; next < end; ++next) out.rows[rank].push_back({kind, first_stage[rank], next});
+  };
+  for (const Span& span : timeline.spans) {
+    const auto rank = static_cast<size_t>(span.rank);
+    const auto due = std::ranges::lower_bound(lookup_s, (span.start_s + span.end_s) / 2) - lookup_s.begin();
+    add_until(rank, E, static_cast<int>(due));
+    if (span.action.kind == S) {
+      const size_t now = turn[rank]++;
+      add_until(rank, E, turns[now].forwards);
+      add_until(rank, EB, now > 0 ? turns[now - 1].backwards : 0);
+    }
+    out.rows[rank].push_back(span.action);
+  }
+  for (size_t rank = 0; rank < out.rows.size(); ++rank) {
+    add_until(rank, E, microbatches);
+    add_until(rank, EB, microbatches);
+  }
+  return out;
 }
 
 }  // namespace orthant
