@@ -51,7 +51,8 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   const std::string what = fmt::format("data.tokenizer = \"train:{}\"", pieces);
   if (std::regex_search(result.errors, match, std::regex("value <= (\\d+)")))
     throw ConfigError(
-        fmt::format("{}: the text is too short for so many pieces; try \"train:{}\"", what, match.str(1)));
+        fmt::format("{}: the text is too short for so many pieces; try \"train:{}\", or \"byte\"", what,
+                    match.str(1)));
   if (std::regex_search(result.errors, match, std::regex("\\d+ vs (\\d+)")))
     throw ConfigError(fmt::format("{}: the text's characters alone take {} pieces; try \"train:{}\" or more", what,
                                   match.str(1), match.str(1)));

@@ -57,7 +57,7 @@ const Key kTable[] = {
 
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
-  KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer"),
+  KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer; this version: llama only"),
   KEY(model, hidden_size, between(1, 1048576), "", "width of the residual stream"),
   KEY(model, intermediate_size, between(1, 4194304), "", "width inside the feed-forward block"),
   KEY(model, num_hidden_layers, between(1, 10000), "", "transformer blocks"),
@@ -106,7 +106,8 @@ const Key kTable[] = {
   KEY(training, steps, at_least(1), "", "optimizer steps of the whole run"),
   KEY(training, seq_len, between(1, 134217728), "tokens", "length of a training sequence"),
   KEY(training, global_batch_size, between(1, 16777216), "sequences", "per optimizer step, over all ranks"),
-  KEY(training, local_batch_size, between(1, 16777216), "sequences", "per microbatch"),
+  KEY(training, local_batch_size, between(1, 16777216), "sequences",
+      "of a microbatch, at most: where they do not divide a rank's share, microbatches differ by one"),
   KEY(training, dtype, one_of({"float32", "bfloat16", "float64"}), "",
       "of the computation; bfloat16 keeps float32 master weights and gradients"),
   KEY(training, max_norm, at_least(0), "", "gradients are clipped to this global norm; 0 = no clipping"),
@@ -145,7 +146,7 @@ const Key kTable[] = {
   KEY(parallelism, data_parallel_degree, degree(), "ranks",
       "copies of the model, each on its share of the batch; -1 = the rest of the ranks"),
   KEY(parallelism, zero_stage, between(0, 3), "",
-      "shard over data ranks: 1 optimizer state, 2 and gradients, 3 and weights"),
+      "shard over data ranks: 1 optimizer state, 2 and gradients, 3 and weights; this version: 0 only"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
       "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto takes what sends least of tensor_parallel_degree ranks"),
@@ -166,7 +167,8 @@ const Key kTable[] = {
       "how ring_self_attention sums gradients of keys and values; all_reduce is the paper's form"),
   KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers"),
   KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
-      "who does what, when; a file says it as PyTorch's pipelining writes it, one line a rank"),
+      "who does what, when; a file, seen from the working directory, says it as PyTorch's pipelining writes it, one "
+      "line a rank"),
   KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
   KEY(parallelism, pipeline_parallel_layers, at_least(-1), "", "layers of each stage, the first stage first; empty = "
       "as equal as can be; -1 = fewer beside the head, so that the costliest rank costs least"),
@@ -176,7 +178,7 @@ const Key kTable[] = {
                                                 "interlaced"}), "",
       "how the vocabulary layers spread over the pipeline: naive, algorithm_1 and algorithm_2 cut them by rows over "
       "all ranks, with 3, 2 and 1 barriers; interlaced too, in turns; redistribution: fewer layers beside the head"),
-  KEY(parallelism, expert_parallel_degree, degree(), "ranks", "ranks that share the experts"),
+  KEY(parallelism, expert_parallel_degree, degree(), "ranks", "ranks that share the experts; this version: 1 only"),
 };
 // clang-format on
 #undef KEY

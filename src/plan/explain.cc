@@ -10,6 +10,7 @@
 #include "plan/schedule_choices.h"
 #include "plan/tensor_choices.h"
 #include "plan/text_table.h"
+#include "plan/vocabulary.h"
 #include "plan/vocabulary_choices.h"
 
 namespace orthant {
@@ -74,6 +75,17 @@ std::string explain_attention(const Plan& plan) {
                      : fmt::format(", {} to either", a.sliding_window - 1);
   }
   return text + (plan.config.data.mask_documents ? ", inside its document" : "");
+}
+
+// What the letters of a cut vocabulary's passes stand for, in the plan's order of them.
+std::string vocabulary_passes(const Plan& plan) {
+  const VocabularyAlgorithm* algorithm = algorithm_of(plan);
+  if (algorithm == nullptr) return "";
+  std::string text =
+      ";\n  of each rank's rows of the vocabulary: E and EB embeddings and their gradient, S logits and ";
+  if (algorithm->early()) return text + "the gradient of\n  what they are made of, TW that of the head's weights";
+  if (algorithm->rounds() == 2) text += "maxima,\n  Z exponentials, ";
+  return text + (algorithm->rounds() == 2 ? "" : "exponentials,\n  ") + "T the head's gradients";
 }
 
 // What the loss is, where it is not the plain cross entropy of the logits.
@@ -178,8 +190,7 @@ std::string explain(const Plan& plan) {
         "\nwho does what, when, were all passes equally long: {}\n"
         "  stage, pass (F forward, B backward; I the half for its input, W for its weights{}), microbatch\n{}",
         plan.config.parallelism.pipeline_parallel_schedule,
-        plan.vocabulary.empty() ? "" : ";\n  E and EB the embedding's, S, Z, T and TW the head's rows of each rank",
-        explain_pipeline(plan));
+        vocabulary_passes(plan), explain_pipeline(plan));
   }
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
     out += "\nevery schedule of as many pipeline ranks: how long they idle; what one holds and sends\n" + choices;

@@ -49,7 +49,12 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
-  if (!file) throw ConfigError(where + ": there is no such file");
+  if (!file) {
+    std::error_code ignored;
+    const bool relative = std::filesystem::path(path).is_relative();
+    const std::string from = std::filesystem::current_path(ignored).string();
+    throw ConfigError(where + ": there is no such file" + (relative ? ", seen from " + from : ""));
+  }
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);
   } catch (const OtherMicrobatches& error) {

@@ -89,7 +89,7 @@ std::string explain_stages(const Plan& plan) {
     const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
     rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
                     of(ActionKind::S) + " (S)", early ? of(ActionKind::TW) + " (TW)" : of(ActionKind::T) + " (T)",
-                    share(head)});
+                    fmt::format("{} x {}", plan.schedule.rows.size(), share(head / plan.mesh.axis_size("pipeline")))});
   }
   return text_table(rows);
 }
@@ -130,6 +130,7 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
     Config other = plan.config;
     auto& p = other.parallelism;
     p.pipeline_parallel_schedule = known.name;
+    other.origins["parallelism.pipeline_parallel_schedule"] = "compared";
     std::vector<std::string> otherwise;
     const int64_t asked = p.pipeline_parallel_stages_per_rank;
     const int64_t stages = known.any_stages && asked > 0 ? asked : known.stages_per_rank;
@@ -154,8 +155,9 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
 std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
-  out += fmt::format("  bubble {:.1f} % of the step: it takes {}, the busiest rank computes {} (1: a rank's mean\n"
-                     "  forward of a microbatch); between its first and its last pass a rank idles {} at most\n",
+  out += fmt::format("  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes {}\n"
+                     "  (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles {} at\n"
+                     "  most\n",
                      100 * timeline.bubble, times(timeline.makespan_s),
                      times(timeline.makespan_s - makespan_bubble(timeline)), times(own_bubble(timeline)));
   return out + "\nstages, and what their passes cost\n" + explain_stages(plan) +

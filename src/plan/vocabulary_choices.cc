@@ -57,6 +57,7 @@ std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
     }
     Config other = plan.config;
     other.parallelism.vocabulary_parallel = name;
+    other.origins["parallelism.vocabulary_parallel"] = "compared";
     if (name != "none" && name != "redistribution" && plan.post_validates()) {
       other.parallelism.pipeline_parallel_post_validation = false;
       choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
