@@ -155,9 +155,9 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
 std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
-  out += fmt::format("  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes {}\n"
-                     "  (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles {} at\n"
-                     "  most\n",
+  out += fmt::format("  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes\n"
+                     "  {} (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles\n"
+                     "  {} at most\n",
                      100 * timeline.bubble, times(timeline.makespan_s),
                      times(timeline.makespan_s - makespan_bubble(timeline)), times(own_bubble(timeline)));
   return out + "\nstages, and what their passes cost\n" + explain_stages(plan) +
