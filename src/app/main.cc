@@ -1,6 +1,10 @@
 // The program: argv to a command, errors to one line and an exit code.
+#include <unistd.h>
+
 #include <cstdio>
+#include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "app/command_line.h"
@@ -25,6 +29,13 @@ struct Run {
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
 };
 
+// Without a handler the allocator ends the process, and says nothing.
+[[noreturn]] void out_of_memory() {
+  constexpr std::string_view kText = "error: out of memory\n";
+  (void)!write(STDERR_FILENO, kText.data(), kText.size());
+  _exit(orthant::kFailed);
+}
+
 int fail(const std::string& type, const std::string& message, int code) {
   std::fprintf(stderr, "error: %s\n", message.c_str());
   orthant::write_error_file(orthant::process_environment, type, message);
@@ -35,6 +46,7 @@ int fail(const std::string& type, const std::string& message, int code) {
 
 int main(int argc, char** argv) {
   orthant::make_streams_safe();
+  std::set_new_handler(out_of_memory);
   try {
     orthant::Command command = orthant::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
     if (auto* arguments = std::get_if<orthant::TrainArguments>(&command)) arguments->command.assign(argv, argv + argc);

@@ -217,6 +217,8 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     end_if_stopped_early();
     std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
+    // What nobody here has worded: the system's or a library's. Which rank it befell is half of what helps.
+    if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", meeting.rank, text);
     if (lost_peer && setup && !comm) leave_it_to(*setup);
     if (lost_peer && !comm) text += where_the_store_went(meeting);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";

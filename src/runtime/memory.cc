@@ -10,7 +10,11 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <vector>
+
+#include "base/errors.h"
+#include "base/text.h"
 
 namespace orthant {
 namespace {
@@ -83,7 +87,11 @@ void* new_block(size_t capacity) {
     cache().release();
     block = std::aligned_alloc(64, bytes);
   }
-  if (block == nullptr) throw std::bad_alloc();
+  if (block == nullptr) {
+    throw std::runtime_error(fmt::format("out of memory: the system has no {} more for a tensor, beside {} of others",
+                                         human_bytes(static_cast<double>(bytes)),
+                                         human_bytes(static_cast<double>(allocated_bytes()))));
+  }
   return block;
 }
 

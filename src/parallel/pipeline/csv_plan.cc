@@ -59,7 +59,9 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
     throw ConfigError(fmt::format("the schedule has {} for {}: it takes one line a rank",
                                   counted(static_cast<int64_t>(schedule.rows.size()), "line"),
                                   counted(ranks, "pipeline rank")));
-  if (const int there = microbatch_count(schedule); there != microbatches) throw OtherMicrobatches(there);
+  const int there = microbatch_count(schedule);
+  if (there == 0) throw ConfigError("the schedule has no pass of any microbatch: every pipeline rank needs a stage");
+  if (there != microbatches) throw OtherMicrobatches(there);
   const auto place = [&](int rank, int index) {
     return index < 0 ? fmt::format("line {}", rank + 1)
                      : fmt::format("line {}, cell {}", rank + 1,

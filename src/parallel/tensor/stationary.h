@@ -72,6 +72,9 @@ at::Tensor gather_and_multiply(const TensorMesh& mesh, const at::Tensor& part_BT
 at::Tensor multiply_and_settle(const TensorMesh& mesh, const at::Tensor& x_BTO,
                                const std::function<at::Tensor()>& matrix_OK);
 
-inline at::Tensor flat(const at::Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+inline at::Tensor flat(const at::Tensor& x) {
+  const auto shape = x.sizes();  // with no column here, -1 would say nothing
+  return x.reshape({c10::multiply_integers(shape.begin(), shape.end() - 1), shape.back()});
+}
 
 }  // namespace orthant

@@ -98,6 +98,9 @@ TEST(OwnSchedule, HasToBeForThisRun) {
   EXPECT_EQ(refusal("0F0,0S0,0T0,0B0\n", 1, 1),
             "line 1, cell 2, 0S0: not for a file to say: set parallelism.vocabulary_parallel to an order of the output "
             "layer, and leave out S, Z, T, TW, E and EB");
+  for (const char* empty : {",,\n,,\n", " \n \n", "0UNSHARD\n1UNSHARD\n", "0STEP\n1REDUCE_GRAD\n"}) {
+    EXPECT_EQ(refusal(empty, 2, 1), "the schedule has no pass of any microbatch: every pipeline rank needs a stage");
+  }
   EXPECT_EQ(refusal("0F0,0B0\n,\n", 2, 1), "line 2 has no Action; every pipeline rank needs a stage");
   Schedule backwards = gpipe(1, 20);
   backwards.rows[0].erase(backwards.rows[0].begin(), backwards.rows[0].begin() + 20);
