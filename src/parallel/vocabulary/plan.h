@@ -47,8 +47,8 @@ Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& alg
                         bool input = true);
 
 /// E and EB alone, for a schedule that has the output layer's shares already, in one order on all ranks: then ranks
-/// meet at S, whenever each comes to it. An E stands where it would by its time, and before the S that the first rank comes
-/// to behind the F that it is for; an EB one S further on than that behind its B.
+/// meet at S, whenever each comes to it. An E stands where it would by its time, and before the S that the first rank
+/// comes to behind the F that it is for; an EB one S further on than that behind its B.
 Schedule add_input_layer(const Schedule& schedule, const Durations& durations);
 
 }  // namespace orthant
