@@ -259,9 +259,9 @@ void Trainer::finish() {
     s.sample_text = text;
     if (!masked) s.sample_command = options_.sample_command;
     std::ofstream(sample_file) << visible_text(text) << "\n";
-  } else {
+  } else if (!output_->steps.empty()) {  // else it has just done nothing
     std::filesystem::remove(sample_file);  // of fewer steps, before the run went on
-    if (!output_->steps.empty()) s.resume_command = options_.resume_command;  // else it has just done nothing
+    s.resume_command = options_.resume_command;
   }
   if (options_.write_report) s.report = options_.write_report();
   say(summary(s, output_->style));
