@@ -1,4 +1,5 @@
 // Panels of the stream: how many, what they send, in what order.
+#include "parallel/tensor/stationary.h"
 #include "parallel/tensor/panels.h"
 
 #include <ATen/ATen.h>
@@ -176,6 +177,12 @@ TEST(TensorLinear, BeginsTheNextPanelBeforeThePresentProduct) {
               (Begun{{0, 1, 2, 3}, {6, 6, 7, 7, 8, 8, 8, 8}}));
     EXPECT_EQ(begun_at_products(plan, Stationary::input, 1), (Begun{{0}, {2, 2}}));
   }
+}
+
+// Of a vocabulary with fewer rows than columns.
+TEST(Flat, OfAColumnWithoutAny) {
+  EXPECT_EQ(flat(at::empty({2, 3, 0})).sizes(), (std::vector<int64_t>{6, 0}));
+  EXPECT_EQ(flat(at::empty({2, 3, 4})).sizes(), (std::vector<int64_t>{6, 4}));
 }
 
 }  // namespace
