@@ -3,10 +3,10 @@
 
 Both train examples/large_vocabulary.toml on the Jargon File, in 32,000 words that sentencepiece learns of it, float64.
 The loss of a step may be off by 1e-10 of itself, and by what weights have drifted by, with 1e-10 for gradients; exits
-with 1 where that is passed. In float32 the same run says less: a difference in the last digit grows about tenfold every
-ten steps at this learning rate (--dtype float32 shows it, and judges nothing).
+with 1 where that is passed. That bound knows nothing of how training itself makes a difference grow, at this learning
+rate about tenfold every ten steps once it learns: hence 60 steps, and --dtype float32 shows it, and judges nothing.
 
-  python3 benchmarks/vocabulary/real_run.py [--quick] [--steps 100] [--schedule 1f1b] [--layout-only KEY=VALUE]
+  python3 benchmarks/vocabulary/real_run.py [--quick] [--steps 60] [--schedule 1f1b] [--layout-only KEY=VALUE]
                                             [--dtype float32]
 
 --layout-only: a setting for the four ranks alone; what changes the numbers must make this fail.
@@ -29,7 +29,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     quick = "--quick" in sys.argv
     add_orthant_argument(p)
-    p.add_argument("--steps", type=int, default=3 if quick else 100)
+    p.add_argument("--steps", type=int, default=3 if quick else 60)
     p.add_argument("--rows", type=int, default=10, help="of the table; all steps are judged")
     p.add_argument("--schedule", default="1f1b")
     p.add_argument("--dtype", default="float64")
