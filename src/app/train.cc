@@ -223,7 +223,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (lost_peer && !comm) text += where_the_store_went(meeting);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
     const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
-    end_failed(text + advice, speak, comm && meeting.serves);
+    end_failed(text + advice, speak, (comm || setup) && meeting.serves);  // others' watches still look at the store
   }
 }
 
