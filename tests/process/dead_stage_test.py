@@ -83,8 +83,11 @@ class BesideSteps(DeadStage):
             for save in (self.dump / "checkpoints").glob(".tmp-*"):
                 folder, name = save / "orthant", "optimizer.safetensors"
                 if folder.exists() and not (folder / name).exists():
-                    os.mkfifo(folder / f".{name}.tmp")
-                    return True
+                    pipe = folder / f".{name}.tmp"
+                    os.mkfifo(pipe)
+                    if not (folder / name).exists():
+                        return True
+                    pipe.unlink()  # it was written in between
             return False
 
         deadline = time.monotonic() + HANG_S
