@@ -197,20 +197,21 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
   std::promise<void> dropped;
   run_ranks(2, [&, gone = dropped.get_future().share()](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous, {.timeout_s = 60});
-    if (rank == 0) gone.wait();  // so rank 1 has no statistics yet
     const Range rows = even_slices(in.vocabulary, 2)[static_cast<size_t>(rank)];
     const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).clone(),
                       .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
     const OutputPlan plan{.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
-                          .axes = kPipeline, .root = 1};
+                          .axes = kPipeline};
     auto layer = std::make_unique<OutputLayer>(comm, plan, head);
-    layer->share_input(0, rank == 1 ? in.x_NC.clone() : at::empty_like(in.x_NC),
+    layer->share_input(0, rank == 0 ? in.x_NC.clone() : at::empty_like(in.x_NC),
                        {in.labels_N, in.weights_N, in.loss_scale});
+    if (rank == 0) gone.wait();  // rank 1 has no statistics yet
     layer->S(0);
     if (rank == 1) {
       layer.reset();
       return dropped.set_value();
     }
+    EXPECT_LE(relative_error(layer->take_input_gradient(0), want.dx_NC), 1e-13);
     layer->T(0);
     EXPECT_NEAR(layer->finish(), want.loss, 1e-13 * std::abs(want.loss));
   });
