@@ -17,7 +17,6 @@
 namespace orthant {
 namespace {
 
-const Axes kOverColumns{std::string(kColumn)};
 
 struct Moving {
   at::Tensor panel;
@@ -167,8 +166,8 @@ int run(int argc, char** argv) {
   return measure_on_ranks(argc, argv, static_cast<int>(settings.number("ranks")), settings.text("transport"),
                           [&](Comm& comm) { measure(settings, comm); },
                           [](const Launch& launch) {
-                            return Mesh({{std::string(kColumn), launch.world_size}, {std::string(kRow), 1},
-                                         {std::string(kDepth), 1}});
+                            return Mesh({{kColumn, launch.world_size}, {kRow, 1},
+                                         {kDepth, 1}});
                           });
 }
 

@@ -24,7 +24,6 @@
 namespace orthant {
 namespace {
 
-const Axes kPipeline = {"pipeline"};
 // Of the messages, in place of the model's: 64 KiB.
 constexpr int64_t kTokens = 64, kWidth = 256, kRowsOfRank = 16;
 // A model with a rank's rows, for its embedding and its head.
@@ -78,10 +77,10 @@ class DryStages {
         comm_(comm),
         executor_(table(), work(), comm) {
     if (plan.vocabulary.empty()) return;
-    const int position = comm.position(kPipeline);
+    const int position = comm.position(kOverPipeline);
     const VocabularyEnds ends{.algorithm = plan.vocabulary,
                               .slice = {.rows = {position * kRowsOfRank, (position + 1) * kRowsOfRank},
-                                        .vocabulary = comm.group_size(kPipeline) * kRowsOfRank},
+                                        .vocabulary = comm.group_size(kOverPipeline) * kRowsOfRank},
                               .first = plan.stages.front().owner,
                               .last = plan.stages.back().owner,
                               .width = kWidth};

@@ -4,7 +4,6 @@
 #include "base/errors.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
-#include "schedule/draw.h"
 
 #include <cstdio>
 #include <fstream>
@@ -41,7 +40,7 @@ int plan(const PlanArguments& arguments) {
   if (!need.warning.empty()) fmt::print(stderr, "warning: {}\n", need.warning);
   if (!arguments.svg.empty()) {
     std::ofstream out(arguments.svg);
-    out << draw_svg(the_plan.schedule, the_plan.timeline, "Planned");
+    out << planned_svg(the_plan);
     if (!out.flush()) throw DataError(fmt::format("{}: cannot be written", arguments.svg));
     if (!arguments.json) fmt::print("\nschedule drawn in {}\n", arguments.svg);
   }

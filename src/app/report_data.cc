@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "plan/config.h"
+#include "plan/pipeline.h"
 
 #include <nlohmann/json.hpp>
 
@@ -58,6 +59,7 @@ void add_config_facts(const Config& config, ReportData& data) {
       "Batch", fmt::format("{} a step, microbatches of {}: {}", counted(config.training.global_batch_size, "sequence"),
                            config.training.local_batch_size,
                            counted(config.training.global_batch_size * config.training.seq_len, "token")));
+  data.facts.emplace_back("Schedule", schedule_text(config));
   data.facts.emplace_back("Device", fmt::format("{}, {}", config.run.device, config.training.dtype));
 }
 
@@ -79,7 +81,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   std::vector<std::string> axes;
   for (const auto& axis : plan.at("mesh")) {
     const bool one = axis.at("size").get<int64_t>() == 1;
-    if (axis.at("axis") == "pipeline") data.has_pipeline = !one;
+    if (axis.at("axis") == kPipeline) data.has_pipeline = !one;
     if (one) continue;
     axes.push_back(fmt::format("{} {}", axis.at("axis").get<std::string>(), axis.at("size").get<int64_t>()));
   }
@@ -94,7 +96,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
 
 // The order of the page, whatever file a fact came from.
 void sort_facts(Facts& facts) {
-  constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Mesh", "Device"};
+  constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Mesh", "Schedule", "Device"};
   const auto place = [&](const auto& fact) { return std::find(kOrder.begin(), kOrder.end(), fact.first); };
   std::stable_sort(facts.begin(), facts.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
 }
@@ -135,6 +137,7 @@ ReportData read_run_folder(const std::string& folder) {
   } catch (const Error& error) {
     data.problems.push_back(error.what());
   }
+  if (!data.has_pipeline) std::erase_if(data.facts, [](const auto& fact) { return fact.first == "Schedule"; });
   sort_facts(data.facts);
   return data;
 }

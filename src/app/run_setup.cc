@@ -1,6 +1,7 @@
 #include "app/run_setup.h"
 
 #include "app/progress_bar.h"
+#include "app/report_chart.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
@@ -9,6 +10,8 @@
 #include "comm/group.h"
 #include "comm/transport.h"
 #include "data/tokenizer.h"
+#include "plan/pipeline.h"
+#include "schedule/draw.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -76,8 +79,12 @@ std::string checkpoints_of(const Config& config) { return config.job.dump_folder
 
 }  // namespace
 
-Config load_run(const RunFileArguments& arguments) {
+Config load_run(const RunFileArguments& arguments, int launched) {
   Config config = load_config(arguments.run_file, arguments.overrides);
+  if (launched > 0) {
+    config.run.ranks = launched;
+    config.origins["run.ranks"] = "launcher";
+  }
   check_model_from(config);
   if (!config.model.from.empty()) take_sizes_from(config, config.model.from);
   check_config(config, abilities());
@@ -125,6 +132,10 @@ void require_memory(const MemoryNeed& need, const Config& config) {
       "(orthant plan shows what each saves)",
       need.warning, config.locate("run.ranks"), config.locate("training.local_batch_size"),
       config.locate("model.hidden_size")));
+}
+
+std::string planned_svg(const Plan& plan) {
+  return draw_svg(plan.schedule, plan.timeline, "Planned " + escape(schedule_text(plan.config)));
 }
 
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {

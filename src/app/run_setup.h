@@ -4,6 +4,7 @@
 #include "app/commands.h"
 #include "comm/rendezvous.h"
 #include "plan/config.h"
+#include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/training_data.h"
 
@@ -13,8 +14,9 @@
 namespace orthant {
 
 /// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError,
-/// also where the run file or the command line contradicts model.from.
-Config load_run(const RunFileArguments& arguments);
+/// also where the run file or the command line contradicts model.from. `launched`: the ranks that a launcher has
+/// started, which run.ranks then is.
+Config load_run(const RunFileArguments& arguments, int launched = 0);
 
 /// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
 int threads_per_rank(const Config& config, int local_ranks);
@@ -31,6 +33,9 @@ void require_memory(const MemoryNeed& need, const Config& config);
 
 /// The data of a run that validates if it is asked to: ConfigError where validation.freq finds nothing held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress);
+
+/// The planned schedule as a picture, headed by its name.
+std::string planned_svg(const Plan& plan);
 
 /// All ranks call it: the first one tokenizes what has not been, the others wait and find it done. Returns when all
 /// have opened their data, however long that takes; a Watch must see to it that nobody waits for the dead.

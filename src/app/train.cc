@@ -18,7 +18,6 @@
 #include "runtime/run_boxes.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
-#include "schedule/draw.h"
 
 #include <ATen/Parallel.h>
 #include <unistd.h>
@@ -72,7 +71,7 @@ void write_run_folder(const Plan& plan) {
   };
   write("config.toml", print_config(plan.config));
   write("plan.json", plan_json(plan));
-  write("schedule.svg", draw_svg(plan.schedule, plan.timeline, "Planned"));
+  write("schedule.svg", planned_svg(plan));
 }
 
 // What must be the same on all ranks, and is not in the run file: what a file of schedules says, above all.
@@ -233,7 +232,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
   Config config;
   std::optional<Plan> plan;
   try {
-    config = load_run(arguments);
+    config = load_run(arguments, launch.world_size);
     if (!arguments.print_config) plan = make_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
     bool speak = true;

@@ -6,6 +6,7 @@
 #include "app/run_setup.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/rounding.h"
 #include "plan/text_table.h"
 
 #include <nlohmann/json.hpp>

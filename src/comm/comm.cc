@@ -221,6 +221,10 @@ Traffic Comm::total_traffic() const {
   return total;
 }
 
+void Comm::progress() {
+  if (state_->engine) state_->engine->nudge();
+}
+
 double Comm::exposed_wait_s() const { return state_->exposed_wait_s; }
 void Comm::set_activity(std::string activity) { state_->set_activity(std::move(activity)); }
 

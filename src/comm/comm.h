@@ -15,12 +15,11 @@
 
 #include "comm/group.h"
 #include "comm/rendezvous.h"
+#include "mesh/axes.h"
 #include "mesh/mesh.h"
 
 namespace orthant {
 
-/// Names of mesh axes; a group over several axes at once is legal, and its positions are in the mesh's own order.
-using Axes = std::vector<std::string>;
 using Counts = std::span<const int64_t>;
 
 /// How often an operation was called, and how many bytes this rank sent for it: by the formulas of mesh/collective.h,
@@ -141,6 +140,10 @@ class Comm {
   Work exchange(std::span<const Transfer> transfers, const Axes& axes);
   /// Of the hosts; says nothing about streams.
   Work barrier(const Axes& axes);
+
+  /// Lets what has come meanwhile go on: operations on at most 64 KiB do not while the rank computes, and a peer may
+  /// wait for one of them to end.
+  void progress();
 
   TrafficTable traffic() const;
   /// Sum over all axes and operations.

@@ -90,7 +90,7 @@ class Engine final : private MessageSink {
 
   /// Drives until every job is done and all messages have left; false after timeout_s.
   bool drain(double timeout_s);
-  /// Moves on for a moment: while ranks wait for each other to close.
+  /// Moves on for a moment.
   void nudge();
   /// Stops the engine's thread. What is still under way may go on writing to its memory: unless drain() was true, the
   /// engine must then live for ever.

@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <algorithm>
+
 // Exported by the wheel's statically linked MKL on x86; absent elsewhere, hence weak.
 extern "C" __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k,
                                                              float alpha, const uint16_t* a, int lda, const uint16_t* b,
@@ -51,17 +53,27 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
     return;
   }
   const auto rows_of = [](const at::Tensor& t) { return t.stride(1) == 1 ? t : t.t(); };  // as it stands in memory
-  const bool straight = rows_of(a).is_contiguous() && rows_of(b).is_contiguous() && sum.is_contiguous();
-  if (a.is_cpu() && a.scalar_type() == at::kBFloat16 && straight && cblas_gemm_bf16bf16f32 != nullptr) {
+  const auto in_rows = [&](const at::Tensor& t) {  // a part of a matrix is as good as all of it
+    const at::Tensor rows = rows_of(t);
+    return rows.stride(1) == 1 && (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
+  };
+  const bool narrow = a.is_cpu() && a.scalar_type() == at::kBFloat16 && cblas_gemm_bf16bf16f32 != nullptr;
+  if (narrow && sum.stride(1) == 1 && in_rows(sum)) {
+    const at::Tensor left = in_rows(a) ? a : a.contiguous(), right = in_rows(b) ? b : b.contiguous();
     const auto bits = [](const at::Tensor& t) { return static_cast<const uint16_t*>(t.const_data_ptr()); };
     const auto turned = [](const at::Tensor& t) { return t.stride(1) == 1 ? kNoTrans : kTrans; };
-    const auto width = [&](const at::Tensor& t) { return static_cast<int>(rows_of(t).size(1)); };
-    cblas_gemm_bf16bf16f32(kRowMajor, turned(a), turned(b), static_cast<int>(a.size(0)), static_cast<int>(b.size(1)),
-                           static_cast<int>(a.size(1)), 1.0f, bits(a), width(a), bits(b), width(b), add ? 1.0f : 0.0f,
-                           sum.mutable_data_ptr<float>(), width(sum));
+    const auto leading = [&](const at::Tensor& t) {
+      return static_cast<int>(std::max(rows_of(t).stride(0), rows_of(t).size(1)));
+    };
+    cblas_gemm_bf16bf16f32(kRowMajor, turned(left), turned(right), static_cast<int>(left.size(0)),
+                           static_cast<int>(right.size(1)), static_cast<int>(left.size(1)), 1.0f, bits(left),
+                           leading(left), bits(right), leading(right), add ? 1.0f : 0.0f, sum.mutable_data_ptr<float>(),
+                           leading(sum));
     return;
   }
-  const at::Tensor product = a.mm(b);
+  // Never rounded before it is added: a device that multiplies so, else of wider operands.
+  const at::ScalarType type = sum.scalar_type();
+  const at::Tensor product = a.is_cuda() ? at::mm(a, b, type) : a.to(type).mm(b.to(type));
   if (add) {
     sum.add_(product);
   } else {

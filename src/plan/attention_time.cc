@@ -40,10 +40,10 @@ double ring_seconds(const Mesh& mesh, const LayerChoice& choice, const Links& li
   const int window = choice.sequence.window > 0 ? choice.sequence.window : ring, windows = ring / window;
   const double block = static_cast<double>(choice.ring_bytes) / (ring - 1);
   return transfer_seconds(mesh.size(), links, [&](int rank) {
-    const DoubleRing rings = double_ring(ring, mesh.coord(rank, "ring"), window);
+    const DoubleRing rings = double_ring(ring, mesh.coord(rank, kRing), window);
     const auto next = [&](const Ring& of) { return of.members[static_cast<size_t>(of.source(-1))]; };
-    return std::array{Message{mesh.rank_at(rank, "ring", next(rings.inner)), block * windows * (window - 1)},
-                      Message{mesh.rank_at(rank, "ring", next(rings.outer)), block * (windows - 1)}};
+    return std::array{Message{mesh.rank_at(rank, kRing, next(rings.inner)), block * windows * (window - 1)},
+                      Message{mesh.rank_at(rank, kRing, next(rings.outer)), block * (windows - 1)}};
   });
 }
 
@@ -53,7 +53,7 @@ double all_to_all_seconds(const Mesh& mesh, const LayerChoice& choice, const Lin
   const double to_each = static_cast<double>(choice.ulysses_bytes) / (ulysses - 1);
   return transfer_seconds(mesh.size(), links, [&](int rank) {
     std::vector<Message> messages;
-    for (const int peer : mesh.group(rank, {"ulysses"})) {
+    for (const int peer : mesh.group(rank, {kUlysses})) {
       if (peer != rank) messages.push_back({peer, to_each});
     }
     return messages;
@@ -80,7 +80,7 @@ double operations(const Plan& plan, const LayerChoice& choice) {
 
 double attention_seconds(const Plan& plan, const LayerChoice& choice, const Links& links) {
   if (!choice.cuts_tokens()) return std::numeric_limits<double>::infinity();
-  const Mesh mesh({{"ulysses", choice.sequence.ulysses}, {"ring", choice.sequence.ring}, {"data", choice.data}});
+  const Mesh mesh({{kUlysses, choice.sequence.ulysses}, {kRing, choice.sequence.ring}, {kData, choice.data}});
   const double computing = links.flops_per_s > 0 ? operations(plan, choice) / links.flops_per_s : 0.0;
   return all_to_all_seconds(mesh, choice, links) + std::max(ring_seconds(mesh, choice, links), computing);
 }

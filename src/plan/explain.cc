@@ -7,6 +7,7 @@
 #include "plan/from_config.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
+#include "plan/pipeline.h"
 #include "plan/schedule_choices.h"
 #include "plan/tensor_choices.h"
 #include "plan/text_table.h"
@@ -146,7 +147,7 @@ std::string explain_shares(const Plan& plan) {
   for (const std::string& axis : kBatchAxes) {
     if (plan.mesh.axis_size(axis) > 1) axes.push_back(axis);
   }
-  const bool data = axes.empty() || axes == std::vector<std::string>{"data"};
+  const bool data = axes.empty() || axes == kOverData;
   std::vector<std::vector<std::string>> rows = {
       {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
   for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
@@ -189,8 +190,7 @@ std::string explain(const Plan& plan) {
     out += fmt::format(
         "\nwho does what, when, were all passes equally long: {}\n"
         "  stage, pass (F forward, B backward; I the half for its input, W for its weights{}), microbatch\n{}",
-        plan.config.parallelism.pipeline_parallel_schedule,
-        vocabulary_passes(plan), explain_pipeline(plan));
+        schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
   }
   if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
     out += "\nevery schedule of as many pipeline ranks: how long they idle; what one holds and sends\n" + choices;

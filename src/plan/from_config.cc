@@ -59,7 +59,8 @@ namespace {
 constexpr const char* kTensorMeshKey = "parallelism.tensor_parallel_mesh";
 
 struct Degree {
-  const char *axis, *key;
+  std::string axis;
+  const char* key;
   int64_t size;
 };
 
@@ -78,10 +79,10 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
                             ? Degree{"tensor", "parallelism.tensor_parallel_degree", p.tensor_parallel_degree}
                             : Degree{"tensor", kTensorMeshKey, countable ? rows * columns * depth : int64_t{ranks} + 1};
   return {tensor,
-          {"ulysses", "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
-          {"ring", "parallelism.context_parallel_ring", p.context_parallel_ring},
-          {"data", "parallelism.data_parallel_degree", p.data_parallel_degree},
-          {"pipeline", "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
+          {kUlysses, "parallelism.context_parallel_ulysses", p.context_parallel_ulysses},
+          {kRing, "parallelism.context_parallel_ring", p.context_parallel_ring},
+          {kData, "parallelism.data_parallel_degree", p.data_parallel_degree},
+          {kPipeline, "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
 
 // "take the mesh [2, 2, 1]", "set parallelism.tensor_parallel_degree to 4".
@@ -184,7 +185,7 @@ Mesh mesh_of(const Config& config, int ranks) {
                                   ways_to_fill(config, ranks, tensor, fixed / tensor)));
   } else if (fixed != ranks) {
     // The data axis is what others would have left.
-    const auto is_data = [](const Degree& degree) { return std::string_view(degree.axis) == "data"; };
+    const auto is_data = [](const Degree& degree) { return degree.axis == kData; };
     const Degree& data = *std::find_if(degrees.begin(), degrees.end(), is_data);
     const int64_t others = fixed / data.size;
     const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
@@ -195,21 +196,21 @@ Mesh mesh_of(const Config& config, int ranks) {
   }
   std::vector<Axis> axes;
   for (const Degree& degree : degrees) {
-    if (degree.axis != std::string_view("tensor")) {
+    if (degree.axis != "tensor") {
       axes.push_back({degree.axis, static_cast<int>(degree.size)});
       continue;
     }
     const auto [rows, columns, depth] = config.parallelism.tensor_parallel_mesh;
-    axes.push_back({std::string(kColumn), static_cast<int>(is_one_number(config) ? degree.size : columns)});
-    axes.push_back({std::string(kRow), static_cast<int>(rows)});
-    axes.push_back({std::string(kDepth), static_cast<int>(depth)});
+    axes.push_back({kColumn, static_cast<int>(is_one_number(config) ? degree.size : columns)});
+    axes.push_back({kRow, static_cast<int>(rows)});
+    axes.push_back({kDepth, static_cast<int>(depth)});
   }
   return Mesh(axes);
 }
 
 SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
-  const int ulysses = mesh.axis_size("ulysses"), ring = mesh.axis_size("ring");
+  const int ulysses = mesh.axis_size(kUlysses), ring = mesh.axis_size(kRing);
   check_context_parallel(config, ulysses, ring);
   const int64_t summaries = config.model.linformer_length;  // also where no ring adds them up
   return {.ulysses = ulysses,
@@ -230,7 +231,7 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
     plan.form = ProductForm::summa;
   }
   if (plan.ranks() == 1) return {};
-  check_tensor_parallel(config, plan, sequence, mesh.axis_size("data"));
+  check_tensor_parallel(config, plan, sequence, mesh.axis_size(kData));
   return plan;
 }
 

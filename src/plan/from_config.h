@@ -27,7 +27,7 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
 TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
 
 /// The axes that cut batches, from inner to outer.
-inline const std::vector<std::string> kBatchAxes = {std::string(kRow), std::string(kDepth), "data"};
+inline const Axes kBatchAxes = {kRow, kDepth, kData};
 
 /// One layer's attention on a microbatch of so many sequences.
 SequenceAttention attention_of(const Config& config, const Architecture& architecture, int64_t sequences);

@@ -88,7 +88,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
         const SequenceTraffic traffic = sequence_traffic(cut, attention_of(layer.plan, sequences), u, r);
         const auto add = [&](const std::vector<SequenceMessages>& all, int64_t times) {
           for (const auto& messages : all)
-            (messages.axis == "ring" ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
+            (messages.axis == kRing ? by_ring : by_ulysses) += messages.bytes * microbatches * times;
         };
         add(traffic.forward, layer.recompute ? 2 : 1);
         add(traffic.backward, 1);
@@ -213,7 +213,7 @@ std::vector<LayerChoice> layer_choices(const Plan& plan) {
   const Layer layer(plan);
   if (layer.ranks == 1 || plan.sequence.method == SequenceMethod::linformer) return choices;
   const SequencePlan& own = plan.sequence;
-  const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size("data");
+  const int cut_ranks = own.ulysses * own.ring, data = plan.mesh.axis_size(kData);
   choices.push_back(cut_choice(layer, {.placement = SequencePlacement::contiguous}, layer.ranks));
   choices.back().chosen = cut_ranks == 1;
   const LayerChoice whole = choices.back();

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "plan/product_memory.h"
+#include "parallel/tensor/memory_plan.h"
 
 namespace orthant {
 namespace {
@@ -26,8 +26,8 @@ struct Block {
   Block(const Plan& plan, int rank, int64_t sequences)
       : shape(tensor_shape_of(plan, rank, sequences)),
         product(product_memory(plan.tensor, shape)),
-        attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, "ulysses"),
-                                  plan.mesh.coord(rank, "ring"))) {
+        attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, kUlysses),
+                                  plan.mesh.coord(rank, kRing))) {
     const int64_t tokens = sequences * shape.tokens, row = tokens * shape.element_bytes;
     const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens;
     stream = product.stream;
@@ -149,17 +149,19 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   return memory;
 }
 
-PassBytes pass_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops, const std::vector<int64_t>& begun) {
+MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, bool drops,
+                                 const std::vector<int64_t>& begun) {
   const int64_t layers = stage.layers.size();
   const bool has_head = stage.last && m.vocabulary.kept == 0;
   const bool holds = !has_head;  // the loss's gradient is no message
   const int64_t head = stage.last ? m.head : 0, below = layers - 1;
-  PassBytes bytes;
-  bytes.kept = m.batch + layers * m.block + head + (layers == 0 && !stage.last && !stage.first ? m.boundary : 0);
+  MicrobatchBytes bytes;
+  const bool hands_on = layers == 0 && !stage.first && !stage.last;  // its input, and holds nothing else
+  bytes.kept = hands_on ? m.boundary : m.batch + layers * m.block + head;
   bytes.for_weights = layers * m.for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
   bytes.output = stage.last ? 0 : m.boundary;
-  bytes.forward = layers > 0 ? m.forward : m.boundary;
+  bytes.forward = layers > 0 ? m.forward : hands_on ? m.batch : m.boundary;
   if (has_head) bytes.forward = std::max(m.loss, bytes.forward - head);
   bytes.softmax = m.vocabulary.kept, bytes.logits = m.vocabulary.logits;
   bytes.softmax_forward = m.vocabulary.output, bytes.softmax_backward = m.vocabulary.backward;

@@ -38,7 +38,7 @@ int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t 
 
 /// What a stage takes of it. `begun`: of the microbatch that completes gradients, others' summands of the sums that
 /// each layer's backward begins (gradient_staging.h), and that are there to the end; of another, nothing.
-PassBytes pass_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
+MicrobatchBytes microbatch_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
                      const std::vector<int64_t>& begun);
 
 }  // namespace orthant

@@ -116,8 +116,8 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
   if (p.pipeline_parallel_schedule.ends_with(".csv")) {
     const Schedule schedule = read_schedule(config, ranks, shares, microbatches);
     if (const int stages = stage_count(schedule); stages > layers)
-      throw ConfigError(fmt::format("{} has {} for {}: a stage has at least one layer", config.locate(kScheduleKey),
-                                    counted(stages, "stage"), of_layers));
+      throw ConfigError(fmt::format("{} has {}, more than {}", config.locate(kScheduleKey), counted(stages, "stage"),
+                                    of_layers));
     return schedule;
   }
   const PipelineSchedule& known = pipeline_schedule(p.pipeline_parallel_schedule);
@@ -129,20 +129,21 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
   }
   if (chunks > layers / ranks) {
     const std::string cut = config.locate(kDegreeKey);
-    if (p.pipeline_parallel_stages_per_rank > 0 && layers >= ranks)
-      throw ConfigError(fmt::format("{} of {} are more stages than {}; lower the first to {} or less",
+    if (p.pipeline_parallel_stages_per_rank > 0 && known.any_stages && layers >= ranks)
+      throw ConfigError(fmt::format("{} of {} are more stages than {}; set the first to {}",
                                     config.locate(kStagesKey), cut, of_layers, layers / ranks));
     // A divisor, so that the ranks that are there still divide over it.
     int64_t fits = std::max<int64_t>(1, layers / std::min(chunks, layers));
     while (ranks % fits != 0) --fits;
-    throw ConfigError(fmt::format("{} and {} make {} of {}; lower the degree to {}", cut, config.locate(kScheduleKey),
-                                  counted(std::min(chunks, kMostPasses) * ranks, "stage"), of_layers, fits));
+    throw ConfigError(fmt::format("{} and {} make {} of {}; set the degree to {}", cut, config.locate(kScheduleKey),
+                                  counted(std::min(chunks, kMostStageMicrobatches) * ranks, "stage"), of_layers, fits));
   }
-  if (chunks * ranks > kMostPasses / microbatches) {
+  if (chunks * ranks > kMostStageMicrobatches / microbatches) {
     throw ConfigError(fmt::format(
         "{}, {} and {} make {} of {} microbatches: their product is {} at most; raise the last",
         config.locate(kScheduleKey), config.locate("training.global_batch_size"),
-        config.locate("training.local_batch_size"), counted(chunks * ranks, "stage"), microbatches, kMostPasses));
+        config.locate("training.local_batch_size"), counted(chunks * ranks, "stage"), microbatches,
+        kMostStageMicrobatches));
   }
   if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
   // Among equal passes; suited() makes it that of the stages' own, once they are cut.
@@ -151,6 +152,12 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
                                   .stages_per_rank = stages,
                                   .microbatches = microbatches,
                                   .later = later_for_vocabulary(config, stages)}));
+}
+
+std::string schedule_text(const Config& config) {
+  const auto& p = config.parallelism;
+  const std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();
+  return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
 }
 
 Schedule suited(const Plan& plan) {
@@ -243,7 +250,7 @@ std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, co
 Durations durations_of(const Plan& plan) {
   using enum ActionKind;
   const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
-  const double ranks = plan.mesh.axis_size("pipeline");
+  const double ranks = plan.mesh.axis_size(kPipeline);
   const double head = plan.vocabulary.empty() ? 0 : LayerFlops(plan.architecture, plan.config.training.seq_len).head;
   double forward = 3 * head;
   for (const StageFlops& stage : flops) forward += stage.forward;

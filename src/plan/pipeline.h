@@ -1,6 +1,7 @@
 // The pipeline of a run: its schedule, and which layers each stage holds.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "plan/plan.h"
@@ -11,6 +12,10 @@ namespace orthant {
 /// anything is reduced; for with_vocabulary() with as many forwards ahead as that wants. A file is read and judged.
 /// ConfigError: a schedule that these ranks, layers or microbatches cannot carry out.
 Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers);
+
+/// The run file's schedule for people, of a file its name, and where it places the vocabulary:
+/// "zb_v, vocabulary algorithm_2".
+std::string schedule_text(const Config& config);
 
 /// Layers in the stages' order: as equal as can be, the first stages one more; as the run file says; or where it says
 /// -1, so that the costliest rank costs least. ConfigError where the run file's do not add up.
@@ -33,8 +38,8 @@ struct LayerFlops {
 /// mean forward of a microbatch, in which the gradients of the head are made.
 Durations durations_of(const Plan& plan);
 
-/// The plan's schedule made for passes that take as much as those of its stages do on the mean, where it is faster so
-/// and no rank holds more at once: what places W by durations was made for equal passes, since stages follow from it.
+/// The plan's schedule, or where that is faster and no rank holds more, what its generator makes of the stages' mean
+/// durations. Generators that place W by durations have run with equal ones: stages were not cut yet.
 Schedule suited(const Plan& plan);
 
 }  // namespace orthant

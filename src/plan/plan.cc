@@ -29,12 +29,12 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   plan.parameters = parameter_table(plan.architecture);
   plan.sequence = sequence_plan_of(config, plan.mesh);
   plan.tensor = tensor_plan_of(config, plan.mesh, plan.sequence);
-  plan.gradient_axes = {"data"};
+  plan.gradient_axes = kOverData;
   if (plan.tensor.depth > 1) plan.gradient_axes.emplace_back(kDepth);
   if (plan.tensor.rows > 1) plan.gradient_axes.emplace_back(kRow);
   if (plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens) plan.gradient_axes.emplace_back(kColumn);
-  if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back("ulysses");
-  if (plan.sequence.ring > 1) plan.gradient_axes.push_back("ring");
+  if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back(kUlysses);
+  if (plan.sequence.ring > 1) plan.gradient_axes.push_back(kRing);
   const int data_ranks = plan.mesh.group_size(kBatchAxes);
   const auto& training = config.training;
   for (int coord = 0; coord < data_ranks; ++coord) {
@@ -43,7 +43,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   const int64_t layers = plan.architecture.num_hidden_layers;
   plan.vocabulary = vocabulary_order_of(config, plan.mesh);
-  plan.schedule = schedule_of(config, plan.mesh.axis_size("pipeline"), data_ranks, layers);
+  plan.schedule = schedule_of(config, plan.mesh.axis_size(kPipeline), data_ranks, layers);
   plan.stages = stages_of(config, plan.schedule.stage_owner, plan.architecture);
   plan.schedule = suited(plan);
   if (!plan.vocabulary.empty()) plan.schedule = with_vocabulary(plan);
@@ -103,7 +103,7 @@ std::vector<Alternative> alternatives_to(const Plan& plan) {
   }
   const SequencePlan& sequence = plan.sequence;
   for (const int ranks : {1, 2, 4, 8}) {
-    const int pipeline = plan.mesh.axis_size("pipeline");
+    const int pipeline = plan.mesh.axis_size(kPipeline);
     const int others = sequence.ulysses * sequence.ring * plan.tensor.ranks() * pipeline;
     if (ranks == plan.facts.ranks || ranks % others != 0) continue;
     RunFacts facts = plan.facts;
@@ -158,13 +158,13 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
 }
 
 int64_t Plan::num_places(int rank) const {
-  return num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"),
-                         sequence.ring, mesh.coord(rank, "ring"));
+  return num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                         sequence.ring, mesh.coord(rank, kRing));
 }
 
 std::vector<int64_t> Plan::places(int rank) const {
-  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, "ulysses"),
-                     sequence.ring, mesh.coord(rank, "ring"));
+  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                     sequence.ring, mesh.coord(rank, kRing));
 }
 
 const std::vector<Action>& Plan::row(int rank) const {
@@ -193,7 +193,7 @@ int64_t Plan::stream_bytes(int rank, int64_t sequences) const {
 }
 
 Range Plan::vocabulary_rows(int rank) const {
-  const Range slice = shard(architecture.vocab_size, mesh.axis_size("pipeline"), pipeline_rank(rank));
+  const Range slice = shard(architecture.vocab_size, mesh.axis_size(kPipeline), pipeline_rank(rank));
   const Range rows = shard(slice.size(), tensor.columns, mesh.coord(rank, kColumn));
   return {slice.begin + rows.begin, slice.begin + rows.end};
 }

@@ -2,6 +2,7 @@
 // printable, saved with the run; the runtime reads one rank's row of it.
 #pragma once
 
+#include "mesh/axes.h"
 #include "mesh/layout.h"
 #include "mesh/mesh.h"
 #include "model/architecture.h"
@@ -121,7 +122,7 @@ struct Plan {
   std::vector<std::vector<int>> buckets_by_stage() const;
   /// Parameters that stand on two stages, as positions: the original, and its copy (a tied head's table).
   std::vector<std::pair<size_t, size_t>> copies() const;
-  int pipeline_rank(int rank) const { return mesh.coord(rank, "pipeline"); }
+  int pipeline_rank(int rank) const { return mesh.coord(rank, kPipeline); }
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The first of the ranks that hold the same of the parameters as this one.
   int first_like(int rank) const;

@@ -4,7 +4,9 @@
 #include "plan/layer_choices.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
+#include "plan/plan_limits.h"
 #include "plan/schedule_choices.h"
+#include "plan/tensor_choices.h"
 #include "plan/vocabulary_choices.h"
 #include "schedule/bubbles.h"
 
@@ -39,6 +41,7 @@ void add_ranks(Json& out, const Plan& plan) {
 void add_schedule(Json& out, const Plan& plan) {
   out["schedule"] = {{"name", plan.config.parallelism.pipeline_parallel_schedule},
                      {"csv", to_csv(plan.schedule)},
+                     {"pytorch_csv", to_pytorch_csv(plan.schedule)},
                      {"microbatches", plan.shares[0].microbatches.size()},
                      {"stages", Json::array()}};
   const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
@@ -106,18 +109,23 @@ void add_choices(Json& out, const Plan& plan) {
                                     {"fastest", timed && &choice == &fastest(choices)},
                                     {"holds_least", &choice == &holds_least(choices)}});
   }
+  out["tensor_words_bound"] = plan.tensor_choices.empty() ? Json() : Json(tensor_words_bound(plan));
   out["tensor_choices"] = Json::array();
+  const TensorChoice* const least = cheapest(plan.tensor_choices, plan.config);
   for (const TensorChoice& choice : plan.tensor_choices) {
     out["tensor_choices"].push_back({{"mesh", choice.name},
                                      {"rows", choice.tensor.rows},
                                      {"columns", choice.tensor.columns},
                                      {"depth", choice.tensor.depth},
+                                     {"product", choice.tensor.form == ProductForm::summa ? "summa" : "stationary"},
                                      {"words_forward", choice.words.forward},
                                      {"words_backward", choice.words.backward},
                                      {"words_depth", choice.words.depth},
                                      {"sent_bytes", choice.sent_bytes},
                                      {"memory_bytes", choice.memory_bytes},
                                      {"refusal", choice.refusal},
+                                     {"fits", choice.refusal.empty() && fits_a_rank(plan.config, choice.memory_bytes)},
+                                     {"sends_least", &choice == least},
                                      {"chosen", choice.chosen}});
   }
 }

@@ -27,31 +27,25 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShare& sha
 RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.share(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.share(rank), plan.stages.size());
-  // Microbatches of one kind have as many sequences, none in the first kind; behind each kind, what completes it.
-  std::vector<size_t> kind_of(microbatches.size(), 0);
-  std::vector<std::vector<PassBytes>> known(plan.stages.size(), std::vector<PassBytes>(1));  // by stage and kind
-  size_t kinds = 1;
+  // By stage: of microbatches of so many sequences, and of the one of them that completes the stage's gradients.
+  std::vector<std::map<std::pair<int64_t, bool>, MicrobatchBytes>> known(plan.stages.size());
   int64_t streams = 0;
   for (const auto& [sequences, count] : microbatch_sizes(plan.share(rank))) {
-    if (sequences == 0) continue;
-    for (size_t m = 0; m < microbatches.size(); ++m) {
-      if (microbatches[m].size() == sequences) kind_of[m] = kinds;
-    }
-    kinds += 2;
     const MicrobatchMemory microbatch = microbatch_memory(plan, rank, sequences);
     streams = std::max(streams, microbatch.vocabulary.streams);
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
       if (plan.stages[stage].owner != plan.pipeline_rank(rank)) continue;
       for (const bool last : {false, true}) {
-        known[stage].push_back(pass_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
-                                          last ? begun : std::vector<int64_t>()));
+        known[stage][{sequences, last}] =
+            microbatch_bytes(microbatch, plan.stages[stage], plan.architecture.dropout > 0,
+                             last ? begun : std::vector<int64_t>());
       }
     }
   }
   RowBytes row = rows.peak(plan.pipeline_rank(rank), [&](int stage, int microbatch) {
+    const int64_t sequences = microbatches[static_cast<size_t>(microbatch)].size();
     const auto at = static_cast<size_t>(stage);
-    const size_t kind = kind_of[static_cast<size_t>(microbatch)];
-    return known[at][kind > 0 && microbatch == completes[at] ? kind + 1 : kind];
+    return sequences == 0 ? MicrobatchBytes() : known[at].at({sequences, microbatch == completes[at]});
   });
   row.all += streams;
   // The sum of its rows' gradients, which the first stage's rank counts with its backward.
@@ -62,8 +56,8 @@ RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const Ro
 // Rows of ranks that differ in none of these hold the same.
 struct RowKey {
   RowKey(const Plan& plan, const HeldParts& held, std::vector<int64_t> sums, int rank)
-      : places{held.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, "ulysses"),
-               plan.mesh.coord(rank, "ring")},
+      : places{held.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
+               plan.mesh.coord(rank, kRing)},
         begun(std::move(sums)) {
     for (const Range& microbatch : plan.share(rank).microbatches) sequences.push_back(microbatch.size());
   }
@@ -84,7 +78,7 @@ MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowByte
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   // Weights and moments as they were before a step that may have to be undone; the last rank knows when it steps.
-  const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size("pipeline");
+  const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = elements * (element == master ? master : master + element),
           .gradients = elements * master,

@@ -13,14 +13,14 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
   Layout layout = whole(static_cast<int>(parameter.shape.size()));
   switch (parameter.role) {
     case ParameterRole::projection:  // rows that stand for tokens are held where those are
-      layout.split[0] = {"ring"};
+      layout.split[0] = {kRing};
       return layout;
     case ParameterRole::from_stream_bias:  // as the rows of its matrix
-      layout.split[0] = {std::string(kColumn)};
+      layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::gain:
     case ParameterRole::to_stream_bias:  // as the stream's width
-      if (plan.tensor.stream == StreamCut::width) layout.split[0] = {std::string(kColumn)};
+      if (plan.tensor.stream == StreamCut::width) layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::to_stream:
       return weight_layout(
@@ -28,7 +28,7 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
     case ParameterRole::embedding:
     case ParameterRole::head:
       layout = weight_layout(Stationary::output);
-      if (!plan.vocabulary.empty()) layout.split[0].insert(layout.split[0].begin(), "pipeline");
+      if (!plan.vocabulary.empty()) layout.split[0].insert(layout.split[0].begin(), kPipeline);
       return layout;
     case ParameterRole::from_stream:
       return weight_layout(Stationary::output);
@@ -76,7 +76,7 @@ void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& 
 std::vector<std::string> alike_axes(const Plan& plan) {
   std::vector<std::string> alike;
   for (const Axis& axis : plan.mesh.axes) {
-    const bool stages_differ = axis.name == "pipeline" && plan.stages.size() > 1;
+    const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
     const bool splits = std::ranges::any_of(plan.groups, [&](const ParameterGroup& group) {
       return std::ranges::find(group.split, axis.name) != group.split.end();
     });
@@ -145,7 +145,7 @@ void lay_out_parameters(Plan& plan) {
         group.split.push_back(axis);
       }
     }
-    if (std::ranges::find(group.split, "pipeline") != group.split.end()) group.stage = kEveryStage;
+    if (std::ranges::find(group.split, kPipeline) != group.split.end()) group.stage = kEveryStage;
     // Mostly that of the parameter before.
     const auto known = std::find(plan.groups.rbegin(), plan.groups.rend(), group);
     const bool is_new = known == plan.groups.rend();
@@ -183,7 +183,7 @@ std::vector<NormSlots> norm_slots(const Plan& plan) {
     const ParameterInfo& parameter = plan.parameters[i];
     if (!parameter.copy_of.empty()) continue;
     std::vector<std::string> axes = plan.groups[static_cast<size_t>(parameter.group)].split;
-    if (plan.stages.size() > 1 && !plan.on_every_stage(i)) axes.emplace_back("pipeline");
+    if (plan.stages.size() > 1 && !plan.on_every_stage(i)) axes.push_back(kPipeline);
     auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const NormSlots& known) { return known.axes == axes; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), NormSlots{.axes = std::move(axes), .parameters = {}});
     kind->parameters.push_back(i);

@@ -67,10 +67,10 @@ void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);
   VocabularyShape shape{.element_bytes = element,
                         .statistic_bytes = std::max(element, 4),
-                        .ranks = plan.mesh.axis_size("pipeline")};
+                        .ranks = plan.mesh.axis_size(kPipeline)};
   const auto add = [&](const std::string& what, const std::vector<VocabularyMessages>& messages, int64_t times) {
     for (const auto& m : messages) {
-      table.add(static_cast<size_t>(rank), what, std::string(m.collective), "pipeline", m.calls * times,
+      table.add(static_cast<size_t>(rank), what, std::string(m.collective), kPipeline, m.calls * times,
                 m.bytes * times);
     }
   };
@@ -101,12 +101,12 @@ void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
   MessageTable table(ranks);
   const int64_t bytes = numbers * static_cast<int64_t>(sizeof(double));
   const auto add = [&](size_t rank, const char* way, bool sends, bool receives) {
-    if (sends) table.add(rank, what + way, "send", "pipeline", 1, bytes);
-    if (receives) table.add(rank, what + way, "recv", "pipeline", 1, 0);
+    if (sends) table.add(rank, what + way, "send", kPipeline, 1, bytes);
+    if (receives) table.add(rank, what + way, "recv", kPipeline, 1, 0);
   };
   for (size_t rank = 0; rank < ranks; ++rank) {
     const int at = plan.pipeline_rank(static_cast<int>(rank));
-    const bool first = at == 0, last = at + 1 == plan.mesh.axis_size("pipeline");
+    const bool first = at == 0, last = at + 1 == plan.mesh.axis_size(kPipeline);
     add(rank, " so far, to the next rank", !last, !first);
     add(rank, ", to the rank before", !first, !last);
   }
@@ -154,7 +154,7 @@ void add_copies(Plan& plan) {
     const auto ranks = static_cast<size_t>(plan.mesh.size());
     CommunicationEntry entry{.what = "gradients of " + plan.parameters[copy].name + ", a copy",
                              .collective = "exchange",
-                             .axis = "pipeline",
+                             .axis = kPipeline,
                              .calls_per_rank = std::vector<int64_t>(ranks),
                              .bytes_per_rank = std::vector<int64_t>(ranks)};
     for (size_t rank = 0; rank < ranks; ++rank) {
@@ -178,7 +178,7 @@ void add_activation_traffic(Plan& plan) {
   std::map<std::array<int64_t, 3>, SequenceTraffic> attention_known;
   std::map<std::array<int64_t, 4>, TensorTraffic> tensor_known;
   for (size_t rank = 0; rank < ranks; ++rank) {
-    const int at = static_cast<int>(rank), u = plan.mesh.coord(at, "ulysses"), r = plan.mesh.coord(at, "ring");
+    const int at = static_cast<int>(rank), u = plan.mesh.coord(at, kUlysses), r = plan.mesh.coord(at, kRing);
     int64_t layers = 0;
     bool embeds = false, has_head = false;
     for (const Stage& stage : plan.stages_on(at)) {
@@ -219,8 +219,8 @@ void add_activation_traffic(Plan& plan) {
         calls += count;
         bytes += leaves ? count * plan.stream_bytes(at, sequences) : 0;
       }
-      table.add(rank, forward ? "outputs of stages" : "gradients of stages' inputs", leaves ? "send" : "recv",
-                "pipeline", calls, bytes);
+      table.add(rank, std::string(forward ? kStageOutputs : kStageGradients), leaves ? "send" : "recv",
+                kPipeline, calls, bytes);
     }
   }
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
@@ -243,7 +243,7 @@ void add_gradient_traffic(Plan& plan, const HeldParts& held) {
   int64_t numbers = 0;
   const auto add = [&](const std::string& what, int64_t count, std::vector<std::string> axes) {
     numbers += count;
-    if (plan.post_validates()) std::erase(axes, "pipeline");
+    if (plan.post_validates()) std::erase(axes, kPipeline);
     add_sum(plan, what, count, axes);
   };
   add("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));

@@ -9,6 +9,7 @@
 #include "parallel/pipeline/plan.h"
 #include "plan/pipeline.h"
 #include "plan/plan_once.h"
+#include "plan/plan_traffic.h"
 #include "plan/text_table.h"
 #include "plan/vocabulary.h"
 #include "schedule/bubbles.h"
@@ -20,7 +21,7 @@ namespace {
 int64_t sent_between_stages(const Plan& plan) {
   std::vector<int64_t> sums(static_cast<size_t>(plan.mesh.size()));
   for (const auto& entry : plan.communication) {
-    if (entry.collective != "send") continue;
+    if (entry.what != kStageOutputs && entry.what != kStageGradients) continue;
     for (size_t rank = 0; rank < sums.size(); ++rank) sums[rank] += entry.bytes_per_rank[rank];
   }
   return *std::max_element(sums.begin(), sums.end());
@@ -89,7 +90,7 @@ std::string explain_stages(const Plan& plan) {
     const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
     rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
                     of(ActionKind::S) + " (S)", early ? of(ActionKind::TW) + " (TW)" : of(ActionKind::T) + " (T)",
-                    fmt::format("{} x {}", plan.schedule.rows.size(), share(head / plan.mesh.axis_size("pipeline")))});
+                    fmt::format("{} x {}", plan.schedule.rows.size(), share(head / plan.mesh.axis_size(kPipeline)))});
   }
   return text_table(rows);
 }

@@ -190,7 +190,7 @@ void check_tensor_kind(const Config& config) {
            fmt::format("has more than two dimensions, and \"2d\" has depth 1; {}",
                        mesh.empty() ? "no mesh of these ranks works" : "the nearest mesh that works is " + mesh));
   }
-  if (rows * columns == 1 && (p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d")) {
+  if (rows == 1 && columns == 1 && (p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d")) {
     require_default(config, "parallelism.tensor_parallel_product", "no product is cut on a mesh of one row and column");
   }
   if (p.tensor_parallel_kind != "1d") {

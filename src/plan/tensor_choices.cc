@@ -28,16 +28,31 @@ std::vector<LinearShape> linears_of(const Architecture& a) {
 
 // Of a step and one replica of the mesh.
 double tokens_of(const Plan& plan) {
-  const double replicas = plan.mesh.axis_size("data") * plan.sequence.ulysses * plan.sequence.ring;
+  const double replicas = plan.mesh.axis_size(kData) * plan.sequence.ulysses * plan.sequence.ring;
   return static_cast<double>(plan.tokens_per_step()) / replicas;
+}
+
+// Of all layers' backwards, the share that the schedule splits into I and W.
+double split_share(const Plan& plan) {
+  double split = 0, all = 0;
+  for (const auto& row : plan.schedule.rows) {
+    for (const Action& action : row) {
+      if (action.kind != ActionKind::B && action.kind != ActionKind::I) continue;
+      const auto layers = static_cast<double>(plan.stages[static_cast<size_t>(action.stage)].layers.size());
+      all += layers;
+      if (action.kind == ActionKind::I) split += layers;
+    }
+  }
+  return split / all;
 }
 
 // A layer's products in all microbatches of a step: each gathers the weights anew, and recomputation once more.
 TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
-  const int shares = plan.mesh.axis_size("data") * tensor.rows * tensor.depth;
+  const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
-  TensorWords words = linear_words(tensor, linears_of(plan.architecture), tokens_of(plan) / microbatches);
+  TensorWords words =
+      linear_words(tensor, linears_of(plan.architecture), tokens_of(plan) / microbatches, split_share(plan));
   words.forward *= microbatches;
   words.backward *= microbatches;
   if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;
@@ -93,7 +108,8 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
   std::vector<TensorChoice> choices;
   if (plan.tensor.ranks() == 1) return choices;
   for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
-    if (tensor.stream == StreamCut::width) tensor.form = plan.tensor.form;
+    // Without rows and columns no product is cut: there is nothing for a form to say.
+    if (tensor.stream == StreamCut::width && tensor.rows * tensor.columns > 1) tensor.form = plan.tensor.form;
     TensorChoice& choice = choices.emplace_back();
     choice.name = name_of(tensor);
     choice.tensor = tensor;
@@ -104,7 +120,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
       choice.sent_bytes = other.largest_communication_bytes();
       choice.memory_bytes = other.largest_memory_bytes();
     } catch (const ConfigError& error) {
-      const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size("data"));
+      const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
       choice.refusal = misfit.empty() ? error.what() : misfit;
     }
   }
@@ -149,6 +165,15 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Con
   return best;
 }
 
+double tensor_words_bound(const Plan& plan) {
+  double bound = 0;
+  for (const LinearShape& linear : linears_of(plan.architecture)) {
+    bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
+                           plan.tensor.ranks());
+  }
+  return bound;
+}
+
 std::string mesh_and_kind(const Plan& plan) {
   const auto origin = plan.config.origins.find("parallelism.tensor_parallel_kind");
   if (origin == plan.config.origins.end() || origin->second != kChosen) return plan.mesh_text();
@@ -172,14 +197,9 @@ std::string explain_tensor_choices(const Plan& plan) {
                     choice.refusal.empty() ? human_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     join(remarks, "; ")});
   }
-  double bound = 0;
-  for (const LinearShape& linear : linears_of(plan.architecture)) {
-    bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
-                           plan.tensor.ranks());
-  }
   std::string out = text_table(rows);
   out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
-                     words_text(bound));
+                     words_text(tensor_words_bound(plan)));
   const auto own = std::find_if(plan.tensor_choices.begin(), plan.tensor_choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != plan.tensor_choices.end()) {

@@ -26,6 +26,9 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
 /// least. Null where none does.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
+/// Words that some rank of a mesh without depth receives at least for a layer's products forward: see product_bound().
+double tensor_words_bound(const Plan& plan);
+
 /// The plan's mesh for people; where tensor_parallel_kind was "auto", with the kind that this took.
 std::string mesh_and_kind(const Plan& plan);
 

@@ -40,7 +40,7 @@ bool cuts_vocabulary(const Config& config) {
 std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
   if (p.vocabulary_parallel == "none") return "";
-  require(config, kKey, mesh.axis_size("pipeline") > 1, "there is one pipeline rank, and nothing to balance",
+  require(config, kKey, mesh.axis_size(kPipeline) > 1, "there is one pipeline rank, and nothing to balance",
           "\"none\"");
   if (!cuts_vocabulary(config)) {
     const std::string layers = "parallelism.pipeline_parallel_layers";

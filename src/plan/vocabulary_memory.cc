@@ -17,18 +17,18 @@ struct Sharing {
       const bool cut = mesh.stream != StreamCut::none;
       const int64_t part = part_of(stream, mesh.columns);
       arriving = cut ? stream : 0;
-      settling = stream + (cut ? part : 0) + staging_bytes(part, mesh.columns);
+      summing_columns = stream + (cut ? part : 0) + staging_bytes(part, mesh.columns);
     }
     if (mesh.rows > 1) {
       weight = of_weight, sum = of_sum;
       const int64_t part = part_of(sum, mesh.rows);
-      summing = sum + part + staging_bytes(part, mesh.rows);
+      summing_rows = sum + part + staging_bytes(part, mesh.rows);
     }
   }
   int64_t arriving = 0;         // of the stream, as it comes from columns, beside what is made of that
-  int64_t settling = 0;         // a copy of its summand by columns, the part that is here, and others' summands
+  int64_t summing_columns = 0;  // a copy of its summand by columns, the part that is here, and others' summands
   int64_t weight = 0, sum = 0;  // of all rows' columns of it: 0 where no rows share it
-  int64_t summing = 0;          // as settling, of the sum
+  int64_t summing_rows = 0;     // as summing_columns, of the sum
 };
 
 }  // namespace
@@ -67,17 +67,19 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   if (!shared) return memory;
   memory.output = stream * element + sharing.weight +
                   std::max({sharing.arriving, sharing.weight, exponentials + logits,
-                            early ? exponentials + each * stream * wide + rounded + sharing.settling : 0,
-                            early ? exponentials + (smooths ? 2 : 1) * part + stream * element + sharing.settling : 0});
-  // The exponentials are gone where sums settle.
+                            early ? exponentials + each * stream * wide + rounded + sharing.summing_columns : 0,
+                            early ? exponentials + (smooths ? 2 : 1) * part + stream * element +
+                                        sharing.summing_columns
+                                  : 0});
+  // The exponentials are gone where sums are formed.
   const int64_t with_input = early ? 0 : sharing.weight + stream * element;
   memory.backward = std::max({with_input + sharing.sum + scaled, early ? 0 : sharing.weight + products + scaled,
                               early ? 0 : 2 * sharing.weight,
-                              with_input + sharing.sum + sharing.summing - exponentials,
-                              with_input + (early ? 0 : sharing.settling) - exponentials});
+                              with_input + sharing.sum + sharing.summing_rows - exponentials,
+                              with_input + (early ? 0 : sharing.summing_columns) - exponentials});
   memory.lookup =
-      std::max({2 * sharing.weight, sharing.weight + stream * element, stream * element + sharing.settling});
-  memory.lookup_backward = stream * element + std::max(sharing.arriving, sharing.sum + sharing.summing);
+      std::max({2 * sharing.weight, sharing.weight + stream * element, stream * element + sharing.summing_columns});
+  memory.lookup_backward = stream * element + std::max(sharing.arriving, sharing.sum + sharing.summing_rows);
   return memory;
 }
 

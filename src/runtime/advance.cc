@@ -26,14 +26,15 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     if (!chain_.ends_here()) before_.keep();
     update(step, made.result);
   };
-  const auto validate = [&](const auto& discard) { return settle(known, discard); };
+  const auto validate = [&](const auto& discard) { return validate_pending(known, discard); };
   made.result = carry_out(step, numbers, {.step = make, .settle = validate});
   pending_ = std::move(made);
   if (expects_clipping_) settle(known);
 }
 
 void Session::settle(const Known& known) {
-  settle(known, [] {});
+  if (pending_) comm_.set_activity(fmt::format("learning the norm of step {}", pending_->result.step));
+  validate_pending(known, [] {});
   chain_.finish();
 }
 
@@ -42,10 +43,9 @@ bool Session::permitted(const StepResult& result) const {
          clip_factor(result.norm, plan_.config.training.max_norm) == 1;
 }
 
-bool Session::settle(const Known& known, const std::function<void()>& discard) {
+bool Session::validate_pending(const Known& known, const std::function<void()>& discard) {
   if (!pending_) return false;
   Pending step = *std::exchange(pending_, std::nullopt);
-  comm_.set_activity(fmt::format("learning the norm of step {}", step.result.step));
   chain_.learn(step.numbers);
   read(step.numbers, step.result);
   const bool right = step.moved && permitted(step.result);

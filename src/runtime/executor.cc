@@ -1,11 +1,12 @@
 #include "runtime/executor.h"
 
 #include "base/errors.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
 
 namespace orthant {
@@ -23,7 +24,7 @@ bool has_backwards(std::span<const Action> row) {
 }  // namespace
 
 Executor::Executor(StageTable table, StageWork work, Comm& comm)
-    : table_(std::move(table)), work_(std::move(work)), messages_(comm, table_.owners) {}
+    : comm_(comm), table_(std::move(table)), work_(std::move(work)), messages_(comm, table_.owners) {}
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
   periods_.clear();
@@ -44,6 +45,7 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
       periods_.back().start = Clock::now();
     } else if (lane == Lane::compute) {
       received = receive_ahead(row, index);
+      comm_.progress();  // the next time may be a pass later, and a peer's row waits where a message should have left
     }
     if (lane != Lane::receive || index >= received) carry_out(row[index], index);
     periods_.back().end = Clock::now();
@@ -75,12 +77,20 @@ void Executor::carry_out(const Action& action, size_t index) {
     case ActionKind::RECV_F:
     case ActionKind::RECV_B: return receive(action);
     case ActionKind::REDUCE: return work_.reduce(action);
-    case ActionKind::STEP: return work_.step(action);
+    case ActionKind::STEP: return step(action);
     case ActionKind::SETTLE: return;
     default:
       if (is_vocabulary(action) && work_.vocabulary) return vocabulary(action);
       throw LogicError("the schedule asks for an Action that this runtime does not carry out: " + to_string(action));
   }
+}
+
+// Its waits for what other ranks know of the step come in the middle of it.
+void Executor::step(const Action& action) {
+  const double waited_s = comm_.exposed_wait_s();
+  work_.step(action);
+  periods_.back().start += std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(comm_.exposed_wait_s() - waited_s));
 }
 
 void Executor::send(const Action& action, size_t index) {

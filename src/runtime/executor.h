@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "runtime/stage_messages.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +17,7 @@
 
 namespace orthant {
 
-/// What computations do: those of the model, or for measuring a schedule, naps (benchmarks/pipeline/dry.cc).
+/// What computations do: those of the model, or for measuring a schedule, naps (benchmarks/pipeline/pipeline_dry.cc).
 struct StageWork {
   /// F: a stage's output from its input, which is undefined on the first stage, as the output is on the last.
   std::function<at::Tensor(const Action& action, at::Tensor input)> forward;
@@ -36,13 +36,14 @@ struct StageWork {
 /// What the interpreter knows of the pipeline.
 struct StageTable {
   std::vector<int> owners;  // pipeline rank by stage
-  PerPass<int> departures = {};  // of the schedule with backwards; none: what is sent is held to the row's end
+  PerResult<int> departures = {};  // of the schedule with backwards; none: what is sent is held to the row's end
   /// What this rank has of the residual stream in a microbatch; no sequences where it is empty.
   std::function<std::vector<int64_t>(int microbatch)> stream_shape;
   at::TensorOptions stream;
 };
 
-/// From when an Action began, with what it reads there, to its end. A message's: of starting it.
+/// From when an Action began, with what it reads there, to its end: a STEP is as long as it does not wait. A message's:
+/// of starting it.
 struct Period {
   Clock::time_point start, end;
 };
@@ -60,6 +61,7 @@ class Executor {
 
  private:
   void carry_out(const Action& action, size_t index);
+  void step(const Action& action);
   void send(const Action& action, size_t index);
   size_t receive_ahead(std::span<const Action> row, size_t index);
   bool has_sequences(const Action& action) const { return table_.stream_shape(action.microbatch).front() > 0; }
@@ -70,6 +72,7 @@ class Executor {
   /// What a stage reads, undefined where it has no neighbor; the Action's period begins when it is there.
   at::Tensor take(const Action& action);
 
+  Comm& comm_;
   const StageTable table_;
   const StageWork work_;
   StageMessages messages_;

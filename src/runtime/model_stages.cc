@@ -83,7 +83,7 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   ORTHANT_CHECK(live_.empty() && deferred_.empty(), live_.size(), deferred_.size());
   if (!vocabulary_) return;
   const double loss = vocabulary_->finish();
-  const bool is_last = comm_.position(kPipeline) == pipeline_.vocabulary.last;
+  const bool is_last = comm_.position(kOverPipeline) == pipeline_.vocabulary.last;
   if (is_last && input.loss) input.loss(loss);
 }
 

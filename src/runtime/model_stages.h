@@ -29,8 +29,8 @@ struct StepInput {
   std::function<void(double)> loss;
   /// The optimizer's step, where the row has one.
   std::function<void()> step = {};
-  /// Whether the step before it is other than the weights that this row has begun with. Then they change in it, after
-  /// it has called discard(): it drops what was done with them.
+  /// True if the step before was redone: weights have changed, and the row begins anew. Before they change it calls
+  /// discard(), which drops what was computed with them.
   std::function<bool(const std::function<void()>& discard)> settle = {};
 };
 
@@ -38,7 +38,7 @@ struct StepInput {
 struct ModelPipeline {
   std::vector<Stage> stages;
   std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
-  PerPass<int> departures = {};           // see StageTable
+  PerResult<int> departures = {};           // see StageTable
   /// What this rank has of the residual stream of so many sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
   VocabularyEnds vocabulary = {};

@@ -1,4 +1,4 @@
-// Mistakes planted on purpose, each in one value that a Session is made of.
+// Mistakes planted on purpose, in the values that a Session is made of or in what its parts do with them.
 #pragma once
 
 #include <cstdint>

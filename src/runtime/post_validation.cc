@@ -14,23 +14,23 @@ void copy(at::Tensor& to, const at::Tensor& from) {
 
 }  // namespace
 
-bool StepChain::ends_here() const { return comm_.position(kPipeline) + 1 == comm_.group_size(kPipeline); }
+bool StepChain::ends_here() const { return comm_.position(kOverPipeline) + 1 == comm_.group_size(kOverPipeline); }
 
 void StepChain::add_up(const at::Tensor& numbers) {
-  const int own = comm_.position(kPipeline);
+  const int own = comm_.position(kOverPipeline);
   if (own > 0) {
     const at::Tensor before = at::empty_like(numbers);
-    comm_.recv(before, kPipeline, own - 1).wait();
+    comm_.recv(before, kOverPipeline, own - 1).wait();
     numbers.add_(before);
   }
   if (!ends_here()) tell(numbers, own + 1, ahead_);
 }
 
 void StepChain::learn(const at::Tensor& numbers) {
-  const int own = comm_.position(kPipeline);
+  const int own = comm_.position(kOverPipeline);
   if (!ends_here()) {
     ahead_.work.wait();  // the next rank has it: all have
-    comm_.recv(numbers, kPipeline, own + 1).wait();
+    comm_.recv(numbers, kOverPipeline, own + 1).wait();
   }
   if (own > 0) tell(numbers, own - 1, back_);
 }
@@ -43,7 +43,7 @@ void StepChain::finish() {
 void StepChain::tell(const at::Tensor& numbers, int position, Leaving& leaving) {
   leaving.work.wait();
   leaving.numbers = numbers.clone();
-  leaving.work = comm_.send(leaving.numbers, kPipeline, position);
+  leaving.work = comm_.send(leaving.numbers, kOverPipeline, position);
 }
 
 void StepCopy::keep() {

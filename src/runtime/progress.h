@@ -57,7 +57,7 @@ struct Banner {
   int64_t steps = 0;
   std::string batch = {};  // "32 sequences of 256 tokens, microbatches of 4"
   int64_t ranks = 0;
-  std::string mesh = {};       // "data 2"
+  std::string mesh = {};       // "data 2, pipeline 4; zb_v"
   std::string device = {};     // "cpu, float32"
   std::string transport = {};  // "ucx"; empty: not known yet, or nobody to talk to
   int64_t threads_per_rank = 0;

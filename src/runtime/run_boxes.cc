@@ -1,6 +1,7 @@
 #include "runtime/run_boxes.h"
 
 #include "base/text.h"
+#include "plan/pipeline.h"
 #include "plan/tensor_choices.h"
 #include "runtime/resume_check.h"
 
@@ -48,9 +49,7 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);
   b.ranks = plan.mesh.size();
   b.mesh = mesh_and_kind(plan);
-  if (const std::string& placed = c.parallelism.vocabulary_parallel; placed != "none") {
-    b.mesh += fmt::format(", vocabulary \"{}\"", placed);
-  }
+  if (plan.mesh.axis_size(kPipeline) > 1) b.mesh += "; " + schedule_text(c);
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();

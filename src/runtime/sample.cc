@@ -29,7 +29,7 @@ TensorPlan writers_plan(const Plan& plan) {
 WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
   return {.size = plan.architecture.vocab_size,
           .rows = plan.vocabulary_rows(comm.rank()),
-          .axes = kPipeline,
+          .axes = kOverPipeline,
           .root = plan.stages.back().owner,
           .mesh = {comm, writers_plan(plan), plan.architecture.hidden_size}};
 }
@@ -94,8 +94,8 @@ at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> sha
     if (stage.last) break;
     const int next = (&stage + 1)->owner;
     if (next == stage.owner) continue;
-    if (stage.owner == here) comm.send(x = x.contiguous(), kPipeline, next).wait();
-    if (next == here) comm.recv(x = at::empty(shape, options), kPipeline, stage.owner).wait();
+    if (stage.owner == here) comm.send(x = x.contiguous(), kOverPipeline, next).wait();
+    if (next == here) comm.recv(x = at::empty(shape, options), kOverPipeline, stage.owner).wait();
   }
   return x;
 }
@@ -113,7 +113,7 @@ at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weig
   at::Tensor logits_V = logits_of_all(x.defined(), weights, plan, comm, [&] { return decoder.logits(x); });
   if (!plan.vocabulary.empty()) return logits_V.to(dtype);
   if (!logits_V.defined()) logits_V = at::empty({plan.architecture.vocab_size}, options.dtype(dtype));
-  comm.broadcast(logits_V, kPipeline, plan.stages.back().owner).wait();
+  comm.broadcast(logits_V, kOverPipeline, plan.stages.back().owner).wait();
   return logits_V;
 }
 
@@ -125,7 +125,7 @@ std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights,
   const std::vector<int64_t> places = plan.places(comm.rank());
   at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
   const int rank = comm.rank();
-  if (comm.mesh().coord(rank, "data") == 0 && comm.mesh().coord(rank, kDepth) == 0) {
+  if (comm.mesh().coord(rank, kData) == 0 && comm.mesh().coord(rank, kDepth) == 0) {
     const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
     const at::Tensor x_BTC = through_stages(
         plan, comm, writers_stream(plan, rank, static_cast<int64_t>(places.size())), weights.values().options(),

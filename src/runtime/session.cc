@@ -116,7 +116,7 @@ void Session::finish_gradients(const at::Tensor& numbers) {
 void Session::sum(const at::Tensor& numbers, bool along_pipeline) {
   int64_t begin = 0;
   const auto sum = [&](int64_t count, Axes axes) {
-    if (!along_pipeline) std::erase(axes, "pipeline");
+    if (!along_pipeline) std::erase(axes, kPipeline);
     if (comm_.group_size(axes) > 1) comm_.all_reduce(numbers.narrow(0, begin, count), axes).wait();
     begin += count;
   };
@@ -154,7 +154,7 @@ void Session::sum_copies() {
     const at::Tensor added = at::empty_like(own);
     const int peer = here == one ? other : one;
     const std::array<Transfer, 2> both{{{own, peer, false, 0}, {added, peer, true, 0}}};
-    comm_.exchange(both, kPipeline).wait();
+    comm_.exchange(both, kOverPipeline).wait();
     own.add_(added);
   }
 }
@@ -166,21 +166,21 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   bool holds = plan_.holds(comm_.rank(), parameter);
   bool alone = true;  // at the beginning of all axes but the pipeline's
   for (const Axis& axis : comm_.mesh().axes) {
-    if (axis.name == "pipeline" || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
+    if (axis.name == kPipeline || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
     alone = false;
     holds &= placement(layout, axis.name).what == Placing::S;
   }
-  const bool sliced = placement(layout, "pipeline").what == Placing::S;
+  const bool sliced = placement(layout, kPipeline).what == Placing::S;
   Layout here = whole(static_cast<int>(info.shape.size()));
-  if (sliced) here.split[0] = {"pipeline"};  // rows of a vocabulary
+  if (sliced) here.split[0] = {kPipeline};  // rows of a vocabulary
   at::Tensor all;
   if (holds) all = redistribute(comm_, part, layout, here, info.shape);
   if (sliced) return alone ? with_other_slices(all, info.shape) : at::Tensor();
   const int owner = plan_.owner_of(parameter);
   if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
     if (speaks()) all = at::empty(info.shape, part.options());
-    if (speaks()) comm_.recv(all, kPipeline, owner).wait();
-    if (holds) comm_.send(all, kPipeline, 0).wait();
+    if (speaks()) comm_.recv(all, kOverPipeline, owner).wait();
+    if (holds) comm_.send(all, kOverPipeline, 0).wait();
   }
   return speaks() ? all : at::Tensor();
 }
@@ -188,16 +188,16 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
 // On rank 0 all rows, from pipeline ranks that have some each; elsewhere nothing.
 at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const {
   if (!speaks()) {
-    if (rows.numel() > 0) comm_.send(rows, kPipeline, 0).wait();
+    if (rows.numel() > 0) comm_.send(rows, kOverPipeline, 0).wait();
     return {};
   }
   const at::Tensor all = at::empty(shape, rows.options());
   all.narrow(0, 0, rows.size(0)).copy_(rows);
-  const int ranks = comm_.mesh().axis_size("pipeline");
+  const int ranks = comm_.mesh().axis_size(kPipeline);
   for (int rank = 1; rank < ranks; ++rank) {
     const Range slice = shard(shape[0], ranks, rank);
     at::Tensor some = all.narrow(0, slice.begin, slice.size());
-    if (some.numel() > 0) comm_.recv(some, kPipeline, rank).wait();
+    if (some.numel() > 0) comm_.recv(some, kOverPipeline, rank).wait();
   }
   return all;
 }

@@ -35,6 +35,7 @@ struct StepResult {
 
 class Session {
  public:
+  /// Plan, loader and Comm must outlive it.
   Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation = Mutation::none);
   Session(const Session&) = delete;
 
@@ -50,8 +51,8 @@ class Session {
 
   /// Told what all ranks know of a step before its update is final. May throw.
   using Known = std::function<void(const StepResult&)>;
-  /// Gradients and update, and `known` of this step; where the plan post-validates, instead of it of the step before,
-  /// whose update is final then, or of both.
+  /// Computes gradients and updates. Calls `known` for every step that has become final: this one; where the plan
+  /// post-validates, as a rule the one before, or both.
   void advance(int64_t step, const Signals& signals, const Known& known);
   /// Returns when the last step is known, and its update final. All ranks call it together.
   void settle(const Known& known);
@@ -77,7 +78,7 @@ class Session {
   /// The whole of a parameter, or of what belongs to it, on rank 0, and elsewhere nothing. All ranks call it together;
   /// those that hold the first copy have parts in it.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
-  /// Rank 0's number, on every rank; all of them call it together.
+  /// Rank 0's number, on every rank; all of them call it together: a broadcast of 8 bytes over all axes.
   int64_t heard(int64_t number) const;
   bool speaks() const { return comm_.rank() == 0; }
 
@@ -105,8 +106,8 @@ class Session {
   void sum(const at::Tensor& numbers, bool along_pipeline);
   void read(const at::Tensor& numbers, StepResult& result) const;
   bool permitted(const StepResult& result) const;
-  /// Whether weights are others than they were; `discard` comes before they change.
-  bool settle(const Known& known, const std::function<void()>& discard);
+  /// Learns what all know of the step before. True if that was redone: weights have changed, after `discard`.
+  bool validate_pending(const Known& known, const std::function<void()>& discard);
   /// Columns see the same tokens, and the loss of all of them: one tells.
   bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// labels: valid ones of the step's whole batch.

@@ -26,11 +26,11 @@ void StageMessages::send(const Action& send, int departure) {
   }
   Message& message = leaving_.emplace_back(std::move(kept.mapped()));
   message.departure = departure;
-  message.work = comm_.send(message.tensor, kPipeline, owner(received.stage));
+  message.work = comm_.send(message.tensor, kOverPipeline, owner(received.stage));
 }
 
 void StageMessages::receive(const Action& receive, at::Tensor buffer) {
-  Work work = comm_.recv(buffer, kPipeline, owner(other_end(receive).stage));
+  Work work = comm_.recv(buffer, kOverPipeline, owner(other_end(receive).stage));
   there_[receive] = {std::move(buffer), std::move(work)};
 }
 

@@ -16,9 +16,6 @@
 
 namespace orthant {
 
-/// The axis that stages hand on over.
-inline const Axes kPipeline = {"pipeline"};
-
 /// One step's messages of one rank, by their RECV: what stage reads what. Those between two ranks are sent and received
 /// in one order, which validate() has seen to, so that they need no tags. A message is what Plan::stream_bytes() says.
 class StageMessages {

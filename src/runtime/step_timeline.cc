@@ -24,14 +24,14 @@ ClockOffset compare_clocks(Comm& comm, int with, bool asks, const std::function<
   const at::Tensor told_s = at::zeros({1}, at::kDouble);
   for (int i = 0; i < kExchanges; ++i) {
     if (!asks) {
-      comm.recv(told_s, kPipeline, with).wait();
+      comm.recv(told_s, kOverPipeline, with).wait();
       told_s.fill_(seconds_of(now()));
-      comm.send(told_s, kPipeline, with).wait();
+      comm.send(told_s, kOverPipeline, with).wait();
       continue;
     }
     const double asked_s = seconds_of(now());
-    comm.send(told_s, kPipeline, with).wait();
-    comm.recv(told_s, kPipeline, with).wait();
+    comm.send(told_s, kOverPipeline, with).wait();
+    comm.recv(told_s, kOverPipeline, with).wait();
     const double answered_s = seconds_of(now()), error_s = (answered_s - asked_s) / 2;
     if (error_s < best.error_s) best = {told_s.item<double>() - (asked_s + answered_s) / 2, error_s};
   }
@@ -42,7 +42,7 @@ ClockOffset compare_clocks(Comm& comm, int with, bool asks, const std::function<
 
 MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step, const std::vector<Period>& periods,
                              const std::function<Clock::time_point()>& now) {
-  const int own = comm.position(kPipeline), ranks = comm.group_size(kPipeline);
+  const int own = comm.position(kOverPipeline), ranks = comm.group_size(kOverPipeline);
   std::vector<int64_t> counts;
   int64_t all = 0;
   for (const auto& row : schedule.rows) counts.push_back(2 * static_cast<int64_t>(row.size())), all += counts.back();
@@ -57,7 +57,7 @@ MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step,
   for (int other = 1; own == 0 && other < ranks; ++other) {
     clocks[static_cast<size_t>(other)] = compare_clocks(comm, other, true, now);
   }
-  comm.all_gather(everyones, mine, kPipeline, counts).wait();
+  comm.all_gather(everyones, mine, kOverPipeline, counts).wait();
 
   MeasuredStep measured{.step = step, .schedule = schedule};
   std::vector<std::vector<std::pair<double, double>>> rows(schedule.rows.size());

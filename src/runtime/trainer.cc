@@ -203,7 +203,7 @@ void Trainer::save() {
 
 // Of the last step; where there is one rank in a pipeline, the metrics say it all.
 void Trainer::save_timeline() {
-  if (comm_.group_size(kPipeline) == 1) return;
+  if (comm_.group_size(kOverPipeline) == 1) return;
   comm_.set_activity("comparing clocks");
   const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.periods());
   if (output_) std::ofstream(plan_.config.job.dump_folder + "/timeline.json") << to_json(measured);

@@ -33,6 +33,7 @@ struct TrainerOptions {
 
 class Trainer {
  public:
+  /// Plan, data and Comm must outlive it.
   Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
 
   /// Trains from where the checkpoint (or step 0) stands to the last step, or to a stop request. Returns an ExitCode:
@@ -43,8 +44,9 @@ class Trainer {
   struct Output;  // files and terminal of the speaking rank
 
   void step(int64_t step);
-  /// What is known of a step; and of all steps so far, before anything is done with their weights.
+  /// Records what is final of a step; throws where it is not finite.
   void know(const StepResult& result);
+  /// Returns when all steps so far are final: comes before anything reads their weights.
   void settle();
   /// What is both known and measured.
   void write_steps();

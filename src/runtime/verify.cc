@@ -1,9 +1,8 @@
 #include "runtime/verify.h"
 
 #include "base/errors.h"
-#include "base/text.h"
 #include "comm/thread_ranks.h"
-#include "plan/vocabulary.h"
+#include "plan/rounding.h"
 
 #include <ATen/ATen.h>
 
@@ -170,54 +169,6 @@ class Findings {
   bool any_loss_ = false;
   Place first_{};
 };
-
-}  // namespace
-
-RoundingBounds rounding_bounds(const Plan& plan) {
-  const Config& config = plan.config;
-  const auto& a = plan.architecture;
-  const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim;
-  const int64_t t = config.training.seq_len + a.linformer_length;  // keys, or tokens of a summary and then summaries
-  const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
-  // The additions that an element of the first block's gradients goes through one after the other.
-  const int64_t biases = (a.attention_bias ? 2 : 0) + (a.mlp_bias ? 2 : 0);
-  const int64_t forward = 4 * h + q + i + d + t + biases;
-  const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
-  const int64_t head = 3 * h + 2 * a.vocab_size;
-  const auto additions =
-      static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * (forward + backward) + head);
-  const double random = std::sqrt(2 * additions);
-  if (config.training.dtype == "float64") return {.gradients = 1e-10, .weights = 1e-10, .rest = random * 0x1p-53};
-  double bound = 2 * additions * 0x1p-24;
-  if (config.training.dtype == "bfloat16") {
-    int64_t roundings = 2 * (22 * a.num_hidden_layers + 4);
-    // The slope of a capped logit.
-    if (a.final_logit_softcapping > 0) roundings += 2;
-    // Its probabilities, which the oracle does not keep.
-    if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
-    // Columns' summands, rounded before they are added up.
-    if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
-    // Products, rounded before a bias is added.
-    if (plan.tensor.rows * plan.tensor.columns > 1) roundings += biases * a.num_hidden_layers;
-    // Exponentials in place of logits, and ranks' summands of the head's input gradient.
-    if (!plan.vocabulary.empty()) roundings += 3;
-    // Their sum over columns, before the factors of tokens are known.
-    if (sums_early(plan) && plan.tensor.columns > 1) roundings += 1;
-    bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
-  }
-  return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};
-}
-
-void require_telling_bounds(const Plan& plan) {
-  const double bound = rounding_bounds(plan).gradients;
-  if (bound <= 0.1) return;
-  throw ConfigError(fmt::format("{}: with {} rounding alone may change gradients by {:.2g} of their size, and hide a "
-                                "mistake; verify in \"float64\", or with a smaller {}",
-                                plan.config.locate("training.dtype"), counted(plan.tokens_per_step(), "token"), bound,
-                                plan.config.locate("training.global_batch_size")));
-}
-
-namespace {
 
 // What a bias' gradient is measured by at least: it is a column of its matrix' gradient, of an input that is one, where
 // the others are normed to that size. A key's is what the softmax leaves of such a sum, and where channels turn slowly

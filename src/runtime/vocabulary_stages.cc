@@ -23,13 +23,17 @@ VocabularyStages::VocabularyStages(Comm& comm, const VocabularyEnds& ends, const
       model_(model),
       stream_(model.head().value.detach().options()),
       mesh_(comm, ends.tensor, ends.width),
-      input_(comm, {.slice = ends.slice, .axes = kPipeline, .root = ends.first, .mesh = mesh_}, model.embedding()),
+      input_(comm, {.slice = ends.slice, .axes = kOverPipeline, .root = ends.first, .mesh = mesh_}, model.embedding()),
       output_(comm,
-              {.algorithm = ends_.algorithm, .slice = ends.slice, .axes = kPipeline, .root = ends.last, .mesh = mesh_},
+              {.algorithm = ends_.algorithm,
+               .slice = ends.slice,
+               .axes = kOverPipeline,
+               .root = ends.last,
+               .mesh = mesh_},
               model.head()) {}
 
-bool VocabularyStages::is_first() const { return comm_.position(kPipeline) == ends_.first; }
-bool VocabularyStages::is_last() const { return comm_.position(kPipeline) == ends_.last; }
+bool VocabularyStages::is_first() const { return comm_.position(kOverPipeline) == ends_.first; }
+bool VocabularyStages::is_last() const { return comm_.position(kOverPipeline) == ends_.last; }
 
 size_t VocabularyStages::place_of(int microbatch) const {
   const auto found = std::ranges::find(microbatches_, microbatch);

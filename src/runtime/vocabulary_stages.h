@@ -58,7 +58,7 @@ class VocabularyStages {
   OutputLayer output_;
   std::vector<int> microbatches_;
   std::function<Microbatch(int)> load_;
-  // Of microbatches_, how many have been asked for, begun and done, where this rank is not the one that sends.
+  // How many of microbatches_: the output layer's inputs asked for, E done, embeddings' gradients asked for, EB done.
   size_t outputs_asked_ = 0, looked_up_ = 0, gradients_asked_ = 0, gradients_done_ = 0;
 };
 

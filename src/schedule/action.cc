@@ -30,8 +30,8 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {UNSHARD, "UNSHARD", "gather weights", Lane::collective, ThirdField::nothing, "#999999"},
     {RESHARD, "RESHARD", "drop weights", Lane::collective, ThirdField::nothing, "#666666"},
     {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, ThirdField::bucket, "#cc79a7"},
-    {SETTLE, "SETTLE", "optimizer, settled", Lane::compute, ThirdField::nothing, "#a0a0a0"},
-    {STEP, "STEP", "optimizer", Lane::compute, ThirdField::nothing, "#d4d4d4"},
+    {SETTLE, "SETTLE", "optimizer, settled", Lane::compute, ThirdField::nothing, "#646464"},
+    {STEP, "STEP", "optimizer", Lane::compute, ThirdField::nothing, "#c4c4c4"},
 }};
 
 constexpr bool in_order() {
@@ -66,6 +66,12 @@ std::string shown(std::string_view text) {
 std::span<const KindFacts> action_kinds() { return kFacts; }
 
 const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
+
+int microbatch_of(const Action& action) {
+  return facts(action.kind).counts == ThirdField::microbatch ? action.microbatch : -1;
+}
+
+bool is_computation(const Action& action) { return action.kind >= F && action.kind <= W; }
 
 bool is_message(const Action& action) {
   return action.kind >= SEND_F && action.kind <= RECV_B;

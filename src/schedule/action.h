@@ -28,7 +28,7 @@ enum class ActionKind {
   UNSHARD,  // gather the stage's weights
   RESHARD,  // drop what UNSHARD gathered
   REDUCE,   // reduce one bucket of the stage's gradients over the data axes
-  SETTLE,   // what the last rank knows of the step before comes, on its way to the first one: see settles()
+  SETTLE,   // the norm of the step before comes from the next rank; what it forbids is undone: see settles()
   STEP,     // the optimizer's step of all the rank's stages, as far as the ranks before it permit
 };
 
@@ -62,6 +62,10 @@ struct Action {
   auto operator<=>(const Action&) const = default;
 };
 
+/// -1 where it counts none.
+int microbatch_of(const Action& action);
+/// Whether it is F, B, I or W.
+bool is_computation(const Action& action);
 /// Whether it is a SEND or a RECV.
 bool is_message(const Action& action);
 /// Whether it is one of S, Z, T, TW, E and EB, which every rank does for every microbatch: see barriers.h.

@@ -11,12 +11,12 @@ using enum ActionKind;
 
 }  // namespace
 
-VocabularyPasses vocabulary_passes(const Schedule& schedule) {
+VocabularyKinds vocabulary_kinds(const Schedule& schedule) {
   std::array<bool, kActionKinds> has{};
   for (const auto& row : schedule.rows)
     for (const Action& action : row) has[static_cast<size_t>(action.kind)] = true;
   const auto any = [&](ActionKind kind) { return has[static_cast<size_t>(kind)]; };
-  VocabularyPasses out;
+  VocabularyKinds out;
   out.input = any(E) || any(EB);
   if (any(Z))
     out.output = {S, Z, T};
@@ -38,7 +38,7 @@ std::vector<int> first_stages(const Schedule& schedule) {
 Barriers::Barriers(const Schedule& schedule)
     : stage_owner_(schedule.stage_owner),
       first_stages_(orthant::first_stages(schedule)),
-      passes_(vocabulary_passes(schedule)),
+      passes_(vocabulary_kinds(schedule)),
       any_(!passes_.output.empty() || passes_.input),
       ranks_(static_cast<int>(schedule.rows.size())),
       last_stage_(static_cast<int>(schedule.stage_owner.size()) - 1) {

@@ -22,11 +22,11 @@
 namespace orthant {
 
 /// The vocabulary Actions that each rank has for each microbatch.
-struct VocabularyPasses {
+struct VocabularyKinds {
   std::vector<ActionKind> output;  // in their order: S Z T, S T or S TW; empty for none
   bool input = false;              // E and EB
 };
-VocabularyPasses vocabulary_passes(const Schedule& schedule);
+VocabularyKinds vocabulary_kinds(const Schedule& schedule);
 
 /// The first stage of each rank, which its vocabulary Actions name; -1 for a rank without stages.
 std::vector<int> first_stages(const Schedule& schedule);
@@ -68,11 +68,11 @@ class Barriers {
   int owner(int stage) const { return stage_owner_[static_cast<size_t>(stage)]; }
 
   std::vector<int> stage_owner_, first_stages_;
-  VocabularyPasses passes_;
+  VocabularyKinds passes_;
   bool any_;  // the schedule has barriers
   int ranks_, last_stage_;
-  std::array<Gate, kActionKinds> gates_;  // by what feeds a barrier (B: also I); S and EB in `come_`: who has come
-  std::array<Gate, 2> come_;              // to S, to EB
+  std::array<Gate, kActionKinds> gates_;  // done, by the kind that feeds a barrier; I counts as B
+  std::array<Gate, 2> come_;              // come to S, and to EB, which read broadcasts
 };
 
 }  // namespace orthant

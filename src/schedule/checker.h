@@ -66,7 +66,7 @@ class Checker {
   Action backward_of(int stage, int m) const;
 
   /// F, and B or I and W, of one microbatch on one stage.
-  void check_pass(int stage, int m);
+  void check_microbatch(int stage, int m);
   void check_weights();
   void check_reductions();
   void check_reductions(int stage);

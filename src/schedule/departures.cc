@@ -23,17 +23,17 @@ MessagePlaces message_places(const Schedule& schedule) {
   return places;
 }
 
-PerPass<int> departures(const Schedule& schedule) {
+PerResult<int> departures(const Schedule& schedule) {
   const MessagePlaces places = message_places(schedule);
   const auto owner = [&](int stage) { return static_cast<size_t>(schedule.stage_owner[static_cast<size_t>(stage)]); };
-  PerPass<int> gone(stage_count(schedule), microbatch_count(schedule), std::numeric_limits<int>::max());
+  PerResult<int> gone(stage_count(schedule), microbatch_count(schedule), std::numeric_limits<int>::max());
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     const auto& row = schedule.rows[rank];
     std::vector<int> reached(schedule.rows.size(), -1);  // how far each rank has come, as far as this one knows
     std::vector<std::deque<Action>> leaving(schedule.rows.size());  // by receiver, in the order in which it takes them
     for (int i = 0; i < static_cast<int>(row.size()); ++i) {
       const Action& action = row[static_cast<size_t>(i)];
-      if (is_passed_on(action)) {
+      if (makes_result(action)) {
         const Action source = source_of(action);
         if (!places.sent.has(source) || owner(source.stage) == rank) continue;
         int& known = reached[owner(source.stage)];

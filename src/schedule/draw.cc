@@ -14,6 +14,7 @@ namespace {
 
 constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine = 20, kBottom = 40;
 constexpr double kBox = 30, kThin = 7, kGap = 10;
+constexpr double kLowestBox = 16, kPale = 0.6;  // of later stages of a rank
 constexpr size_t kMostTitles = 5000;  // boxes, beyond which they have no tooltips
 
 constexpr std::string_view kStyle = R"(<style>
@@ -134,9 +135,9 @@ class Drawing {
         ranks == 1 ? "" : "s", microbatches, microbatches == 1 ? "" : "es");
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
-    put("<text class=\"dim\" x=\"{}\" y=\"30\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
-        kWidth - kRight, chunks ? "paler: later stages of a rank; " : "", scale_.text(timeline_.makespan_s), unit,
-        100 * timeline_.bubble);
+    put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
+        kWidth - kRight - 20, bands_.top - 10, chunks ? "lower and paler: later stages of a rank; " : "",
+        scale_.text(timeline_.makespan_s), unit, 100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8,
         bands_.top - 10);
   }
@@ -192,14 +193,14 @@ class Drawing {
     const double x = scale_.x(span.start_s);
     const double width = scale_.x(span.end_s) - x;
     if (width <= 0) return;
-    const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.lane)];
-    const double seam = std::min(0.8, width / 4);  // ground left free, so that neighbors stay apart
     const int later = chunks_[static_cast<size_t>(span.action.stage)];
-    put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{}\"", x + seam / 2, y, width - seam,
-        thin ? kThin : kBox);
+    const double height = thin ? kThin : box_height(later);
+    const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.lane)] + (thin ? 0 : kBox - height);
+    const double seam = std::min(0.8, width / 4);  // ground left free, so that neighbors stay apart
+    put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.4g}\"", x + seam / 2, y, width - seam, height);
     if (width > 8 && !thin) put(" rx=\"2\"");
     put(" fill=\"{}\"", kind.color);
-    if (later > 0) put(" fill-opacity=\"{:.2f}\"", opacity(later));
+    if (later > 0) put(" fill-opacity=\"{}\"", kPale);
     if (timeline_.spans.size() <= kMostTitles) {
       put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start_s),
           scale_.text(span.end_s));
@@ -209,13 +210,13 @@ class Drawing {
     const std::string number = std::to_string(span.action.microbatch);
     if (thin || span.action.microbatch < 0 || width < 7.0 * static_cast<double>(number.size()) + 4) return;
     const std::string_view ink = later > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
-    put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + kBox / 2 + 4, number);
+    put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
-  /// Evenly paler from the rank's second stage to its last, with a step before them.
-  double opacity(int later) const {
+  /// Evenly lower from the rank's first stage to its last: paler shades of many stages nobody could tell apart.
+  double box_height(int later) const {
     const int most = *std::max_element(chunks_.begin(), chunks_.end());
-    return 0.55 * (most + 1 - later) / most;
+    return kBox - (later > 0 ? (kBox - kLowestBox) * later / most : 0);
   }
 
   const Schedule& schedule_;

@@ -2,7 +2,7 @@
 
 #include "base/errors.h"
 #include "schedule/barriers.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 namespace orthant {
 
@@ -11,7 +11,7 @@ Schedule add_messages(const Schedule& in) {
   const int stages = stage_count(in), microbatches = microbatch_count(in);
   ORTHANT_CHECK(static_cast<int>(in.stage_owner.size()) == stages, in.stage_owner.size(), stages);
   const auto owner = [&](int stage) { return static_cast<size_t>(in.stage_owner[static_cast<size_t>(stage)]); };
-  PerPass<char> there(stages, microbatches, 0);  // whether what the pass reads is
+  PerResult<char> there(stages, microbatches, 0);  // whether what the pass reads is
   Barriers barriers(in);
   std::vector<size_t> next(in.rows.size(), 0);
   // Every rank does one Action a round: near the order in which equal passes run.
@@ -21,7 +21,7 @@ Schedule add_messages(const Schedule& in) {
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
       ORTHANT_CHECK(!is_message(action), to_string(action), "messages are there already");
-      const bool waits = is_passed_on(action) && there.has(source_of(action)) && !there[action];
+      const bool waits = makes_result(action) && there.has(source_of(action)) && !there[action];
       barriers.come(action);
       if (waits || !barriers.met(action)) continue;
       ++next[rank];
@@ -29,7 +29,7 @@ Schedule add_messages(const Schedule& in) {
       barriers.done(action);
       out.rows[rank].push_back(action);
       const Action reader = reader_of(action);
-      if (!is_passed_on(action) || !there.has(reader)) continue;
+      if (!makes_result(action) || !there.has(reader)) continue;
       there[reader] = 1;
       if (owner(reader.stage) == rank) continue;
       out.rows[rank].push_back(send_of(action));

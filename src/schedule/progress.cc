@@ -4,7 +4,7 @@
 #include <deque>
 
 #include "schedule/barriers.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 namespace orthant {
 namespace {
@@ -72,7 +72,7 @@ class Walk {
       const auto own = static_cast<size_t>(owner(action.stage)), other = static_cast<size_t>(before(action));
       return other < next_.size() && done(action.kind)[other] <= done(action.kind)[own];
     }
-    return is_passed_on(action) && there_.has(source_of(action)) && !there_[action];
+    return makes_result(action) && there_.has(source_of(action)) && !there_[action];
   }
 
   /// What an Action that waits waits for.
@@ -109,7 +109,7 @@ class Walk {
       there_[facts(action->kind).lane == Lane::send ? other : *action] = 1;
       ++next_[static_cast<size_t>(owner(other.stage))];
       wake(owner(other.stage));
-    } else if (is_passed_on(*action)) {
+    } else if (makes_result(*action)) {
       const Action reader = reader_of(*action);
       const bool there = there_.has(reader) && (!messages_ || owner(reader.stage) == rank);
       if (there) there_[reader] = 1;
@@ -120,7 +120,7 @@ class Walk {
 
   const Schedule& schedule_;
   Barriers barriers_;
-  PerPass<char> there_;  // whether what the pass reads is
+  PerResult<char> there_;  // whether what the pass reads is
   std::vector<size_t> next_;
   std::vector<int> settled_, stepped_;  // by rank: how many SETTLE, and STEP, are done
   std::vector<char> queued_;

@@ -11,8 +11,8 @@ using enum ActionKind;
 /// A rank's row as it is carried out.
 class Walk {
  public:
-  using BytesOf = std::function<PassBytes(int stage, int microbatch)>;
-  Walk(const std::vector<Action>& row, const PerPass<int>& departures, const BytesOf& bytes_of)
+  using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
+  Walk(const std::vector<Action>& row, const PerResult<int>& departures, const BytesOf& bytes_of)
       : row_(row), departures_(departures), bytes_of_(bytes_of), leaving_(row.size()) {}
 
   RowBytes run() {
@@ -28,7 +28,7 @@ class Walk {
   }
 
  private:
-  PassBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
+  MicrobatchBytes bytes_of(const Action& action) const { return bytes_of_(action.stage, action.microbatch); }
 
   void peak(int64_t beside) {
     most_.kept = std::max(most_.kept, kept_);
@@ -50,12 +50,12 @@ class Walk {
   void send(const Action& action, size_t place) {
     messages_ -= leaving_[place];
     const auto departure = static_cast<size_t>(departures_[action]);
-    const PassBytes bytes = bytes_of(action);
+    const MicrobatchBytes bytes = bytes_of(action);
     if (departure < row_.size()) leaving_[departure] += action.kind == SEND_F ? bytes.output : bytes.input;
   }
 
   void compute(const Action& action) {
-    const PassBytes bytes = bytes_of(action);
+    const MicrobatchBytes bytes = bytes_of(action);
     switch (action.kind) {
       case F:
         messages_ -= bytes.input;
@@ -93,7 +93,7 @@ class Walk {
   }
 
   const std::vector<Action>& row_;
-  const PerPass<int>& departures_;
+  const PerResult<int>& departures_;
   const BytesOf& bytes_of_;
   RowBytes most_;
   int64_t kept_ = 0, messages_ = 0, sums_ = 0;
@@ -105,7 +105,7 @@ class Walk {
 
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), departures_(departures(schedule)) {}
 
-RowBytes RowMemory::peak(int rank, const std::function<PassBytes(int stage, int microbatch)>& bytes_of) const {
+RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const {
   return Walk(schedule_.rows[static_cast<size_t>(rank)], departures_, bytes_of).run();
 }
 

@@ -11,7 +11,7 @@
 namespace orthant {
 
 /// What one microbatch takes on one stage.
-struct PassBytes {
+struct MicrobatchBytes {
   int64_t kept = 0;         // from F to B or I
   int64_t for_weights = 0;  // what is left of it from I to W
   int64_t input = 0;        // what F reads of the stage before; as much as the gradient that it gets. 0: nothing before
@@ -40,11 +40,11 @@ struct RowBytes {
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
-  RowBytes peak(int rank, const std::function<PassBytes(int stage, int microbatch)>& bytes_of) const;
+  RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const;
 
  private:
   const Schedule& schedule_;
-  const PerPass<int> departures_;
+  const PerResult<int> departures_;
 };
 
 }  // namespace orthant

@@ -57,9 +57,17 @@ int stage_count(const Schedule& schedule) {
 int microbatch_count(const Schedule& schedule) {
   int count = 0;
   for (const auto& row : schedule.rows)
-    for (const Action& action : row)
-      if (facts(action.kind).counts == ThirdField::microbatch) count = std::max(count, action.microbatch + 1);
+    for (const Action& action : row) count = std::max(count, microbatch_of(action) + 1);
   return count;
+}
+
+std::pair<int, int> first_place(const Schedule& schedule, const std::function<bool(const Action&)>& is) {
+  for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
+    const auto& row = schedule.rows[rank];
+    const auto found = std::find_if(row.begin(), row.end(), is);
+    if (found != row.end()) return {static_cast<int>(rank), static_cast<int>(found - row.begin())};
+  }
+  return {-1, -1};
 }
 
 Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
@@ -87,6 +95,12 @@ std::vector<Action> forwards_of(const std::vector<Action>& row) {
     return kind == F || kind == SEND_F || kind == RECV_F || kind == E || kind == S || kind == Z;
   });
   return forwards;
+}
+
+std::string to_pytorch_csv(const Schedule& schedule) {
+  Schedule computations = schedule;
+  for (auto& row : computations.rows) std::erase_if(row, [](const Action& action) { return !is_computation(action); });
+  return to_csv(computations);
 }
 
 std::string to_csv(const Schedule& schedule) {
@@ -123,9 +137,14 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
   }
   // A damaged number must not become a table of as many entries.
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
-  if (stages > kMostPasses / std::max<int64_t>(microbatches, 1))
-    throw DataError(fmt::format("a schedule of {} stages and {} microbatches: their product is {} at most", stages,
-                                microbatches, kMostPasses));
+  if (stages > kMostStageMicrobatches / std::max<int64_t>(microbatches, 1)) {
+    const auto [rank, index] = first_place(schedule, [&](const Action& action) {
+      return stages >= microbatches ? action.stage + 1 == stages : microbatch_of(action) + 1 == microbatches;
+    });
+    throw DataError(fmt::format("schedule line {}, cell {}: {} stages of {} microbatches: their product is {} at most",
+                                rank + 1, places[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages,
+                                microbatches, kMostStageMicrobatches));
+  }
   schedule.stage_owner.assign(static_cast<size_t>(stages), -1);
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank)
     for (const Action& action : schedule.rows[rank]) {

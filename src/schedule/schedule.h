@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "schedule/action.h"
@@ -22,6 +23,9 @@ struct Schedule {
 int stage_count(const Schedule& schedule);
 int microbatch_count(const Schedule& schedule);
 
+/// Rank and index of the first Action in the order of the rows that it is true of; -1 and -1 where there is none.
+std::pair<int, int> first_place(const Schedule& schedule, const std::function<bool(const Action&)>& is);
+
 /// A Pass: after its row each rank reduces the gradients of its stages, bucket by bucket, in the order in which
 /// backward completes them: the last of the model first. buckets: how many, by stage.
 Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
@@ -35,6 +39,8 @@ std::vector<Action> forwards_of(const std::vector<Action>& row);
 
 /// PyTorch pipelining's form: one line a rank, one Action a cell.
 std::string to_csv(const Schedule& schedule);
+/// Of its computations through stages alone, what PyTorch's pipelining loads: it adds messages and reductions itself.
+std::string to_pytorch_csv(const Schedule& schedule);
 /// Reads it back, and what PyTorch writes: an empty cell is idle time and is dropped; "(0F1;7B2)OVERLAP_F_B" counts as
 /// its parts in their order. A stage belongs to the first rank on which it stands. DataError names line and cell.
 /// `cells`, where given, is told the cell of each Action by rank and index, counted from 1.

@@ -8,14 +8,15 @@
 #include "base/errors.h"
 #include "schedule/barriers.h"
 #include "schedule/bubbles.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 namespace orthant {
 namespace {
 
 /// One message into a stage. It is there once it is both sent and asked for, in whichever order that becomes known.
 struct Message {
-  double sent_s = kUnknown_s;    // when its last byte has left
+  double began_s = kUnknown_s;   // when its first byte has left
+  double sent_s = kUnknown_s;    // and its last
   double posted_s = kUnknown_s;  // when the receiver asks for it
   double there_s = kUnknown_s;
   size_t span = 0;  // of the RECV
@@ -61,7 +62,7 @@ class Simulation {
       ready.pop_front();
       queued[static_cast<size_t>(rank)] = 0;
       woken_.clear();
-      while (step(rank)) {
+      while (advance(rank)) {
       }
       for (const int other : woken_) {
         if (other == rank || queued[static_cast<size_t>(other)]) continue;
@@ -96,7 +97,7 @@ class Simulation {
   }
 
   /// Does the rank's next Action if what it needs is known; false if it has to wait or the row is done.
-  bool step(int rank) {
+  bool advance(int rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     const auto& row = schedule_.rows[static_cast<size_t>(rank)];
     if (state.next == row.size()) return false;
@@ -116,14 +117,14 @@ class Simulation {
     const bool local = owner(source_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
     const double made_s = made_s_[source_of(action)];
-    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link_s;
+    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(source_of(action).stage), rank);
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
     const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_s);
     if (!open_s) return false;
     double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(action.stage)], *open_s});
-    if (is_passed_on(action) && made_s_.has(source_of(action))) {
+    if (makes_result(action) && made_s_.has(source_of(action))) {
       const double there_s = arrival(rank, action);
       if (there_s == kUnknown_s) return false;
       start_s = std::max(start_s, there_s);
@@ -135,7 +136,7 @@ class Simulation {
     int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
     if (barriers_.done(action, state.now_s)) wake_all();
-    if (!is_passed_on(action)) return true;
+    if (!makes_result(action)) return true;
     made_s_[action] = state.now_s;
     wake(reader_of(action).stage);
     return true;
@@ -151,7 +152,7 @@ class Simulation {
     if (exists(before)) {
       const std::vector<double>& other_s = began_s[static_cast<size_t>(before)];
       if (other_s.size() <= own_s.size()) return false;
-      start_s = std::max(start_s, other_s[own_s.size()] + durations_.link_s);
+      start_s = std::max(start_s, other_s[own_s.size()] + durations_.link(before, rank));
     }
     own_s.push_back(start_s);
     state.now_s = start_s + durations_.of(action);
@@ -166,11 +167,11 @@ class Simulation {
     ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage to send to");
     double& free_s = state.lane_free_s[static_cast<size_t>(Lane::send)];
     const double start_s = std::max(state.now_s, free_s);
-    free_s = start_s + durations_.link_s;
+    free_s = start_s + durations_.link(rank, owner(received.stage));
     add(rank, action, start_s, free_s);
     Message& message = messages_[received];
-    message.sent_s = free_s;
-    settle(message, received.stage);
+    message.began_s = start_s, message.sent_s = free_s;
+    deliver(message, received.stage);
     return true;
   }
 
@@ -180,15 +181,15 @@ class Simulation {
     message.posted_s = state.now_s;
     message.span = place(rank);
     add(rank, action, kUnknown_s, kUnknown_s);
-    settle(message, action.stage);
+    deliver(message, action.stage);
     return true;
   }
 
-  void settle(Message& message, int stage) {
+  void deliver(Message& message, int stage) {
     if (message.sent_s == kUnknown_s || message.posted_s == kUnknown_s) return;
     message.there_s = std::max(message.posted_s, message.sent_s);
     Span& span = timeline_.spans[message.span];
-    span.start_s = std::max(message.posted_s, message.sent_s - durations_.link_s);
+    span.start_s = std::max(message.posted_s, message.began_s);
     span.end_s = message.there_s;
     timeline_.makespan_s = std::max(timeline_.makespan_s, span.end_s);
     wake(stage);
@@ -217,8 +218,8 @@ class Simulation {
   const Schedule& schedule_;
   const Durations& durations_;
   int stages_, microbatches_;
-  PerPass<double> made_s_;     // when the pass has ended
-  PerPass<Message> messages_;  // by what receives them
+  PerResult<double> made_s_;     // when the pass has ended
+  PerResult<Message> messages_;  // by what receives them
   Barriers barriers_;
   std::vector<double> unsharded_;
   std::vector<std::vector<double>> settled_s_, stepped_s_;  // by rank: when each SETTLE, and STEP, has begun
@@ -253,6 +254,11 @@ double Durations::of(const Action& action) const {
     return reduce_s[static_cast<size_t>(action.microbatch)];
   if (is_message(action)) return link_s;
   return stage_seconds.empty() ? seconds[kind] : stage_seconds.at(static_cast<size_t>(action.stage))[kind];
+}
+
+double Durations::link(int from, int to) const {
+  const auto found = links_s.find({from, to});
+  return found == links_s.end() ? link_s : found->second;
 }
 
 Timeline simulate(const Schedule& schedule, const Durations& durations) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "schedule/action.h"
@@ -20,10 +21,11 @@
 namespace orthant {
 
 struct Durations {
-  std::array<double, kActionKinds> seconds{};  // by kind; SEND and RECV take link_s instead
+  std::array<double, kActionKinds> seconds{};  // by kind; SEND and RECV take link() instead
   /// By stage, in place of `seconds`; empty, or one entry a stage.
   std::vector<std::array<double, kActionKinds>> stage_seconds;
   double link_s = 0;             // one message between neighboring stages on different ranks
+  std::map<std::pair<int, int>, double> links_s;  // the same from one rank to another, where it is not link_s
   double barrier_s = 0;          // one collective of the vocabulary layers, beside the rows
   std::map<Action, double> own;  // where it is not empty, of each single Action, in place of all of these
   std::vector<double> reduce_s;  // by gradient bucket, in place of seconds[REDUCE]
@@ -34,6 +36,8 @@ struct Durations {
   /// The same with another time of one kind.
   Durations with(ActionKind kind, double seconds_of_it) const;
   double of(const Action& action) const;
+  /// Of one message from rank to rank.
+  double link(int from, int to) const;
 };
 
 struct Span {

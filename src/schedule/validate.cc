@@ -36,7 +36,7 @@ std::vector<std::string> Checker::run() {
 void Checker::check() {
   if (!collect()) return;
   for (int stage = 0; stage < stages_; ++stage)
-    for (int m = 0; m < microbatches_; ++m) check_pass(stage, m);
+    for (int m = 0; m < microbatches_; ++m) check_microbatch(stage, m);
   check_vocabulary();
   check_messages();
   check_weights();
@@ -61,8 +61,14 @@ bool Checker::collect() {
   indices_.assign(static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_) * kMicrobatchKinds, -1);
   const int ranks = static_cast<int>(schedule_.rows.size());
   for (int stage = 0; stage < stages_; ++stage)
-    if (owner(stage) < 0 || owner(stage) >= ranks) report("stage {} belongs to no rank", stage);
-  if (!found_.empty()) return false;
+    if (owner(stage) < 0 || owner(stage) >= ranks) {
+      const auto [rank, index] = first_place(schedule_, [&](const Action& action) { return action.stage > stage; });
+      const std::string later = index < 0 ? ""
+                                          : fmt::format(", and {} is of a later one",
+                                                        named(row(rank)[static_cast<size_t>(index)], {rank, index}));
+      report("stage {} belongs to no rank{}", stage, later);
+      return false;
+    }
   for (int rank = 0; rank < ranks; ++rank)
     for (size_t i = 0; i < row(rank).size(); ++i) collect(row(rank)[i], {rank, static_cast<int>(i)});
   return found_.empty();
@@ -100,7 +106,7 @@ Action Checker::backward_of(int stage, int m) const {
   return has(b) ? b : Action{I, stage, m};
 }
 
-void Checker::check_pass(int stage, int m) {
+void Checker::check_microbatch(int stage, int m) {
   const Action f{F, stage, m}, b{B, stage, m}, i{I, stage, m}, w{W, stage, m};
   if (!has(f)) report("{} is missing {}", to_string(f), beside("before", has(b) ? b : i));
   if (has(b) && (has(i) || has(w))) report("{} beside {}", at(b), at(has(i) ? i : w));

@@ -23,7 +23,7 @@
 namespace orthant {
 
 /// At most so many stages times microbatches has a schedule: what is known of each stands in tables.
-inline constexpr int64_t kMostPasses = int64_t{1} << 22;
+inline constexpr int64_t kMostStageMicrobatches = int64_t{1} << 22;
 
 /// Words for the place of an Action, or of a row where the index is negative: "rank 2, Action 7", "line 3, cell 8".
 using PlaceName = std::function<std::string(int rank, int index)>;

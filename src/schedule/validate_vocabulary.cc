@@ -7,7 +7,7 @@ namespace orthant {
 using enum ActionKind;
 
 void Checker::check_vocabulary() {
-  const VocabularyPasses passes = vocabulary_passes(schedule_);
+  const VocabularyKinds passes = vocabulary_kinds(schedule_);
   if (passes.output.empty() && !passes.input) return;
   const std::vector<int> first_stage = first_stages(schedule_);
   for (int rank = 0; rank < static_cast<int>(first_stage.size()); ++rank) {

@@ -128,6 +128,14 @@ TEST_F(ReportFolder, OneStepAndNoStep) {
 TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   put_everything();
   EXPECT_EQ(page().find("Measured: step"), std::string::npos);
+  put("config.toml", "[parallelism]\npipeline_parallel_degree = -1\npipeline_parallel_schedule = \"a/<mine>.csv\"\n");
+  const auto put_plan = [&](int ranks) {
+    put("plan.json", fmt::format(R"({{"mesh": [{{"axis": "pipeline", "size": {0}}}], "ranks": {0},)"
+                                 R"("parameters": {{"count": 1}}, "per_rank": []}})", ranks));
+  };
+  put_plan(1);
+  EXPECT_EQ(page().find("<dt>Schedule</dt>"), std::string::npos);
+  put_plan(2);
   using enum ActionKind;
   MeasuredStep measured{.step = 40,
                         .clock_error_s = 25e-6,
@@ -141,7 +149,8 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   put("timeline.json", to_json(measured));
   const std::string html = page();
   for (const char* text :
-       {"step 40 took <b>100.0 ms</b>", "bubble <b>70.0%</b>", "agree to 0.025 ms", "<b>80.0 ms</b>",
+       {"<dt>Schedule</dt><dd>&lt;mine&gt;.csv</dd>", "step 40 took <b>100.0 ms</b>", "bubble <b>70.0%</b>",
+        "agree to 0.025 ms", "<b>80.0 ms</b>",
         "measured / simulated <b>1.250</b>", "<tr><td>1</td><td>1</td><td>10.000</td><td>20.000</td>",
         "The planned schedule", "The measured schedule", "Measured, step 40: 2 pipeline ranks", "0F0: 0 ms to 10 ms"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;

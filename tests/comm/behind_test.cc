@@ -36,8 +36,8 @@ TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
     for (int64_t i = 0; Round& round : rounds) {
       round.said = at::full({1}, 10 * i + rank, at::kDouble);
       round.sum = at::full({i % 2 == 0 ? 4 : 1 << 18}, NAN, at::kDouble);
-      round.gather = comm.lane(1).all_gather(round.all, round.said, kData);
-      round.reduce = comm.lane(2).reduce(round.sum, kData, 1, round.gather,
+      round.gather = comm.lane(1).all_gather(round.all, round.said, kOverData);
+      round.reduce = comm.lane(2).reduce(round.sum, kOverData, 1, round.gather,
                                          [&round, rank] { round.sum.fill_(round.all.sum() * (rank + 1)); });
       ++i;
     }
@@ -56,9 +56,9 @@ TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
 TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::full({3}, NAN, at::kDouble);
-    Work gather = comm.all_gather(all, at::full({1}, rank + 1.0, at::kDouble), kData);
+    Work gather = comm.all_gather(all, at::full({1}, rank + 1.0, at::kDouble), kOverData);
     gather.wait();
-    comm.reduce(sum, kData, 0, gather, [&] { sum.fill_(all.sum()); }).wait();
+    comm.reduce(sum, kOverData, 0, gather, [&] { sum.fill_(all.sum()); }).wait();
     EXPECT_EQ(sum[2].item<double>(), rank == 0 ? 6 : 3);
   }, GetParam());
 }
@@ -66,11 +66,11 @@ TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
 TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::zeros({3}, at::kDouble);
-    Work gather = comm.lane(1).all_gather(all, at::ones({1}, at::kDouble), kData);
+    Work gather = comm.lane(1).all_gather(all, at::ones({1}, at::kDouble), kOverData);
     const auto make = [rank] {
       if (rank == 1) throw DataError("no such label");
     };
-    const auto reduce = [&] { comm.lane(2).reduce(sum, kData, 0, gather, make).wait(); };
+    const auto reduce = [&] { comm.lane(2).reduce(sum, kOverData, 0, gather, make).wait(); };
     try {
       reduce();
       ADD_FAILURE() << "rank " << rank;
@@ -84,7 +84,7 @@ TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
 TEST(Behind, OfOneRankItIsMadeAtOnce) {
   on_line(1, [](Comm& comm, int) {
     const at::Tensor sum = at::zeros({3});
-    comm.reduce(sum, kData, 0, Work(), [&] { sum.fill_(5); }).wait();
+    comm.reduce(sum, kOverData, 0, Work(), [&] { sum.fill_(5); }).wait();
     EXPECT_EQ(sum[0].item<float>(), 5);
     EXPECT_TRUE(comm.traffic().empty());
   });

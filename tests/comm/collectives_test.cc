@@ -22,10 +22,10 @@ TEST(Collectives, SendAndReceiveRoundARingMatchByTag) {
     at::Tensor first_in = at::empty_like(first), second_in = at::empty_like(second);
     const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
     std::vector<Work> works;
-    works.push_back(comm.recv(second_in, kData, previous, 2));  // in another order than they are sent
-    works.push_back(comm.recv(first_in, kData, previous, 1));
-    works.push_back(comm.send(first, kData, next, 1));
-    works.push_back(comm.send(second, kData, next, 2));
+    works.push_back(comm.recv(second_in, kOverData, previous, 2));  // in another order than they are sent
+    works.push_back(comm.recv(first_in, kOverData, previous, 1));
+    works.push_back(comm.send(first, kOverData, next, 1));
+    works.push_back(comm.send(second, kOverData, next, 2));
     for (auto& work : works) work.wait();
     EXPECT_TRUE(equal(first_in, numbers(previous, 100, at::kBFloat16)));
     EXPECT_TRUE(equal(second_in, numbers(previous + 10, 3, at::kLong)));
@@ -61,7 +61,7 @@ TEST(Collectives, ManyOperationsUnderWay) {
     std::vector<Work> works;
     for (int i = 0; i < 20; ++i) {
       tensors.push_back(at::full({50}, rank + i, at::kDouble));
-      works.push_back(comm.all_reduce(tensors.back(), kData));
+      works.push_back(comm.all_reduce(tensors.back(), kOverData));
     }
     for (auto it = works.rbegin(); it != works.rend(); ++it) it->wait();
     for (int i = 0; i < 20; ++i) EXPECT_EQ(tensors[static_cast<size_t>(i)][7].item<double>(), 3 + 3 * i);
@@ -73,27 +73,27 @@ TEST(Collectives, ManyOperationsUnderWay) {
 TEST(Collectives, ADroppedWorkIsCompleteWhenItsCommHasEnded) {
   std::vector<at::Tensor> tensors{at::ones({10}), at::ones({10}), at::ones({10})};
   on_line(3, [&](Comm& comm, int rank) {
-    { Work forgotten = comm.all_reduce(tensors[static_cast<size_t>(rank)], kData); }
-    comm.barrier(kData).wait();
+    { Work forgotten = comm.all_reduce(tensors[static_cast<size_t>(rank)], kOverData); }
+    comm.barrier(kOverData).wait();
   });
   for (const at::Tensor& tensor : tensors) EXPECT_EQ(tensor[9].item<float>(), 3);
 }
 
 TEST(Collectives, TensorsThatCannotBeSentAreRefused) {
   on_line(2, [&](Comm& comm, int) {
-    EXPECT_THROW((void)comm.all_reduce(at::ones({4, 4}).t(), kData), LogicError);
-    EXPECT_THROW((void)comm.all_reduce(at::Tensor(), kData), LogicError);
+    EXPECT_THROW((void)comm.all_reduce(at::ones({4, 4}).t(), kOverData), LogicError);
+    EXPECT_THROW((void)comm.all_reduce(at::Tensor(), kOverData), LogicError);
     at::Tensor two = at::empty({2}), four = at::empty({4});
-    EXPECT_THROW((void)comm.all_gather(four, at::ones({2}, at::kDouble), kData), LogicError);
-    EXPECT_THROW((void)comm.all_gather(four, at::ones({1}), kData), LogicError);
-    EXPECT_THROW((void)comm.reduce_scatter(two, at::ones({5}), kData), LogicError);
+    EXPECT_THROW((void)comm.all_gather(four, at::ones({2}, at::kDouble), kOverData), LogicError);
+    EXPECT_THROW((void)comm.all_gather(four, at::ones({1}), kOverData), LogicError);
+    EXPECT_THROW((void)comm.reduce_scatter(two, at::ones({5}), kOverData), LogicError);
     const int64_t counts[] = {1, 2};
-    EXPECT_THROW((void)comm.reduce_scatter(two, four, kData, counts), LogicError);
+    EXPECT_THROW((void)comm.reduce_scatter(two, four, kOverData, counts), LogicError);
     EXPECT_THROW((void)comm.all_reduce(four, {"tensor"}), LogicError);
-    EXPECT_THROW((void)comm.send(four, kData, comm.rank()), LogicError);
-    EXPECT_THROW((void)comm.send(four, kData, 1 - comm.rank(), -1), LogicError);
-    EXPECT_THROW((void)comm.send(four, kData, 1 - comm.rank(), (1 << 19) - 1), LogicError);  // a shift's own
-    comm.barrier(kData).wait();
+    EXPECT_THROW((void)comm.send(four, kOverData, comm.rank()), LogicError);
+    EXPECT_THROW((void)comm.send(four, kOverData, 1 - comm.rank(), -1), LogicError);
+    EXPECT_THROW((void)comm.send(four, kOverData, 1 - comm.rank(), (1 << 19) - 1), LogicError);  // a shift's own
+    comm.barrier(kOverData).wait();
   });
 }
 
@@ -102,13 +102,13 @@ TEST(Collectives, DtypesWithoutASumAreOnlyMoved) {
   on_line(2, [&](Comm& comm, int rank) {
     for (const auto type : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kUInt16, at::kUInt64}) {
       at::Tensor four = at::zeros({4}, at::kFloat).to(type), two = at::zeros({2}, at::kFloat).to(type);
-      const std::string refusal = message_of<LogicError>([&] { (void)comm.all_reduce(four, kData); });
+      const std::string refusal = message_of<LogicError>([&] { (void)comm.all_reduce(four, kOverData); });
       EXPECT_TRUE(says(refusal, {"has_sum", c10::toString(type)}));
-      EXPECT_THROW((void)comm.reduce(four, kData), LogicError);
-      EXPECT_THROW((void)comm.reduce_scatter(two, four, kData), LogicError);
+      EXPECT_THROW((void)comm.reduce(four, kOverData), LogicError);
+      EXPECT_THROW((void)comm.reduce_scatter(two, four, kOverData), LogicError);
       EXPECT_FALSE(comm.traffic().contains({"data", "all_reduce"}));
       const at::Tensor mine = at::full({2}, rank + 1, at::kFloat).to(type);
-      comm.all_gather(four, mine, kData).wait();
+      comm.all_gather(four, mine, kOverData).wait();
       EXPECT_TRUE(equal(four.to(at::kFloat), at::tensor({1.f, 1.f, 2.f, 2.f}))) << c10::toString(type);
     }
   });
@@ -120,7 +120,7 @@ TEST(Collectives, ALeftOutReductionIsSeen) {
     at::Tensor mine = numbers(rank, 5, at::kDouble);
     const at::Tensor sum = numbers(0, 5, at::kDouble) + numbers(1, 5, at::kDouble);
     EXPECT_FALSE(equal(mine, sum));
-    comm.barrier(kData).wait();
+    comm.barrier(kOverData).wait();
   });
 }
 

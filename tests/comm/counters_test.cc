@@ -37,22 +37,22 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
         for (int r = 0; r < n; ++r) from_rows.push_back(shard(4, n, r).size() * own_columns);
         at::Tensor full = at::ones({4 * width}), part = at::ones({counts[static_cast<size_t>(rank)]});
 
-        comm.reduce_scatter(part, full, kData, counts).wait();
+        comm.reduce_scatter(part, full, kOverData, counts).wait();
         expect(CollectiveKind::reduce_scatter, partial, -1, 0);
-        comm.all_gather(full, part, kData, counts).wait();
+        comm.all_gather(full, part, kOverData, counts).wait();
         expect(CollectiveKind::all_gather, rows, 0, -1);
-        comm.all_to_all(at::empty({4 * own_columns}), part, kData, from_rows, to_columns).wait();
+        comm.all_to_all(at::empty({4 * own_columns}), part, kOverData, from_rows, to_columns).wait();
         expect(CollectiveKind::all_to_all, rows, 0, 1);
-        comm.all_reduce(full, kData).wait();
+        comm.all_reduce(full, kOverData).wait();
         expect(CollectiveKind::all_reduce, partial, -1, -1);
-        comm.broadcast(full, kData).wait();
+        comm.broadcast(full, kOverData).wait();
         expect(CollectiveKind::broadcast, whole(2), -1, -1);
-        comm.reduce(full, kData).wait();
+        comm.reduce(full, kOverData).wait();
         expect(CollectiveKind::reduce, whole(2), -1, -1);
-        comm.shift(at::empty_like(full), full, kData).wait();
+        comm.shift(at::empty_like(full), full, kOverData).wait();
         expect(CollectiveKind::shift, whole(2), -1, -1);
         EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 7);
-        comm.barrier(kData).wait();
+        comm.barrier(kOverData).wait();
         EXPECT_EQ(n == 1 ? (Traffic{1, 0}) : comm.traffic().at({"data", "barrier"}), (Traffic{1, 0}));
       }, GetParam());
     }
@@ -62,7 +62,7 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
 TEST_P(Counters, ThatDoNotEqualWhatWasSentAreOurBug) {
   run_ranks(2, [](Rendezvous rendezvous, int rank) {
     auto state = std::make_shared<CommState>(line(2), rank, rendezvous, over(GetParam()));
-    OpenGroup& group = state->open(kData);
+    OpenGroup& group = state->open(kOverData);
     at::Tensor tensor = at::ones({100});
     const auto count = [&](int64_t bytes) {
       state->start({&group, "all_reduce", 400}, bytes, [&](Group& g) { return g.all_reduce(tensor); }).wait();

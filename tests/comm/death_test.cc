@@ -16,7 +16,6 @@
 namespace orthant {
 namespace {
 
-const Axes kData = {"data"};
 constexpr int kRanks = 3;
 
 std::vector<std::string> play(const std::string& part) {
@@ -55,7 +54,7 @@ TEST(Death, DISABLED_Rank) {
   try {
     for (int step = 0;; ++step) {
       comm.set_activity(fmt::format("0REDUCE_GRAD{}", step));
-      comm.all_reduce(tensor, kData).wait();
+      comm.all_reduce(tensor, kOverData).wait();
       if (step == 1 && launch.rank == 1) std::thread(die_later).detach();
     }
   } catch (const CommError& error) {
@@ -75,7 +74,7 @@ TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
     raise(SIGKILL);
   }
   try {
-    comm.broadcast(at::zeros({4}), kData, 1).wait();
+    comm.broadcast(at::zeros({4}), kOverData, 1).wait();
   } catch (const CommError& error) {
     end_with(comm, error);
   }

@@ -32,12 +32,12 @@ using Counting = std::vector<int64_t> (*)(int64_t, int);
 
 void sums(Comm& comm, int rank, const Example& e) {
   at::Tensor everywhere = e.of(rank).clone();
-  comm.all_reduce(everywhere, kData).wait();
+  comm.all_reduce(everywhere, kOverData).wait();
   EXPECT_TRUE(equal(everywhere, e.sum)) << "all_reduce, " << e.text();
 
   for (const int root : e.roots()) {
     at::Tensor at_root = e.of(rank).clone();
-    comm.reduce(at_root, kData, root).wait();
+    comm.reduce(at_root, kOverData, root).wait();
     EXPECT_TRUE(equal(at_root, rank == root ? e.sum : e.of(rank))) << "reduce to " << root << ", " << e.text();
   }
 
@@ -45,10 +45,10 @@ void sums(Comm& comm, int rank, const Example& e) {
     const auto counts = counting(e.size(), e.n());
     const at::Tensor expected = chunk(e.sum, counts, rank);
     at::Tensor part = e.room(expected.numel()), input = e.of(rank).clone();
-    comm.reduce_scatter(part, input, kData, counts).wait();
+    comm.reduce_scatter(part, input, kOverData, counts).wait();
     EXPECT_TRUE(equal(part, expected)) << "reduce_scatter, " << e.text();
     EXPECT_TRUE(equal(input, e.of(rank))) << "reduce_scatter wrote to its input, " << e.text();
-    comm.reduce_scatter(chunk(input, counts, rank), input, kData, counts).wait();
+    comm.reduce_scatter(chunk(input, counts, rank), input, kOverData, counts).wait();
     EXPECT_TRUE(equal(chunk(input, counts, rank), expected)) << "reduce_scatter in place, " << e.text();
   }
 }
@@ -60,16 +60,16 @@ void gathers(Comm& comm, int rank, const Example& e) {
     for (int r = 0; r < e.n(); ++r) shards.push_back(chunk(e.of(r), counts, r));
     const at::Tensor expected = at::cat(shards);
     at::Tensor all = e.room(e.size());
-    comm.all_gather(all, shards[static_cast<size_t>(rank)].clone(), kData, counts).wait();
+    comm.all_gather(all, shards[static_cast<size_t>(rank)].clone(), kOverData, counts).wait();
     EXPECT_TRUE(equal(all, expected)) << "all_gather, " << e.text();
     all = e.room(e.size());
     chunk(all, counts, rank).copy_(shards[static_cast<size_t>(rank)]);
-    comm.all_gather(all, chunk(all, counts, rank), kData, counts).wait();
+    comm.all_gather(all, chunk(all, counts, rank), kOverData, counts).wait();
     EXPECT_TRUE(equal(all, expected)) << "all_gather in place, " << e.text();
   }
   for (const int root : e.roots()) {
     at::Tensor tensor = e.of(rank).clone();
-    comm.broadcast(tensor, kData, root).wait();
+    comm.broadcast(tensor, kOverData, root).wait();
     EXPECT_TRUE(equal(tensor, e.of(root))) << "broadcast from " << root << ", " << e.text();
   }
 }
@@ -92,21 +92,21 @@ void passes(Comm& comm, int rank, const Example& e) {
   }
   const at::Tensor expected = at::cat(pieces);
   at::Tensor came = e.room(expected.numel());
-  comm.all_to_all(came, e.of(rank), kData, received, cut_by(rank, e)).wait();
+  comm.all_to_all(came, e.of(rank), kOverData, received, cut_by(rank, e)).wait();
   EXPECT_TRUE(equal(came, expected)) << "all_to_all, " << e.text();
 
   for (const int by : {1, -1, 2}) {
     const int from = ((rank - by) % n + n) % n;
     const auto part = [&](int r) { return e.of(r).narrow(0, 0, e.size() - e.size() * r / (2 * n)); };  // sizes differ
     came = e.room(part(from).numel());
-    comm.shift(came, part(rank), kData, by).wait();
+    comm.shift(came, part(rank), kOverData, by).wait();
     EXPECT_TRUE(equal(came, part(from))) << "shift by " << by << ", " << e.text();
   }
 
   if (n == 1) return;
   const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
   came = e.room(e.size());
-  Work receives = comm.recv(came, kData, previous, 3), sends = comm.send(e.of(rank), kData, next, 3);
+  Work receives = comm.recv(came, kOverData, previous, 3), sends = comm.send(e.of(rank), kOverData, next, 3);
   sends.wait();
   receives.wait();
   EXPECT_TRUE(equal(came, e.of(previous))) << "send and recv, " << e.text();
@@ -116,7 +116,7 @@ void passes(Comm& comm, int rank, const Example& e) {
                            {e.of(rank).narrow(0, 0, e.size() / 2), previous, false, 2},
                            {from_below, previous, true, 1},
                            {from_above, next, true, 2}};
-  comm.exchange(both, kData).wait();
+  comm.exchange(both, kOverData).wait();
   EXPECT_TRUE(equal(from_below, e.of(previous))) << "exchange, " << e.text();
   EXPECT_TRUE(equal(from_above, e.of(next).narrow(0, 0, e.size() / 2))) << "exchange, " << e.text();
 }
@@ -134,7 +134,7 @@ class EveryCollective : public testing::TestWithParam<std::tuple<const char*, in
     on_line(ranks(), [&](Comm& comm, int rank) {
       EXPECT_EQ(comm.transport(), ranks() == 1 ? "" : transport());
       for (const Example& e : examples) check(comm, rank, e);
-      comm.barrier(kData).wait();
+      comm.barrier(kOverData).wait();
     }, transport());
   }
 };

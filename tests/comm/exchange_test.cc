@@ -16,7 +16,7 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
                                                {down, previous, false, 2},
                                                {from_below, previous, true, 1},
                                                {from_above, next, true, 2}};
-      comm.exchange(transfers, kData).wait();
+      comm.exchange(transfers, kOverData).wait();
       EXPECT_TRUE(equal(from_below, at::full({200000}, previous, at::kFloat)));
       EXPECT_TRUE(equal(from_above, at::full({3}, 10 + next, at::kLong)));
       EXPECT_EQ(comm.traffic(), (TrafficTable{{{"data", "exchange"}, {1, 200000 * 4 + 3 * 8}}}));
@@ -26,7 +26,7 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
 
 TEST(Exchange, OfNothingIsNothing) {
   on_line(2, [&](Comm& comm, int) {
-    comm.exchange({}, kData).wait();
+    comm.exchange({}, kOverData).wait();
     EXPECT_TRUE(comm.traffic().empty());
   });
 }
@@ -36,7 +36,7 @@ TEST(Exchange, RefusesAPeerOutsideTheGroupAndItself) {
     const at::Tensor one = at::ones({1});
     for (const int peer : {rank, 2, -1}) {
       const std::vector<Transfer> wrong = {{one, peer}};
-      EXPECT_THROW((void)comm.exchange(wrong, kData), LogicError);
+      EXPECT_THROW((void)comm.exchange(wrong, kOverData), LogicError);
     }
   });
 }

@@ -22,12 +22,12 @@ TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   EXPECT_THROW(run_ranks(4,
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(line(4), rank, rendezvous, patient);
-                           comm.prepare(kData);
+                           comm.prepare(kOverData);
                            if (rank == 2) throw DataError("corpus.bin: offset 12: not a token");
                            comm.set_activity("0B3, action 7 of 12 of step 41");
                            at::Tensor big = at::ones({1024});
                            try {
-                             comm.all_reduce(big, kData).wait();
+                             comm.all_reduce(big, kOverData).wait();
                            } catch (const CommError& error) {
                              const std::lock_guard lock(mutex);
                              seen[static_cast<size_t>(rank)] = error.what();
@@ -49,11 +49,11 @@ TEST(Failure, ARankThatWaitsOnASurvivorLearnsOfIt) {
   EXPECT_THROW(run_ranks(3,
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(mesh, rank, rendezvous, {.timeout_s = 500});
-                           comm.prepare(kData);
+                           comm.prepare(kOverData);
                            if (rank == 0) throw std::runtime_error("no memory");
                            at::Tensor tensor = at::empty({8});
                            try {
-                             comm.recv(tensor, kData, rank - 1).wait();
+                             comm.recv(tensor, kOverData, rank - 1).wait();
                            } catch (const CommError&) {
                              ++comm_errors;
                              throw;
@@ -75,7 +75,7 @@ TEST(Failure, OneThatFailsAmongOverlappingOperationsEndsAll) {
       std::vector<Work> works;
       for (int i = 0; i < kOperations; ++i) {
         tensors.push_back(at::ones({i % 2 == 0 ? 100 : 1 << 18}));
-        works.push_back(comm.all_reduce(tensors.back(), kData));
+        works.push_back(comm.all_reduce(tensors.back(), kOverData));
         if (rank == 2 && i == round) throw DataError("corpus.bin: offset 12: not a token");
       }
       for (Work& each : works) each.wait();
@@ -145,12 +145,12 @@ TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
   EXPECT_THROW(run_ranks(2,
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(line(2), rank, rendezvous, {.timeout_s = 60});
-                           comm.barrier(kData).wait();
+                           comm.barrier(kOverData).wait();
                            if (rank == 1) {
                              std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the other is closing
                              throw DataError("corpus.bin: offset 12: not a token");
                            }
-                           Work forgotten = comm.recv(at::empty({8}), kData, 1);
+                           Work forgotten = comm.recv(at::empty({8}), kOverData, 1);
                          }),
                DataError);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
@@ -167,7 +167,7 @@ TEST(Failure, AnExceptionLeavesNoThreadBehind) {
   const auto fail = [](bool fails) {
     run_ranks(2, [&](Rendezvous rendezvous, int rank) {
       Comm comm(line(2), rank, rendezvous, over("ucx"));
-      comm.barrier(kData).wait();
+      comm.barrier(kOverData).wait();
       if (fails) throw DataError("corpus.bin: offset 12: not a token");
     });
   };
@@ -182,7 +182,7 @@ TEST(Failure, ARankThatWaitsForAGroupToOpenIsFreed) {
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(line(2), rank, rendezvous, {.timeout_s = 500});
                            if (rank == 0) throw ConfigError("nonsense");
-                           comm.prepare(kData);
+                           comm.prepare(kOverData);
                          }),
                ConfigError);
 }
@@ -193,11 +193,11 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
                          [&](Rendezvous rendezvous, int rank) {
                            Comm comm(line(2), rank, rendezvous, {.timeout_s = rank == 0 ? 0.5 : 500});
                            at::Tensor tensor = at::ones({4});
-                           const auto wait = [&] { comm.recv(tensor, kData, 1).wait(); };
+                           const auto wait = [&] { comm.recv(tensor, kOverData, 1).wait(); };
                            if (rank == 0) message = message_of<std::exception>(wait);
                            if (rank == 0) throw CommError(message);
-                           comm.prepare(kData);
-                           comm.recv(tensor, kData, 0, 5).wait();  // each waits for the other
+                           comm.prepare(kOverData);
+                           comm.recv(tensor, kOverData, 0, 5).wait();  // each waits for the other
                          }),
                CommError);
   EXPECT_TRUE(says(message, {"rank 0: recv from rank 1 over data (16 B) failed: Timed out"}));
@@ -282,7 +282,7 @@ TEST(Failure, ACleanEndIsNoFailure) {
       for (int again = 0; again < 2; ++again) {  // two Comms one after another over one rendezvous
         Comm comm(line(4), rank, rendezvous, {.on_failure = [](const std::string& m, bool) { ADD_FAILURE() << m; }});
         at::Tensor one = at::ones({1});
-        comm.all_reduce(one, kData).wait();
+        comm.all_reduce(one, kOverData).wait();
         EXPECT_EQ(one.item<float>(), 4);
       }
     });

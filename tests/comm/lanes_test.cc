@@ -17,7 +17,7 @@ bool in_many_orders(int n, int lanes, int64_t size) {
     for (int i = 0; i < 3; ++i) {
       const int which = (i + rank) % 3;
       works[static_cast<size_t>(which)] =
-          comm.lane(1 + which % lanes).all_reduce(sums[static_cast<size_t>(which)], kData);
+          comm.lane(1 + which % lanes).all_reduce(sums[static_cast<size_t>(which)], kOverData);
     }
     for (Work& work : works) work.wait();
     bool all = true;
@@ -40,7 +40,7 @@ TEST(Lanes, KeepNoOrderBetweenEachOther) {
 
 TEST(Lanes, CountWithTheirComm) {
   on_line(3, [](Comm& comm, int rank) {
-    comm.lane(2).broadcast(at::ones({10}), kData, 1).wait();
+    comm.lane(2).broadcast(at::ones({10}), kOverData, 1).wait();
     EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, rank == 0 ? 0 : 40}));
     EXPECT_THROW(comm.lane(0), LogicError);
     EXPECT_THROW(comm.lane(8), LogicError);

@@ -16,7 +16,6 @@
 
 namespace orthant {
 
-inline const Axes kData = {"data"};
 
 inline Mesh line(int n) { return Mesh({{"data", n}}); }
 

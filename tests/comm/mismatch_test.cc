@@ -22,7 +22,7 @@ std::vector<std::string> said(const std::string& transport, int n, const Call& f
                            comm.set_activity("0B3, action 7 of 12 of step 41");
                            try {
                              (rank == 0 ? first : second)(comm).wait();
-                             comm.barrier(kData).wait();  // a failure elsewhere ends this one
+                             comm.barrier(kOverData).wait();  // a failure elsewhere ends this one
                            } catch (const CommError& error) {
                              messages[static_cast<size_t>(rank)] = error.what();
                              throw;
@@ -78,7 +78,7 @@ constexpr const char* kDuring = "failed during 0B3, action 7 of 12 of step 41: "
 constexpr const char* kWhy = "the ranks do not run the same program";
 
 Call all_reduce(int64_t size, at::ScalarType type = at::kFloat) {
-  return [=](Comm& comm) { return comm.all_reduce(at::ones({size}, type), kData); };
+  return [=](Comm& comm) { return comm.all_reduce(at::ones({size}, type), kOverData); };
 }
 
 TEST_P(Mismatch, OfSizes) {
@@ -103,12 +103,12 @@ TEST_P(Mismatch, OfDtypes) {
 TEST_P(Mismatch, OfOperations) {
   for (const int64_t size : {6, 60000, 600000}) {
     const Call gather = [=](Comm& comm) {
-      const int n = comm.group_size(kData);
-      return comm.all_gather(at::empty({size}), at::ones({size / n}), kData);
+      const int n = comm.group_size(kOverData);
+      return comm.all_gather(at::empty({size}), at::ones({size / n}), kOverData);
     };
     expect(all_reduce(size), gather, {" for an all_reduce", " for an all_gather", kDuring, kWhy});
     // A broadcast from the rank that does something else, of which both sides need not hear.
-    const Call broadcast = [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+    const Call broadcast = [=](Comm& comm) { return comm.broadcast(at::ones({size}), kOverData, 0); };
     start([=, this] {
       const auto message = said(transport(), ranks(), broadcast, all_reduce(size))[1];
       EXPECT_TRUE(says(message, {"rank 0 sent ", " for a broadcast", " for an all_reduce", kDuring}));
@@ -126,17 +126,17 @@ TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
   for (const auto& [small, large] : {std::pair{kSegment, kSegment + 1}, {2 * kSegment, 2 * kSegment + 1},
                                      {2 * kSegment, 4 * kSegment}, {kSegment + 5, 3 * kSegment}}) {
     const auto broadcast = [](int64_t size) -> Call {
-      return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+      return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kOverData, 0); };
     };
     expect(broadcast(small), broadcast(large), segments("broadcast"));
     const auto reduce = [](int64_t size) -> Call {
-      return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, 0); };
+      return [=](Comm& comm) { return comm.reduce(at::ones({size}), kOverData, 0); };
     };
     expect(reduce(small), reduce(large), segments("reduce"));
     const auto scatter = [](int64_t size) -> Call {
       return [=](Comm& comm) {
-        const int n = comm.group_size(kData);
-        return comm.reduce_scatter(at::empty({size}), at::ones({size * n}), kData);
+        const int n = comm.group_size(kOverData);
+        return comm.reduce_scatter(at::empty({size}), at::ones({size * n}), kOverData);
       };
     };
     expect(scatter(small), scatter(large), segments("reduce_scatter"));
@@ -152,26 +152,28 @@ TEST_P(Mismatch, OfNothingAndSomething) {
   };
   with_some(" for an all_reduce", [](int64_t size) { return all_reduce(size); });
   with_some(" for a broadcast", [](int64_t size) -> Call {
-    return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kData, 0); };
+    return [=](Comm& comm) { return comm.broadcast(at::ones({size}), kOverData, 0); };
   });
   for (const bool last : {false, true}) {
     with_some(" for a reduce", [=](int64_t size) -> Call {
-      return [=](Comm& comm) { return comm.reduce(at::ones({size}), kData, last ? comm.group_size(kData) - 1 : 0); };
+      return [=](Comm& comm) {
+        return comm.reduce(at::ones({size}), kOverData, last ? comm.group_size(kOverData) - 1 : 0);
+      };
     });
   }
   with_some(" for an all_gather", [](int64_t size) -> Call {
     return [=](Comm& comm) {
-      return comm.all_gather(at::empty({size * comm.group_size(kData)}), at::ones({size}), kData);
+      return comm.all_gather(at::empty({size * comm.group_size(kOverData)}), at::ones({size}), kOverData);
     };
   });
   with_some(" for an all_to_all", [](int64_t size) -> Call {
     return [=](Comm& comm) {
-      const int n = comm.group_size(kData);
-      return comm.all_to_all(at::empty({size * n}), at::ones({size * n}), kData);
+      const int n = comm.group_size(kOverData);
+      return comm.all_to_all(at::empty({size * n}), at::ones({size * n}), kOverData);
     };
   });
   const auto send = [](int64_t size) -> Call {
-    return [=](Comm& comm) { return comm.shift(at::empty({size}), at::ones({size}), kData); };
+    return [=](Comm& comm) { return comm.shift(at::empty({size}), at::ones({size}), kOverData); };
   };
   with_some(" for a send or exchange", send);
 }
@@ -185,17 +187,17 @@ TEST_P(Mismatch, OfCuts) {
   };
   const auto total = [](const std::vector<int64_t>& counts) { return before(counts, static_cast<int>(counts.size())); };
   const auto own = [](const std::vector<int64_t>& counts, Comm& comm) {
-    return counts[static_cast<size_t>(comm.position(kData))];
+    return counts[static_cast<size_t>(comm.position(kOverData))];
   };
   const auto scatter = [=](std::vector<int64_t> counts) -> Call {
     return [=](Comm& comm) {
-      return comm.reduce_scatter(at::empty({own(counts, comm)}), at::ones({total(counts)}), kData, counts);
+      return comm.reduce_scatter(at::empty({own(counts, comm)}), at::ones({total(counts)}), kOverData, counts);
     };
   };
   expect(scatter(cut({2, 0, 0})), scatter(cut({2, 2, 2})), segments("reduce_scatter"));
   const auto gather = [=](std::vector<int64_t> counts) -> Call {
     return [=](Comm& comm) {
-      return comm.all_gather(at::empty({total(counts)}), at::ones({own(counts, comm)}), kData, counts);
+      return comm.all_gather(at::empty({total(counts)}), at::ones({own(counts, comm)}), kOverData, counts);
     };
   };
   auto longer = cut({10, 10, 10});
@@ -209,12 +211,12 @@ TEST_P(Mismatch, OfWhatHasComeAlready) {
   const auto expect_told = [&](const Call& sends, const Call& receives, const char* sent, const char* expected) {
     const Call first = [=](Comm& comm) {
       Work work = sends(comm);
-      comm.send(at::ones({1}), kData, 1, 9).wait();
+      comm.send(at::ones({1}), kOverData, 1, 9).wait();
       return work;
     };
     const Call second = [=](Comm& comm) {
       if (comm.rank() != 1) return Work();
-      comm.recv(at::empty({1}), kData, 0, 9).wait();
+      comm.recv(at::empty({1}), kOverData, 0, 9).wait();
       return receives(comm);
     };
     start([=, this] {
@@ -223,25 +225,25 @@ TEST_P(Mismatch, OfWhatHasComeAlready) {
     });
   };
   const auto send = [](int64_t size) -> Call {
-    return [=](Comm& comm) { return comm.send(at::ones({size}), kData, 1); };
+    return [=](Comm& comm) { return comm.send(at::ones({size}), kOverData, 1); };
   };
   const auto recv = [](int64_t size, at::ScalarType type) -> Call {
-    return [=](Comm& comm) { return comm.recv(at::empty({size}, type), kData, 0); };
+    return [=](Comm& comm) { return comm.recv(at::empty({size}, type), kOverData, 0); };
   };
   expect_told(send(3), recv(4, at::kFloat), "12 B of Float for a send or exchange", "16 B of Float");
   expect_told(send(4), recv(3, at::kFloat), "16 B of Float for a send or exchange", "12 B of Float");
   expect_told(send(3), recv(3, at::kInt), "12 B of Float for a send or exchange", "12 B of Int");
-  expect_told([](Comm& comm) { return comm.reduce(at::ones({3}), kData, 1); },
-              [](Comm& comm) { return comm.broadcast(at::ones({3}), kData, 0); }, "12 B of Float for a reduce",
+  expect_told([](Comm& comm) { return comm.reduce(at::ones({3}), kOverData, 1); },
+              [](Comm& comm) { return comm.broadcast(at::ones({3}), kOverData, 0); }, "12 B of Float for a reduce",
               "12 B of Float for a broadcast");
 }
 
 TEST_P(Mismatch, OfSendAndReceive) {
   for (const auto& [sent, expected] : {std::pair{10, 11}, {11, 10}, {100, 500000}, {500000, 100}, {400000, 500000}}) {
     const int64_t out = sent, in = expected;
-    const Call first = [=](Comm& comm) { return comm.send(at::ones({out}), kData, 1, 4); };
+    const Call first = [=](Comm& comm) { return comm.send(at::ones({out}), kOverData, 1, 4); };
     const Call second = [=](Comm& comm) {
-      return comm.rank() == 1 ? comm.recv(at::empty({in}), kData, 0, 4) : comm.barrier(kData);
+      return comm.rank() == 1 ? comm.recv(at::empty({in}), kOverData, 0, 4) : comm.barrier(kOverData);
     };
     start([=, this] {
       EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
@@ -249,9 +251,9 @@ TEST_P(Mismatch, OfSendAndReceive) {
                         " of Float for a send or exchange where this rank expected ", kWhy}));
     });
   }
-  const Call first = [](Comm& comm) { return comm.send(at::ones({3}), kData, 1); };
+  const Call first = [](Comm& comm) { return comm.send(at::ones({3}), kOverData, 1); };
   const Call second = [](Comm& comm) {
-    return comm.rank() == 1 ? comm.recv(at::empty({3}, at::kInt), kData, 0) : comm.barrier(kData);
+    return comm.rank() == 1 ? comm.recv(at::empty({3}, at::kInt), kOverData, 0) : comm.barrier(kOverData);
   };
   EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
                    {"rank 0 sent 12 B of Float for a send or exchange where this rank expected 12 B of Int"}));

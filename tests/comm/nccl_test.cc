@@ -13,7 +13,6 @@
 namespace orthant {
 namespace {
 
-const Axes kData = {"data"};
 
 int gpus() { return has_nccl() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
 at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(index)}; }
@@ -50,9 +49,9 @@ TEST(Nccl, ADeviceWithoutATransportIsRefused) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"data", 2}}), rank, rendezvous, {.timeout_s = 20, .meet_timeout_s = 20});
     const at::Tensor nowhere = at::empty({4}, at::TensorOptions().device(at::kMeta));
-    EXPECT_THROW((void)comm.all_reduce(nowhere, kData), LogicError);
+    EXPECT_THROW((void)comm.all_reduce(nowhere, kOverData), LogicError);
     at::Tensor here = at::ones({4});
-    comm.all_reduce(here, kData).wait();  // it has harmed nothing
+    comm.all_reduce(here, kOverData).wait();  // it has harmed nothing
     EXPECT_TRUE(equal(here, at::full({4}, 2.0f)));
   });
 }
@@ -100,13 +99,13 @@ TEST(Nccl, EqualsGlooBitForBitWhereTheOrderOfSumsIsOurs) {
         for (int r = 0; r < n; ++r) counts.push_back(shard(size, n, r).size());
         const at::Tensor input = numbers(rank, size, type), input_gpu = input.to(device);
         at::Tensor part = at::empty({counts[static_cast<size_t>(rank)]}, type), part_gpu = part.to(device);
-        comm.reduce_scatter(part, input, kData, counts).wait();
-        comm.reduce_scatter(part_gpu, input_gpu, kData, counts).wait();
+        comm.reduce_scatter(part, input, kOverData, counts).wait();
+        comm.reduce_scatter(part_gpu, input_gpu, kOverData, counts).wait();
         EXPECT_TRUE(equal(part_gpu.cpu(), part));
 
         at::Tensor all = at::empty({size}, type), all_gpu = all.to(device);
-        comm.all_gather(all, part, kData, counts).wait();
-        comm.all_gather(all_gpu, part_gpu, kData, counts).wait();
+        comm.all_gather(all, part, kOverData, counts).wait();
+        comm.all_gather(all_gpu, part_gpu, kOverData, counts).wait();
         EXPECT_TRUE(equal(all_gpu.cpu(), all));
         EXPECT_FALSE(equal(all_gpu.cpu(), input));  // the control: something was summed
       }
@@ -119,15 +118,15 @@ TEST(Nccl, AllReduceBroadcastAndAllToAll) {
   const int n = std::min(gpus(), 4);
   on_gpus(n, [&](Comm& comm, int rank, at::Device device) {
     at::Tensor sum = at::full({1000}, rank + 1, at::kFloat).to(device);
-    comm.all_reduce(sum, kData).wait();
+    comm.all_reduce(sum, kOverData).wait();
     EXPECT_TRUE(equal(sum.cpu(), at::full({1000}, n * (n + 1) / 2, at::kFloat)));
 
     at::Tensor mine = numbers(rank, 17, at::kDouble).to(device);
-    comm.broadcast(mine, kData, n - 1).wait();
+    comm.broadcast(mine, kOverData, n - 1).wait();
     EXPECT_TRUE(equal(mine.cpu(), numbers(n - 1, 17, at::kDouble)));
 
     at::Tensor out = at::full({n}, rank, at::kLong).to(device), in = at::empty_like(out);
-    comm.all_to_all(in, out, kData).wait();
+    comm.all_to_all(in, out, kOverData).wait();
     EXPECT_TRUE(equal(in.cpu(), at::arange(n, at::kLong)));
   });
 }
@@ -144,7 +143,7 @@ TEST(Nccl, AnExchangeRoundARingBothWaysDoesNotDeadlock) {
     at::Tensor from_above = at::empty_like(down);
     const std::vector<Transfer> transfers = {
         {up, next, false}, {down, previous, false}, {from_below, previous, true}, {from_above, next, true}};
-    comm.exchange(transfers, kData).wait();
+    comm.exchange(transfers, kOverData).wait();
     EXPECT_TRUE(equal(from_below.cpu(), at::full({kElements}, previous, at::kFloat)));
     EXPECT_TRUE(equal(from_above.cpu(), at::full({3}, 10 + next, at::kLong)));
   });

@@ -67,33 +67,33 @@ std::vector<Example> examples(int n) {
 }
 
 void expect_order(Comm& comm, int rank, const Example& example) {
-  const int n = comm.group_size(kData);
+  const int n = comm.group_size(kOverData);
   const at::Tensor &expected = example.sum, &mine = example.inputs[static_cast<size_t>(rank)];
   const int64_t size = expected.numel();
   const auto type = expected.scalar_type();
   const std::string where = fmt::format("{} of {}, {} ranks", size, c10::toString(type), n);
 
   at::Tensor whole = mine.clone();
-  comm.all_reduce(whole, kData).wait();
+  comm.all_reduce(whole, kOverData).wait();
   EXPECT_TRUE(same_bits(whole, expected)) << "all_reduce, " << where;
 
   at::Tensor pieces = mine.clone();
   const std::vector<int64_t> cuts = {size / 5, size / 3, 0, size - size / 5 - size / 3};
   std::vector<Work> works;
-  for (int i = 0; i < 4; ++i) works.push_back(comm.all_reduce(chunk(pieces, cuts, i), kData));
+  for (int i = 0; i < 4; ++i) works.push_back(comm.all_reduce(chunk(pieces, cuts, i), kOverData));
   for (Work& work : works) work.wait();
   EXPECT_TRUE(same_bits(pieces, expected)) << "all_reduce in pieces, " << where;
 
   for (const auto& counts : {balanced(size, n), lumpy(size, n)}) {
     at::Tensor part = at::empty({counts[static_cast<size_t>(rank)]}, type), all = at::empty({size}, type);
-    comm.reduce_scatter(part, mine, kData, counts).wait();
-    comm.all_gather(all, part, kData, counts).wait();
+    comm.reduce_scatter(part, mine, kOverData, counts).wait();
+    comm.all_gather(all, part, kOverData, counts).wait();
     EXPECT_TRUE(same_bits(all, expected)) << "reduce_scatter and all_gather, " << where;
   }
 
   at::Tensor at_root = mine.clone();
-  comm.reduce(at_root, kData, n - 1).wait();
-  comm.broadcast(at_root, kData, n - 1).wait();
+  comm.reduce(at_root, kOverData, n - 1).wait();
+  comm.broadcast(at_root, kOverData, n - 1).wait();
   EXPECT_TRUE(same_bits(at_root, expected)) << "reduce and broadcast, " << where;
 }
 

@@ -23,8 +23,8 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
   on_line(2, [&](Comm& comm, int rank) {
     const at::Tensor tensor = numbers(rank, kSize, at::kFloat);
     const at::Tensor sum = tensor + numbers(1 - rank, kSize, at::kFloat);
-    comm.barrier(kData).wait();
-    Work work = comm.all_reduce(tensor, kData);
+    comm.barrier(kOverData).wait();
+    Work work = comm.all_reduce(tensor, kOverData);
     const auto start = std::chrono::steady_clock::now();
     while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {  // done() itself drives nothing
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -40,8 +40,8 @@ TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
   constexpr auto kGenerous = std::chrono::seconds(60);
   on_line(3, [&](Comm& comm, int rank) {
     const at::Tensor told = at::full({1}, rank, at::kFloat);
-    comm.barrier(kData).wait();
-    Work work = comm.lane(1).broadcast(told, kData, 0);
+    comm.barrier(kOverData).wait();
+    Work work = comm.lane(1).broadcast(told, kOverData, 0);
     const auto start = std::chrono::steady_clock::now();
     while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -63,8 +63,8 @@ TEST(Threads, AreFewHoweverManySegments) {
     const at::Tensor tensor = at::ones({(64 << 20) / 4});  // 128 segments
     const auto before = threads();
     for (const bool reduce : {true, false}) {
-      (reduce ? comm.reduce(tensor, kData) : comm.broadcast(tensor, kData)).wait();
-      comm.barrier(kData).wait();
+      (reduce ? comm.reduce(tensor, kOverData) : comm.broadcast(tensor, kOverData)).wait();
+      comm.barrier(kOverData).wait();
       EXPECT_LT(threads(), before + 40) << (reduce ? "reduce" : "broadcast") << ", rank " << rank;
     }
   }, "gloo");
@@ -76,16 +76,16 @@ TEST(Threads, AreFewHoweverManyMessagesAreNotReceivedYet) {
   on_line(2, [&](Comm& comm, int rank) {
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;
-    comm.barrier(kData).wait();
+    comm.barrier(kOverData).wait();
     const auto before = threads();
     for (int i = 0; i < kMessages; ++i) tensors.push_back(at::full({1 << 15}, rank == 0 ? i : -1, at::kInt));
     for (const at::Tensor& tensor : tensors) {
-      if (rank == 0) works.push_back(comm.send(tensor, kData, 1));
+      if (rank == 0) works.push_back(comm.send(tensor, kOverData, 1));
     }
     EXPECT_LT(threads(), before + 40) << "rank " << rank;
-    comm.lane(1).barrier(kData).wait();
+    comm.lane(1).barrier(kOverData).wait();
     for (const at::Tensor& tensor : tensors) {
-      if (rank == 1) works.push_back(comm.recv(tensor, kData, 0));
+      if (rank == 1) works.push_back(comm.recv(tensor, kOverData, 0));
     }
     EXPECT_LT(threads(), before + 40) << "rank " << rank;
     for (Work& work : works) work.wait();

@@ -18,7 +18,6 @@
 namespace orthant {
 namespace {
 
-const Axes kData = {"data"};
 
 std::vector<std::string> play(const std::string& part) {
   return {this_program(), "--gtest_filter=Play.DISABLED_" + part, "--gtest_also_run_disabled_tests", "--gtest_brief=1"};
@@ -40,8 +39,8 @@ uint64_t order_of_sums(Comm& comm) {
   for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
     at::Tensor sum = (at::arange(999, at::kDouble) * (comm.rank() + 1)).sin().to(type);
     at::Tensor part = at::empty({333}, type);
-    comm.reduce_scatter(part, sum, kData).wait();
-    comm.all_reduce(sum, kData).wait();
+    comm.reduce_scatter(part, sum, kOverData).wait();
+    comm.all_reduce(sum, kOverData).wait();
     hash = hash * 31 + bits_of(sum);
     hash = hash * 31 + (comm.rank() == 0 ? bits_of(part) : 0);
   }
@@ -60,13 +59,13 @@ uint64_t order_of_sums(Comm& comm) {
   const int rank = launch.rank, ranks = launch.world_size;
   {
     Comm comm(Mesh({{"data", ranks}}), rank, rendezvous, {});
-    comm.prepare(kData);
+    comm.prepare(kOverData);
     if (scene == "sum") {
       const uint64_t hash = order_of_sums(comm);
       if (rank == 0) fmt::print("hash {}\n", hash);
     }
     at::Tensor tensor = at::ones({4});
-    if (scene == "chain" && rank > 0) comm.recv(tensor, kData, rank - 1).wait();  // only rank 1 waits for the dead
+    if (scene == "chain" && rank > 0) comm.recv(tensor, kOverData, rank - 1).wait();  // only rank 1 waits for the dead
     const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain" ||
                        scene == "server";
     for (int step = 0; fails || scene == "sleep"; ++step) {
@@ -84,7 +83,7 @@ uint64_t order_of_sums(Comm& comm) {
         }
       }
       if (scene == "sleep" && step == 0 && rank == 0) fmt::print("started {}\n", getpid()), std::fflush(stdout);
-      comm.all_reduce(tensor, kData).wait();
+      comm.all_reduce(tensor, kOverData).wait();
       if (scene == "sleep") std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   }

@@ -3,6 +3,7 @@
 //
 // To make it again, where the model, the data or the optimizer are changed on purpose:
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
+#include "plan/rounding.h"
 #include "runtime/verify.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/plain_training.h"
@@ -83,7 +84,7 @@ TEST(Golden, IsTensorMeshesCurveInFloat64) {
   const auto golden = golden_curve();
   const TinyRun run;
   for (const TensorCut& cut : {one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1, {kSumma}),
-                               grid(7, 1, 1), grid(1, 2, 1, {kRing}, 2)}) {
+                               grid(7, 1, 1), grid(1, 2, 1, {kWithRing}, 2)}) {
     const auto have = train_ranks(run.plan(cut.ranks, cut.keys), run.data(), {.steps = kGoldenSteps});
     for (const RankTrace& rank : have) {
       for (size_t step = 0; step < golden.size(); ++step)
@@ -91,7 +92,7 @@ TEST(Golden, IsTensorMeshesCurveInFloat64) {
     }
   }
   // The control: positions from 0 on every rank of the ring are another curve.
-  const TensorCut cut = grid(1, 2, 1, {kRing}, 2);
+  const TensorCut cut = grid(1, 2, 1, {kWithRing}, 2);
   const auto local = train_ranks(run.plan(cut.ranks, cut.keys), run.data(),
                                  {.steps = 2, .mutation = Mutation::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), kSeenInALoss);
@@ -103,7 +104,7 @@ TEST(Golden, IsPipelinesCurveInFloat64) {
   const TinyRun run;
   for (const TensorCut& cut : {TensorCut{2, pipeline("gpipe", 2)}, {2, pipeline("1f1b", 2)}, {2, pipeline("zb_h1", 2)},
                                {4, pipeline("zb_h2", 2, {"parallelism.data_parallel_degree=2"})},
-                               one_dimension(2, pipeline("zb_h1", 2), 2), {4, pipeline("1f1b", 2, {kRing})}}) {
+                               one_dimension(2, pipeline("zb_h1", 2), 2), {4, pipeline("1f1b", 2, {kWithRing})}}) {
     const auto have = train_ranks(run.plan(cut.ranks, cut.keys), run.data(), {.steps = kGoldenSteps});
     for (const RankTrace& rank : have) {
       for (size_t step = 0; step < golden.size(); ++step)

@@ -105,8 +105,8 @@ std::vector<std::string> narrow(std::vector<std::string> more) {
                            "--training.global_batch_size=4"});
   return more;
 }
-const std::string kUlysses = "--parallelism.context_parallel_ulysses=2",
-                  kRing = "--parallelism.context_parallel_ring=2";
+const std::string kWithUlysses = "--parallelism.context_parallel_ulysses=2",
+                  kWithRing = "--parallelism.context_parallel_ring=2";
 const std::string kTwoRings = "--parallelism.context_parallel_attention=ring_self_attention";
 const std::string kFull = "--activation_checkpoint.mode=full", kHalf = "--training.dtype=bfloat16";
 
@@ -162,14 +162,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
         Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
         Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},
-        Case{"narrow_recompute", narrow({kFull})}, Case{"ulysses", narrow({kUlysses})},
-        Case{"ulysses_recompute", narrow({kUlysses, kFull})},
-        Case{"ulysses_bfloat16_recompute", narrow({kUlysses, kFull, kHalf})}, Case{"ring", narrow({kRing}), 0.02},
-        Case{"ring_recompute", narrow({kRing, kFull}), 0.02}, Case{"ring_bfloat16", narrow({kRing, kHalf}), 0.02},
-        Case{"ring_bfloat16_recompute", narrow({kRing, kFull, kHalf}), 0.02},
-        Case{"ring_self_attention", narrow({kRing, kTwoRings}), 0.02},
-        Case{"ring_self_attention_recompute", narrow({kRing, kTwoRings, kFull}), 0.02},
-        Case{"ring_self_attention_bfloat16", narrow({kRing, kTwoRings, kHalf}), 0.02},
+        Case{"narrow_recompute", narrow({kFull})}, Case{"ulysses", narrow({kWithUlysses})},
+        Case{"ulysses_recompute", narrow({kWithUlysses, kFull})},
+        Case{"ulysses_bfloat16_recompute", narrow({kWithUlysses, kFull, kHalf})},
+        Case{"ring", narrow({kWithRing}), 0.02}, Case{"ring_recompute", narrow({kWithRing, kFull}), 0.02},
+        Case{"ring_bfloat16", narrow({kWithRing, kHalf}), 0.02},
+        Case{"ring_bfloat16_recompute", narrow({kWithRing, kFull, kHalf}), 0.02},
+        Case{"ring_self_attention", narrow({kWithRing, kTwoRings}), 0.02},
+        Case{"ring_self_attention_recompute", narrow({kWithRing, kTwoRings, kFull}), 0.02},
+        Case{"ring_self_attention_bfloat16", narrow({kWithRing, kTwoRings, kHalf}), 0.02},
         Case{"tensor_sequence", one_dimension(2)}, Case{"tensor_sequence_panels", in_panels(one_dimension(2))},
         Case{"tensor_panels", in_panels(one_dimension(2, {kNoSequence}))}, Case{"mesh_1x2x1", mesh(1, 2, 1)},
         Case{"mesh_1x2x1_panels", in_panels(mesh(1, 2, 1))},
@@ -192,8 +193,8 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"tensor_bfloat16", one_dimension(2, {kNoSequence, kHalf})},
         Case{"mesh_1x2x1_bfloat16_many_panels", in_many_panels(mesh(1, 2, 1, {kHalf}))},
         Case{"mesh_2x2x1_bfloat16", mesh(2, 2, 1, {kHalf})},
-        Case{"mesh_2x2x1_ring", mesh(2, 2, 1, {"--run.ranks=8", kRing})},
-        Case{"mesh_2x1x2_ulysses", mesh(2, 1, 2, {"--run.ranks=8", kUlysses})},
+        Case{"mesh_2x2x1_ring", mesh(2, 2, 1, {"--run.ranks=8", kWithRing})},
+        Case{"mesh_2x1x2_ulysses", mesh(2, 1, 2, {"--run.ranks=8", kWithUlysses})},
         Case{"wide_mlp_recompute", model({192, 680, 1, 2048}, {256, 4, 4}, one_dimension(4, {kFull}))},
         Case{"narrow_mlp_bfloat16", model({192, 128, 1, 272}, {128, 16, 16}, one_dimension(2, {kHalf})), 0.01},
         Case{"narrow_mesh_bfloat16_recompute",
@@ -274,14 +275,14 @@ TEST(ActivationMemory, FollowsTheTokensOfARank) {
     return measure(run, narrow({"--model.num_key_value_heads=2", size, cut, more})).activations();
   };
   const double alone = of("2", "--parallelism.data_parallel_degree=2");
-  for (const std::string& cut : {kRing, kUlysses}) {
+  for (const std::string& cut : {kWithRing, kWithUlysses}) {
     // Ulysses keeps each layer's output twice: by heads, for attention, and by tokens, for the product after it.
-    const double twice = cut == kUlysses ? 3 * 2 * 512 * 96 * 4 : 0;
+    const double twice = cut == kWithUlysses ? 3 * 2 * 512 * 96 * 4 : 0;
     EXPECT_NEAR((of("4", cut) - twice) / alone, 1, 0.01) << cut;
     EXPECT_NEAR((of("2", cut) - twice / 2) / alone, 0.5, 0.01) << cut;
   }
   // The control: rows of scores grow with the sequence, too.
-  EXPECT_GT(of("4", kRing, kTwoRings) / alone, 1.2);
+  EXPECT_GT(of("4", kWithRing, kTwoRings) / alone, 1.2);
 }
 
 }  // namespace

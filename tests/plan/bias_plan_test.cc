@@ -85,7 +85,7 @@ TEST(BiasPlan, CutsABiasAsTheOutputOfItsLayer) {
     }
     return Words{"no such parameter"};
   };
-  const Words column{std::string(kColumn)}, whole;
+  const Words column{kColumn}, whole;
   for (const Case& c : cases()) {
     const Plan plan = plan_of(c.ranks, c.words, true);
     for (const char* name : {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias",

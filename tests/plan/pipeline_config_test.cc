@@ -47,15 +47,15 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 }
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
-  const std::string words = "model.num_hidden_layers = 8 (command line); lower the degree to";
+  const std::string words = "model.num_hidden_layers = 8 (command line); set the degree to";
   EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
                    {"pipeline_parallel_schedule = \"zb_v\"", "10 stages of " + words + " 1"}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
-                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "lower the first to 4 or less"}));
+                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "set the first to 4"}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
                    {"pipeline_parallel_stages_per_rank = 50", "more stages than model.num_hidden_layers = 8",
-                    "lower the first to 4 or less"}));
+                    "set the first to 4"}));
   EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
                    {"make 450 stages of " + words + " 1"}));
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),
@@ -101,7 +101,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
             key + "the schedule cannot be carried out:\n  1RECV_F0 is missing before 1F0 (line 2, cell 1), for "
                   "0SEND_F0 (line 1, cell 2)");
   EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two),
-                   {key, "for 1 microbatch, but training.global_batch_size = 2 (command line)",
+                   {key, "for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = 2 (command line)",
                     "training.local_batch_size = 1 (command line) make 2; set the first to 1, or the second to 2"}));
   // Two shares of four sequences, of which three microbatches cannot be made.
   const std::string three = folder.write("three.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
@@ -112,7 +112,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
   const Words short_model = {two[0], "model.num_hidden_layers=1"};
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
-                   {"has 2 stages for model.num_hidden_layers = 1", "at least one layer"}));
+                   {"has 2 stages, more than model.num_hidden_layers = 1"}));
   EXPECT_EQ(of_file("0UNSHARD,0F0,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD\n1F0,1B0,1F1,1B1,1STEP\n", two), "");
   EXPECT_TRUE(says(refusal(2, of("nowhere.csv", 2)), {"nowhere.csv", "there is no such file"}));
   std::filesystem::create_directory(folder / "folder.csv");

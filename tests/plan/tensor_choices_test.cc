@@ -50,6 +50,44 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
   }
 }
 
+// Where schedules split backward, W gathers once more what I did: of a third of the layers' products, and in part.
+TEST(TensorChoices, WordsKnowOfSplitBackwards) {
+  for (const char* schedule : {"1f1b", "zb_h1", "dual_pipe_v"}) {
+    for (const std::vector<std::string>& keys :
+         {std::vector<std::string>{"tensor_parallel_degree=2"},
+          {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"},
+          {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_product=summa"}}) {
+      std::vector<std::string> all = keys;
+      all.insert(all.end(), {"pipeline_parallel_degree=2", std::string("pipeline_parallel_schedule=") + schedule});
+      const int ranks = keys.size() > 1 ? 8 : 4;
+      const Plan plan = plan_of(ranks, all, {"training.dtype=float32", "model.num_hidden_layers=4",
+                                             "model.intermediate_size=64", "training.local_batch_size=1"});
+      double bytes = 0;
+      for (const CommunicationEntry& entry : plan.communication) {
+        if (entry.what.find("blocks") == std::string::npos || entry.what.starts_with("statistics")) continue;
+        for (const int64_t sent : entry.bytes_per_rank) bytes += static_cast<double>(sent);
+      }
+      for (const TensorChoice& choice : plan.tensor_choices) {
+        if (!choice.chosen) continue;
+        const double words = (choice.words.forward + choice.words.backward) * 4 * ranks / 2;
+        EXPECT_NEAR(bytes / 4 / words, 1, 1e-12) << schedule << ", " << keys.back();
+      }
+    }
+  }
+}
+
+// What a table offers can be: no choice is refused once somebody sets it.
+TEST(TensorChoices, WhatIsListedCanBeSet) {
+  for (const char* product : {"stationary", "summa"}) {
+    const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]",
+                                  std::string("tensor_parallel_product=") + product});
+    for (const TensorChoice& choice : plan.tensor_choices) {
+      if (!choice.refusal.empty()) continue;
+      EXPECT_NO_THROW(check_config(with_tensor_plan(plan.config, choice.tensor))) << choice.name;
+    }
+  }
+}
+
 // Ranks of one place share a formula, and only those: sizes that columns, rows and the ring cut unevenly.
 TEST(TensorTraffic, IsEachRanksOwn) {
   const Plan plan = plan_of(24, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[3,4,1]", "context_parallel_ring=2"},

@@ -134,7 +134,7 @@ TEST(VocabularyPlan, BalancesCompute) {
     for (const char* how : {"naive", "algorithm_1", "algorithm_2"}) {
       const Plan plan = plan_of(4, how, {p + "pipeline_parallel_schedule=" + std::string(schedule.name)});
       EXPECT_LT(ratio(plan), 1 + 1e-9) << how << ", " << schedule.name;
-      const VocabularyPasses passes = vocabulary_passes(plan.schedule);
+      const VocabularyKinds passes = vocabulary_kinds(plan.schedule);
       EXPECT_TRUE(passes.input);
       EXPECT_EQ(passes.output.size(), how == std::string("naive") ? 3u : 2u);
       // As much work as where it is whole.

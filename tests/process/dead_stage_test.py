@@ -39,11 +39,12 @@ class DeadStage(ProcessTest):
 class InAStep(DeadStage):
     """Steps are long, so that a rank is in the midst of its row."""
 
-    ACTION = r"\d+(F|B|I|W|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+, action \d+ of \d+ of step \d+"
+    ACTION = (r"\d+((F|B|I|W|S|T|E|EB|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+|SETTLE|STEP), "
+              r"action \d+ of \d+ of step \d+")
 
-    def check(self, schedule, ranks, victim, number):
-        with self.subTest(schedule):
-            running = self.start_run(*stages(schedule, ranks), "model.num_hidden_layers=4",
+    def check(self, schedule, ranks, victim, number, *keys):
+        with self.subTest(schedule, keys=keys):
+            running = self.start_run(*stages(schedule, ranks), *keys, "model.num_hidden_layers=4",
                                      "training.global_batch_size=64", "training.local_batch_size=1", until_step=4)
             time.sleep(HEARD_S)
             self.assert_named(running, victim, number, self.ACTION)
@@ -51,6 +52,12 @@ class InAStep(DeadStage):
     def test_killed(self):
         for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
             self.check(schedule, ranks, victim, signal.SIGKILL)
+
+    def test_where_steps_are_post_validated_or_the_vocabulary_is_cut(self):
+        for keys in ("parallelism.pipeline_parallel_post_validation=true",
+                     "parallelism.vocabulary_parallel=algorithm_1"):
+            self.check("zb_h1", 2, 0, signal.SIGKILL, keys)
+            self.check("zb_h1", 2, 1, signal.SIGSTOP, keys)
 
     def test_stopped(self):
         for schedule, victim in (("1f1b", 0), ("zb_v", 1)):

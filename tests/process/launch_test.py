@@ -10,16 +10,10 @@ import time
 import tomllib
 import unittest
 
-from orthant_process import ORTHANT, ProcessTest, torchrun
+from orthant_process import ORTHANT, ProcessTest, meeting, torchrun
 
 STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu",
                "peak_memory_bytes"}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class WholeRun(ProcessTest):
@@ -184,10 +178,8 @@ class Launchers(ProcessTest):
         self.assertEqual(self.under([mpirun, *options, "-np", "2"], "mpirun"), self.losses())
 
     def by_hand(self, *arguments_of_rank):
-        port = str(free_port())
-        running = [self.start([ORTHANT, "train", "run.toml", *arguments],
-                              env={"RANK": str(rank), "WORLD_SIZE": str(len(arguments_of_rank)),
-                                   "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
+        variables = meeting(len(arguments_of_rank))
+        running = [self.start([ORTHANT, "train", "run.toml", *arguments], env={"RANK": str(rank), **variables})
                    for rank, arguments in enumerate(arguments_of_rank)]
         return [process.result() for process in running]
 
@@ -230,22 +222,21 @@ class Launchers(ProcessTest):
         self.assert_says(self.train(env={"RANK": "0", "WORLD_SIZE": "two"}), 1, "WORLD_SIZE", "two")
 
     def test_a_host_that_nobody_knows(self):
-        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "no-such-host.invalid", "MASTER_PORT": str(free_port())}
+        variables = {**meeting(2), "MASTER_ADDR": "no-such-host.invalid"}
         result = self.train("run.timeout_s=4", env={"RANK": "1", **variables})
         place = f"no-such-host.invalid:{variables['MASTER_PORT']}"
         self.assert_says(result, 1, f"nobody answered at {place} for 4 s (the name cannot be resolved: ", "MASTER_ADDR")
         self.assertIn(f"waiting for the store at {place}, for at most 4 s: the name cannot be resolved", result.err)
 
     def test_a_rank_that_does_not_come(self):
-        port = str(free_port())
-        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables = meeting(2)
         alone = self.train("run.timeout_s=3", env={"RANK": "0", **variables})
         self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not come to the store", "within 3 s")
         hasty = self.train("run.timeout_s=0.25", env={"RANK": "0", **variables})
         self.assert_says(hasty, 1, "rank 0: rank 1 of 2 did not come to the store", "within 0.25 s")
         self.assertIn("waiting for rank 1 of 2 to come to the store", alone.err)
         refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
-        self.assert_says(refused, 1, f"127.0.0.1:{port} for 3 s (Connection refused)")
+        self.assert_says(refused, 1, f"127.0.0.1:{variables['MASTER_PORT']} for 3 s (Connection refused)")
 
     def test_nobody_waits_for_a_rank_that_cannot_read_its_run_file(self):
         started = time.monotonic()

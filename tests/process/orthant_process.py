@@ -4,6 +4,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import tempfile
@@ -16,6 +17,15 @@ ORTHANT = str(BUILD / "orthant")
 HANG_S = 120  # a limit that only a hang can reach
 STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_NUM")
+
+
+
+def meeting(ranks):
+    """What ranks started by hand are told, beside RANK: a port of this machine that is free."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
+
 
 RUN_FILE = """
 [job]

@@ -2,9 +2,9 @@
 import shutil
 import sys
 import unittest
+from xml.etree import ElementTree
 
-from launch_test import free_port
-from orthant_process import ORTHANT, ProcessTest
+from orthant_process import ORTHANT, ProcessTest, meeting
 
 
 def stages(schedule, ranks, *more):
@@ -12,6 +12,7 @@ def stages(schedule, ranks, *more):
             f"parallelism.pipeline_parallel_schedule={schedule}", *more)
 
 
+SVG = "{http://www.w3.org/2000/svg}"
 MODEL = ("model.num_hidden_layers=4", "training.local_batch_size=1", "training.dtype=float64")
 
 
@@ -82,9 +83,20 @@ class Pipeline(ProcessTest):
                 self.assertLess(self.peak(64, schedule), 1.03 * self.peak(8, schedule))
         self.assertGreater(self.peak(64, "gpipe"), 1.5 * self.peak(8, "gpipe"))  # it does see what is kept
 
+    def test_the_picture_is_headed_by_the_schedule(self):
+        (self.folder / "a<b>&.csv").write_text("0F0,0B0\n1F0,1B0\n")
+        for keys, heading in ((stages("zb_h1", 2), "Planned zb_h1: 2 pipeline ranks, 3 microbatches"),
+                              (stages("a<b>&.csv", 2, "training.global_batch_size=1", "training.local_batch_size=1"),
+                               "Planned a<b>&.csv: 2 pipeline ranks, 1 microbatch")):
+            with self.subTest(keys):
+                result = self.orthant("plan", "run.toml", "--svg", "drawn.svg", *keys)
+                self.assertEqual(result.code, 0, result)
+                texts = [text.text for text in ElementTree.parse(self.folder / "drawn.svg").iter(SVG + "text")]
+                self.assertEqual(texts[0], heading)
+
     def test_ranks_whose_files_of_schedules_differ(self):
         """Two machines, and a file of one name on each."""
-        running, port = [], str(free_port())
+        running, variables = [], meeting(2)
         for rank, row in enumerate(("1F0,1B0", "1F0,1I0,1W0")):
             folder = self.folder / f"machine-{rank}"
             folder.mkdir()
@@ -94,8 +106,7 @@ class Pipeline(ProcessTest):
             train = [ORTHANT, "train", "run.toml", *stages("mine.csv", 2, "training.global_batch_size=1",
                                                              "training.local_batch_size=1")]
             running.append(self.start(["sh", "-c", 'cd "$0" && exec "$@"', folder, *train],
-                                      env={"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                                           "MASTER_PORT": port}))
+                                      env={"RANK": str(rank), **variables}))
         results = [process.result() for process in running]
         self.assertEqual([result.code for result in results], [1, 1], results[0])
         messages = [line for result in results for line in result.errors()]
@@ -109,7 +120,9 @@ class Pipeline(ProcessTest):
                 (stages("1f1b", 3), ("parallelism.pipeline_parallel_degree = 2", "3 ranks")),
                 (stages("zb_v", 2, "model.num_hidden_layers=3"), ("make 4 stages of model.num_hidden_layers = 3",)),
                 (stages("mine.csv", 2, "training.global_batch_size=2"), ("1RECV_F0 is missing", "line 2, cell 1")),
-                (stages("mine.csv", 2), ("the schedule is for 1 microbatch, but training.global_batch_size = ", "set the first to 2, or")),
+                (stages("mine.csv", 2),
+                 ("the schedule is for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = ",
+                  "set the first to 2, or")),
                 (stages("gpipe", 2, "parallelism.vocabulary_parallel=interlaced"),
                  ("parallelism.pipeline_parallel_schedule", "set it to \"1f1b\""))):
             with self.subTest(keys):

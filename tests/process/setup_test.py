@@ -9,11 +9,7 @@ import sys
 import time
 import unittest
 
-from orthant_process import ORTHANT, ProcessTest
-
-from launch_test import free_port
-
-STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
+from orthant_process import ORTHANT, STOP_S, ProcessTest, meeting
 
 
 class WhileTokenizing(ProcessTest):
@@ -24,7 +20,7 @@ class WhileTokenizing(ProcessTest):
         lock = os.open(self.dump / "data", os.O_RDONLY | os.O_DIRECTORY)
         self.addCleanup(os.close, lock)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        variables = meeting(ranks)
         running = [self.start([ORTHANT, "train", "run.toml"], env={"RANK": str(rank), **variables})
                    for rank in range(ranks)]
         running[0].until(lambda: self.is_waited_for(lock), "rank 0 that wants to tokenize")
@@ -62,7 +58,7 @@ class WhileTokenizing(ProcessTest):
 
 class RankZeroServes(ProcessTest):
     def test_another_rank_is_killed_while_training(self):
-        variables = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        variables = meeting(3)
         running = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"], env={"RANK": rank, **variables})
                    for rank in "012"]
         running[0].until(lambda: len(self.steps()) >= 3, "step 3")

@@ -1,10 +1,8 @@
 """What a shell may do to the streams of a program: close them, end a pipe, fill a disk; and `nohup`."""
 import os
-import pathlib
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 from orthant_process import ORTHANT, SOURCE, ProcessTest

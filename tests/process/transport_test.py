@@ -6,8 +6,7 @@ import sys
 import time
 import unittest
 
-from orthant_process import ORTHANT, ProcessTest
-from launch_test import free_port
+from orthant_process import ORTHANT, ProcessTest, meeting
 
 SHORT = ("training.steps=4", "checkpoint.interval=0", "validation.freq=0")
 ENLARGE = "enlarge it (docker run --shm-size=1g"
@@ -57,7 +56,7 @@ class NoUcx(TransportTest):
 
     def ranks(self, *arguments):
         """Two ranks, the second of which has no UCX."""
-        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        variables = meeting(2)
         command = [ORTHANT, "train", "run.toml", *SHORT, *arguments]
         running = [self.start(command, env={"RANK": rank, **variables, **more})
                    for rank, more in (("0", {}), ("1", self.without_ucx()))]

@@ -32,11 +32,11 @@ TensorCut stages(const std::string& schedule, int ranks, Words more = {}, int ot
 
 std::vector<TensorCut> cuts() {
   return {{2, {}},
-          {2, {kRing}},
-          {2, {kUlysses}},
+          {2, {kWithRing}},
+          {2, {kWithUlysses}},
           {2, {kRecompute, "parallelism.bucket_mib=0.003"}},
           stages("1f1b", 2),
-          stages("zb_h1", 2, {kRing}, 2),
+          stages("zb_h1", 2, {kWithRing}, 2),
           stages("zb_h1", 2, one_dimension(2).keys, 2),
           stages("zb_h2", 2, grid(2, 2, 1).keys, 4),
           one_dimension(2),
@@ -50,9 +50,9 @@ std::vector<TensorCut> cuts() {
           grid(1, 1, 8),
           grid(4, 1, 1),
           grid(4, 2, 1, {"parallelism.bucket_mib=0.003"}),
-          grid(2, 2, 1, {kRing}, 2),
-          grid(2, 1, 2, {kUlysses}, 2),
-          one_dimension(2, {kUlysses, kNoSequence}, 2)};
+          grid(2, 2, 1, {kWithRing}, 2),
+          grid(2, 1, 2, {kWithUlysses}, 2),
+          one_dimension(2, {kWithUlysses, kNoSequence}, 2)};
 }
 
 // Every mesh against one rank (which tests/e2e/layouts_test.cc holds to plain autograd); biases that are not zero.
@@ -78,7 +78,7 @@ TEST(BiasRuns, HaveOneRanksNumbers) {
 TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
   const TinyRun bare({"training.global_batch_size=8"}), biased(with_biases());
   for (const TensorCut& cut :
-       {one_dimension(2, {}, 2), grid(2, 2, 1), grid(2, 2, 2, {kSumma}), TensorCut{2, {kRing}}}) {
+       {one_dimension(2, {}, 2), grid(2, 2, 1), grid(2, 2, 2, {kSumma}), TensorCut{2, {kWithRing}}}) {
     const Plan without = bare.plan(cut.ranks, cut.keys), with = biased.plan(cut.ranks, cut.keys);
     ASSERT_EQ(without.communication.size(), with.communication.size()) << cut.name();
     int64_t reductions = 0;
@@ -100,7 +100,7 @@ TEST(BiasRuns, OfLinformerHaveOneRanksNumbers) {
   const TinyRun run(with_biases({"model.objective=masked", "model.linformer_length=4"}));
   const auto want = train_ranks(run.plan(1), run.data(), drawn())[0];
   for (const TensorCut& cut :
-       {TensorCut{2, {kRing, "parallelism.context_parallel_attention=linformer",
+       {TensorCut{2, {kWithRing, "parallelism.context_parallel_attention=linformer",
                       "parallelism.context_parallel_placement=contiguous"}},
         grid(2, 2, 1), one_dimension(2)}) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
@@ -138,7 +138,7 @@ TEST(BiasRuns, GoOnOnAnotherMesh) {
 TEST(BiasVerify, AcceptsWhatIsRight) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype)}));
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), TensorCut{2, {kRing}}}) {
+    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), TensorCut{2, {kWithRing}}}) {
       const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 3);
       EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
     }

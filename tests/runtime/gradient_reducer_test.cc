@@ -10,13 +10,12 @@
 namespace orthant {
 namespace {
 
-const Axes kData = {"data"};
 
 // Three buckets of two weights each, ten elements a weight, on ranks that complete them in different orders.
 struct Reduction {
   static constexpr int64_t kWeights = 6, kSize = 10;
   std::vector<GradientBucket> buckets = {
-      {{0, 20}, {0, 1}, kData}, {{20, 40}, {2, 3}, kData}, {{40, 60}, {4, 5}, kData}};
+      {{0, 20}, {0, 1}, kOverData}, {{20, 40}, {2, 3}, kOverData}, {{40, 60}, {4, 5}, kOverData}};
   at::Tensor flat;
   GradientReducer reducer;
 

@@ -13,15 +13,15 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const Words kRingOf2 = {kRing}, kRingSelfAttention = {kRing, kTwoRings};
-const Words kContiguousRing = {kRing, "parallelism.context_parallel_placement=contiguous"};
+const Words kRingOf2 = {kWithRing}, kRingSelfAttention = {kWithRing, kTwoRings};
+const Words kContiguousRing = {kWithRing, "parallelism.context_parallel_placement=contiguous"};
 
 std::vector<TensorCut> layouts() {
   return {{2, {}},
           {3, {"training.local_batch_size=1"}},
           {2, kRingOf2},
           {2, kRingSelfAttention},
-          {4, {kUlysses, kRing}},
+          {4, {kWithUlysses, kWithRing}},
           {4, kRingSelfAttention}};
 }
 
@@ -58,7 +58,8 @@ TEST(MaskedRuns, HaveThemOnTensorMeshes) {
     Words keys = {"model.objective=masked", kBatch[0]};
     if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
     const TinyRun run(keys);
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 2, {kSumma}), grid(2, 1, 2, {kRing}, 2)})
+    for (const TensorCut& cut :
+         {one_dimension(2), grid(2, 2, 2), grid(2, 2, 2, {kSumma}), grid(2, 1, 2, {kWithRing}, 2)})
       expect_one_ranks_numbers(run, cut);
   }
 }

@@ -27,7 +27,7 @@ Words deep(const Words& loss, const Words& more = {}) {
 // Heads that are whole, cut over columns, at a pipeline's end, and over a pipeline.
 std::vector<TensorCut> layouts() {
   std::vector<TensorCut> all = {{2, {}},
-                                {4, {kRing, kUlysses}},
+                                {4, {kWithRing, kWithUlysses}},
                                 one_dimension(2),
                                 one_dimension(2, {kNoSequence}),
                                 grid(2, 2, 1),

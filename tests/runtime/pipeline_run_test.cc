@@ -25,7 +25,7 @@ std::vector<TensorCut> cuts() {
           {3, pipeline("interleaved_1f1b", 3)},
           {4, pipeline("zb_v", 4)},
           {4, pipeline("v_min", 2, {kDataOfTwo})},
-          {4, pipeline("zb_h1", 2, {kRing})},
+          {4, pipeline("zb_h1", 2, {kWithRing})},
           grid(2, 1, 1, pipeline("zb_h2", 2), 2),
           grid(2, 2, 2, pipeline("zb_v", 2), 2),
           one_dimension(2, pipeline("v_half", 2, {kDataOfTwo}), 4)};

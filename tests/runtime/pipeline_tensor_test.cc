@@ -40,7 +40,7 @@ TEST(PipelineOfTensorMeshes, ComposesWithTheRest) {
   const auto one = train_ranks(deep_run().plan(1, tied), deep_run().data(), {.steps = 2});
   for (const TensorCut& cut :
        {grid(1, 2, 1, {"parallelism.data_parallel_degree=2"}, 2 * kStages), grid(2, 1, 2, {kRecompute}, kStages),
-        one_dimension(2, {kRing}, 2 * kStages), one_dimension(2, {kUlysses, kNoSequence}, 2 * kStages)}) {
+        one_dimension(2, {kWithRing}, 2 * kStages), one_dimension(2, {kWithUlysses, kNoSequence}, 2 * kStages)}) {
     Words words = cut.keys;
     words.insert(words.end(), tied.begin(), tied.end());
     const Plan plan = deep_run().plan(cut.ranks, pipeline("zb_v", kStages, words));

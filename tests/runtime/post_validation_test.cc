@@ -167,7 +167,7 @@ std::vector<Mesh3> meshes() {
           {"interleaved", 2, pipeline("interleaved_1f1b", 2)},
           {"v_half, tied", 2, pipeline("v_half", 2, {"model.tie_word_embeddings=true"})},
           {"zb_h1, tied", 2, pipeline("zb_h1", 2, {"model.tie_word_embeddings=true"})},
-          {"gpipe, ring", 4, pipeline("gpipe", 2, {kRing})}};
+          {"gpipe, ring", 4, pipeline("gpipe", 2, {kWithRing})}};
 }
 
 TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {

@@ -1,5 +1,6 @@
 // What float32 and bfloat16 make of one step, from the same weights, against a wider run: within the bounds that
 // rounding_bounds() derives, for the loss and every gradient.
+#include "plan/rounding.h"
 #include "runtime/verify.h"
 #include "base/errors.h"
 #include "tests/support/says.h"

@@ -26,10 +26,13 @@ TEST(RunBoxes, Banner) {
   EXPECT_EQ(two.memory_warning, "scarce");
   EXPECT_EQ(two.tokens, 12 * 7 * 16);
   EXPECT_TRUE(two.data.ends_with(" training tokens, byte tokenizer")) << two.data;
+  const Plan pipeline = run.plan(
+      2, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_h1"});
+  EXPECT_EQ(banner_of(pipeline, run.data(), {}).mesh, "pipeline 2; zb_h1");
   for (const char* placed : {"algorithm_2", "redistribution"}) {
     const Plan stages = run.plan(
         2, {"parallelism.pipeline_parallel_degree=2", std::string("parallelism.vocabulary_parallel=") + placed});
-    EXPECT_EQ(banner_of(stages, run.data(), {}).mesh, fmt::format("pipeline 2, vocabulary \"{}\"", placed));
+    EXPECT_EQ(banner_of(stages, run.data(), {}).mesh, fmt::format("pipeline 2; 1f1b, vocabulary {}", placed));
   }
 }
 

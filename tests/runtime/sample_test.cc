@@ -30,7 +30,7 @@ const std::vector<TensorCut> kFew = {one_dimension(2), grid(2, 2, 2)};
 std::vector<TensorCut> many() {
   return {one_dimension(2), one_dimension(2, {kNoSequence}), one_dimension(2, {}, 2), grid(2, 2, 1),
           grid(2, 2, 2),    grid(2, 2, 2, {kSumma}),         grid(4, 1, 1),           grid(1, 2, 4),
-          grid(1, 1, 2),    grid(2, 2, 1, {kRing}, 2),       one_dimension(2, {kUlysses}, 2)};
+          grid(1, 1, 2),    grid(2, 2, 1, {kWithRing}, 2),       one_dimension(2, {kWithUlysses}, 2)};
 }
 
 void expect_one_ranks_text(const TinyRun& run, const std::vector<TensorCut>& cuts, Write write, bool all_take_part) {
@@ -64,7 +64,7 @@ std::vector<TensorCut> stages() {
           {2, pipeline("zb_v", 2)},
           {3, pipeline("gpipe", 3, {"parallelism.pipeline_parallel_layers=3,0,1"})},
           {4, pipeline("v_half", 2, {"parallelism.data_parallel_degree=2"})},
-          {4, pipeline("1f1b", 2, {kRing})},
+          {4, pipeline("1f1b", 2, {kWithRing})},
           grid(2, 2, 1, pipeline("zb_h1", 2), 2),
           one_dimension(2, pipeline("zb_v", 2), 2)};
 }
@@ -83,7 +83,7 @@ TEST(VocabularySample, IsOneRanks) {
                                        {3, cut("algorithm_1", "interleaved_1f1b", 3)},
                                        {4, cut("naive", "zb_v", 4)},
                                        {4, cut("algorithm_2", "v_min", 2, {"parallelism.data_parallel_degree=2"})},
-                                       {4, cut("algorithm_1", "zb_h1", 2, {kRing})},
+                                       {4, cut("algorithm_1", "zb_h1", 2, {kWithRing})},
                                        {2, cut("interlaced", "1f1b", 2)}};
   const Words eight = {kBatch[0], kDeep[0], kDeep[1], "model.vocab_size=301"};
   const auto model = [&](const std::string& more) {

@@ -1,6 +1,7 @@
 // Sizes that no mesh divides, and bfloat16 where the stream passes in panels and where a run goes on on another mesh.
 #include <gtest/gtest.h>
 
+#include "plan/rounding.h"
 #include "runtime/verify.h"
 #include "tests/support/tensor_cuts.h"
 
@@ -27,7 +28,7 @@ TEST(TensorSizes, NeedNotDivide) {
   const TinyRun run(odd_sizes("16"));
   const auto want = train_ranks(run.plan(1), run.data())[0];
   for (const TensorCut& cut : {one_dimension(3, {kNoSequence}), grid(1, 3, 1), grid(4, 3, 1), grid(4, 3, 1, {kSumma}),
-                               grid(2, 3, 2), grid(2, 3, 2, {kSumma}), grid(2, 1, 4), grid(2, 3, 1, {kRing}, 2)}) {
+                               grid(2, 3, 2), grid(2, 3, 2, {kSumma}), grid(2, 1, 4), grid(2, 3, 1, {kWithRing}, 2)}) {
     expect_one_ranks_run(run, cut, want);
   }
   const TinyRun by_three(odd_sizes("15"));

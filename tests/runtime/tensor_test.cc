@@ -23,11 +23,11 @@ std::vector<TensorCut> cuts() {
           grid(4, 1, 1),
           grid(4, 2, 1, {"parallelism.bucket_mib=0.005"}),
           grid(2, 1, 2, {}, 2),
-          grid(2, 2, 1, {kRing}, 2),
-          grid(2, 1, 2, {kUlysses}, 2),
-          grid(1, 2, 2, {kRing, kUlysses}, 4),
-          one_dimension(2, {kRing}, 2),
-          one_dimension(2, {kUlysses, kNoSequence}, 2)};
+          grid(2, 2, 1, {kWithRing}, 2),
+          grid(2, 1, 2, {kWithUlysses}, 2),
+          grid(1, 2, 2, {kWithRing, kWithUlysses}, 4),
+          one_dimension(2, {kWithRing}, 2),
+          one_dimension(2, {kWithUlysses, kNoSequence}, 2)};
 }
 
 TEST(TensorRuns, HaveOneRanksNumbers) {
@@ -49,7 +49,8 @@ TEST(TensorRuns, OfOtherModelsHaveOneRanksNumbers) {
     keys.insert(keys.end(), more.begin(), more.end());
     const TinyRun run(keys);
     const auto want = train_ranks(run.plan(1), run.data())[0];
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), grid(2, 1, 1, {kRing}, 2)}) {
+    for (const TensorCut& cut :
+         {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), grid(2, 1, 1, {kWithRing}, 2)}) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
       const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data()), want);
       EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name() << ", " << more[0];
@@ -109,8 +110,8 @@ TEST(TensorRuns, ValidateAsOneRank) {
   const TinyRun run(kBatch);
   const auto one = validate_ranks(run.plan(1), run.data())[0];
   ASSERT_NE(run.data().held_out->num_samples() % 8, 0) << "else no rank is without a sequence";
-  for (const TensorCut& cut : {one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kRing}, 2),
-                               grid(2, 2, 1, {kRing}, 2), grid(4, 1, 1, {kRing}, 2)}) {
+  for (const TensorCut& cut : {one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kWithRing}, 2),
+                               grid(2, 2, 1, {kWithRing}, 2), grid(4, 1, 1, {kWithRing}, 2)}) {
     for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data())) {
       EXPECT_LT(relative_error(have.nats, one.nats), 1e-12) << cut.name();
       EXPECT_EQ(have.labels, one.labels) << cut.name();

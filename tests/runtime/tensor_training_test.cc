@@ -24,7 +24,7 @@ std::vector<std::string> long_run(std::vector<std::string> more = {}) {
 }
 
 std::vector<TensorCut> meshes() {
-  return {grid(1, 1, 1), grid(2, 2, 1),           grid(2, 2, 2),    grid(1, 4, 1), grid(4, 1, 1),
+  return {grid(2, 2, 1), grid(2, 2, 2), grid(1, 4, 1), grid(4, 1, 1),
           grid(1, 2, 4), grid(1, 1, 8), grid(2, 2, 2, {kSumma}), one_dimension(4)};
 }
 // Key heads for four columns.
@@ -179,6 +179,21 @@ TEST(TensorTraining, CopiesOfEveryKindStayInStep) {
       session.weights().publish();
     }});
     EXPECT_EQ(compare_copies(plan, apart).different, c.copies) << c.cut.name();
+  }
+}
+
+TEST(TensorTraining, CopiesOfBiasesStayInStep) {
+  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "model.attention_bias=true",
+                     "model.mlp_bias=true"});
+  for (const TensorCut& cut : {grid(2, 2, 2), grid(2, 2, 1, {kSumma}), one_dimension(2, {}, 2)}) {
+    const Plan plan = run.plan(cut.ranks, cut.keys);
+    const Copies copies = compare_copies(plan, train_ranks(plan, run.data(), {.steps = 5}));
+    EXPECT_TRUE(copies.different.empty()) << testing::PrintToString(copies.different) << " on " << cut.name();
+    const auto apart = train_ranks(plan, run.data(), {.steps = 1, .prepare = [](Session& session, int rank) {
+      session.weights().masters().add_(0.001 * rank);
+      session.weights().publish();
+    }});
+    EXPECT_EQ(compare_copies(plan, apart).different, copies.compared) << cut.name();
   }
 }
 

@@ -2,6 +2,7 @@
 // and the rank.
 #include <gtest/gtest.h>
 
+#include "plan/rounding.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"

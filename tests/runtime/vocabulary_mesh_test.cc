@@ -99,7 +99,7 @@ TEST(VocabularyMesh, ComposesWithTheRest) {
   const TinyRun run(deep());
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
   TensorCut data = with(one_dimension(2), "algorithm_2", "1f1b", {p + "data_parallel_degree=2"});
-  TensorCut ring = with(grid(1, 2, 1), "algorithm_1", "1f1b", {kRing});
+  TensorCut ring = with(grid(1, 2, 1), "algorithm_1", "1f1b", {kWithRing});
   for (TensorCut cut : {data, ring}) {
     cut.ranks *= 2;
     expect_equal_to_one(run, cut, one);

@@ -27,7 +27,7 @@ std::vector<TensorCut> cuts() {
           {3, cut("algorithm_1", "interleaved_1f1b", 3)},
           {4, cut("naive", "zb_v", 4)},
           {4, cut("algorithm_2", "v_min", 2, {kDataOfTwo})},
-          {4, cut("algorithm_1", "zb_h1", 2, {kRing})},
+          {4, cut("algorithm_1", "zb_h1", 2, {kWithRing})},
           {2, cut("interlaced", "1f1b", 2)}};
 }
 

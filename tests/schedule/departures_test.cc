@@ -17,11 +17,11 @@ using enum ActionKind;
 /// How far a rank comes in its row while another stays in front of a place of its own: sends wait for nobody, a pass
 /// waits for what it reads.
 size_t comes_to(const Schedule& schedule, size_t rank, size_t held, size_t place) {
-  PerPass<char> sent(stage_count(schedule), microbatch_count(schedule), 0);
+  PerResult<char> sent(stage_count(schedule), microbatch_count(schedule), 0);
   std::vector<size_t> next(schedule.rows.size(), 0);
   const auto owner = [&](int stage) { return schedule.stage_owner[static_cast<size_t>(stage)]; };
   const auto waits = [&](const Action& action) {
-    if (!is_passed_on(action)) return false;
+    if (!makes_result(action)) return false;
     const Action source = source_of(action);
     return sent.has(source) && owner(source.stage) != owner(action.stage) && !sent[send_of(source)];
   };
@@ -38,7 +38,7 @@ size_t comes_to(const Schedule& schedule, size_t rank, size_t held, size_t place
   return next[rank];
 }
 
-Schedule made(const char* name, int ranks, int microbatches) {
+Schedule made(std::string_view name, int ranks, int microbatches) {
   const PipelineSchedule& known = pipeline_schedule(name);
   return add_messages(
       known.make({.ranks = ranks, .stages_per_rank = known.stages_per_rank, .microbatches = microbatches}));
@@ -50,7 +50,7 @@ TEST(Departures, OfTwoStages) {
   const auto place = [&](const Action& action) {
     return static_cast<int>(std::find(row.begin(), row.end(), action) - row.begin());
   };
-  const PerPass<int> gone = departures(schedule);
+  const PerResult<int> gone = departures(schedule);
   // The gradient of microbatch 0 says that stage 1 had begun with it: so it had its input.
   const Action first{SEND_F, 0, 0}, last{SEND_F, 0, 2};
   EXPECT_EQ(gone[first], place(last));
@@ -59,11 +59,11 @@ TEST(Departures, OfTwoStages) {
 
 TEST(Departures, AreCertainAndNotBefore) {
   int64_t known = 0, sooner = 0;
-  for (const char* name : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min",
-                           "dual_pipe_v"}) {
+  for (const PipelineSchedule& each : pipeline_schedules()) {
+    const std::string_view name = each.name;
     for (const int ranks : {2, 3, 4}) {
       const Schedule schedule = made(name, ranks, 2 * ranks);
-      const PerPass<int> gone = departures(schedule);
+      const PerResult<int> gone = departures(schedule);
       const MessagePlaces places = message_places(schedule);
       for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
         for (size_t i = 0; i < schedule.rows[rank].size(); ++i) {

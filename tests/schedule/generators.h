@@ -58,7 +58,7 @@ inline Schedule random_schedule(Random& random, int ranks, int stages, int micro
 /// The same with the vocabulary layers cut over the ranks. What a broadcast brings, all ranks read at one point of the
 /// order of all, and what feeds a broadcast goes up in microbatches.
 inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int microbatches,
-                                    const VocabularyPasses& cut) {
+                                    const VocabularyKinds& cut) {
   using enum ActionKind;
   Schedule out = random_owners(random, ranks, stages);
   const std::vector<int> first = first_stages(out);
@@ -123,9 +123,9 @@ inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int m
 }
 
 /// How the vocabulary layers can be cut: the three orders of the output layer, with and without the input layer's.
-inline std::vector<VocabularyPasses> every_cut() {
+inline std::vector<VocabularyKinds> every_cut() {
   using enum ActionKind;
-  std::vector<VocabularyPasses> out;
+  std::vector<VocabularyKinds> out;
   for (const bool input : {true, false})
     for (const std::vector<ActionKind>& output :
          {std::vector<ActionKind>{S, Z, T}, std::vector<ActionKind>{S, T}, std::vector<ActionKind>{S, TW}})

@@ -11,13 +11,13 @@
 
 namespace orthant {
 
-struct Mutation {
+struct Mutant {
   Schedule schedule;
   std::string what;  // the Action that was touched
 };
 
 /// Drops, doubles, swaps, renames or moves an Action.
-inline Mutation mutated(Random& random, Schedule schedule) {
+inline Mutant mutated(Random& random, Schedule schedule) {
   size_t rank = 0;
   do rank = static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())));
   while (schedule.rows[rank].empty());

@@ -89,7 +89,7 @@ TEST(Schedule, CsvReadsBack) {
   for (int round = 0; round < 300; ++round) {
     const int ranks = 1 + random.below(4);
     Schedule schedule = random_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5));
-    const std::vector<VocabularyPasses> cuts = every_cut();
+    const std::vector<VocabularyKinds> cuts = every_cut();
     if (const size_t cut = static_cast<size_t>(random.below(2 * static_cast<int>(cuts.size()))); cut < cuts.size())
       schedule = random_cut_schedule(random, ranks, ranks + random.below(4), 1 + random.below(5), cuts[cut]);
     if (random.below(2) == 0) schedule = add_messages(schedule);
@@ -120,7 +120,8 @@ TEST(Schedule, DamagedCsvIsRefusedWithItsPlace) {
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("line 2, cell 3"), std::string::npos);
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("'1X0'"), std::string::npos);
   EXPECT_NE(message("(0F0;1B0)\n").find("line 1, cell 1"), std::string::npos);
-  EXPECT_NE(message("999999999F0\n").find("stages"), std::string::npos);
+  EXPECT_NE(message("0F0,999999999F0\n").find("schedule line 1, cell 2: 1000000000 stages"), std::string::npos);
+  EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: 2 stages"), std::string::npos);
 }
 
 TEST(Schedule, GridShowsIdleTime) {

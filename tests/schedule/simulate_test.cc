@@ -74,6 +74,26 @@ TEST(Simulate, LinksByHand) {
   EXPECT_EQ(span_of(t, "1RECV_F0").lane, Lane::receive);
 }
 
+TEST(Simulate, EachLinkHasATimeOfItsOwn) {
+  // Three ranks, the last on another host: 0.5 within a host, 4 there, 2 back.
+  Durations durations = Durations::of(1, 1, 1);
+  durations.link_s = 0.5;
+  durations.links_s = {{{1, 2}, 4}, {{2, 1}, 2}};
+  for (const Schedule& schedule : {gpipe(3, 1), add_messages(gpipe(3, 1))}) {
+    const Timeline t = simulate(schedule, durations);
+    EXPECT_EQ(span_of(t, "1F0").start_s, 1.5);
+    EXPECT_EQ(span_of(t, "2F0").start_s, 6.5);
+    EXPECT_EQ(span_of(t, "2B0").end_s, 9.5);
+    EXPECT_EQ(span_of(t, "1B0").start_s, 11.5);
+    EXPECT_EQ(span_of(t, "0B0").start_s, 14);
+    EXPECT_EQ(t.makespan_s, 16);
+  }
+  const Timeline t = simulate(add_messages(gpipe(3, 1)), durations);
+  EXPECT_EQ(span_of(t, "1SEND_F0").end_s, 6.5);
+  EXPECT_EQ(span_of(t, "2RECV_F0").start_s, 2.5);
+  EXPECT_EQ(span_of(t, "1RECV_B0").start_s, 9.5);
+}
+
 TEST(Simulate, OneLaneSendsOneMessageAtATime) {
   // Two results at times 1 and 2 over a link that takes 5: the second arrives at 11.
   Durations durations = Durations::of(1, 1, 1);
@@ -170,7 +190,7 @@ TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
   Random random(42);
   for (int round = 0; round < 300; ++round) {
     const int ranks = 1 + random.below(4);
-    const std::vector<VocabularyPasses> cuts = every_cut();
+    const std::vector<VocabularyKinds> cuts = every_cut();
     const auto& cut = cuts[static_cast<size_t>(random.below(static_cast<int>(cuts.size())))];
     const Schedule plain = random_cut_schedule(random, ranks, ranks + random.below(4), 1 + random.below(6), cut);
     Durations durations = Durations::of(1 + random.below(5), 1 + random.below(5), 1 + random.below(5));

@@ -1,6 +1,7 @@
 // Pipelines, as a run file says them, and what their ranks have put together again.
 #pragma once
 
+#include "parallel/pipeline/plan.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
@@ -20,9 +21,15 @@ inline Words pipeline(const std::string& schedule, int ranks, const Words& more 
   return words;
 }
 
-/// Those with one stage a rank, then those with two.
-inline const std::vector<std::string> kEverySchedule = {"gpipe", "1f1b", "zb_h1", "zb_h2", "interleaved_1f1b",
-                                                        "zb_v",  "v_half", "v_min", "dual_pipe_v"};
+/// The table's: those with one stage a rank, then those with more.
+inline const std::vector<std::string> kEverySchedule = [] {
+  std::vector<std::string> one, more;
+  for (const PipelineSchedule& each : pipeline_schedules()) {
+    (each.stages_per_rank == 1 ? one : more).emplace_back(each.name);
+  }
+  one.insert(one.end(), more.begin(), more.end());
+  return one;
+}();
 
 /// The same with the vocabulary over them.
 inline Words cut(const std::string& order, const std::string& schedule, int ranks, Words more = {}) {

@@ -33,7 +33,8 @@ inline TensorCut grid(int rows, int columns, int depth, std::vector<std::string>
 }
 
 inline const std::string kSumma = tensor_key("product", "summa"), kNoSequence = tensor_key("sequence", "false"),
-                  kRing = "parallelism.context_parallel_ring=2", kUlysses = "parallelism.context_parallel_ulysses=2",
+                  kWithRing = "parallelism.context_parallel_ring=2",
+                  kWithUlysses = "parallelism.context_parallel_ulysses=2",
                   kRecompute = "activation_checkpoint.mode=full";
 
 /// Of the tiny run: so that every rank of eight has a sequence.

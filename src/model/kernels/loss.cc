@@ -5,65 +5,11 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/kernels/loss.cc"
 #include "hwy/foreach_target.h"
-#include "model/kernels/exp-inl.h"
-#include "model/kernels/simd-inl.h"
+#include "model/kernels/loss_rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
-
-/// Terms that are summed in T's own arithmetic before the sum continues in double.
-inline constexpr int64_t kSumTerms = 1024;
-
-template <class T>
-HWY_INLINE Wide<T> row_maximum(const T* logits, int64_t vocab) {
-  const auto lowest = splat<T>(-__builtin_inf());
-  const auto max = [](Vec<T> x, Vec<T> y) ORTHANT_BODY { return hn::Max(x, y); };
-  const auto body = [=](Vec<T> most, int64_t i, auto part) ORTHANT_BODY {
-    return hn::Max(most, keep<T>(load(logits + i, part), lowest, part));
-  };
-  return hn::GetLane(hn::MaxOfLanes(Tag<T>(), fold_vectors<T>(vocab, lowest, body, max)));
-}
-
-/// Logits from products, and the slope of the one in the other: as they are, or capped. A product is capped wherever
-/// it is read, so that what is stored in few bits is rounded once.
-template <class T, bool kCapped>
-struct Logits {
-  Vec<T> cap, inverse;
-
-  explicit HWY_INLINE Logits(const OutputLoss& loss)
-      : cap(splat<T>(loss.softcap)), inverse(splat<T>(kCapped ? 1 / loss.softcap : 0)) {}
-  HWY_INLINE Vec<T> tanh(Vec<T> product) const { return hn::Tanh(Tag<T>(), hn::Mul(product, inverse)); }
-  HWY_INLINE Vec<T> of(Vec<T> product) const {
-    if constexpr (kCapped) return hn::Mul(cap, tanh(product));
-    return product;
-  }
-};
-
-/// The sum of exp(logit - maximum); or of the logits.
-template <class T, bool kCapped>
-HWY_INLINE double row_exp_sum(const T* products, int64_t vocab, Vec<T> maximum, const Logits<T, kCapped>& logits) {
-  double sum = 0.0;
-  for (int64_t first = 0; first < vocab; first += kSumTerms) {
-    const T* block = products + first;
-    sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-      const auto value = exp_to_88<T>(hn::Sub(logits.of(load(block + i, part)), maximum));
-      return hn::Add(total, keep<T>(value, hn::Zero(Tag<T>()), part));
-    });
-  }
-  return sum;
-}
-template <class T, bool kCapped>
-HWY_INLINE double row_sum(const T* products, int64_t vocab, const Logits<T, kCapped>& logits) {
-  double sum = 0.0;
-  for (int64_t first = 0; first < vocab; first += kSumTerms) {
-    const T* block = products + first;
-    sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-      return hn::Add(total, keep<T>(logits.of(load(block + i, part)), hn::Zero(Tag<T>()), part));
-    });
-  }
-  return sum;
-}
 
 /// Of one row of products, of which the label may be elsewhere (outside [0, vocab)).
 template <class T, bool kCapped>
@@ -122,11 +68,6 @@ HWY_INLINE void gradient_row(T* products, int64_t vocab, int64_t label, double t
 }
 
 template <class T>
-HWY_INLINE void clear_row(T* logits, int64_t vocab) {
-  __builtin_memset(logits, 0, static_cast<size_t>(vocab) * sizeof(T));
-}
-
-template <class T>
 SoftmaxStatistics statistics_of(const T* products, int64_t vocab, int64_t label, const OutputLoss& loss) {
   return loss.softcap > 0 ? row_statistics<T, true>(products, vocab, label, loss)
                           : row_statistics<T, false>(products, vocab, label, loss);
@@ -180,77 +121,6 @@ void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
   }
 }
 
-/// Of one row, whose maximum is known. Sums as row_exp_sum does.
-template <class T, bool kCapped>
-HWY_INLINE double exponentials_row(const Wide<T>* products, int64_t vocab, double top, T* exponentials, T* slopes,
-                                   const OutputLoss& loss) {
-  const Logits<T, kCapped> logits(loss);
-  const auto maximum = splat<T>(top), one = splat<T>(1);
-  double sum = 0.0;
-  for (int64_t first = 0; first < vocab; first += kSumTerms) {
-    const auto body = [=](Vec<T> total, int64_t i, auto part) ORTHANT_BODY {
-      const int64_t at = first + i;
-      auto logit = load(products + at, part), slope = one;
-      if constexpr (kCapped) {
-        const auto bend = logits.tanh(logit);
-        logit = hn::Mul(logits.cap, bend);
-        slope = hn::NegMulAdd(bend, bend, one);
-      }
-      const auto value = exp_to_88<T>(hn::Sub(logit, maximum));
-      if (exponentials != nullptr) store(kCapped ? hn::Mul(value, slope) : value, exponentials + at, part);
-      if (kCapped && slopes != nullptr) store(slope, slopes + at, part);
-      return hn::Add(total, keep<T>(value, hn::Zero(Tag<T>()), part));
-    };
-    sum += sum_vectors<T>(HWY_MIN(kSumTerms, vocab - first), body);
-  }
-  return sum;
-}
-
-template <class T, bool kCapped>
-HWY_INLINE void exponentials_of(const SoftmaxExponentials<T>& args, int64_t row) {
-  const Wide<T>* products = args.logits + row * args.vocab;
-  const auto kept = [&](T* of_all) { return of_all == nullptr ? nullptr : of_all + row * args.vocab; };
-  T* exponentials = kept(args.exponentials);
-  const int64_t label = args.labels[row] - args.first;
-  const bool here = label >= 0 && label < args.vocab;
-  const Logits<Wide<T>, kCapped> logits(args.loss);
-  const auto number = [](Vec<T> value) ORTHANT_BODY { return static_cast<double>(hn::GetLane(value)); };
-  SoftmaxStatistics& found = args.statistics[row];
-  if (!args.has_maximum) {
-    const auto top = static_cast<double>(row_maximum<Wide<T>>(products, args.vocab));
-    found.maximum = number(logits.of(splat<T>(top)));
-  }
-  found.picked = here ? number(logits.of(load(products + label, Tail{1}))) : 0;
-  found.total = 0;
-  if (kCapped && args.label_slopes != nullptr) {
-    const double bend = here ? number(logits.tanh(load(products + label, Tail{1}))) : 0;
-    args.label_slopes[row] = 1 - bend * bend;
-  }
-  if (args.loss.smoothing > 0) found.total = row_sum<Wide<T>>(products, args.vocab, logits);
-  found.sum =
-      exponentials_row<T, kCapped>(products, args.vocab, found.maximum, exponentials, kept(args.slopes), args.loss);
-  if (exponentials == nullptr) return;
-  if (args.labels[row] == kIgnoredLabel) {
-    clear_row(exponentials, args.vocab);
-    if (T* slopes = kept(args.slopes)) clear_row(slopes, args.vocab);
-  }
-  if (here) exponentials[label] = T{};
-}
-
-template <class T>
-void exponentials_rows(const SoftmaxExponentials<T>& args, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    if (args.loss.softcap > 0) {
-      exponentials_of<T, true>(args, row);
-    } else {
-      exponentials_of<T, false>(args, row);
-    }
-  }
-}
-
-ORTHANT_KERNEL(exponentials_rows, SoftmaxExponentials, float, f32)
-ORTHANT_KERNEL(exponentials_rows, SoftmaxExponentials, Bf16, bf16)
-ORTHANT_KERNEL(exponentials_rows, SoftmaxExponentials, double, f64)
 ORTHANT_KERNEL(statistics_rows, SoftmaxPart, float, f32)
 ORTHANT_KERNEL(statistics_rows, SoftmaxPart, Bf16, bf16)
 ORTHANT_KERNEL(statistics_rows, SoftmaxPart, double, f64)
@@ -275,10 +145,6 @@ namespace orthant {
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
-
-ORTHANT_DISPATCH(exponentials_rows, SoftmaxExponentials, float, f32)
-ORTHANT_DISPATCH(exponentials_rows, SoftmaxExponentials, Bf16, bf16)
-ORTHANT_DISPATCH(exponentials_rows, SoftmaxExponentials, double, f64)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, float, f32)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, Bf16, bf16)
 ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, double, f64)
@@ -304,14 +170,6 @@ void softmax_gradient(const SoftmaxPart<T>& args) {
   parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { gradient_rows(args, begin, end); });
 }
 
-template <class T>
-void softmax_exponentials(const SoftmaxExponentials<T>& args) {
-  parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { exponentials_rows(args, begin, end); });
-}
-
-template void softmax_exponentials(const SoftmaxExponentials<float>&);
-template void softmax_exponentials(const SoftmaxExponentials<Bf16>&);
-template void softmax_exponentials(const SoftmaxExponentials<double>&);
 template void softmax_statistics(const SoftmaxPart<float>&);
 template void softmax_statistics(const SoftmaxPart<Bf16>&);
 template void softmax_statistics(const SoftmaxPart<double>&);

@@ -47,8 +47,8 @@ void require_runnable(const Schedule& schedule, const PlaceName& place) {
 
 }  // namespace
 
-OtherMicrobatches::OtherMicrobatches(int count)
-    : ConfigError(fmt::format("the schedule is for {} microbatch{}", count, count == 1 ? "" : "es")),
+OtherMicrobatches::OtherMicrobatches(int count, const std::string& last)
+    : ConfigError(fmt::format("the schedule is for {} microbatch{} ({})", count, count == 1 ? "" : "es", last)),
       microbatches(count) {}
 
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
@@ -61,12 +61,16 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
                                   counted(ranks, "pipeline rank")));
   const int there = microbatch_count(schedule);
   if (there == 0) throw ConfigError("the schedule has no pass of any microbatch: every pipeline rank needs a stage");
-  if (there != microbatches) throw OtherMicrobatches(there);
   const auto place = [&](int rank, int index) {
     return index < 0 ? fmt::format("line {}", rank + 1)
                      : fmt::format("line {}, cell {}", rank + 1,
                                    cells[static_cast<size_t>(rank)][static_cast<size_t>(index)]);
   };
+  if (there != microbatches) {
+    const auto [rank, index] = first_place(schedule, [&](const Action& a) { return microbatch_of(a) + 1 == there; });
+    const Action& last = schedule.rows[static_cast<size_t>(rank)][static_cast<size_t>(index)];
+    throw OtherMicrobatches(there, fmt::format("{} in {}", to_string(last), place(rank, index)));
+  }
   std::vector<std::string> found = problems(schedule, microbatches, {}, place);
   if (!found.empty()) {
     const size_t left_out = found.size() - std::min(found.size(), kMostProblems);

@@ -1,6 +1,7 @@
 // A schedule of one's own, from a file in the form that PyTorch's pipelining writes and reads.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "base/errors.h"
@@ -10,7 +11,8 @@ namespace orthant {
 
 /// A schedule of another number of microbatches than the run's.
 struct OtherMicrobatches : ConfigError {
-  explicit OtherMicrobatches(int microbatches);
+  /// `last`: an Action of the last of them, and where it stands.
+  OtherMicrobatches(int microbatches, const std::string& last);
   int microbatches;  // the schedule's
 };
 

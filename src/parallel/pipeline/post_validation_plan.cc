@@ -70,16 +70,4 @@ Schedule with_post_validation(Schedule schedule) {
   return schedule;
 }
 
-Schedule repeated(const Schedule& schedule, int times) {
-  Schedule out{.rows = std::vector<Row>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
-  const int microbatches = microbatch_count(schedule);
-  for (size_t rank = 0; rank < out.rows.size(); ++rank)
-    for (int i = 0; i < times; ++i)
-      for (Action action : schedule.rows[rank]) {
-        if (facts(action.kind).counts == ThirdField::microbatch) action.microbatch += i * microbatches;
-        out.rows[rank].push_back(action);
-      }
-  return out;
-}
-
 }  // namespace orthant

@@ -17,7 +17,4 @@ namespace orthant {
 /// or as many fewer as make it valid (schedule/validate.h). A RECV goes to the side of it on which its SEND stands.
 Schedule with_post_validation(Schedule schedule);
 
-/// A Pass, to see several steps in one Timeline: rows so many times over, of ever higher microbatches.
-Schedule repeated(const Schedule& schedule, int times);
-
 }  // namespace orthant

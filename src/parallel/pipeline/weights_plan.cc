@@ -4,7 +4,7 @@
 #include <deque>
 
 #include "base/errors.h"
-#include "schedule/per_pass.h"
+#include "schedule/results.h"
 
 namespace orthant {
 namespace {
@@ -71,7 +71,8 @@ class Placement {
     if (ends_s_.has(source)) {
       const double made_s = ends_s_[source];
       if (made_s == kUnknown_s) return false;
-      start_s = std::max(start_s, made_s + (owner(source.stage) == rank ? 0 : durations_.link_s));
+      const int maker = owner(source.stage), reader_rank = static_cast<int>(rank);
+      start_s = std::max(start_s, made_s + (maker == reader_rank ? 0 : durations_.link(maker, reader_rank)));
     }
     const auto fits = [&] { return state.free_s + durations_.of(state.queue.front()) <= start_s; };
     while (!state.queue.empty() && (fits() || (forward && state.live >= most_live_))) put_weight(rank);
@@ -86,7 +87,7 @@ class Placement {
   const Schedule& in_;
   const int most_live_;
   const Durations& durations_;
-  PerPass<double> ends_s_;
+  PerResult<double> ends_s_;
   std::vector<Rank> ranks_;
   Schedule out_;
 };

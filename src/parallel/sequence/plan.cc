@@ -172,14 +172,14 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   const int64_t e = a.element_bytes;
   if (plan.ulysses > 1) {
     traffic.forward.push_back(
-        {"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 2) + to_tokens(cut, 1, 0)) * e});
+        {"attention, heads", "all_to_all", kUlysses, 2, (to_heads(cut, 1, 2) + to_tokens(cut, 1, 0)) * e});
     traffic.backward.push_back(
-        {"attention, heads", "all_to_all", "ulysses", 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
+        {"attention, heads", "all_to_all", kUlysses, 2, (to_heads(cut, 1, 0) + to_tokens(cut, 1, 2)) * e});
   }
   if (plan.ring == 1) return traffic;
   if (plan.method == SequenceMethod::linformer) {
     const int64_t sums = 2 * cut.ring_key_heads * cut.row * plan.summary_length;
-    const SequenceMessages summaries{"attention, summaries", "all_reduce", "ring", 1,
+    const SequenceMessages summaries{"attention, summaries", "all_reduce", kRing, 1,
                                      reduced(cut, sums) * a.sum_bytes()};
     traffic.forward.push_back(summaries);
     traffic.backward.push_back(summaries);
@@ -188,23 +188,23 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
   const Passed passed = passed_on(cut);
   const int64_t token = cut.ring_key_heads * cut.row;
   if (plan.method == SequenceMethod::ring_attention) {
-    const SequenceMessages blocks{"attention, keys and values", "exchange", "ring", passed.messages,
+    const SequenceMessages blocks{"attention, keys and values", "exchange", kRing, passed.messages,
                                   2 * passed.blocks * token * e};
     traffic.forward.push_back(blocks);
     traffic.backward.push_back(blocks);
     traffic.backward.push_back(
-        {"attention, their gradients", "exchange", "ring", passed.messages, 2 * passed.sums * token * a.sum_bytes()});
+        {"attention, their gradients", "exchange", kRing, passed.messages, 2 * passed.sums * token * a.sum_bytes()});
     return traffic;
   }
-  const SequenceMessages rings{"attention, keys, then values", "exchange", "ring", 2 * passed.messages,
+  const SequenceMessages rings{"attention, keys, then values", "exchange", kRing, 2 * passed.messages,
                                2 * passed.blocks * token * e};
   traffic.forward.push_back(rings);
   traffic.backward.push_back(rings);
   if (plan.all_reduce) {
-    traffic.backward.push_back({"attention, their gradients", "all_reduce", "ring", 2,
+    traffic.backward.push_back({"attention, their gradients", "all_reduce", kRing, 2,
                                 2 * reduced(cut, token * a.seq_len) * a.sum_bytes()});
   } else {
-    traffic.backward.push_back({"attention, their gradients", "exchange", "ring", 2 * passed.messages,
+    traffic.backward.push_back({"attention, their gradients", "exchange", kRing, 2 * passed.messages,
                                 2 * passed.sums * token * a.sum_bytes()});
   }
   return traffic;

@@ -4,6 +4,7 @@
 // ring_attention/, ring_self_attention/ and linformer/.
 #pragma once
 
+#include "mesh/axes.h"
 #include "parallel/sequence/placement_plan.h"
 
 #include <cstdint>

@@ -9,7 +9,7 @@ namespace orthant {
 
 /// The mesh axes that cut sequences.
 struct SequenceAxes {
-  Axes ulysses = {"ulysses"}, ring = {"ring"};
+  Axes ulysses = {kUlysses}, ring = {kRing};
 };
 
 /// The plan's method over the ring, inside Ulysses where the plan has it. On a ring of one rank ring self-attention

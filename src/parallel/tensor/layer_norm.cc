@@ -11,7 +11,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const Axes kOverColumns{std::string(kColumn)};
 
 // Mean and variance [tokens, 1] of whole rows, from each column's part of them.
 std::pair<at::Tensor, at::Tensor> moments(const TensorMesh& mesh, const at::Tensor& x_NC, int64_t width) {

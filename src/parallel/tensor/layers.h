@@ -1,5 +1,5 @@
 // The layers of a transformer whose weights and widths no rank holds whole, under autograd. Each is given the whole
-// sizes of its weight; what it sends stands in words_plan.h.
+// sizes of its weight; what it sends stands in traffic_plan.h, and of linear layers by formula in words_plan.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,9 @@ struct TensorWeight {
 };
 
 /// x W^T + b; b is cut as the result's width. Output-stationary: from the stream [B,T,C] to this column's [B,T,O_j].
-/// Input-stationary: from this column's [B,T,C_j] to the stream. Backward gathers again what forward gathered, and W
-/// what I did: nothing whole is kept. The bias' gradient is the sum over the tokens that are here, as a gain's.
+/// Input-stationary: from this column's [B,T,C_j] to the stream. Nothing gathered is kept: backward gathers it again,
+/// and a split backward once in Action I and once in Action W. The bias' gradient is the sum over the tokens that are
+/// here, as a gain's.
 at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weight& weight, const TensorWeight& whole);
 
 /// Rows of the table [V,C], cut as an output-stationary weight: [B,T] -> the stream. Each column looks up the tokens of
@@ -34,8 +35,9 @@ std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const 
                                                   const at::Tensor& residual_BTC, const Weight& gain, double eps,
                                                   int64_t width);
 
-/// Cross-entropy over a vocabulary of which each column has a part (Megatron-LM, section 3): three numbers a token go
-/// round, or four with smoothing, logits never. The same value on all columns; its gradient must be 1.
+/// Cross-entropy over a vocabulary of which each column has a part (Megatron-LM, section 3): three numbers a token, or
+/// four with smoothing, are gathered over columns (24 or 32 bytes), logits never. The same value on all columns; its
+/// gradient must be 1.
 at::Tensor tensor_cross_entropy(const TensorMesh& mesh, const at::Tensor& x_BTC, const Weight& head,
                                 const TensorWeight& whole, const Microbatch& batch, const OutputLoss& loss);
 

@@ -32,10 +32,10 @@ at::Tensor multiply(const Call& call, const at::Tensor& x) {
   Arriving weight(weight_of_rows(call));
   const auto turned = [&] { return weight.get().t(); };
   return call.whole.stays == Stationary::output ? gather_and_multiply(*call.mesh, x, call.whole.in, turned)
-                                                : multiply_and_settle(*call.mesh, x, turned);
+                                                : multiply_and_sum(*call.mesh, x, turned);
 }
 
-// The input is gathered while its gradient is multiplied, which settles while the weight's is.
+// The input is gathered while its gradient is multiplied, which is summed while the weight's is.
 at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
   Arriving weight(weight_of_rows(call));
   const TokenPanels panels(*call.mesh, dy.size(0), dy.size(1), call.whole.in, true, dy.element_size());
@@ -48,8 +48,10 @@ at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, co
         if (wants_dx) dx.send(panel, dy_NO.mm(w));
         dw.add(dy_NO, flat(arrive()));
       });
+  dw.begin();  // beside the last panel's sum over columns
+  const at::Tensor sum = wants_dx ? dx.finish() : at::Tensor();
   dw.finish();
-  return wants_dx ? dx.finish() : at::Tensor();
+  return sum;
 }
 
 at::Tensor input_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
@@ -64,6 +66,7 @@ at::Tensor input_stationary_gradients(const Call& call, const at::Tensor& x, con
         if (wants_dx) panels.multiply(dx, panel, dy_NO, w);
         dw.add(dy_NO, panels.rows(x, panel));
       });
+  dw.begin();
   dw.finish();
   return dx;
 }
@@ -80,7 +83,7 @@ at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy
 at::Tensor input_gradient(const Call& call, const at::Tensor& dy) {
   Arriving weight(weight_of_rows(call));
   const auto matrix = [&] { return weight.get(); };
-  return call.whole.stays == Stationary::output ? multiply_and_settle(*call.mesh, dy, matrix)
+  return call.whole.stays == Stationary::output ? multiply_and_sum(*call.mesh, dy, matrix)
                                                 : gather_and_multiply(*call.mesh, dy, call.whole.out, matrix);
 }
 
@@ -96,6 +99,7 @@ void weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy
         const at::Tensor rows = panels.rows(all, panel), stream = flat(arrive());
         dw.add(output ? rows : stream, output ? stream : rows);
       });
+  dw.begin();
   dw.finish();
 }
 

@@ -9,14 +9,14 @@ Redistribution start(Comm& comm, const at::Tensor& part, const TensorMove& move)
 
 }  // namespace
 
-int TensorMesh::column() const { return comm_.position({std::string(kColumn)}); }
+int TensorMesh::column() const { return comm_.position({kColumn}); }
 
 Redistribution TensorMesh::gather(const at::Tensor& part, int64_t width) const {
   return start(comm_, part, gather_stream(plan_, {part.size(0), all_tokens(part.size(1)), width}));
 }
 
-Redistribution TensorMesh::settle(const at::Tensor& summand) const {
-  return start(comm_, summand, settle_stream(plan_, summand.sizes().vec()));
+Redistribution TensorMesh::sum(const at::Tensor& summand) const {
+  return start(comm_, summand, sum_stream(plan_, summand.sizes().vec()));
 }
 
 Redistribution TensorMesh::gather_rows(const at::Tensor& part, int dim, int64_t extent) const {

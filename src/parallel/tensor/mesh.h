@@ -27,8 +27,9 @@ class TensorMesh {
   /// The whole stream of the width, from this rank's part: an all-gather over columns.
   Redistribution gather(const at::Tensor& part_BTC, int64_t width) const;
   /// This rank's part of the sum over columns: a reduce-scatter, or an all-reduce where the stream is not cut.
-  Redistribution settle(const at::Tensor& summand_BTC) const;
-  /// The whole of what rows hold of a matrix along a dim, over rows; and the sum over rows, cut along it.
+  Redistribution sum(const at::Tensor& summand_BTC) const;
+  /// The whole matrix that rows have cut along a dim, an all-gather over rows; and the sum over rows, cut along it, a
+  /// reduce-scatter.
   Redistribution gather_rows(const at::Tensor& part, int dim, int64_t extent) const;
   Redistribution sum_rows(const at::Tensor& summand, int dim) const;
   /// The tokens that columns have together, where this rank's part of the stream has so many.

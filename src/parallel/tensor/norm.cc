@@ -24,7 +24,7 @@ struct PartNorm : torch::autograd::Function<PartNorm> {
       rms_norm_squares<T>({.x = in<T>(input), .residual = in<T>(residual), .rows = rows, .cols = cols,
                            .sum = residual.defined() ? out<T>(sum) : nullptr, .squares = out<Wide<T>>(squares)});
     });
-    mesh->comm().all_reduce(squares, {std::string(kColumn)}).wait();
+    mesh->comm().all_reduce(squares, {kColumn}).wait();
     by_element(input, [&]<class T>(T) {
       rms_norm_forward<T>({.x = in<T>(sum), .gamma = in<T>(gain), .eps = eps, .rows = rows, .cols = cols,
                            .y = out<T>(y), .rstd = out<Wide<T>>(rstd), .width = width,
@@ -58,7 +58,7 @@ struct PartNorm : torch::autograd::Function<PartNorm> {
       rms_norm_dots<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rows = rows, .cols = cols,
                         .dots = out<Wide<T>>(dots)});
     });
-    mesh->comm().all_reduce(dots, {std::string(kColumn)}).wait();
+    mesh->comm().all_reduce(dots, {kColumn}).wait();
     by_element(sum, [&]<class T>(T) {
       rms_norm_backward<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rstd = in<Wide<T>>(rstd),
                             .dsum = in<T>(dsum), .rows = rows, .cols = cols, .dx = out<T>(dx),

@@ -27,7 +27,7 @@ void for_panels(const std::vector<Panel>& panels, Start start, Multiply multiply
 
 /// Sums on their way to where they belong, one at a time.
 template <class Move>
-class Settling {
+class PendingSum {
  public:
   /// begin() the move of the next sum, once the last has arrived; put(what it brings) when that has.
   template <class Begin>

@@ -6,7 +6,6 @@ namespace orthant {
 
 namespace {
 
-const std::string kColumnAxis(kColumn), kRowAxis(kRow);
 constexpr int kTokenDim = 1, kWidthDim = 2;
 
 Layout cut(int dims, int dim, const std::string& axis) {
@@ -26,32 +25,32 @@ Layout summands(int dims, const std::string& axis) {
 }
 
 Layout stream(StreamCut how) {
-  return cut(3, how == StreamCut::width ? kWidthDim : how == StreamCut::tokens ? kTokenDim : -1, kColumnAxis);
+  return cut(3, how == StreamCut::width ? kWidthDim : how == StreamCut::tokens ? kTokenDim : -1, kColumn);
 }
 
 }  // namespace
 
 TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
-  return {stream(plan.stream), copies(3, kColumnAxis), std::move(shape)};
+  return {stream(plan.stream), copies(3, kColumn), std::move(shape)};
 }
-TensorMove settle_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
-  return {summands(3, kColumnAxis), stream(plan.stream), std::move(shape)};
+TensorMove sum_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
+  return {summands(3, kColumn), stream(plan.stream), std::move(shape)};
 }
 TensorMove gather_rows(std::vector<int64_t> shape, int dim) {
-  return {cut(2, dim, kRowAxis), copies(2, kRowAxis), std::move(shape)};
+  return {cut(2, dim, kRow), copies(2, kRow), std::move(shape)};
 }
 TensorMove sum_rows(std::vector<int64_t> shape, int dim) {
-  return {summands(2, kRowAxis), cut(2, dim, kRowAxis), std::move(shape)};
+  return {summands(2, kRow), cut(2, dim, kRow), std::move(shape)};
 }
 
-StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool summed,
                            int64_t element_bytes) {
   constexpr int64_t kMostPanels = 8;
   StreamPanels stream{.tokens = sequences * tokens, .panels = {}};
   if (plan.stream == StreamCut::tokens) {
     stream = {.sequences = sequences, .shares = plan.columns, .tokens = tokens / plan.columns, .panels = {}};
   }
-  const bool moves = plan.columns > 1 && (settles || plan.stream != StreamCut::none);
+  const bool moves = plan.columns > 1 && (summed || plan.stream != StreamCut::none);
   const int64_t fit = std::min(stream.tokens, sequences * tokens * width * element_bytes / plan.panel_bytes);
   const auto count = static_cast<int>(moves ? std::clamp<int64_t>(fit, 1, kMostPanels) : 1);
   for (int i = 0; i < count; ++i) stream.panels.push_back(shard(stream.tokens, count, i));
@@ -73,8 +72,8 @@ std::vector<SummaPanel> summa_panels(int64_t extent, int columns, int rows) {
 
 Layout weight_layout(Stationary what) {
   Layout layout = whole(2);
-  layout.split[what == Stationary::output ? 0 : 1] = {std::string(kColumn)};
-  layout.split[what == Stationary::output ? 1 : 0] = {std::string(kRow)};
+  layout.split[what == Stationary::output ? 0 : 1] = {kColumn};
+  layout.split[what == Stationary::output ? 1 : 0] = {kRow};
   return layout;
 }
 

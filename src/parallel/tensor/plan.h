@@ -6,15 +6,12 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
+#include "mesh/axes.h"
 #include "mesh/layout.h"
 
 namespace orthant {
-
-/// The axes' names, in the mesh from inner to outer.
-inline constexpr std::string_view kColumn = "column", kRow = "row", kDepth = "depth";
 
 /// How the residual stream is cut over columns: by its width (the papers of more than one dimension), by tokens
 /// (Megatron's sequence parallelism), or not at all.
@@ -46,9 +43,9 @@ struct TensorMove {
   Layout from, to;
   std::vector<int64_t> shape;  // of the whole
 };
-/// The residual stream [sequences, tokens, width], gathered over columns, and settled: summed over columns and cut.
+/// The residual stream [sequences, tokens, width], gathered over columns; and summed over columns and cut.
 TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape);
-TensorMove settle_stream(const TensorPlan& plan, std::vector<int64_t> shape);
+TensorMove sum_stream(const TensorPlan& plan, std::vector<int64_t> shape);
 /// What rows hold of a matrix, of which they cut one dim; and the sum over rows, cut along it.
 TensorMove gather_rows(std::vector<int64_t> shape, int dim);
 TensorMove sum_rows(std::vector<int64_t> shape, int dim);
@@ -60,9 +57,9 @@ struct StreamPanels {
   int64_t sequences = 1, shares = 1, tokens = 0;
   std::vector<Range> panels;  // of the tokens; at least one
 };
-/// Of sequences x tokens of the width, where it is gathered or, with `settles`, a sum over columns as well: no panel of
+/// Of sequences x tokens of the width, where it is gathered or, with `summed`, summed over columns as well: no panel of
 /// less than panel_bytes, and at most eight, of which one has nothing to hide behind.
-StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t tokens, int64_t width, bool summed,
                            int64_t element_bytes);
 
 /// A panel of SUMMA: a part of the extent that one column and one row hold; where it is, and within what they hold.

@@ -64,10 +64,10 @@ Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_
     const at::Tensor part_BTV = linear(x_BTC, weight);
     if (weight.index != head) return part_BTV;
     Layout cut = whole(3);
-    cut.split[2] = {std::string(kColumn)};
+    cut.split[2] = {kColumn};
     const at::Tensor logits_BTV =
         redistribute(comm, part_BTV, cut, whole(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
-    comm.broadcast(logits_BTV, {std::string(kRow)}).wait();
+    comm.broadcast(logits_BTV, {kRow}).wait();
     return logits_BTV;
   };
   return primitives;

@@ -4,10 +4,10 @@
 
 namespace orthant {
 
-TokenPanels::TokenPanels(const TensorMesh& mesh, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+TokenPanels::TokenPanels(const TensorMesh& mesh, int64_t sequences, int64_t tokens, int64_t width, bool summed,
                          int64_t element_bytes)
     : mesh_(mesh), sequences_(sequences), tokens_(tokens), width_(width),
-      stream_(stream_panels(mesh.plan(), sequences, tokens, width, settles, element_bytes)) {}
+      stream_(stream_panels(mesh.plan(), sequences, tokens, width, summed, element_bytes)) {}
 
 Redistribution TokenPanels::gather(const at::Tensor& part, const Range& panel) const {
   const at::Tensor all = part.reshape({stream_.sequences, stream_.tokens, part.size(-1)});
@@ -33,21 +33,21 @@ void TokenPanels::multiply(at::Tensor& y, const Range& panel, const at::Tensor& 
 
 void StreamSum::send(const Range& panel, const at::Tensor& rows) {
   const StreamPanels& stream = panels_.stream_;
-  settling_.next(
-      [&] { return panels_.mesh_.settle(rows.view({stream.sequences, stream.shares * panel.size(), rows.size(1)})); },
-      [this, panel](const at::Tensor& settled) {
+  sum_.next(
+      [&] { return panels_.mesh_.sum(rows.view({stream.sequences, stream.shares * panel.size(), rows.size(1)})); },
+      [this, panel](const at::Tensor& sum) {
         if (panels_.all().size() == 1) {
-          part_ = settled;
+          part_ = sum;
           return;
         }
         const StreamPanels& all = panels_.stream_;
-        if (!part_.defined()) part_ = at::empty({all.sequences, all.tokens, settled.size(-1)}, settled.options());
-        part_.narrow(1, panel.begin, panel.size()).copy_(settled);
+        if (!part_.defined()) part_ = at::empty({all.sequences, all.tokens, sum.size(-1)}, sum.options());
+        part_.narrow(1, panel.begin, panel.size()).copy_(sum);
       });
 }
 
 at::Tensor StreamSum::finish() {
-  settling_.finish();
+  sum_.finish();
   return part_.view({panels_.sequences_, panels_.tokens_ / panels_.stream_.shares, part_.size(2)});
 }
 
@@ -64,8 +64,8 @@ at::Tensor gather_and_multiply(const TensorMesh& mesh, const at::Tensor& part, i
   return y;
 }
 
-at::Tensor multiply_and_settle(const TensorMesh& mesh, const at::Tensor& x,
-                               const std::function<at::Tensor()>& matrix) {
+at::Tensor multiply_and_sum(const TensorMesh& mesh, const at::Tensor& x,
+                            const std::function<at::Tensor()>& matrix) {
   const at::Tensor w = matrix();
   const TokenPanels panels(mesh, x.size(0), x.size(1), w.size(1), true, x.element_size());
   StreamSum y(panels);

@@ -1,5 +1,5 @@
 // Products whose largest operand stays where it is: the stream's tokens pass by in panels, gathered over columns or
-// their sums settled, each while another is multiplied; weights come whole from the rows that hold them.
+// summed over them, each while another is multiplied; weights come whole from the rows that hold them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,8 +17,8 @@ namespace orthant {
 /// Panels of [B,T,..] tensors, of which the part of one rank has [B,T,C_j], or [B,T_j,C] where columns cut the tokens.
 class TokenPanels {
  public:
-  /// So many tokens of every sequence in all; the whole width of the stream; whether a sum settles, too.
-  TokenPanels(const TensorMesh& mesh, int64_t sequences, int64_t tokens, int64_t width, bool settles,
+  /// So many tokens of every sequence in all; the whole width of the stream; whether it is summed over columns, too.
+  TokenPanels(const TensorMesh& mesh, int64_t sequences, int64_t tokens, int64_t width, bool summed,
               int64_t element_bytes);
 
   const std::vector<Range>& all() const { return stream_.panels; }
@@ -47,7 +47,7 @@ class StreamSum {
 
  private:
   const TokenPanels& panels_;
-  Settling<Redistribution> settling_;
+  PendingSum<Redistribution> sum_;
   at::Tensor part_;  // [sequences, tokens, ..] of the panels
 };
 
@@ -69,8 +69,8 @@ class Arriving {
 at::Tensor gather_and_multiply(const TensorMesh& mesh, const at::Tensor& part_BTK, int64_t K,
                                const std::function<at::Tensor()>& matrix_KO);
 /// [B,T,O] times [O,K], summed over columns: the stream's part.
-at::Tensor multiply_and_settle(const TensorMesh& mesh, const at::Tensor& x_BTO,
-                               const std::function<at::Tensor()>& matrix_OK);
+at::Tensor multiply_and_sum(const TensorMesh& mesh, const at::Tensor& x_BTO,
+                            const std::function<at::Tensor()>& matrix_OK);
 
 inline at::Tensor flat(const at::Tensor& x) {
   const auto shape = x.sizes();  // with no column here, -1 would say nothing

@@ -13,8 +13,6 @@
 namespace orthant {
 namespace {
 
-const Axes kOverColumns{std::string(kColumn)}, kOverRows{std::string(kRow)};
-
 std::vector<SummaPanel> panels_of(const Comm& comm, int64_t extent) {
   return summa_panels(extent, comm.group_size(kOverColumns), comm.group_size(kOverRows));
 }
@@ -37,6 +35,7 @@ struct BothMoving {
 
 Moving broadcast_from(Comm& comm, const Axes& axes, int holder, const at::Tensor& own, int64_t dim, Range within,
                       int64_t extent) {
+  if (comm.group_size(axes) == 1) return {own.narrow(dim, within.begin, within.size()), Work()};
   Moving moving;
   if (comm.position(axes) == holder) {
     moving.panel = own.narrow(dim, within.begin, within.size()).contiguous();
@@ -57,7 +56,7 @@ Moving rows_panel(Comm& comm, const SummaPanel& p, const at::Tensor& b_KN) {
 }
 
 // A sum goes to its place in the holder's part, along the dim.
-void send(Settling<Moving>& sums, Comm& comm, const Axes& axes, const at::Tensor& sum, int holder,
+void send(PendingSum<Moving>& sums, Comm& comm, const Axes& axes, const at::Tensor& sum, int holder,
           const at::Tensor& out, int64_t dim, const Range& place) {
   sums.next([&] { return Moving{sum, comm.reduce(sum, axes, holder)}; },
             [=, mine = comm.position(axes) == holder](const at::Tensor& whole) {
@@ -85,7 +84,7 @@ at::Tensor summa_ab(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_
 
 at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
   at::Tensor out = at::empty({a.size(0), share_size(comm, kOverColumns, K)}, a.options());
-  Settling<Moving> sums;
+  PendingSum<Moving> sums;
   for_panels(
       panels_of(comm, K), [&](const SummaPanel& p) { return rows_panel(comm, p, b); },
       [&](const SummaPanel& p, auto arrive) {
@@ -99,7 +98,7 @@ at::Tensor summa_abt(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64
 at::Tensor summa_atb(Comm& comm, const at::Tensor& a, const at::Tensor& b, int64_t K) {
   const auto sum_type = a.options().dtype(wide(a.scalar_type()));
   at::Tensor out = at::empty({share_size(comm, kOverRows, K), b.size(1)}, sum_type);
-  Settling<Moving> sums;
+  PendingSum<Moving> sums;
   for_panels(
       panels_of(comm, K), [&](const SummaPanel& p) { return columns_panel(comm, p, a); },
       [&](const SummaPanel& p, auto arrive) {

@@ -10,7 +10,6 @@
 namespace orthant {
 namespace {
 
-const std::string kColumnAxis(kColumn), kRowAxis(kRow);
 
 // Collects messages of one rank, those of a kind together.
 class Sender {
@@ -23,15 +22,15 @@ class Sender {
   void gather_stream(const char* what, int64_t width) {
     move(what, orthant::gather_stream(plan_, stream(width)), element());
   }
-  void settle_stream(const char* what, int64_t width) {
-    move(what, orthant::settle_stream(plan_, stream(width)), element());
+  void sum_stream(const char* what, int64_t width) {
+    move(what, orthant::sum_stream(plan_, stream(width)), element());
   }
   // The same as a product does it, panel after panel.
   void gather_panels(const char* what, int64_t width, bool beside_sums = false) {
     for (const auto& shape : panels_of(width, beside_sums)) move(what, orthant::gather_stream(plan_, shape), element());
   }
-  void settle_panels(const char* what, int64_t width) {
-    for (const auto& shape : panels_of(width, true)) move(what, orthant::settle_stream(plan_, shape), element());
+  void sum_panels(const char* what, int64_t width) {
+    for (const auto& shape : panels_of(width, true)) move(what, orthant::sum_stream(plan_, shape), element());
   }
   void gather_rows(const char* what, std::vector<int64_t> matrix, int dim) {
     move(what, orthant::gather_rows(std::move(matrix), dim), element());
@@ -43,19 +42,19 @@ class Sender {
   void statistics(const char* what) {
     if (plan_.stream != StreamCut::width) return;
     Layout sum = whole(1);
-    sum.partial = {kColumnAxis};
+    sum.partial = {kColumn};
     move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
   }
   // Numbers of each token from each column, all at once.
   void statistics_of_columns(const char* what, int numbers, int element_bytes) {
     Layout parts = whole(1);
-    parts.split[0] = {kColumnAxis};
+    parts.split[0] = {kColumn};
     move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
   }
   // What each column says of a token, chunk after chunk of every panel.
   void softmax_statistics() {
     Layout parts = whole(1);
-    parts.split[0] = {kColumnAxis};
+    parts.split[0] = {kColumn};
     for (const auto& shape : panels_of(shape_.hidden, true)) {
       const int64_t all = shape[0] * shape[1];
       for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
@@ -72,10 +71,10 @@ class Sender {
     const int64_t tokens = shape_.sequences * shape_.tokens;
     for (const SummaPanel& p : summa_panels(K, plan_.columns, plan_.rows)) {
       const int64_t of_tokens = tokens * p.all.size() * element();
-      if (tokens_move) broadcast(what, kColumnAxis, p.column, of_tokens);
-      if (weights_move) broadcast(what, kRowAxis, p.row, weight_columns * p.all.size() * element());
-      if (tokens_sum) reduce(what, kColumnAxis, p.column, of_tokens);
-      if (weights_sum) reduce(what, kRowAxis, p.row, weight_columns * p.all.size() * shape_.sum_bytes);
+      if (tokens_move) broadcast(what, kColumn, p.column, of_tokens);
+      if (weights_move) broadcast(what, kRow, p.row, weight_columns * p.all.size() * element());
+      if (tokens_sum) reduce(what, kColumn, p.column, of_tokens);
+      if (weights_sum) reduce(what, kRow, p.row, weight_columns * p.all.size() * shape_.sum_bytes);
     }
   }
 
@@ -93,8 +92,8 @@ class Sender {
 
   int element() const { return shape_.element_bytes; }
   std::vector<int64_t> stream(int64_t width) const { return {shape_.sequences, shape_.tokens, width}; }
-  std::vector<std::vector<int64_t>> panels_of(int64_t width, bool settles) const {
-    const StreamPanels all = stream_panels(plan_, shape_.sequences, shape_.tokens, width, settles, element());
+  std::vector<std::vector<int64_t>> panels_of(int64_t width, bool summed) const {
+    const StreamPanels all = stream_panels(plan_, shape_.sequences, shape_.tokens, width, summed, element());
     std::vector<std::vector<int64_t>> shapes;
     for (const Range& panel : all.panels) shapes.push_back({all.sequences, all.shares * panel.size(), width});
     return shapes;
@@ -163,7 +162,7 @@ void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
     send.gather_panels("activations", l.whole.in);
   } else {
     send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
-    send.settle_panels("activations", l.whole.out);
+    send.sum_panels("activations", l.whole.out);
   }
 }
 
@@ -175,7 +174,7 @@ void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
   if (stationary_of(plan, l.whole) == Stationary::output) {
     send.gather_rows("weights", {l.column_part, l.whole.in}, 1);
     send.gather_panels("activations", l.whole.in, true);
-    send.settle_panels("activations", l.whole.in);
+    send.sum_panels("activations", l.whole.in);
     send.sum_rows("weight gradients", {l.column_part, l.whole.in}, 1);
   } else {
     send.gather_rows("weights", {l.whole.out, l.column_part}, 0);
@@ -221,7 +220,7 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);
-  send.settle_stream("activations", s.hidden);
+  send.sum_stream("activations", s.hidden);
   traffic.embedding_forward = send.take();
   send.gather_stream("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
@@ -231,7 +230,7 @@ TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const
   send.gather_rows("weights", table, 1);
   send.gather_panels("activations", s.hidden, true);
   send.softmax_statistics();
-  send.settle_panels("activations", s.hidden);
+  send.sum_panels("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
   traffic.loss_forward = send.take();
   send.statistics("statistics of norms");
@@ -245,7 +244,7 @@ TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, c
   TensorSliceTraffic traffic;
   const std::vector<int64_t> table{slice.rows, s.hidden};
   send.gather_rows("weights", table, 1);
-  send.settle_stream("activations", s.hidden);
+  send.sum_stream("activations", s.hidden);
   send.gather_stream("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
   traffic.embedding = send.take();
@@ -257,7 +256,7 @@ TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, c
   send.statistics_of_columns("statistics of the loss", slice.statistics - (slice.rounds - 1), s.sum_bytes);
   // Products with exponentials and with slopes, and labels' rows; or with the whole gradient.
   const int sums = !slice.early ? 1 : slice.smooths ? 3 : 2;
-  for (int sum = 0; sum < sums; ++sum) send.settle_stream("activations", s.hidden);
+  for (int sum = 0; sum < sums; ++sum) send.sum_stream("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);
   traffic.head = send.take();
 

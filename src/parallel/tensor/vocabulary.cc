@@ -19,8 +19,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-const Axes kOverColumns{std::string(kColumn)};
-
 // Which of the tokens are in this column's part of the vocabulary, as their numbers among all, and within the part.
 struct Found {
   at::Tensor which, row;
@@ -51,7 +49,7 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     const Found here = found(*mesh, tokens, vocabulary);
     const at::Tensor summand = at::zeros({tokens.numel(), width}, value.options().requires_grad(false));
     summand.index_copy_(0, here.which, table.index_select(0, here.row));
-    return mesh->settle(summand.view({tokens.size(0), tokens.size(1), width})).wait();
+    return mesh->sum(summand.view({tokens.size(0), tokens.size(1), width})).wait();
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& outer) {
@@ -164,9 +162,10 @@ struct TensorCrossEntropy : torch::autograd::Function<TensorCrossEntropy> {
           if (with_gradient) dx.send(panel, dx_NC);
         });
     if (with_gradient) {
+      dw.begin();
+      context->save_for_backward({dx.finish()});
       dw.finish();
       weight.written();
-      context->save_for_backward({dx.finish()});
     }
     return at::scalar_tensor(losses * batch.loss_scale, at::kDouble);
   }

@@ -22,8 +22,12 @@ void WeightSum::add(const at::Tensor& dy, const at::Tensor& x) {
   add_product(sum_, dy.t(), x, !first);
 }
 
+void WeightSum::begin() {
+  if (mesh_.plan().rows > 1) move_.emplace(mesh_.sum_rows(sum_, dim_));
+}
+
 void WeightSum::finish() {
-  if (mesh_.plan().rows > 1) add_to_gradient(weight_, mesh_.sum_rows(sum_, dim_).wait());
+  if (move_) add_to_gradient(weight_, move_->wait());
 }
 
 }  // namespace orthant

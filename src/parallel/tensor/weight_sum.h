@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "model/weights.h"
 #include "parallel/tensor/mesh.h"
 
@@ -18,7 +20,8 @@ class WeightSum {
   /// Mesh and weight must outlive it.
   WeightSum(const TensorMesh& mesh, const Weight& weight, int dim) : mesh_(mesh), weight_(weight), dim_(dim) {}
   void add(const at::Tensor& dy_NO, const at::Tensor& x_NC);
-  /// Once all have been added.
+  /// Once all have been added: starts the sum over rows, a reduce-scatter; and returns when it is added.
+  void begin();
   void finish();
 
  private:
@@ -26,6 +29,7 @@ class WeightSum {
   const Weight& weight_;
   const int dim_;
   at::Tensor sum_;  // of this row, where there are others
+  std::optional<Redistribution> move_;
 };
 
 }  // namespace orthant

@@ -19,7 +19,7 @@ Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear) {
   return plan.stream == StreamCut::width ? stationary_of(linear.in, linear.out) : Stationary::input;
 }
 
-TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens) {
+TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split) {
   const double rows = plan.rows, columns = plan.columns, depth = plan.depth;
   const bool output = stationary_of(plan, linear) == Stationary::output;
   const auto width = static_cast<double>(output ? linear.in : linear.out);
@@ -32,14 +32,14 @@ TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, doub
     (output ? words.backward : words.forward) += 2 * moved;
   } else {
     words.forward += moved;
-    words.backward += (output ? 2 : 1) * moved;
+    words.backward += (output ? 2 : 1 + split) * moved;
   }
   return words;
 }
 
-TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens) {
+TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split) {
   TensorWords sum;
-  for (const LinearShape& linear : linears) sum += linear_words(plan, linear, tokens);
+  for (const LinearShape& linear : linears) sum += linear_words(plan, linear, tokens, split);
   return sum;
 }
 

@@ -30,9 +30,9 @@ struct LinearShape {
   bool to_stream = false;  // its output is added to the residual stream; else its input is read from it
 };
 
-/// Of the layer on so many tokens of one replica, in the plan's form.
-TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens);
-TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens);
+/// Of the layer on so many tokens of one replica, in the plan's form; of a share `split` of them backward is split.
+TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split = 0);
+TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split = 0);
 
 /// The stationary matrix that the plan takes for the layer.
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear);

@@ -61,7 +61,7 @@ void InputLayer::E(int microbatch, const at::Tensor& asked, bool with_gradient) 
   const at::Tensor found = at::zeros({all, width}, table.options());
   found.index_copy_(0, one.which, table.index_select(0, one.row));
   table.reset();
-  one.sum = plan_.mesh.settle(found, asked.size(0));
+  one.sum = plan_.mesh.sum(found, asked.size(0));
   one.sum_arrives = sums_.reduce(one.sum, plan_.axes, plan_.root);
 }
 

@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/labels.h"
 #include "model/element.h"
-#include "model/kernels/loss.h"
+#include "model/kernels/loss_exponentials.h"
 #include "model/linear.h"
 #include "model/loss.h"
 #include "model/primitives.h"
@@ -186,19 +186,19 @@ void OutputShare::make_products() {
 at::Tensor OutputShare::multiply() {
   multiplied_ = true;
   make_products();
-  if (!mesh_.alone()) settle_products();
+  if (!mesh_.alone()) sum_products();
   const bool fits = product_NC_.scalar_type() == x_NC_.scalar_type();
   return fits ? product_NC_ : at::empty(product_NC_.sizes(), x_NC_.options());
 }
 
 // Sums over columns, each of the part that is here. Which column has a label's row others do not know.
-void OutputShare::settle_products() {
-  const auto settle = [&](const at::Tensor& summand) {
-    return mesh_.settle(summand.to(x_NC_.scalar_type()).contiguous(), sequences_);
+void OutputShare::sum_products() {
+  const auto sum = [&](const at::Tensor& summand) {
+    return mesh_.sum(summand.to(x_NC_.scalar_type()).contiguous(), sequences_);
   };
-  product_NC_ = settle(product_NC_.mul_(column(rescaling(top_N_, place_top_N_))));
-  if (uniform_NC_.defined()) uniform_NC_ = settle(uniform_NC_.expand_as(x_NC_));
-  picked_NC_ = settle(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
+  product_NC_ = sum(product_NC_.mul_(column(rescaling(top_N_, place_top_N_))));
+  if (uniform_NC_.defined()) uniform_NC_ = sum(uniform_NC_.expand_as(x_NC_));
+  picked_NC_ = sum(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
 }
 
 // From the products: what these rows add to the gradient of x, wide.
@@ -253,7 +253,7 @@ at::Tensor OutputShare::gradients(const WholeSoftmax& whole) {
   if (real_.size() > 0) add_weight_gradient(sum.narrow(0, 0, real_.size()), f);
   exponentials_NV_.reset(), slopes_NV_.reset();
   mesh_.finish_gradient(head_, sum);
-  return multiplied_ ? dx : mesh_.settle(dx, sequences_);
+  return multiplied_ ? dx : mesh_.sum(dx, sequences_);
 }
 
 }  // namespace orthant

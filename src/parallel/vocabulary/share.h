@@ -84,7 +84,7 @@ class OutputShare {
   at::Tensor products(const Range& tokens) const;
   void keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics, bool has_maximum);
   void make_products();
-  void settle_products();
+  void sum_products();
   at::Tensor bent(at::Tensor rows_HC) const;
   at::Tensor summand(const Factors& factors);
   void add_weight_gradient(const at::Tensor& dw_VC, const Factors& factors) const;

@@ -21,9 +21,9 @@ at::Tensor SliceMesh::gather(const at::Tensor& part) const {
   return all.reshape({-1, all.size(-1)});
 }
 
-at::Tensor SliceMesh::settle(const at::Tensor& summand, int64_t sequences) const {
+at::Tensor SliceMesh::sum(const at::Tensor& summand, int64_t sequences) const {
   if (alone()) return summand;
-  const at::Tensor part = mesh_->settle(summand.view({sequences, -1, summand.size(1)})).wait();
+  const at::Tensor part = mesh_->sum(summand.view({sequences, -1, summand.size(1)})).wait();
   return part.view({-1, part.size(2)});
 }
 
@@ -39,12 +39,12 @@ at::Tensor SliceMesh::of_columns(const at::Tensor& own) const {
   std::vector<int64_t> shape = own.sizes().vec();
   shape.insert(shape.begin(), columns());
   const at::Tensor all = at::empty(shape, own.options());
-  mesh_->comm().all_gather(all, own.contiguous(), {std::string(kColumn)}).wait();
+  mesh_->comm().all_gather(all, own.contiguous(), {kColumn}).wait();
   return all;
 }
 
 void SliceMesh::take_first_row(const at::Tensor& numbers) const {
-  if (rows()) mesh_->comm().broadcast(numbers, {std::string(kRow)}).wait();
+  if (rows()) mesh_->comm().broadcast(numbers, {kRow}).wait();
 }
 
 at::Tensor SliceMesh::whole(const Weight& weight) const {

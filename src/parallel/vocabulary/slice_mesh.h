@@ -28,7 +28,7 @@ class SliceMesh {
   /// All tokens and channels [N, C] of a part [B, T', C'], an all-gather over columns; and the part of a sum over
   /// columns, a reduce-scatter, or an all-reduce where nothing cuts the stream.
   at::Tensor gather(const at::Tensor& part_BTC) const;
-  at::Tensor settle(const at::Tensor& summand_NC, int64_t sequences) const;
+  at::Tensor sum(const at::Tensor& summand_NC, int64_t sequences) const;
   /// Of numbers of all tokens those whose tokens are in the part.
   at::Tensor part(const at::Tensor& numbers_N, int64_t sequences) const;
   /// What each column says, stacked: [columns, ...], an all-gather.

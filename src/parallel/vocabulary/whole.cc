@@ -17,7 +17,7 @@ at::Tensor whole_embedding(Comm& comm, const WholeVocabulary& vocabulary, const 
   const at::Tensor here = flat.ge(rows.begin).logical_and_(flat.lt(rows.end)).nonzero().squeeze(1);
   at::Tensor found = at::zeros({flat.numel(), value.size(1)}, value.options());
   found.index_copy_(0, here, value.index_select(0, flat.index_select(0, here).sub_(rows.begin)));
-  found = vocabulary.mesh.settle(found, 1);
+  found = vocabulary.mesh.sum(found, 1);
   comm.all_reduce(found, vocabulary.axes).wait();  // all summands but one are zeros
   std::vector<int64_t> shape = tokens.sizes().vec();
   shape.push_back(found.size(1));

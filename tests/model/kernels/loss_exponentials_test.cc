@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "model/kernels/loss.h"
+#include "model/kernels/loss_exponentials.h"
 #include "tests/model/kernels/testing.h"
 
 namespace orthant {

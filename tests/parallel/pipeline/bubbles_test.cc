@@ -6,7 +6,7 @@
 #include <array>
 #include <vector>
 
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 
 namespace orthant {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 
 namespace orthant {
 namespace {
@@ -61,7 +61,8 @@ TEST(OwnSchedule, NamesTheCell) {
   EXPECT_EQ(refusal("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n", 2, 2),
             head + "deadlock: 0B0 (line 1, cell 2) waits for 1B0 (line 2, cell 4)\n  "
                    "deadlock: 1F1 (line 2, cell 2) waits for 0F1 (line 1, cell 3)");
-  EXPECT_EQ(refusal("0F0,0B0\n2F0,2B0\n", 2, 1), head + "stage 1 belongs to no rank");
+  EXPECT_EQ(refusal("0F0,0B0\n2F0,2B0\n", 2, 1),
+            head + "stage 1 belongs to no rank, and 2F0 (line 2, cell 1) is of a later one");
   EXPECT_EQ(refusal("0F0,0F1,0B1\n", 1, 2), head + "0B0 is missing after 0F0 (line 1, cell 1)");
   EXPECT_EQ(refusal("0F0,0F2,0B2,0B0\n", 1, 3), head + "0F1 is missing (line 1)\n  0B1 is missing (line 1)");
   EXPECT_EQ(refusal("0B0,0F0\n", 1, 1), head + "0B0 (line 1, cell 1) comes before 0F0 (line 1, cell 2)");
@@ -93,7 +94,8 @@ TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
 
 TEST(OwnSchedule, HasToBeForThisRun) {
   EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
-  EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches");
+  EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches (0F7 in line 1, cell 14)");
+  EXPECT_EQ(refusal("0F0,0F11,0B0,0B1\n", 1, 2), "the schedule is for 12 microbatches (0F11 in line 1, cell 2)");
   EXPECT_THROW(schedule_from_csv("0F0,0X0\n", 1, 1), DataError);
   EXPECT_EQ(refusal("0F0,0S0,0T0,0B0\n", 1, 1),
             "line 1, cell 2, 0S0: not for a file to say: set parallelism.vocabulary_parallel to an order of the output "

@@ -9,11 +9,24 @@
 
 #include "schedule/passes.h"
 #include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/schedule/machine.h"
 
 namespace orthant {
 namespace {
+
+/// To see several steps in one Timeline: rows so many times over, of ever higher microbatches.
+Schedule repeated(const Schedule& schedule, int times) {
+  Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
+  const int microbatches = microbatch_count(schedule);
+  for (size_t rank = 0; rank < out.rows.size(); ++rank)
+    for (int i = 0; i < times; ++i)
+      for (Action action : schedule.rows[rank]) {
+        if (facts(action.kind).counts == ThirdField::microbatch) action.microbatch += i * microbatches;
+        out.rows[rank].push_back(action);
+      }
+  return out;
+}
 
 using enum ActionKind;
 

@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/support/random.h"
 
 namespace orthant {

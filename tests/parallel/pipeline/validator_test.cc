@@ -10,7 +10,7 @@
 #include "schedule/passes.h"
 #include "schedule/progress.h"
 #include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/schedule/machine.h"
 #include "tests/schedule/mutations.h"
 
@@ -68,7 +68,7 @@ TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
   std::map<bool, int> counts;
   for (int round = 0; round < 10000; ++round) {
     const Sample& sample = all[static_cast<size_t>(random.below(static_cast<int>(all.size())))];
-    Mutation mutation = mutated(random, sample.schedule);
+    Mutant mutation = mutated(random, sample.schedule);
     if (random.below(4) == 0) mutation = mutated(random, mutation.schedule);
     bool counts_nothing = false;  // UNSHARD, RESHARD and REDUCE: tests/schedule/validate_test.cc
     for (const auto& row : mutation.schedule.rows)

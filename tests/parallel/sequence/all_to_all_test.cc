@@ -32,11 +32,11 @@ using OnMoved = std::function<void(const Moved&, const AttentionCore&, const Mic
 void on_all(const AttentionCase& c, const Inner& inner, const OnMoved& on_rank) {
   run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(c.mesh(), rank, rendezvous, {});
-    Moved m{.c = c, .u = comm.position(kUlysses), .r = comm.position(kRing)};
+    Moved m{.c = c, .u = comm.position(kOverUlysses), .r = comm.position(kOverRing)};
     m.held = held_places(c.placement, c.length, c.ulysses, m.u, c.ring, m.r);
     m.block = ring_places(c.placement, c.length, c.ring, m.r);
     m.share = head_share(c.heads, c.key_heads, c.ulysses, m.u);
-    const AttentionCore core = ulysses(comm, kUlysses, {c.placement, c.ring, m.r}, inner(m));
+    const AttentionCore core = ulysses(comm, kOverUlysses, {c.placement, c.ring, m.r}, inner(m));
     on_rank(m, core, batch_of(c, at::tensor(m.held, at::kLong)), shape_of(c));
   });
 }

@@ -74,7 +74,7 @@ TEST(SequenceParallel, DoubleRings) {
     for (const SequencePlacement placement : kPlacements) {
       const int inner = window;
       expect_equal({.ring = ring, .placement = placement}, [=](Comm& comm, const AttentionCase& c) {
-        return ring_attention(comm, kRing, {.placement = c.placement, .window = inner});
+        return ring_attention(comm, kOverRing, {.placement = c.placement, .window = inner});
       });
     }
   }
@@ -125,7 +125,7 @@ TEST(SequenceParallel, RingsSendWhatTheFormulasSay) {
                   .key_heads = 3,
                   .head_dim = 4};
   const MakeCore online = [](Comm& comm, const AttentionCase& of) {
-    return ring_attention(comm, kRing, {.placement = of.placement});
+    return ring_attention(comm, kOverRing, {.placement = of.placement});
   };
   for (const auto& [ring, forward, paper, cheaper] :
        {std::tuple{2, 384, 1152, 768}, {4, 576, 1728, 1152}, {8, 672, 2016, 1344}}) {
@@ -173,7 +173,7 @@ TEST(SequenceParallel, MistakesAreSeen) {
   const AttentionResult want = on_one_device(c);
   // Contiguous tokens in a zigzag ring.
   const auto zigzag = on_ranks(c, [](Comm& comm, const AttentionCase&) {
-    return ring_attention(comm, kRing, {.placement = SequencePlacement::zigzag});
+    return ring_attention(comm, kOverRing, {.placement = SequencePlacement::zigzag});
   });
   EXPECT_GT(relative_error(zigzag.out, want.out), kFar);
   // Rotary positions from 0 on every rank.
@@ -181,7 +181,7 @@ TEST(SequenceParallel, MistakesAreSeen) {
   EXPECT_GT(relative_error(local.out, want.out), kFar);
   // Backward with this rank's own keys instead of those that came round: the forward is right.
   const MakeCore stale = [](Comm& comm, const AttentionCase& of) {
-    AttentionCore core = ring_attention(comm, kRing, {.placement = of.placement});
+    AttentionCore core = ring_attention(comm, kOverRing, {.placement = of.placement});
     core.backward = [backward = core.backward](const at::Tensor& dout, std::vector<at::Tensor> kept, const auto& batch,
                                                const auto& shape) {
       kept[2] = kept[2].roll(1, 2);
@@ -194,7 +194,7 @@ TEST(SequenceParallel, MistakesAreSeen) {
   EXPECT_GT(relative_error(stale_keys.dqkv, want.dqkv), kFar);
   // Gradients divided by the number of ranks.
   const auto divided = on_ranks(c, [](Comm& comm, const AttentionCase& of) {
-    AttentionCore core = ring_attention(comm, kRing, {.placement = of.placement});
+    AttentionCore core = ring_attention(comm, kOverRing, {.placement = of.placement});
     core.backward = [backward = core.backward](const auto& dout, const auto& kept, const auto& batch,
                                                const auto& shape) {
       AttentionGradients g = backward(dout, kept, batch, shape);

@@ -40,7 +40,7 @@ using LookAtCore = std::function<void(Comm&, const at::Tensor& places, const std
 inline void run_core(const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in, Comm& comm,
                      CoreResult& all, std::mutex& mutex, const LookAtCore& look) {
   const auto places =
-      held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+      held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
   const at::Tensor index = at::tensor(places, at::kLong);
   const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
   const Microbatch batch = batch_of(c, index);

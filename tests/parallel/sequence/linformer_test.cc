@@ -45,7 +45,7 @@ Result by_definition(const Case& c) {
 }
 
 using MakeCore = std::function<AttentionCore(Comm&)>;
-AttentionCore right(Comm& comm) { return linformer(comm, kRing); }
+AttentionCore right(Comm& comm) { return linformer(comm, kOverRing); }
 
 /// Every rank's part put together. The negative control sums dE and dF over the ring as well.
 Result on_ranks(const Case& c, const MakeCore& make = right, const std::function<void(Comm&)>& look = {},
@@ -77,7 +77,7 @@ Result on_ranks(const Case& c, const MakeCore& make = right, const std::function
                      here(reference_values(like.dk.sizes(), 3)), batch, shape);
     const AttentionGradients g = core.backward(here(reference_values(like.out.sizes(), 4)), kept, batch, shape);
     if (reduce_projections) {
-      for (const Weight* w : {&e, &f}) comm.all_reduce(w->gradient, kRing).wait();
+      for (const Weight* w : {&e, &f}) comm.all_reduce(w->gradient, kOverRing).wait();
     }
     const std::lock_guard lock(mutex);
     all.out.narrow(2, first, count).copy_(kept[0]);
@@ -150,7 +150,7 @@ TEST(Linformer, MistakesAreSeen) {
   EXPECT_GT(relative_error(on_ranks(c, [](Comm&) { return linformer_attention(); }).out, want.out), kFar);
   // Gradients of the summaries not summed: the forward is right.
   const auto forward_only = [](Comm& comm) {
-    AttentionCore core = linformer(comm, kRing);
+    AttentionCore core = linformer(comm, kOverRing);
     core.backward = linformer_attention().backward;
     return core;
   };

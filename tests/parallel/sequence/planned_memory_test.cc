@@ -18,13 +18,13 @@ struct Bytes {
 
 template <int window>
 AttentionCore in_windows(Comm& comm, const AttentionCase& c) {
-  return ring_attention(comm, kRing, {.placement = c.placement, .window = window});
+  return ring_attention(comm, kOverRing, {.placement = c.placement, .window = window});
 }
 
 // Of one rank: beyond its own q, k, v; and in backward, beyond what is kept and the output's gradient.
 Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in) {
   const auto places =
-      held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+      held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
   const at::Tensor index = at::tensor(places, at::kLong);
   const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
   const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
@@ -84,9 +84,9 @@ TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
         run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
           Comm comm(c.mesh(), rank, rendezvous, {});
           const Bytes have = measure(comm, form.make(comm, c), c, in);
-          const auto planned = sequence_memory(form.plan, attention, comm.position(kUlysses), comm.position(kRing));
-          const auto held =
-              held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+          const int u = comm.position(kOverUlysses), r = comm.position(kOverRing);
+          const auto planned = sequence_memory(form.plan, attention, u, r);
+          const auto held = held_places(c.placement, c.length, c.ulysses, u, c.ring, r);
           const int64_t tokens = c.sequences * static_cast<int64_t>(held.size()) * c.head_dim;
           const int64_t q = tokens * c.heads * element, kv = tokens * key_heads * element;
           EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.kept_bytes) << name_of(c);

@@ -8,7 +8,7 @@ namespace orthant {
 namespace {
 
 AttentionCore ring_of_windows(Comm& comm, const AttentionCase& c) {
-  return ring_attention(comm, kRing, {.placement = c.placement, .window = c.ring / 2});
+  return ring_attention(comm, kOverRing, {.placement = c.placement, .window = c.ring / 2});
 }
 
 struct Form {

@@ -30,7 +30,7 @@ TEST(SequenceRobustness, BlocksOfAnySizeGoRound) {
       const DoubleRing rings = double_ring(size, rank, size);
       const NewBlock buffer = [&](int) { return at::empty({count}, at::kDouble); };
       // The sum for a block is what each rank adds: the block's number times its own, plus one.
-      const at::Tensor sum = sum_over_blocks({comm, kRing, 0}, rings.inner, at::full({count}, rank, at::kDouble),
+      const at::Tensor sum = sum_over_blocks({comm, kOverRing, 0}, rings.inner, at::full({count}, rank, at::kDouble),
                                              buffer, buffer, [&](int source, const at::Tensor& block) {
                                                EXPECT_TRUE(block.eq(source).all().item<bool>());
                                                return block * (rank + 1);
@@ -49,7 +49,7 @@ TEST(SequenceRobustness, RingsBesideAPipeline) {
     run_ranks(2 * ring, [&](Rendezvous rendezvous, int rank) {
       Comm comm(Mesh({{"ring", ring}, {"pipeline", 2}}), rank, rendezvous, kImpatient);
       const Axes pipeline = {"pipeline"};
-      const int index = comm.position(kRing), stage = comm.position(pipeline);
+      const int index = comm.position(kOverRing), stage = comm.position(pipeline);
       const Ring members = double_ring(ring, index, ring).inner;
       const NewBlock buffer = [](int) { return at::empty({100}, at::kDouble); };
       for (int round = 0; round < kRounds; ++round) {
@@ -62,7 +62,7 @@ TEST(SequenceRobustness, RingsBesideAPipeline) {
           for (const int tag : {0, 2}) {  // keys, values
             const double own = 1000 * round + 100 * microbatch + 10 * stage + tag;
             visit_blocks(
-                {comm, kRing, tag}, members, at::full({100}, own + ring * index, at::kDouble), buffer,
+                {comm, kOverRing, tag}, members, at::full({100}, own + ring * index, at::kDouble), buffer,
                 [&](int source, const at::Tensor& block) { EXPECT_EQ(block[99].item<double>(), own + ring * source); });
           }
         }
@@ -94,7 +94,7 @@ TEST(SequenceRobustness, AThousandTimesWithLateRanks) {
                 kImpatient);
       const AttentionCore core = form.make(comm, c);
       const auto places =
-          held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+          held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
       const at::Tensor index = at::tensor(places, at::kLong);
       const auto part = [&](const at::Tensor& t) { return t.index_select(2, index) + comm.position({"data"}); };
       const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v), dout = part(in.dout);
@@ -129,7 +129,7 @@ TEST(SequenceRobustness, TheOrderOfTheAxesChangesNoNumber) {
       c.ring_inside = ring_inside;
       std::map<std::pair<int, int>, TrafficTable> traffic;  // by position, not by rank
       auto result = core_on_ranks(c, in, usp, [&](Comm& comm, const auto&, const auto&, const auto&) {
-        traffic[{comm.position(kUlysses), comm.position(kRing)}] = comm.traffic();
+        traffic[{comm.position(kOverUlysses), comm.position(kOverRing)}] = comm.traffic();
       });
       return std::pair{result, traffic};
     };

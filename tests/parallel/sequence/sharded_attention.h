@@ -22,7 +22,7 @@
 
 namespace orthant {
 
-inline const Axes kRing = {"ring"}, kUlysses = {"ulysses"};
+inline const Axes kOverRing = {"ring"}, kOverUlysses = {"ulysses"};
 
 struct AttentionCase {
   int ulysses = 1, ring = 1;
@@ -93,7 +93,7 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
     Comm comm(c.mesh(), rank, rendezvous, {});
     const AttentionCore core = make(comm, c);
     const auto places =
-        held_places(c.placement, c.length, c.ulysses, comm.position(kUlysses), c.ring, comm.position(kRing));
+        held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
     const at::Tensor index = at::tensor(places, at::kLong);
     const AttentionResult part = attend_at(core, c, places, positions ? positions(index) : at::Tensor());
     const std::lock_guard lock(mutex);

@@ -52,7 +52,7 @@ struct Form {
 // The same formulas against what ranks count, for shares that do not come out even.
 TEST(SequenceTraffic, IsWhatRanksCount) {
   const MakeCore windows = [](Comm& comm, const AttentionCase& c) {
-    return ring_attention(comm, kRing, {.placement = c.placement, .window = 2});
+    return ring_attention(comm, kOverRing, {.placement = c.placement, .window = 2});
   };
   constexpr auto kTwoRings = SequenceMethod::ring_self_attention;
   const Form forms[] = {{{.ulysses = 4, .ring = 2}, usp},
@@ -84,7 +84,7 @@ TEST(SequenceTraffic, IsWhatRanksCount) {
                                           .head_dim = 8,
                                           .element_bytes = static_cast<int>(c10::elementSize(type))};
         core_on_ranks(c, inputs_of(c), form.make, [&](Comm& comm, const auto&, const auto&, const auto&) {
-          const auto t = sequence_traffic(form.plan, attention, comm.position(kUlysses), comm.position(kRing));
+          const auto t = sequence_traffic(form.plan, attention, comm.position(kOverUlysses), comm.position(kOverRing));
           TrafficTable planned;
           for (const auto* pass : {&t.forward, &t.backward}) {
             for (const auto& m : *pass) {
@@ -144,7 +144,7 @@ TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
       for (const int member : rings.inner.members) EXPECT_EQ(member / inside, rank / inside);
       for (const int member : rings.outer.members) EXPECT_EQ(member % inside, rank % inside);
       const NewBlock buffer = [](int) { return at::empty({5}, at::kDouble); };
-      visit_blocks({comm, kRing, 2}, rings.outer, at::full({5}, rank, at::kDouble), buffer,
+      visit_blocks({comm, kOverRing, 2}, rings.outer, at::full({5}, rank, at::kDouble), buffer,
                    [&](int source, const at::Tensor& block) {
                      EXPECT_EQ(block[0].item<double>(), source * inside + rank % inside);
                    });

@@ -13,10 +13,10 @@
 namespace orthant {
 
 inline Mesh tensor_mesh(int rows, int columns, int depth) {
-  return Mesh({{std::string(kColumn), columns}, {std::string(kRow), rows}, {std::string(kDepth), depth}});
+  return Mesh({{kColumn, columns}, {kRow, rows}, {kDepth, depth}});
 }
-inline const Axes kColumns{std::string(kColumn)}, kRows{std::string(kRow)}, kDepths{std::string(kDepth)},
-    kTokens{std::string(kRow), std::string(kDepth)};
+inline const Axes kColumns{kColumn}, kRows{kRow}, kDepths{kDepth},
+    kTokens{kRow, kDepth};
 
 /// (a row + b column + modulus c) mod modulus - shift.
 inline at::Tensor integers(int64_t rows, int64_t columns, int64_t a, int64_t b, int64_t modulus, int64_t shift) {

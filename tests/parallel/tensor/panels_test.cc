@@ -72,7 +72,7 @@ TEST(StreamPanels, SendTheBytesOfTheWhole) {
       for (int rank = 0; rank < columns; ++rank) {
         for (const int64_t some : {1, 2000, 6000}) {
           EXPECT_EQ(bytes(some, rank, gather_stream), bytes(1 << 30, rank, gather_stream)) << columns;
-          EXPECT_EQ(bytes(some, rank, settle_stream), bytes(1 << 30, rank, settle_stream)) << columns;
+          EXPECT_EQ(bytes(some, rank, sum_stream), bytes(1 << 30, rank, sum_stream)) << columns;
         }
       }
     }
@@ -103,7 +103,7 @@ TEST(ForPanels, BeginTheNextBeforeTheProduct) {
   EXPECT_EQ(order, "begin0 arrived0 begin1 multiply0 arrived1 begin2 multiply1 arrived2 multiply2 ");
 }
 
-TEST(Settling, HasOneSumOnItsWay) {
+TEST(PendingSum, HasOneSumOnItsWay) {
   std::string order;
   struct Move {
     std::string* order;
@@ -112,7 +112,7 @@ TEST(Settling, HasOneSumOnItsWay) {
       return {};
     }
   };
-  Settling<Move> sums;
+  PendingSum<Move> sums;
   for (int i = 0; i < 2; ++i) {
     sums.next([&] { order += fmt::format("begin{} ", i); return Move{&order}; },
               [&order, i](const at::Tensor&) { order += fmt::format("put{} ", i); });

@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "base/errors.h"
 #include "comm/redistribute.h"
 #include "tests/parallel/tensor/matrices.h"
 
@@ -107,6 +108,36 @@ TEST(TensorProducts, NeedTheSumOverDepth) {
     EXPECT_EQ(p.dw[0][0].item<double>(), 5);
     EXPECT_FALSE((p.dw / 2).equal(weight_part(comm, m.x_TK.t().mm(m.dy_TN)))) << "no mean";
   });
+}
+
+TEST(TensorProducts, NeedTheSumOverAnyDepth) {
+  const Matrices m = exact_matrices(48, 12, 24);
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    for (const int depth : {3, 4}) {
+      on_mesh(tensor_mesh(2, 2, depth), [&](Comm& comm) {
+        const Products p = products_on(comm, form, m);
+        const at::Tensor whole = weight_part(comm, m.x_TK.t().mm(m.dy_TN));
+        EXPECT_TRUE(p.dw.equal(whole)) << depth;
+        EXPECT_FALSE(p.dw_of_layer.equal(whole)) << depth;
+        EXPECT_FALSE((p.dw / depth).equal(whole)) << depth;
+      });
+    }
+  }
+}
+
+TEST(TensorProducts, RefuseAnExtentThatIsNotTheirs) {
+  const Matrices m = exact_matrices(48, 12, 24);
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    on_mesh(tensor_mesh(2, 2, 1), [&](Comm& comm) {
+      const TensorProducts products(comm, form);
+      const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN), dy = tokens_part(comm, m.dy_TN);
+      for (const int64_t K : {8, 16}) {
+        EXPECT_THROW(products.ab(x, w, K), LogicError);
+        EXPECT_THROW(products.abt(dy, w, K), LogicError);
+        EXPECT_THROW(products.atb(x, dy, K), LogicError);
+      }
+    });
+  }
 }
 
 TEST(TensorProducts, NeedEveryRankInItsPlace) {

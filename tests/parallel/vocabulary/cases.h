@@ -6,7 +6,7 @@
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/plan.h"
 #include "schedule/validate.h"
-#include "tests/parallel/pipeline/measures.h"
+#include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/parallel/vocabulary/published.h"
 #include "tests/support/random.h"
 

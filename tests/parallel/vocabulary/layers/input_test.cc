@@ -27,7 +27,7 @@ InputResult embed(const std::vector<Range>& slices, int root, const OutputInputs
     const Weight weight{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(type, false, true).requires_grad_(),
                         .gradient = at::full({rows.size(), in.w_VC.size(1)}, NAN, master)};
     InputLayer layer(comm, {.slice = {.rows = {rows.begin + shift, rows.end + shift}, .vocabulary = in.vocabulary},
-                            .axes = kPipeline, .root = root}, weight);
+                            .axes = kOverPipeline, .root = root}, weight);
     const auto part = [&](const at::Tensor& t, int m) { return m == 0 ? t.slice(0, 0, half) : t.slice(0, half); };
     const auto take = [&](int m) {
       if (rank == root) part(result.x_NC, m).copy_(layer.take_embedding(m));
@@ -89,7 +89,7 @@ TEST(InputLayer, RefusesTokensThatAreNone) {
   const Weight weight{.value = at::ones({5, 2}), .gradient = at::ones({5, 2})};
   run_ranks(1, [&](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"pipeline", 1}}), rank, rendezvous);
-    InputLayer layer(comm, {.slice = {.rows = {0, 5}, .vocabulary = 5}, .axes = kPipeline}, weight);
+    InputLayer layer(comm, {.slice = {.rows = {0, 5}, .vocabulary = 5}, .axes = kOverPipeline}, weight);
     EXPECT_THROW(layer.E(0, at::tensor({1, 5}, at::kLong)), DataError);
     EXPECT_THROW(layer.E(0, at::tensor({-1, 4}, at::kLong)), DataError);
   });
@@ -112,8 +112,8 @@ TEST(TiedLayers, EqualOneDevice) {
       const Weight weight{.value = in.w_VC.narrow(0, rows.begin, rows.size()).clone().requires_grad_(),
                           .gradient = at::full({rows.size(), 12}, NAN, at::kDouble)};
       const VocabularySlice slice{rows, 103};
-      InputLayer input(comm, {.slice = slice, .axes = kPipeline, .root = 0}, weight);
-      OutputLayer output(comm, {.algorithm = algorithm, .slice = slice, .axes = kPipeline, .root = 0}, weight);
+      InputLayer input(comm, {.slice = slice, .axes = kOverPipeline, .root = 0}, weight);
+      OutputLayer output(comm, {.algorithm = algorithm, .slice = slice, .axes = kOverPipeline, .root = 0}, weight);
       input.E(0, tokens);
       output.share_input(0, rank == 0 ? input.take_embedding(0) : at::empty({40, 12}, at::kDouble),
                          {in.labels_N, in.weights_N});

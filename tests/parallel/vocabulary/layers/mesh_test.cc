@@ -23,8 +23,8 @@ struct MeshCase {
                        loss.smoothing);
   }
   Mesh mesh() const {
-    return Mesh({{std::string(kColumn), tensor.columns}, {std::string(kRow), tensor.rows},
-                 {std::string(kDepth), tensor.depth}, {"pipeline", kPlaces}});
+    return Mesh({{kColumn, tensor.columns}, {kRow, tensor.rows},
+                 {kDepth, tensor.depth}, {"pipeline", kPlaces}});
   }
 };
 
@@ -39,7 +39,7 @@ struct Held {
   Held(const MeshCase& c, int rank) {
     const Mesh mesh = c.mesh();
     sequences = shard(kSequences, c.tensor.rows * c.tensor.depth, mesh.group_index(rank, std::vector<std::string>{
-                                                                      std::string(kRow), std::string(kDepth)}));
+                                                                      kRow, kDepth}));
     const int column = mesh.coord(rank, kColumn), row = mesh.coord(rank, kRow);
     const Range place = shard(c.vocabulary, kPlaces, mesh.coord(rank, "pipeline"));
     const Range part = shard(place.size(), c.tensor.columns, column);
@@ -106,12 +106,12 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     OutputLayer layer(comm,
                       {.algorithm = c.algorithm,
                        .slice = {rows, c.vocabulary},
-                       .axes = kPipeline,
+                       .axes = kOverPipeline,
                        .root = 1,
                        .mesh = {comm, c.tensor, kWidth}},
                       head);
     const at::Tensor x = held.of_stream(in.x_NC).to(c.type);
-    const bool at_root = comm.position(kPipeline) == 1;
+    const bool at_root = comm.position(kOverPipeline) == 1;
     layer.share_input(0, at_root ? x : at::empty_like(x),
                       {.labels_N = held.of_tokens(in.labels_N).flatten(),
                        .weights_N = held.of_tokens(in.weights_N).flatten(),
@@ -125,7 +125,7 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     const double loss = layer.finish();
     expect_planned(c, comm, held);
     // Rows and depth have other tokens: together they make the weight's gradient, rows have summed it already.
-    if (c.tensor.depth > 1) comm.all_reduce(head.gradient, {std::string(kDepth)}).wait();
+    if (c.tensor.depth > 1) comm.all_reduce(head.gradient, {kDepth}).wait();
     const std::lock_guard lock(mutex);
     losses[static_cast<size_t>(rank)] = loss;
     if (at_root) errors.input = std::max(errors.input, relative_error(dx, held.of_stream(want.dx_NC)));
@@ -220,13 +220,13 @@ TEST(VocabularyLayersOnMeshes, EmbeddingEqualsALookup) {
           const Weight table{.value = w, .gradient = at::full_like(w, NAN)};
           const Range rows{held.rows.begin + shift, held.rows.end + shift};
           InputLayer layer(comm,
-                           {.slice = {rows, vocabulary}, .axes = kPipeline, .root = 0,
+                           {.slice = {rows, vocabulary}, .axes = kOverPipeline, .root = 0,
                             .mesh = {comm, tensor, kWidth}},
                            table);
           const at::Tensor dx = held.of_stream(dx_NC);
           layer.E(0, held.of_tokens(tokens));
           double& error = errors[static_cast<size_t>(rank)];
-          const bool at_root = comm.position(kPipeline) == 0;
+          const bool at_root = comm.position(kOverPipeline) == 0;
           if (at_root) {
             const at::Tensor want = held.of_stream(in.w_VC.index_select(0, tokens));
             error = relative_error(layer.take_embedding(0).view(want.sizes()), want);
@@ -234,7 +234,7 @@ TEST(VocabularyLayersOnMeshes, EmbeddingEqualsALookup) {
           layer.share_gradient(0, at_root ? dx : at::Tensor());
           layer.EB(0);
           layer.finish();
-          if (tensor.depth > 1) comm.all_reduce(table.gradient, {std::string(kDepth)}).wait();
+          if (tensor.depth > 1) comm.all_reduce(table.gradient, {kDepth}).wait();
           if (w.numel() > 0) error = std::max(error, relative_error(table.gradient, held.of_weight(sum)));
         });
         const double worst = *std::max_element(errors.begin(), errors.end());

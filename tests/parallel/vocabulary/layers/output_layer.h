@@ -16,7 +16,6 @@
 
 namespace orthant {
 
-inline const Axes kPipeline = {"pipeline"};
 inline const std::vector<std::string> kAlgorithms = {"naive", "algorithm_1", "algorithm_2"};
 
 /// What the layer reads; the table may have padding behind the vocabulary.
@@ -125,7 +124,7 @@ inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {
     OutputLayer layer(comm,
                       {.algorithm = c.algorithm,
                        .slice = {.rows = {rows.begin + c.shift, rows.end + c.shift}, .vocabulary = in.vocabulary},
-                       .axes = kPipeline,
+                       .axes = kOverPipeline,
                        .root = c.root},
                       head);
     result.losses[r] = run_output(layer, c, in, rank, result.dx_NC);

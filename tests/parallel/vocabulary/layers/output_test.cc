@@ -135,12 +135,12 @@ TEST(OutputLayer, SDoesNotWaitForOthersS) {
       const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(at::kDouble),
                         .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
       OutputLayer layer(comm, {.algorithm = algorithm, .slice = {.rows = rows, .vocabulary = in.vocabulary},
-                               .axes = kPipeline}, head);
+                               .axes = kOverPipeline}, head);
       for (const int microbatch : {0, 1}) layer.share_input(microbatch, in.x_NC.clone(), {.labels_N = in.labels_N});
       const at::Tensor told = at::zeros({1});
-      if (rank == 1) comm.recv(told, kPipeline, 0).wait();
+      if (rank == 1) comm.recv(told, kOverPipeline, 0).wait();
       for (const int microbatch : {0, 1}) layer.S(microbatch);
-      if (rank == 0) comm.send(told, kPipeline, 1).wait();
+      if (rank == 0) comm.send(told, kOverPipeline, 1).wait();
       for (const int microbatch : {0, 1}) {
         if (algorithm == "naive") layer.Z(microbatch);
         layer.T(microbatch);
@@ -177,7 +177,7 @@ TEST(OutputLayer, TheEarlySumStartsByItself) {
     const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).to(at::kDouble),
                       .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
     OutputLayer layer(comm, {.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
-                             .axes = kPipeline}, head);
+                             .axes = kOverPipeline}, head);
     layer.share_input(0, in.x_NC.clone(), {in.labels_N, in.weights_N, in.loss_scale});
     layer.S(0);
     if (rank == 0) {
@@ -201,7 +201,7 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
     const Weight head{.value = in.w_VC.narrow(0, rows.begin, rows.size()).clone(),
                       .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)};
     const OutputPlan plan{.algorithm = "algorithm_2", .slice = {.rows = rows, .vocabulary = in.vocabulary},
-                          .axes = kPipeline};
+                          .axes = kOverPipeline};
     auto layer = std::make_unique<OutputLayer>(comm, plan, head);
     layer->share_input(0, rank == 0 ? in.x_NC.clone() : at::empty_like(in.x_NC),
                        {in.labels_N, in.weights_N, in.loss_scale});

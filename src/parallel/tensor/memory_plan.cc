@@ -1,8 +1,9 @@
-#include "plan/product_memory.h"
+#include "parallel/tensor/memory_plan.h"
 
 #include <algorithm>
 
 #include "mesh/staging.h"
+#include "parallel/tensor/words_plan.h"
 
 namespace orthant {
 namespace {
@@ -18,20 +19,21 @@ struct Rows {
     by_rows = stays == Stationary::output ? gathered : 0;
     sum = elements * s.sum_bytes;
     const int64_t part = share(sum, plan.rows);
-    settling = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
+    summing = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
   }
   int64_t gathered = 0, sum = 0;
   int64_t by_rows = 0;   // as it has come from each row, until it is put together; unless it stands so
-  int64_t settling = 0;  // the sum's copy by rows, unless it stands so, this row's part of it, and others' summands
+  int64_t summing = 0;  // the sum's copy by rows, unless it stands so, this row's part of it, and others' summands
 };
 
-// Bytes of the residual stream: of all its tokens, and in the forms that a panel of them takes on its way.
+// Bytes of the residual stream, or of what has another width and is cut as it is: of all its tokens, and in the forms
+// that a panel of them takes on its way.
 struct Stream {
-  Stream(const TensorPlan& plan, const TensorShape& s) {
-    const int64_t whole = s.sequences * s.tokens * s.hidden * s.element_bytes;
+  Stream(const TensorPlan& plan, const TensorShape& s, int64_t width) {
+    const int64_t whole = s.sequences * s.tokens * width * s.element_bytes;
     const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
     part = cut ? share(whole, plan.columns) : whole;
-    const StreamPanels stream = stream_panels(plan, s.sequences, s.tokens, s.hidden, true, s.element_bytes);
+    const StreamPanels stream = stream_panels(plan, s.sequences, s.tokens, width, true, s.element_bytes);
     panels = static_cast<int64_t>(stream.panels.size());
     tokens = stream.tokens;
     of_largest = stream.panels.front().size();
@@ -40,15 +42,15 @@ struct Stream {
     if (plan.columns == 1) return;
     gathered = cut ? panel : 0;
     leaving = by_tokens && s.sequences > 1 ? in_panel(part) : 0;
-    settling = (cut ? panel : 0) + in_panel(part) + staging_bytes(share(panel, plan.columns), plan.columns);
+    summing = (cut ? panel : 0) + in_panel(part) + staging_bytes(share(panel, plan.columns), plan.columns);
   }
 
   // Of what all tokens take, the largest panel's.
   int64_t in_panel(int64_t all) const { return panels == 1 ? all : all / tokens * of_largest; }
-  // Of panels of columns' tokens, those of one operand are put side by side.
+  // Where columns cut the tokens, a panel of an operand is no contiguous part of it: it is copied.
   int64_t side_by_side(int64_t operand) const { return by_tokens ? in_panel(operand) : 0; }
-  // The sum over columns: what has settled of it, or is on its way.
-  int64_t settled() const { return panels > 1 || settling == 0 ? part : 0; }
+  // The sum over columns: what has been summed of it, or is on its way.
+  int64_t summed() const { return panels > 1 || summing == 0 ? part : 0; }
 
   // Panels gathered: the present one, the next on its way.
   int64_t arrived() const { return panels > 1 ? 2 * gathered + leaving : gathered; }
@@ -59,42 +61,42 @@ struct Stream {
     return rows.gathered + std::max(2 * gathered, arrived() + work);
   }
   // That of a product into the stream, given what it reads.
-  int64_t multiply_and_settle(int64_t read, const Rows& rows) const {
-    const int64_t work = settled() + settling + (settling > 0 ? panel : 0) + side_by_side(read);
+  int64_t multiply_and_sum(int64_t read, const Rows& rows) const {
+    const int64_t work = summed() + summing + (summing > 0 ? panel : 0) + side_by_side(read);
     return rows.gathered + std::max(rows.by_rows, work);
   }
   // That of a weight's gradient, given what it reads of all tokens beside the stream.
   int64_t weight_gradient(int64_t read, const Rows& rows) const {
     const int64_t first = 2 * gathered + side_by_side(read), next = arrived() + side_by_side(read) + rows.sum;
-    return std::max({first, next, rows.sum + rows.settling});
+    return std::max({first, next, rows.sum + rows.summing});
   }
 
   // Of a product from the stream that makes so many bytes; and of one into it that reads them.
   ProductBytes from_stream(int64_t y, const Rows& rows) const {
-    const int64_t product = settling > 0 ? panel : 0;
+    const int64_t product = summing > 0 ? panel : 0;
     const int64_t panel_work =
         gathered + leaving + side_by_side(y) + (panels > 1 ? product + rows.sum : std::max(product, rows.sum));
     return {.forward = gather_and_multiply(y, rows),
-            .backward = settled() + settling + rows.gathered + std::max(panel_work, rows.sum + rows.settling),
-            .for_input = multiply_and_settle(y, rows),
+            .backward = summed() + summing + rows.gathered + std::max(panel_work, rows.sum + rows.summing),
+            .for_input = multiply_and_sum(y, rows),
             .for_weights = weight_gradient(y, rows)};
   }
   ProductBytes into_stream(int64_t x, const Rows& rows) const {
     const int64_t panel_work = arrived() + side_by_side(x);
-    return {.forward = multiply_and_settle(x, rows),
-            .backward = std::max(2 * gathered, x + rows.gathered + rows.sum + std::max(panel_work, rows.settling)),
+    return {.forward = multiply_and_sum(x, rows),
+            .backward = std::max(2 * gathered, x + rows.gathered + rows.sum + std::max(panel_work, rows.summing)),
             .for_input = gather_and_multiply(x, rows),
             .for_weights = weight_gradient(x, rows)};
   }
   // The loss: a panel gathered, its gradient and its logits; the next one on its way; of the one before the sum that
-  // settles; and what has settled, from the third on, or beside the second's sum instead of its logits.
+  // is formed; and what has been summed, from the third on, or beside the second's sum instead of its logits.
   int64_t loss(int64_t logits, const Rows& rows) const {
     const int64_t one = gathered + panel, next = gathered + leaving;
-    const int64_t work = panels == 1   ? one + std::max(logits, settling)
-                         : panels == 2 ? one + std::max(logits + std::max(next, settling), part + settling)
-                         : panels == 3 ? one + settling + std::max(next + std::max(logits, part), part + logits)
-                                       : part + one + next + logits + settling;
-    return rows.gathered + rows.sum + std::max(work, settled() + settling + rows.settling);
+    const int64_t work = panels == 1   ? one + std::max(logits, summing)
+                         : panels == 2 ? one + std::max(logits + std::max(next, summing), part + summing)
+                         : panels == 3 ? one + summing + std::max(next + std::max(logits, part), part + logits)
+                                       : part + one + next + logits + summing;
+    return rows.gathered + rows.sum + std::max(work, summed() + summing + rows.summing);
   }
 
   int64_t part = 0;      // of all tokens, on this rank
@@ -102,7 +104,7 @@ struct Stream {
   int64_t panel = 0;     // of all columns
   int64_t gathered = 0;  // a panel of all columns, once more: 0 where it is not cut, and nothing is gathered
   int64_t leaving = 0;   // this rank's part of a panel, put in one piece
-  int64_t settling = 0;  // a panel's sum over columns: its copy by columns, this one's part, and others' summands
+  int64_t summing = 0;  // a panel's sum over columns: its copy by columns, this one's part, and others' summands
   bool by_tokens = false;
 };
 
@@ -112,13 +114,14 @@ struct SummaPanels {
     const auto all = summa_panels(in, plan.columns, plan.rows);
     panels = static_cast<int64_t>(all.size());
     for (const SummaPanel& panel : all) width = std::max(width, panel.all.size());
-    of_x = tokens * width * s.element_bytes, of_w = width * out * s.element_bytes;
-    // One that is all that a column holds is sent from there.
-    const bool in_place = width == share(in, plan.columns);
+    of_x = tokens * width * s.element_bytes;
+    of_w = plan.rows > 1 ? width * out * s.element_bytes : 0;
+    // One that is all that a column holds is sent from there, and one that nobody sends is read there.
+    const bool in_place = width == share(in, plan.columns) || plan.columns == 1;
     arrived = in_place ? std::min(2, plan.columns - 1) * of_x : 2 * of_x;
   }
   int64_t tokens = 0, panels = 0, width = 0;
-  int64_t of_x = 0, of_w = 0;  // bytes of the widest
+  int64_t of_x = 0, of_w = 0;  // bytes of the widest; of w, where rows send it
   int64_t arrived = 0;         // of x, the present one and the next
 };
 
@@ -138,7 +141,7 @@ ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int
           .for_weights = of_weight};
 }
 
-// A column's rows of the table looked up among all tokens, the sum over columns settled. Backward it may have them all.
+// A column's rows of the table looked up among all tokens, summed over columns. Backward it may have them all.
 ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   const int64_t elements = s.sequences * s.tokens * s.hidden, whole = elements * s.element_bytes;
   const int64_t wide = elements * s.sum_bytes, narrow = wide > whole ? whole : 0;
@@ -147,15 +150,15 @@ ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   const Rows table(plan, s, share(s.vocabulary, plan.columns) * s.hidden, Stationary::output);
   const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
   const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
-  const int64_t settling = plan.columns > 1 ? gathered + (cut ? part : whole) + staging_bytes(part, plan.columns) : 0;
-  return {.forward = table.gathered + found + std::max({table.by_rows, 2 * whole, whole + settling}),
-          .backward = gathered + found + std::max({gathered, narrow + wide, wide + table.sum + table.settling})};
+  const int64_t summing = plan.columns > 1 ? gathered + (cut ? part : whole) + staging_bytes(part, plan.columns) : 0;
+  return {.forward = table.gathered + found + std::max({table.by_rows, 2 * whole, whole + summing}),
+          .backward = gathered + found + std::max({gathered, narrow + wide, wide + table.sum + table.summing})};
 }
 
 }  // namespace
 
 ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
-  const Stream z(plan, s);
+  const Stream z(plan, s, s.hidden);
   const int64_t tokens = s.sequences * s.tokens, row = tokens * s.element_bytes;
   const bool papers = plan.form == ProductForm::summa;
   const auto from_stream = [&](int64_t rows) {
@@ -165,8 +168,11 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
   const int64_t width = share(s.hidden, plan.columns), heads = share(s.attention, plan.columns);
   const int64_t mixed = s.gate_up_rows / 2;
   const auto into_stream = [&](int64_t in, int64_t columns_in) {
-    return papers ? summa(plan, s, in, width)
-                  : z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
+    if (papers) return summa(plan, s, in, width);
+    if (stationary_of(plan, {.in = in, .out = s.hidden, .to_stream = true}) == Stationary::output) {
+      return Stream(plan, s, in).from_stream(row * width, {plan, s, width * in, Stationary::output});
+    }
+    return z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
   };
   // Logits, and what all columns say of them: float64; before that, in bfloat16, libtorch turns a copy of
   // the table, in blocks of 64 rows and 32 columns.

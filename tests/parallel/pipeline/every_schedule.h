@@ -1,4 +1,4 @@
-// What the papers measure of a schedule, and all schedules to measure.
+// All schedules, for tests of what holds of each.
 #pragma once
 
 #include <algorithm>

@@ -13,7 +13,7 @@ namespace orthant {
 inline constexpr double kUnknown_s = -1;
 
 /// Whether it is F, B or I, whose results other stages read.
-inline bool is_passed_on(const Action& action) {
+inline bool makes_result(const Action& action) {
   return action.kind == ActionKind::F || action.kind == ActionKind::B || action.kind == ActionKind::I;
 }
 /// Of those: the pass whose result it reads, and the one that reads its own, of its kind, on the stages beside it. On
@@ -35,10 +35,10 @@ inline Action send_of(const Action& pass) {
 /// By direction, stage and microbatch: one entry for F and for the messages of outputs, one for B or I and for the
 /// messages of gradients.
 template <typename T>
-class PerPass {
+class PerResult {
  public:
-  PerPass() = default;
-  PerPass(int stages, int microbatches, T value)
+  PerResult() = default;
+  PerResult(int stages, int microbatches, T value)
       : stages_(static_cast<size_t>(stages)),
         microbatches_(static_cast<size_t>(microbatches)),
         all_(2 * stages_ * microbatches_, value) {}

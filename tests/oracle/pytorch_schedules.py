@@ -1,0 +1,88 @@
+"""PyTorch's pipelining loads what `orthant plan --json` has under schedule.pytorch_csv, and can carry it out.
+
+pytorch_schedules.py --build BUILD
+
+Exit code 77 says: skipped, because torch.distributed.pipelining cannot be imported here.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import types
+
+SKIPPED = 77
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+RANKS, MICROBATCHES = 4, 8
+STAGES = {"gpipe": 1, "1f1b": 1, "interleaved_1f1b": 2, "zb_h1": 1, "zb_h2": 1, "zb_v": 2, "v_half": 2, "v_min": 2,
+          "dual_pipe_v": 2}
+
+
+def stage(index, stages):
+    return types.SimpleNamespace(
+        stage_index=index, num_stages=stages, group_rank=0, group_size=RANKS, device="cpu", is_first=index == 0,
+        is_last=index == stages - 1, has_backward=True, submod=None, group=None, stage_index_to_group_rank={})
+
+
+def load(text, stages, schedules, folder):
+    path = os.path.join(folder, "schedule.csv")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    of_rank_0 = [i for i in range(stages) if f"{i}F0" in text.splitlines()[0].split(",")]
+    runtime = schedules._PipelineScheduleRuntime([stage(i, stages) for i in of_rank_0], MICROBATCHES,
+                                                 loss_fn=lambda *_: 0)
+    runtime._load_csv(path)  # judges it, and adds messages
+    # Raises where it would hang; knows nothing of what is gathered and reduced beside.
+    order = {rank: [action for action in row if not re.search("SHARD|REDUCE", str(action))]
+             for rank, row in runtime.pipeline_order_with_comms.items()}
+    schedules._simulate_comms_compute(order, lambda s: runtime.stage_index_to_group_rank[s], stages)
+    return runtime
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--build", required=True)
+    a = p.parse_args()
+    venv = SOURCE / ".venv"
+    if (venv / "bin/python3").exists() and pathlib.Path(sys.prefix).resolve() != venv.resolve():
+        os.execv(venv / "bin/python3", [str(venv / "bin/python3"), __file__, *sys.argv[1:]])
+    try:
+        from torch.distributed.pipelining import schedules
+    except ImportError as error:
+        print(f"skipped: {error}")
+        return SKIPPED
+    with tempfile.TemporaryDirectory() as folder:
+        for name, chunks in STAGES.items():
+            keys = {"run.ranks": RANKS, "parallelism.pipeline_parallel_degree": RANKS, "model.num_hidden_layers": 8,
+                    "parallelism.pipeline_parallel_schedule": name, "training.global_batch_size": MICROBATCHES,
+                    "training.local_batch_size": 1, "data.path": "text.txt"}
+            run = os.path.join(folder, "run.toml")
+            for path, text in ((run, ""), (os.path.join(folder, "text.txt"), "a text")):
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            said = subprocess.run([os.path.join(os.path.abspath(a.build), "orthant"), "plan", run, "--json",
+                                   *[f"{key}={value}" for key, value in keys.items()]],
+                                  capture_output=True, text=True, check=True, cwd=folder).stdout
+            text = json.loads(said)["schedule"]["pytorch_csv"]
+            runtime = load(text, chunks * RANKS, schedules, folder)
+            for rank, line in enumerate(text.splitlines()):
+                read = [str(action) for action in runtime.pipeline_order[rank] if action is not None]
+                assert read == line.split(","), f"{name}, rank {rank}"
+            print(f"{name}: loaded")
+            # The control: without one backward it is refused.
+            try:
+                cells = text.splitlines()[0].split(",")
+                broken = [cell for cell in cells if cell not in ("0B3", "0I3", "0W3")]
+                load("\n".join([",".join(broken), *text.splitlines()[1:]]) + "\n", chunks * RANKS, schedules, folder)
+            except Exception as refused:  # whichever kind it is
+                print(f"  one backward less: {type(refused).__name__}")
+            else:
+                raise SystemExit(f"{name}: PyTorch takes a schedule that lacks a backward")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
