@@ -12,6 +12,7 @@
 #include "base/file_errors.h"
 #include "comm/launch.h"
 #include "comm/store.h"
+#include "comm/vector_math.h"
 
 namespace {
 
@@ -47,6 +48,7 @@ int fail(const std::string& type, const std::string& message, int code) {
 int main(int argc, char** argv) {
   orthant::make_streams_safe();
   std::set_new_handler(out_of_memory);
+  orthant::resolve_vector_math();
   try {
     orthant::Command command = orthant::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
     if (auto* arguments = std::get_if<orthant::TrainArguments>(&command)) arguments->command.assign(argv, argv + argc);

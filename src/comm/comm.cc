@@ -9,6 +9,7 @@
 #include "comm/comm_state.h"
 #include "comm/message_group.h"
 #include "comm/ordered_sum.h"
+#include "comm/vector_math.h"
 
 namespace orthant {
 namespace {
@@ -69,7 +70,9 @@ void Work::wait() {
 bool Work::done() const { return !pending_ || pending_->done(); }
 
 Comm::Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options)
-    : state_(std::make_shared<CommState>(std::move(mesh), rank, std::move(rendezvous), std::move(options))) {}
+    : state_(std::make_shared<CommState>(std::move(mesh), rank, std::move(rendezvous), std::move(options))) {
+  resolve_vector_math();
+}
 
 Comm::Comm(std::shared_ptr<CommState> state, int lane) : state_(std::move(state)), lane_(lane) {}
 

@@ -1,0 +1,35 @@
+// MKL asks one function of its own which CPU this is. The one here stands before it, and answers late, so that each
+// thread that comes meanwhile asks as well.
+#include <ATen/ATen.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+namespace {
+std::atomic<int> asked = 0;
+}
+
+extern "C" int mkl_serv_vml_cpu_detect() {
+  ++asked;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  static const auto real = reinterpret_cast<int (*)()>(dlsym(RTLD_NEXT, "mkl_serv_vml_cpu_detect"));
+  return real();
+}
+
+namespace orthant {
+namespace {
+
+TEST(VectorMath, AsksForTheCpuOnce) {
+  if (dlsym(RTLD_NEXT, "mkl_serv_vml_cpu_detect") == nullptr) GTEST_SKIP() << "a libtorch without MKL";
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([] { at::exp(at::ones({8}, at::kDouble)); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(asked, 1);
+}
+
+}  // namespace
+}  // namespace orthant
