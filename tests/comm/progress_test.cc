@@ -52,6 +52,24 @@ TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
   }, GetParam());
 }
 
+// What is small and on no lane goes on when a rank that computes says so, here also where a rank only passes it on.
+TEST_P(Progress, GoesOnBetweenWhatRanksCompute) {
+  constexpr auto kGenerous = std::chrono::seconds(60);
+  on_line(3, [&](Comm& comm, int rank) {
+    const at::Tensor sum = at::full({1}, rank, at::kFloat);
+    comm.barrier(kOverData).wait();
+    Work work = comm.all_reduce(sum, kOverData);
+    const auto start = std::chrono::steady_clock::now();
+    while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
+      comm.progress();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_TRUE(work.done()) << "rank " << rank;
+    work.wait();
+    EXPECT_EQ(sum.item<float>(), 3);
+  }, GetParam());
+}
+
 int64_t threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));

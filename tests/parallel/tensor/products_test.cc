@@ -5,10 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 
 #include "base/errors.h"
 #include "comm/redistribute.h"
 #include "tests/parallel/tensor/matrices.h"
+#include "tests/support/reference_values.h"
+#include "tests/support/relative_error.h"
 
 namespace orthant {
 namespace {
@@ -95,6 +98,23 @@ TEST(TensorProducts, AreBitEqualToOneRanks) {
         }
       });
     }
+  }
+}
+
+// bfloat16 is added up in float32 whether an operand stands alone or among other columns: 1,024 additions of 2^-24,
+// where one rounding to bfloat16 is 2^-9.
+TEST(TensorProducts, OfViewsAreNotRoundedBeforeTheyAreAdded) {
+  const int64_t T = 1024, K = 24, N = 40;
+  const auto view = [](const at::Tensor& t) { return at::cat({t, t}, 1).narrow(1, 0, t.size(1)); };
+  const at::Tensor x = reference_values({T, K}, 1).to(at::kBFloat16), dy = reference_values({T, N}, 2).to(at::kBFloat16);
+  const at::Tensor want = x.to(at::kDouble).t().mm(dy.to(at::kDouble));
+  for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
+    on_mesh(tensor_mesh(2, 2, 1), [&](Comm& comm) {
+      const TensorProducts products(comm, form);
+      const at::Tensor dw = products.atb(view(tokens_part(comm, x)), view(tokens_part(comm, dy)), K);
+      EXPECT_EQ(dw.scalar_type(), at::kFloat);
+      EXPECT_LE(relative_error(dw, weight_part(comm, want)), 1024 * std::ldexp(1.0, -24));
+    });
   }
 }
 
