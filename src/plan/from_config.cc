@@ -136,27 +136,37 @@ std::string or_other_ranks(const Config& config) {
   return fmt::format(", or set run.ranks to {}", ranks);
 }
 
+// In place of a degree that is more than the ranks.
+std::string instead_of(const Degree& degree, int ranks, const std::vector<Degree>& degrees, const Config& config) {
+  int64_t left = ranks;  // by the others, 0 if they do not come out even
+  double others = 1;
+  bool too_many = false;  // of another degree, which is refused next
+  for (const Degree& other : degrees) {
+    if (&other == &degree || other.size <= 1) continue;
+    too_many |= other.size > ranks;
+    left = left % other.size == 0 ? left / other.size : 0;
+    others *= static_cast<double>(other.size);
+  }
+  const bool is_mesh = degree.key == std::string_view(kTensorMeshKey);
+  if (degree.axis == "tensor" && left > 0 && config.parallelism.tensor_parallel_kind != "auto") {
+    const auto mesh =
+        nearest_tensor_plan(config, cut_before_ranks(config), left, config.parallelism.data_parallel_degree);
+    if (mesh && is_mesh) return fmt::format("the nearest mesh that works is {}", mesh_text(*mesh));
+    left = mesh ? mesh->columns : 1;
+  }
+  const std::string one =
+      is_mesh ? fmt::format("set it to {} and parallelism.tensor_parallel_kind to \"1d\"", mesh_text({}))
+              : fmt::format("set it to {}", std::max<int64_t>(left, 1));
+  if (left > 0 || too_many || others > find_key("run.ranks")->legal.most) return one;
+  return fmt::format("make run.ranks a multiple of {} and {}", static_cast<int64_t>(others), one);
+}
+
 // Before products of degrees, which could not be counted.
 void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
   for (const Degree& degree : degrees) {
     if (degree.size <= ranks) continue;
-    int64_t left = ranks;
-    for (const Degree& other : degrees) {
-      if (&other != &degree && other.size > 1) left = left % other.size == 0 ? left / other.size : 1;
-    }
-    const std::string asked = config.locate(degree.key), all = counted(ranks, "rank"), more = or_other_ranks(config);
-    std::optional<TensorPlan> mesh;
-    if (degree.axis == std::string_view("tensor") && config.parallelism.tensor_parallel_kind != "auto") {
-      mesh = nearest_tensor_plan(config, cut_before_ranks(config), left, config.parallelism.data_parallel_degree);
-    }
-    if (degree.key != std::string_view(kTensorMeshKey)) {
-      throw ConfigError(
-          fmt::format("{} is more than the {}; set it to {}{}", asked, all, mesh ? mesh->columns : left, more));
-    }
-    throw ConfigError(fmt::format("{} takes more than the {}; {}{}", asked, all,
-                                  mesh ? fmt::format("the nearest mesh that works is {}", mesh_text(*mesh))
-                                       : fmt::format("name three numbers whose product is {}", left),
-                                  more));
+    throw ConfigError(fmt::format("{} is more than the {}; {}{}", config.locate(degree.key), counted(ranks, "rank"),
+                                  instead_of(degree, ranks, degrees, config), or_other_ranks(config)));
   }
 }
 

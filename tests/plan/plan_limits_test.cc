@@ -99,6 +99,20 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
 }
 
+// What is offered in place of a degree holds together with what the others leave of the ranks.
+TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
+  const std::string tensor = "parallelism.tensor_parallel_", ring = "parallelism.context_parallel_ring=";
+  const RunFacts three{.ranks = 3, .vocab_size = 257}, four{.ranks = 4, .vocab_size = 257};
+  EXPECT_EQ(error_of({tensor + "degree=8", ring + "2"}, three),
+            "parallelism.tensor_parallel_degree = 8 (command line) is more than the 3 ranks; make run.ranks a multiple "
+            "of 2 and set it to 1");
+  EXPECT_EQ(error_of({tensor + "degree=1", ring + "2"}, four), "no error");
+  EXPECT_EQ(error_of({tensor + "kind=2d", tensor + "mesh=3,4,1", ring + "4"}, four),
+            "parallelism.tensor_parallel_mesh = [3, 4, 1] (command line) is more than the 4 ranks; set it to [1, 1, 1] "
+            "and parallelism.tensor_parallel_kind to \"1d\"");
+  EXPECT_EQ(error_of({tensor + "kind=1d", tensor + "mesh=1,1,1", ring + "4"}, four), "no error");
+}
+
 // Where degrees and ranks do not come out even, so many ranks are offered as the degrees want.
 TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
   const std::string ring = "parallelism.context_parallel_ring=", data = "parallelism.data_parallel_degree=";
