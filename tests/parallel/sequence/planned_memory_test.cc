@@ -2,7 +2,7 @@
 // 5 %.
 #include "parallel/sequence/plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
-#include "tests/support/thread_memory.h"
+#include "tests/support/product_scratch.h"
 
 namespace orthant {
 namespace {
@@ -56,6 +56,13 @@ const Form kForms[] = {{{.ring = 2}, usp},
                        {{.ring = 2, .method = kTwoRings, .all_reduce = true}, two_rings_as_published},
                        {{.ring = 4, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
 
+// The products of ATen's flash kernel on a tile of queries and one of keys.
+double scratch_of_tiles(at::ScalarType type, int64_t head_dim) {
+  if (type != at::kBFloat16 || has_amx()) return 0;
+  return static_cast<double>(std::max({product_scratch(256, 512, head_dim), product_scratch(256, head_dim, 512),
+                                       product_scratch(512, head_dim, 256)}));
+}
+
 TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
   ThreadMemory::install();
   for (Form form : kForms) {
@@ -80,6 +87,7 @@ TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
                                           .element_bytes = static_cast<int>(c10::elementSize(type))};
         const int64_t element = attention.element_bytes;
         std::mutex mutex;
+        const double scratch = scratch_of_tiles(type, c.head_dim);
         double most = 0, planned_most = 0, slack = 0;
         run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
           Comm comm(c.mesh(), rank, rendezvous, {});
@@ -100,7 +108,7 @@ TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
         });
         const std::string name = fmt::format("{}, rows {} {}, {} bytes an element", name_of(c),
                                              form.plan.method == kTwoRings, form.plan.all_reduce, element);
-        EXPECT_LT(most, 1.05 * planned_most) << name;
+        EXPECT_LT(most, 1.05 * planned_most + scratch) << name;
         EXPECT_GT(most, 0.95 * (planned_most - slack)) << name;
       }
     }

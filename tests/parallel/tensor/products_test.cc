@@ -106,7 +106,8 @@ TEST(TensorProducts, AreBitEqualToOneRanks) {
 TEST(TensorProducts, OfViewsAreNotRoundedBeforeTheyAreAdded) {
   const int64_t T = 1024, K = 24, N = 40;
   const auto view = [](const at::Tensor& t) { return at::cat({t, t}, 1).narrow(1, 0, t.size(1)); };
-  const at::Tensor x = reference_values({T, K}, 1).to(at::kBFloat16), dy = reference_values({T, N}, 2).to(at::kBFloat16);
+  const at::Tensor x = reference_values({T, K}, 1).to(at::kBFloat16);
+  const at::Tensor dy = reference_values({T, N}, 2).to(at::kBFloat16);
   const at::Tensor want = x.to(at::kDouble).t().mm(dy.to(at::kDouble));
   for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
     on_mesh(tensor_mesh(2, 2, 1), [&](Comm& comm) {
