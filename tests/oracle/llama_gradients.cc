@@ -4,6 +4,7 @@
 // `gradient.NAME` of each parameter.
 #include "base/errors.h"
 #include "checkpoint/hf_directory.h"
+#include "comm/vector_math.h"
 #include "model/transformer.h"
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
@@ -83,6 +84,7 @@ void run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   try {
+    orthant::resolve_vector_math();
     orthant::run(std::vector<std::string>(argv + 1, argv + argc));
     return 0;
   } catch (const std::exception& error) {
