@@ -9,6 +9,11 @@
 # The pure half of a folder: in parallel/* the files plan.* and *_plan.*, in model/ the files architecture.*.
 set(ORTHANT_PLAN_FILES "(^|/)(plan|[a-z0-9_]+_plan|architecture)\\.(cc|h)$")
 
+# Several source files are compiled as one, so that the headers of libtorch are read once for many files: a build from an
+# empty compiler cache takes a third of the processor time. Switch it off to recompile single files while editing.
+option(ORTHANT_UNITY "compile the files of each room in batches" ON)
+set(ORTHANT_UNITY_BATCH 12)
+
 # A designated initializer that leaves members at their defaults is the house style, not an oversight.
 set(ORTHANT_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror)
 
@@ -37,6 +42,7 @@ function(orthant_room folder)
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(${target} PRIVATE ${ORTHANT_WARNINGS})
+    orthant_unity(${target})
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
@@ -51,6 +57,17 @@ function(orthant_room folder)
   if(ROOM_TORCH)
     target_link_libraries(${target} ${scope} torchwheel::cpu)
     orthant_precompile(${target})
+  endif()
+endfunction()
+
+# Compiles the files of the target in batches. A file with compile options or includes of its own stays alone (CMake does
+# so for those that set COMPILE_OPTIONS, COMPILE_DEFINITIONS or INCLUDE_DIRECTORIES), and so do Highway's kernels, which
+# include themselves once for each instruction set.
+function(orthant_unity target)
+  if(ORTHANT_UNITY AND NOT target STREQUAL "orthant_model_kernels")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ORTHANT_UNITY_BATCH})
+    # A private struct with members of an anonymous namespace is harmless in a file of its own, which a batch hides.
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 

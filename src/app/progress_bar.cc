@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/text.h"
 
 namespace orthant {
@@ -21,10 +22,6 @@ std::string cells(double share, bool unicode) {
   for (int64_t i = 0; i < whole; ++i) bar += unicode ? "\u2588" : "#";
   bar += kEighths[part];
   return bar + std::string(static_cast<size_t>(kCells - whole - (part > 0 ? 1 : 0)), ' ');
-}
-
-double seconds_between(std::chrono::steady_clock::time_point from, std::chrono::steady_clock::time_point to) {
-  return std::chrono::duration<double>(to - from).count();
 }
 
 }  // namespace
@@ -51,7 +48,7 @@ std::string bar_line(const BarState& state, const TerminalStyle& style) {
 ProgressBar::ProgressBar(std::string label, std::string unit)
     : style_(terminal_style(STDERR_FILENO)),
       is_terminal_(::isatty(STDERR_FILENO) == 1),
-      start_(std::chrono::steady_clock::now()),
+      start_(Clock::now()),
       drawn_(start_) {
   state_.label = std::move(label);
   state_.unit = std::move(unit);
@@ -62,7 +59,7 @@ void ProgressBar::update(int64_t done, int64_t total, int64_t tokens) {
   state_.done = done;
   state_.total = total;
   state_.tokens = tokens;
-  const double since_s = seconds_between(drawn_, std::chrono::steady_clock::now());
+  const double since_s = seconds_since(drawn_);
   if (since_s >= (is_terminal_ ? kTerminalInterval_s : kPlainInterval_s)) draw(false);
 }
 
@@ -70,7 +67,7 @@ void ProgressBar::finish() { draw(true); }
 
 void ProgressBar::draw(bool last) {
   constexpr double kNewest = 0.3;
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = Clock::now();
   state_.elapsed_s = seconds_between(start_, now);
   const double since_s = seconds_between(drawn_, now);
   const double newest = since_s > 0 ? static_cast<double>(state_.done - done_drawn_) / since_s : 0;

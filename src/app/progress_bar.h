@@ -2,10 +2,10 @@
 // and then elsewhere.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "base/clock.h"
 #include "runtime/progress.h"
 
 namespace orthant {
@@ -37,7 +37,7 @@ class ProgressBar {
   BarState state_;
   TerminalStyle style_;
   bool is_terminal_;
-  std::chrono::steady_clock::time_point start_, drawn_;
+  Clock::time_point start_, drawn_;
   int64_t done_drawn_ = 0;
   size_t width_drawn_ = 0;
 };

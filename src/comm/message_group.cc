@@ -15,7 +15,7 @@ constexpr int64_t kForegroundBytes = 64 << 10;
 constexpr uint32_t kUserBit = kUserTags;
 static_assert(uint64_t{kGroups} * 2 * kUserTags == uint64_t{1} << kTagBits);
 
-Bytes bytes_of(const at::Tensor& tensor) {
+Bytes memory_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel() * tensor.element_size())};
 }
 
@@ -45,20 +45,20 @@ class MessageGroup : public Group {
 
   std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) override {
     return start(MessageKind::all_reduce, {tensor},
-                 [&](Peers peers) { return orthant::all_reduce(peers, bytes_of(tensor)); });
+                 [&](Peers peers) { return orthant::all_reduce(peers, memory_of(tensor)); });
   }
 
   std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                           std::span<const int64_t> counts) override {
     return start(MessageKind::reduce_scatter, {output, input}, [&](Peers peers) {
-      return orthant::reduce_scatter(peers, bytes_of(output), bytes_of(input), counts_in_bytes(counts, input));
+      return orthant::reduce_scatter(peers, memory_of(output), memory_of(input), counts_in_bytes(counts, input));
     });
   }
 
   std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                       std::span<const int64_t> counts) override {
     return start(MessageKind::all_gather, {output, input}, [&](Peers peers) {
-      return orthant::all_gather(peers, bytes_of(output), bytes_of(input), counts_in_bytes(counts, output));
+      return orthant::all_gather(peers, memory_of(output), memory_of(input), counts_in_bytes(counts, output));
     });
   }
 
@@ -66,18 +66,18 @@ class MessageGroup : public Group {
                                       std::span<const int64_t> output_counts,
                                       std::span<const int64_t> input_counts) override {
     return start(MessageKind::all_to_all, {output, input}, [&](Peers peers) {
-      return orthant::all_to_all(peers, bytes_of(output), bytes_of(input), counts_in_bytes(output_counts, output),
+      return orthant::all_to_all(peers, memory_of(output), memory_of(input), counts_in_bytes(output_counts, output),
                                  counts_in_bytes(input_counts, input));
     });
   }
 
   std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) override {
     return start(MessageKind::broadcast, {tensor},
-                 [&](Peers peers) { return orthant::broadcast(peers, bytes_of(tensor), root); });
+                 [&](Peers peers) { return orthant::broadcast(peers, memory_of(tensor), root); });
   }
 
   std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
-    const auto body = [memory = bytes_of(tensor), root, make = behind.make](Peers peers) {
+    const auto body = [memory = memory_of(tensor), root, make = behind.make](Peers peers) {
       if (make) make();
       return orthant::reduce(peers, memory, root);
     };
@@ -91,7 +91,7 @@ class MessageGroup : public Group {
     for (const Transfer& transfer : transfers) {
       tensors.push_back(transfer.tensor);
       parts.push_back({transfer.peer, transfer.receive, tag(kUserBit + static_cast<uint32_t>(transfer.tag)),
-                       transfer.tensor.scalar_type(), bytes_of(transfer.tensor)});
+                       transfer.tensor.scalar_type(), memory_of(transfer.tensor)});
     }
     return run(std::move(tensors), [&](Job& job) {
       return exchange_all(engine_, job, ranks_, position_, parts);

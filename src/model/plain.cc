@@ -12,6 +12,7 @@
 #include <numeric>
 
 namespace orthant {
+namespace plain {
 namespace {
 
 // Hands a weight to autograd, and what comes back for it to the weight's own gradient buffer.
@@ -45,7 +46,7 @@ std::pair<at::Tensor, at::Tensor> add_norm(const at::Tensor& input, const at::Te
   return {(normed * use(gain).to(dtype)).to(sum.scalar_type()), sum};
 }
 
-at::Tensor linear(const at::Tensor& x, const Weight& weight) {
+at::Tensor plain_linear(const at::Tensor& x, const Weight& weight) {
   const at::Tensor product = at::matmul(x, use(weight).t());
   return weight.bias == nullptr ? product : product + use(*weight.bias);
 }
@@ -112,7 +113,7 @@ at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutK
 
 at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                          const OutputLoss& loss) {
-  const at::Tensor product = linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
+  const at::Tensor product = plain_linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
   const at::Tensor logits = soft_capped(product, loss.softcap), logs = logits.log_softmax(-1);
   const at::Tensor labels = batch.labels_BT.flatten();
   const at::Tensor valid = labels.ge(0);
@@ -123,6 +124,7 @@ at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const M
 }
 
 }  // namespace
+}  // namespace plain
 
 Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places) {
   if (!batch.packing) return visibility_of(rule, places, batch.sequence_length);
@@ -130,13 +132,13 @@ Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::
 }
 
 Primitives plain_primitives() {
-  return {.embedding = embedding,
-          .add_norm = add_norm,
-          .linear = linear,
-          .attention = attention,
-          .swiglu = swiglu,
-          .dropout = drop,
-          .cross_entropy = cross_entropy};
+  return {.embedding = plain::embedding,
+          .add_norm = plain::add_norm,
+          .linear = plain::plain_linear,
+          .attention = plain::attention,
+          .swiglu = plain::swiglu,
+          .dropout = plain::drop,
+          .cross_entropy = plain::cross_entropy};
 }
 
 }  // namespace orthant

@@ -66,7 +66,7 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
 /// What is wrong with the key's value as it stands, with the nearest legal value; or nothing.
 std::optional<std::string> illegal(const Key& key, Config& config);
 /// Text as a TOML basic string.
-std::string quoted(std::string_view text);
+std::string toml_quoted(std::string_view text);
 /// Sets what follows from other keys where the user set nothing, and says so in the origin.
 void derive_defaults(Config& config);
 /// Sets what the TOML text says. Throws ConfigError as parse_config does.

@@ -40,7 +40,7 @@ std::string quotes_missing(std::string_view text, size_t line) {
   const std::string value(trim(at.substr(equals + 1, at.find('#') - equals - 1)));
   const bool has_letter = std::ranges::any_of(value, [](unsigned char letter) { return std::isalpha(letter) != 0; });
   if (!has_letter || value.find_first_of("\"'[{") != std::string::npos) return "";
-  return fmt::format("; text needs quotes: {} = {}", trim(at.substr(0, equals)), quoted(value));
+  return fmt::format("; text needs quotes: {} = {}", trim(at.substr(0, equals)), toml_quoted(value));
 }
 
 std::optional<std::vector<std::string>> to_strings(const toml::node& node) {

@@ -100,7 +100,7 @@ std::string range_text(const Legal& legal) {
 
 std::vector<std::string> choice_words(const Legal& legal, bool in_quotes) {
   std::vector<std::string> words;
-  for (const auto& choice : legal.choices) words.push_back(in_quotes ? quoted(choice) : choice);
+  for (const auto& choice : legal.choices) words.push_back(in_quotes ? toml_quoted(choice) : choice);
   words.insert(words.end(), legal.accepts_texts.begin(), legal.accepts_texts.end());
   return words;
 }
@@ -127,7 +127,7 @@ std::optional<std::string> word_problem(const Legal& legal, const std::string& v
   if (const auto choice = nearest(value, legal.choices)) {
     const int edits = edit_distance(value, *choice);
     const auto as_near = [&](const auto& other) { return edit_distance(value, other) == edits; };
-    if (std::ranges::count_if(legal.choices, as_near) == 1) text += "; did you mean " + quoted(*choice) + "?";
+    if (std::ranges::count_if(legal.choices, as_near) == 1) text += "; did you mean " + toml_quoted(*choice) + "?";
   }
   return text;
 }
@@ -142,7 +142,7 @@ std::optional<std::string> first_problem(const Items& items, Check check) {
 
 }  // namespace
 
-std::string quoted(std::string_view text) {
+std::string toml_quoted(std::string_view text) {
   std::string out = "\"";
   for (const char letter : text) {
     const auto code = static_cast<unsigned char>(letter);
@@ -188,12 +188,12 @@ std::string value_text(const Key& key, const Config& config) {
                         [](bool* value) -> std::string { return *value ? "true" : "false"; },
                         [&](int64_t* value) { return int_text(*value); },
                         [](double* value) { return float_text(*value); },
-                        [](std::string* value) { return quoted(*value); },
-                        [](std::vector<std::string>* value) { return list_text(*value, quoted); },
+                        [](std::string* value) { return toml_quoted(*value); },
+                        [](std::vector<std::string>* value) { return list_text(*value, toml_quoted); },
                         [&](std::vector<int64_t>* value) { return list_text(*value, int_text); },
                         [&](std::array<int64_t, 3>* value) { return list_text(*value, int_text); },
                         [](HeldOut* value) {
-                          return value->files.empty() ? float_text(value->share) : list_text(value->files, quoted);
+                          return value->files.empty() ? float_text(value->share) : list_text(value->files, toml_quoted);
                         },
                     },
                     field_of(key, config));

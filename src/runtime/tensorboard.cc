@@ -60,7 +60,7 @@ std::string bytes(uint64_t field, std::string_view value) {
 
 std::string event_head(double wall_time_s, int64_t step) { return fixed(1, wall_time_s) + integer(2, step); }
 
-double now_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
 [[noreturn]] void fail(const std::string& path) {
   const int error = errno;
@@ -115,7 +115,7 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::optional<in
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw DataError(fmt::format("cannot make the folder {}: {}", folder, error.message()));
-  const double now = now_s();
+  const double now = unix_time_s();
   for (int n = 0; file_ < 0; ++n) {
     path_ = fmt::format("{}/events.out.tfevents.{:010}.{}.{}.{}", folder, static_cast<int64_t>(now), host_name(),
                         ::getpid(), n);
@@ -157,7 +157,7 @@ void TensorBoardWriter::write(const StepMetrics& m) {
   add("communication/bytes", static_cast<double>(m.communication_bytes));
   add("communication/calls", static_cast<double>(m.communication_calls));
   add("memory/max_active(GiB)", static_cast<double>(m.peak_memory_bytes) / kGiB);
-  append(tensorboard_scalars_event(now_s(), m.step, scalars));
+  append(tensorboard_scalars_event(unix_time_s(), m.step, scalars));
 }
 
 void TensorBoardWriter::write(const ValidationMetrics& m) {
@@ -168,11 +168,11 @@ void TensorBoardWriter::write(const ValidationMetrics& m) {
   if (std::isfinite(m.bits_per_byte)) {
     scalars.emplace_back("validation_metrics/bits_per_byte", static_cast<float>(m.bits_per_byte));
   }
-  append(tensorboard_scalars_event(now_s(), m.step, scalars));
+  append(tensorboard_scalars_event(unix_time_s(), m.step, scalars));
 }
 
 void TensorBoardWriter::write_text(const std::string& name, const std::string& markdown) {
-  append(tensorboard_text_event(now_s(), 0, name, markdown));
+  append(tensorboard_text_event(unix_time_s(), 0, name, markdown));
 }
 
 }  // namespace orthant

@@ -9,10 +9,10 @@ namespace {
 using enum ActionKind;
 
 /// A rank's row as it is carried out.
-class Walk {
+class RowWalk {
  public:
   using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
-  Walk(const std::vector<Action>& row, const PerResult<int>& departures, const BytesOf& bytes_of)
+  RowWalk(const std::vector<Action>& row, const PerResult<int>& departures, const BytesOf& bytes_of)
       : row_(row), departures_(departures), bytes_of_(bytes_of), leaving_(row.size()) {}
 
   RowBytes run() {
@@ -106,7 +106,7 @@ class Walk {
 RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), departures_(departures(schedule)) {}
 
 RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const {
-  return Walk(schedule_.rows[static_cast<size_t>(rank)], departures_, bytes_of).run();
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], departures_, bytes_of).run();
 }
 
 }  // namespace orthant

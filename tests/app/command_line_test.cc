@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "plan/config.h"
 
-namespace orthant {
+namespace orthant::command_line_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -161,4 +161,4 @@ TEST(ProgressBar, Line) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::command_line_test

@@ -11,7 +11,7 @@
 #include "data/indexed_dataset.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::command_line_tools_test {
 namespace {
 
 template <typename Action>
@@ -76,4 +76,4 @@ TEST(Doctor, NamesHalfALauncher) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::command_line_tools_test

@@ -13,7 +13,7 @@
 #include <random>
 #include <regex>
 
-namespace orthant {
+namespace orthant::report_chart_test {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -229,4 +229,4 @@ TEST(ReportChart, TheBalanceCheckerSeesDamage) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::report_chart_test

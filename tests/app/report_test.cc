@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <limits>
 
-namespace orthant {
+namespace orthant::report_test {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -208,4 +208,4 @@ TEST_F(ReportFolder, UnwritablePageIsNamed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::report_test

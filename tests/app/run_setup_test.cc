@@ -15,7 +15,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::run_setup_test {
 namespace {
 
 class RunSetup : public testing::Test {
@@ -138,4 +138,4 @@ TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::run_setup_test

@@ -5,7 +5,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::file_errors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,4 +36,4 @@ TEST(Explained, HandsOnWhatIsNoneOfItsBusiness) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::file_errors_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace orthant {
+namespace orthant::hash_test {
 namespace {
 
 TEST(Xxh3, IsThatOfTheReferenceImplementation) {
@@ -45,4 +45,4 @@ TEST(Hasher, BeginsAnewWhenReset) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::hash_test

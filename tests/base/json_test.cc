@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace orthant {
+namespace orthant::json_test {
 namespace {
 
 std::string error_of(const std::string& text) {
@@ -54,4 +54,4 @@ TEST(Check, ThrowsConditionAndValues) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::json_test

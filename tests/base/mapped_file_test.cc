@@ -10,7 +10,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::mapped_file_test {
 namespace {
 
 TEST(MappedFile, RefusesWhatIsNoFile) {
@@ -50,4 +50,4 @@ TEST(MappedFile, AnotherBusErrorEndsTheProcessAsEver) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::mapped_file_test

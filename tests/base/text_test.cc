@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace orthant {
+namespace orthant::text_test {
 namespace {
 
 TEST(Counted, OneHasNoPlural) {
@@ -68,4 +68,4 @@ TEST(Text, JoiningAndCutting) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::text_test

@@ -4,7 +4,7 @@
 #include "tests/checkpoint/fixtures.h"
 #include "tests/checkpoint/sample_content.h"
 
-namespace orthant {
+namespace orthant::checkpoint_crash_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST(CheckpointCrash, ADirectoryThatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::checkpoint_crash_test

@@ -6,7 +6,7 @@
 #include "tests/checkpoint/fixtures.h"
 #include "tests/checkpoint/sample_content.h"
 
-namespace orthant {
+namespace orthant::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -194,4 +194,4 @@ TEST(Checkpoint, ForeignDirectoriesAreRefused) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::checkpoint_test

@@ -3,7 +3,7 @@
 #include "base/mapped_file.h"
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::files_test {
 namespace {
 
 TEST(OutputFile, LeavesNothingWithoutCommit) {
@@ -70,4 +70,4 @@ TEST(ReadFile, HasALimit) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::files_test

@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::hf_config_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -256,4 +256,4 @@ TEST(HfConfig, RefusesWhatIsNoConfig) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::hf_config_test

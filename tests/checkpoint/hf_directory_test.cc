@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::hf_directory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -213,4 +213,4 @@ TEST(CompareTensors, LetsOptionalOnesBe) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::hf_directory_test

@@ -2,7 +2,7 @@
 
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::manifest_test {
 namespace {
 
 Manifest sample() {
@@ -80,4 +80,4 @@ TEST(CheckFiles, SaysWhereAFileIsDamaged) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::manifest_test

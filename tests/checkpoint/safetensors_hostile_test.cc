@@ -2,7 +2,7 @@
 #include "checkpoint/safetensors.h"
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::safetensors_hostile_test {
 namespace {
 
 std::string little_endian(uint64_t number) {
@@ -221,4 +221,4 @@ TEST(HostileSafetensors, MutationsAreRefusedOrValid) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::safetensors_hostile_test

@@ -4,7 +4,7 @@
 
 #include "tests/checkpoint/fixtures.h"
 
-namespace orthant {
+namespace orthant::safetensors_test {
 namespace {
 
 std::string text_of(std::span<const std::byte> bytes) {
@@ -148,4 +148,4 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::safetensors_test

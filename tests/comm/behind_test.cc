@@ -5,7 +5,7 @@
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::behind_test {
 namespace {
 
 class Behind : public testing::TestWithParam<const char*> {
@@ -91,4 +91,4 @@ TEST(Behind, OfOneRankItIsMadeAtOnce) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::behind_test

@@ -5,7 +5,7 @@
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::collectives_test {
 namespace {
 
 TEST(Collectives, GoOverTheTransportThatTheseTestsAreRunFor) {
@@ -125,4 +125,4 @@ TEST(Collectives, ALeftOutReductionIsSeen) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::collectives_test

@@ -5,7 +5,7 @@
 #include "mesh/collective.h"
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::counters_test {
 namespace {
 
 class Counters : public testing::TestWithParam<const char*> {
@@ -74,4 +74,4 @@ TEST_P(Counters, ThatDoNotEqualWhatWasSentAreOurBug) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::counters_test

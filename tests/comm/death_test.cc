@@ -13,7 +13,7 @@
 #include "tests/support/program.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::death_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -125,4 +125,4 @@ TEST(Death, AStoppedRankIsKnownByItsSilence) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::death_test

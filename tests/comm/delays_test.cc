@@ -7,7 +7,7 @@
 #include "tests/comm/line.h"
 #include "tests/support/random.h"
 
-namespace orthant {
+namespace orthant::delays_test {
 namespace {
 
 const Mesh kCube({{"tensor", 2}, {"ring", 2}, {"data", 2}});
@@ -135,4 +135,4 @@ TEST(Delays, OfRanksThatAreLongAwayOverUcx) {
 TEST(Delays, OfRanksThatAreLongAwayOverGloo) { run_rounds("gloo", kLong); }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::delays_test

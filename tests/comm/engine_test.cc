@@ -13,7 +13,7 @@
 #include "comm/label.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::engine_test {
 namespace {
 
 // Receives end at once with a message of 12 bytes of Float for a reduce, or never.
@@ -114,4 +114,4 @@ TEST(Engine, IsPatientAfterShortAbsencesAndNotAfterALongOne) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::engine_test

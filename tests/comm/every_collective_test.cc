@@ -2,7 +2,7 @@
 // dtype, uneven and empty shards, in place and not. Whole numbers: each result is exactly that of plain ATen.
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::every_collective_test {
 namespace {
 
 // What each rank brings, and the sum.
@@ -197,4 +197,4 @@ TEST_P(EveryDtype, IsExact) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::every_collective_test

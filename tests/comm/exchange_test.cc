@@ -2,7 +2,7 @@
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::exchange_test {
 namespace {
 
 TEST(Exchange, PassesShardsRoundARingBothWays) {
@@ -42,4 +42,4 @@ TEST(Exchange, RefusesAPeerOutsideTheGroupAndItself) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::exchange_test

@@ -11,7 +11,7 @@
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::failure_test {
 namespace {
 
 TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
@@ -290,4 +290,4 @@ TEST(Failure, ACleanEndIsNoFailure) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::failure_test

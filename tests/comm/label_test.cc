@@ -7,7 +7,7 @@
 
 #include "comm/transport.h"
 
-namespace orthant {
+namespace orthant::label_test {
 namespace {
 
 TEST(Label, ComesBackAsItWas) {
@@ -42,4 +42,4 @@ TEST(Label, IsDescribed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::label_test

@@ -4,7 +4,7 @@
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::lanes_test {
 namespace {
 
 // Every rank issues the same operations, each from another one on; true where all came out right.
@@ -49,4 +49,4 @@ TEST(Lanes, CountWithTheirComm) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::lanes_test

@@ -11,7 +11,7 @@
 #include "base/errors.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::launch_test {
 namespace {
 
 using Table = std::map<std::string, std::string>;
@@ -198,4 +198,4 @@ TEST(Launch, ErrorFileForTorchrun) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::launch_test

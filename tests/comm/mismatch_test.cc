@@ -6,7 +6,7 @@
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::mismatch_test {
 namespace {
 
 using Call = std::function<Work(Comm&)>;
@@ -260,4 +260,4 @@ TEST_P(Mismatch, OfSendAndReceive) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::mismatch_test

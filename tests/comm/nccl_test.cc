@@ -10,7 +10,7 @@
 #include "comm/watch.h"
 #include "mesh/layout.h"
 
-namespace orthant {
+namespace orthant::nccl_test {
 namespace {
 
 
@@ -150,4 +150,4 @@ TEST(Nccl, AnExchangeRoundARingBothWaysDoesNotDeadlock) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::nccl_test

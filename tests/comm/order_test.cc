@@ -6,7 +6,7 @@
 #include "tests/comm/line.h"
 #include "tests/support/program.h"
 
-namespace orthant {
+namespace orthant::order_test {
 namespace {
 
 // Thirds: of three positions large, small, and minus the large. What is left of the small one after the large has come
@@ -157,4 +157,4 @@ TEST(OrderControl, AnotherOrderIsOtherBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::order_test

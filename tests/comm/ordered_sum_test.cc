@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::ordered_sum_test {
 namespace {
 
 // What it is added in: float for narrow floats, its own type for everything else.
@@ -105,4 +105,4 @@ TEST(OrderedSum, ListsWhatItSums) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::ordered_sum_test

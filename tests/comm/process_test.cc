@@ -5,7 +5,7 @@
 
 #include "tests/support/program.h"
 
-namespace orthant {
+namespace orthant::process_test {
 namespace {
 
 TEST(Process, LifeOfAnother) {
@@ -43,4 +43,4 @@ TEST(Process, AWaitForDeathsCanBeEnded) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::process_test

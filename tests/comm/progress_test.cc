@@ -6,7 +6,7 @@
 
 #include "tests/comm/line.h"
 
-namespace orthant {
+namespace orthant::progress_test {
 namespace {
 
 class Progress : public testing::TestWithParam<const char*> {
@@ -112,4 +112,4 @@ TEST(Threads, AreFewHoweverManyMessagesAreNotReceivedYet) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::progress_test

@@ -13,7 +13,7 @@
 #include "comm/thread_ranks.h"
 #include "tests/mesh/cases.h"
 
-namespace orthant {
+namespace orthant::redistribute_test {
 namespace {
 
 // Whole numbers in float64: every sum is exact in every order.
@@ -177,4 +177,4 @@ TEST(Redistribute, AShapeThatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::redistribute_test

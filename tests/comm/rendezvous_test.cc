@@ -16,7 +16,7 @@
 #include "comm/watch.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::rendezvous_test {
 namespace {
 
 TEST(Rendezvous, APortInUse) {
@@ -192,4 +192,4 @@ TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::rendezvous_test

@@ -15,7 +15,7 @@
 #include "tests/support/program.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::spawn_test {
 namespace {
 
 
@@ -281,4 +281,4 @@ TEST(Spawn, RanksDieWithTheirLauncher) {
 TEST(Spawn, AProgramThatDoesNotExist) { EXPECT_THROW(run_local_ranks({"/nonexistent/orthant"}, 2), CommError); }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::spawn_test

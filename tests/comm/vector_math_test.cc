@@ -20,7 +20,7 @@ extern "C" int mkl_serv_vml_cpu_detect() {
   return real();
 }
 
-namespace orthant {
+namespace orthant::vector_math_test {
 namespace {
 
 TEST(VectorMath, AsksForTheCpuOnce) {
@@ -34,4 +34,4 @@ TEST(VectorMath, AsksForTheCpuOnce) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::vector_math_test

@@ -9,7 +9,7 @@
 #include "data/program.h"
 #include "tests/data/corpus_fixture.h"
 
-namespace orthant {
+namespace orthant::corpus_test {
 namespace {
 
 TEST_F(CorpusTest, TextBecomesDocumentsWithEndOfTextAtTrueEndsOnly) {
@@ -162,4 +162,4 @@ TEST(TokenizeFiles, FillsAWriterWithWhatSentencePieceSays) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::corpus_test

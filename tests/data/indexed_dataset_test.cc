@@ -11,7 +11,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::indexed_dataset_test {
 namespace {
 
 std::string bytes(std::initializer_list<int> values) {
@@ -265,4 +265,4 @@ TEST(IndexedDataset, FingerprintTellsDatasetsApart) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::indexed_dataset_test

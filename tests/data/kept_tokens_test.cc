@@ -10,7 +10,7 @@
 
 #include "tests/data/corpus_fixture.h"
 
-namespace orthant {
+namespace orthant::kept_tokens_test {
 namespace {
 
 using KeptTokens = CorpusTest;
@@ -122,4 +122,4 @@ TEST_F(KeptTokens, OfManyRanksAtOnceOneTokenises) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::kept_tokens_test

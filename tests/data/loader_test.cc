@@ -9,7 +9,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::loader_test {
 namespace {
 
 /// Token k of the stream is k, so that a sample tells where it was cut.
@@ -201,4 +201,4 @@ TEST_F(LoaderTest, ABadTokenStopsTheBatchThatHoldsIt) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::loader_test

@@ -8,7 +8,7 @@
 
 #include "base/labels.h"
 
-namespace orthant {
+namespace orthant::masking_test {
 namespace {
 
 constexpr int64_t kMask = 5000, kLength = 512;
@@ -120,4 +120,4 @@ TEST(Masking, CountsWhatItChooses) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::masking_test

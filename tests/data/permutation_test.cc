@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 
-namespace orthant {
+namespace orthant::permutation_test {
 namespace {
 
 std::vector<int64_t> order(int64_t size, uint64_t seed, uint64_t epoch) {
@@ -71,4 +71,4 @@ TEST(Permutation, RefusesNonsense) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::permutation_test

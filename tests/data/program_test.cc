@@ -11,7 +11,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::program_test {
 namespace {
 
 TEST(RunProgram, MegabytesGoInAndOutWithoutBlocking) {
@@ -78,4 +78,4 @@ TEST(FolderLock, RemovesWhatDeadProcessesLeft) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::program_test

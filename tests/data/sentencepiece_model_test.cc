@@ -10,7 +10,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::sentencepiece_model_test {
 namespace {
 
 std::string field(int number, std::string_view content) {
@@ -106,4 +106,4 @@ TEST(SentencePieceModel, DamageIsRefusedWithFileAndOffset) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sentencepiece_model_test

@@ -13,7 +13,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::sentencepiece_test {
 namespace {
 
 TEST(SentencePiece, TrainedModelsRoundTripAnyText) {
@@ -139,4 +139,4 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sentencepiece_test

@@ -9,7 +9,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::text_file_test {
 namespace {
 
 std::string gzip(const std::string& text) { return run_program({"gzip", "-c"}, text, "", "").output; }
@@ -134,4 +134,4 @@ TEST(TextFile, LongTextIsCutAtBlankLinesAndReadsOn) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::text_file_test

@@ -11,7 +11,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::tokenizer_test {
 namespace {
 
 TEST(ByteTokenizer, IsBytesAndEndOfText) {
@@ -72,4 +72,4 @@ TEST(Utf8, KnowsValidCharacters) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tokenizer_test

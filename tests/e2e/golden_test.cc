@@ -14,7 +14,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace orthant {
+namespace orthant::golden_test {
 namespace {
 
 constexpr const char* kGoldenFile = ORTHANT_SOURCE_DIR "/tests/golden/tiny_llama.txt";
@@ -183,4 +183,4 @@ TEST(Golden, DISABLED_Write) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::golden_test

@@ -7,7 +7,7 @@
 
 #include <map>
 
-namespace orthant {
+namespace orthant::layouts_test {
 namespace {
 
 constexpr double kBound = 1e-10;
@@ -138,4 +138,4 @@ TEST_P(BitEquality, IsNotTrivial) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::layouts_test

@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace orthant {
+namespace orthant::memory_test {
 namespace {
 
 struct Measured {
@@ -305,4 +305,4 @@ TEST(ActivationMemory, FollowsTheTokensOfARank) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::memory_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::processes_test {
 namespace {
 
 std::string raw_bytes(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
@@ -62,4 +62,4 @@ TEST(Processes, OtherDataIsOtherBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::processes_test

@@ -7,7 +7,7 @@
 #include "tests/support/says.h"
 #include "tests/support/trained.h"
 
-namespace orthant {
+namespace orthant::transports_test {
 namespace {
 
 constexpr int64_t kSteps = 10;  // of the golden curve
@@ -59,4 +59,4 @@ TEST(Transport, OfTheProgramIsThatWhichTheseTestsAreRunFor) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::transports_test

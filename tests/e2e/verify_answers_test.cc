@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace orthant {
+namespace orthant::verify_answers_test {
 namespace {
 
 constexpr const char* kProgram = ORTHANT_BINARY_DIR "/orthant";
@@ -76,4 +76,4 @@ TEST(VerifyAnswers, NameTheTensorOfMistakesOfTensorMeshes) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::verify_answers_test

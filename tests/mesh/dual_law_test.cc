@@ -6,7 +6,7 @@
 
 #include "tests/mesh/cases.h"
 
-namespace orthant {
+namespace orthant::dual_law_test {
 namespace {
 
 /// <values, gradients> of one tensor: copies along I count once, everything else adds up over the ranks. For a value in
@@ -107,4 +107,4 @@ TEST(DualLaw, DerivesThePublishedCommunication) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::dual_law_test

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "tests/mesh/simulated_ranks.h"
 
-namespace orthant {
+namespace orthant::layout_test {
 namespace {
 
 TEST(Layout, ReadsBackItsText) {
@@ -83,4 +83,4 @@ TEST(Layout, IsCheckedAgainstTheMesh) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::layout_test

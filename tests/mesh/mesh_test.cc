@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "tests/mesh/simulated_ranks.h"
 
-namespace orthant {
+namespace orthant::mesh_test {
 namespace {
 
 TEST(Shard, IsBalancedContiguousAndLongestFirst) {
@@ -101,4 +101,4 @@ TEST(Mesh, RefusesWhatIsNoMesh) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::mesh_test

@@ -8,7 +8,7 @@
 
 #include "tests/mesh/cases.h"
 
-namespace orthant {
+namespace orthant::redistribute_cost_test {
 namespace {
 
 int64_t cost(const Case& c, const std::vector<Collective>& plan) {
@@ -152,4 +152,4 @@ TEST(Redistribute, FindsTheCheapestPathThatAnExhaustiveSearchFinds) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::redistribute_cost_test

@@ -9,7 +9,7 @@
 #include "base/errors.h"
 #include "tests/mesh/cases.h"
 
-namespace orthant {
+namespace orthant::redistribute_test {
 namespace {
 
 /// The plan carried out leaves `to`; false where a step cannot be carried out.
@@ -171,4 +171,4 @@ TEST(Redistribute, RefusesLayoutsThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::redistribute_test

@@ -13,7 +13,7 @@
 #include "tests/support/dense_attention.h"
 #include "tests/support/reference_values.h"
 
-namespace orthant {
+namespace orthant::attention_test {
 namespace {
 
 std::vector<int64_t> range(int64_t begin, int64_t end) {
@@ -222,4 +222,4 @@ TEST(Attention, MergesBlocksOfVeryDifferentSize) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::attention_test

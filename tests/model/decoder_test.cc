@@ -10,7 +10,7 @@
 
 #include <numeric>
 
-namespace orthant {
+namespace orthant::decoder_test {
 namespace {
 
 struct Model {
@@ -190,4 +190,4 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::decoder_test

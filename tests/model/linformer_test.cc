@@ -8,7 +8,7 @@
 #include "model/transformer.h"
 #include "tests/support/tiny_model.h"
 
-namespace orthant {
+namespace orthant::linformer_test {
 namespace {
 
 Architecture with_summaries(int64_t kv_heads, int64_t tokens) {
@@ -80,4 +80,4 @@ TEST(LinformerModel, ProjectionsStartFromTheirGlobalIndices) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::linformer_test

@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-namespace orthant {
+namespace orthant::lr_schedule_test {
 namespace {
 
 LrSchedule ten_steps(const std::string& type, int64_t warmup = 2, double ratio = 1.0, double least = 0.1) {
@@ -91,4 +91,4 @@ TEST(LrSchedule, FallsFromTheWarmupToItsLeastAndStaysThere) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::lr_schedule_test

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::optimizer_test {
 namespace {
 
 void randomize_gradients(Weights& weights, uint64_t seed) {
@@ -113,4 +113,4 @@ TEST(Clipping, NormAndFactor) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::optimizer_test

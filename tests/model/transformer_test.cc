@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-namespace orthant {
+namespace orthant::transformer_test {
 namespace {
 
 struct Result {
@@ -261,4 +261,4 @@ TEST(Weights, BiasesStandBehindTheirMatricesAndStartAtZero) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::transformer_test

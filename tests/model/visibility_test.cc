@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-namespace orthant {
+namespace orthant::visibility_test {
 namespace {
 
 std::vector<int64_t> range(int64_t begin, int64_t end, int64_t step = 1) {
@@ -187,4 +187,4 @@ TEST(Visibility, CountsTheScoresOfEachRank) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::visibility_test

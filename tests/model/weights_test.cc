@@ -8,7 +8,7 @@
 #include "model/optimizer.h"
 #include "tests/support/tiny_model.h"
 
-namespace orthant {
+namespace orthant::weights_test {
 namespace {
 
 using Held = std::vector<std::pair<int64_t, int64_t>>;
@@ -94,4 +94,4 @@ TEST(PartsOfWeights, AFusedWeightInTwoGroupsIsOurOwnMistake) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::weights_test

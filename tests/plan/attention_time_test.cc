@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "plan/plan.h"
 
-namespace orthant {
+namespace orthant::attention_time_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -84,4 +84,4 @@ TEST(AttentionTime, ComputingIsThatOfTheLargestShareOfHeadsAndSequences) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::attention_time_test

@@ -4,7 +4,7 @@
 
 #include "plan/plan.h"
 
-namespace orthant {
+namespace orthant::bias_plan_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -105,4 +105,4 @@ TEST(BiasPlan, CountsNoFlopsForBiases) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::bias_plan_test

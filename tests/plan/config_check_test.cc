@@ -9,7 +9,7 @@
 #include "plan/config.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::config_check_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -189,4 +189,4 @@ TEST(ConfigCheck, AModelDirectoryNeedsItsConfig) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::config_check_test

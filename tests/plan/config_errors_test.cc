@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "plan/config.h"
 
-namespace orthant {
+namespace orthant::config_errors_test {
 namespace {
 
 using namespace std::string_view_literals;
@@ -167,4 +167,4 @@ TEST(Config, MutatedFilesAreReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::config_errors_test

@@ -13,7 +13,7 @@
 #include "plan/config_changes.h"
 #include "plan/config_table.h"
 
-namespace orthant {
+namespace orthant::config_print_test {
 namespace {
 
 using Random = std::mt19937_64;
@@ -160,4 +160,4 @@ TEST(ConfigChanges, AreThoseThatDecideWhatIsLearnt) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::config_print_test

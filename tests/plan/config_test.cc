@@ -12,7 +12,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 
-namespace orthant {
+namespace orthant::config_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -263,4 +263,4 @@ TEST(Config, RunFilesThatCannotBeReadAreNamed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::config_test

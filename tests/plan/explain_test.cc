@@ -7,7 +7,7 @@
 #include "plan/plan.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::explain_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -86,4 +86,4 @@ TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::explain_test

@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "plan/attention_time.h"
 
-namespace orthant {
+namespace orthant::layer_choices_test {
 namespace {
 
 Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
@@ -225,4 +225,4 @@ TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::layer_choices_test

@@ -8,7 +8,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::pipeline_config_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -152,4 +152,4 @@ TEST(PipelineConfig, WhatOtherAxesCannotBeIsStillRefusedByName) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_config_test

@@ -16,7 +16,7 @@
 #include "schedule/passes.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::pipeline_plan_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -232,4 +232,4 @@ TEST(PipelinePlan, OfManyRanksIsThereAtOnce) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_plan_test

@@ -10,7 +10,7 @@
 #include "plan/layer_choices.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::plan_limits_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -280,4 +280,4 @@ TEST(PlanLimits, ManyRanksArePlannedInSeconds) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::plan_limits_test

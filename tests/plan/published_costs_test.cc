@@ -5,7 +5,7 @@
 #include "mesh/collective.h"
 #include "plan/layer_choices.h"
 
-namespace orthant {
+namespace orthant::published_costs_test {
 namespace {
 
 // BERT Base's attention, 64 sequences of 512 tokens on four ranks, in float32.
@@ -127,4 +127,4 @@ TEST(PublishedCosts, ActivationsFollowTheTokensOfARank) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::published_costs_test

@@ -9,7 +9,7 @@
 #include "tests/plan/tensor_plans.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::tensor_choices_test {
 namespace {
 
 // Arrangements that ulysses' heads do not suffice for are no fault of the run file that asks for another.
@@ -172,4 +172,4 @@ TEST(TensorChoices, AreSaidByThePlan) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_choices_test

@@ -5,7 +5,7 @@
 #include "tests/plan/tensor_plans.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::tensor_config_test {
 namespace {
 
 TEST(TensorConfig, MakesTheMesh) {
@@ -223,4 +223,4 @@ TEST(TensorConfig, OffersALengthThatWorks) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_config_test

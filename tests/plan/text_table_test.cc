@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 
-namespace orthant {
+namespace orthant::text_table_test {
 namespace {
 
 TEST(TextTable, AlignsNumbersToTheRight) {
@@ -46,4 +46,4 @@ TEST(TextTable, ARemarkAloneHasTheWholeLine) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::text_table_test

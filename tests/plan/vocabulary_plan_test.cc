@@ -14,7 +14,7 @@
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 
-namespace orthant {
+namespace orthant::vocabulary_plan_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -279,4 +279,4 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::vocabulary_plan_test

@@ -8,7 +8,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::bias_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -197,4 +197,4 @@ TEST(BiasVerify, SeesAMistakeInAnyBias) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::bias_test

@@ -12,7 +12,7 @@
 #include <chrono>
 #include <thread>
 
-namespace orthant {
+namespace orthant::executor_test {
 namespace {
 
 
@@ -255,4 +255,4 @@ TEST(Executor, AReceiveIsPostedBeforeTheComputationInFrontOfIt) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::executor_test

@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-namespace orthant {
+namespace orthant::forwards_test {
 namespace {
 
 // Of two ranks the second is slow. A message is large: it leaves when it is received, and not into some buffer.
@@ -74,4 +74,4 @@ TEST(Forwards, ValidationHoldsNoMoreThanIsPlannedForTraining) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::forwards_test

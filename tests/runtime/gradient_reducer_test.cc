@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::gradient_reducer_test {
 namespace {
 
 
@@ -88,4 +88,4 @@ TEST(GradientReducer, AGradientTooManyIsOurOwnMistakeAndADroppedBucketStaysLocal
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::gradient_reducer_test

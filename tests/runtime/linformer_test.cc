@@ -8,7 +8,7 @@
 #include "tests/support/thread_memory.h"
 #include "tests/support/tiny_run.h"
 
-namespace orthant {
+namespace orthant::linformer_test {
 namespace {
 
 const std::vector<std::string> kModel = {"model.objective=masked", "model.linformer_length=5"};
@@ -216,4 +216,4 @@ TEST(LinformerRuns, AreRefusedInWords) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::linformer_test

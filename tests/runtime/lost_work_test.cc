@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::lost_work_test {
 namespace {
 
 TEST(LostWork, AMessageThatNobodyMadeIsMissedUnlessTheMicrobatchIsEmpty) {
@@ -44,4 +44,4 @@ TEST(LostWork, ABucketIsNotSummedBeforeItsGradientsAreWritten) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::lost_work_test

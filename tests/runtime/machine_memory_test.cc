@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
-namespace orthant {
+namespace orthant::machine_memory_test {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -86,4 +86,4 @@ TEST(MemoryNeed, WarnsBelowWhatIsThereAndRefusesBeyond) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::machine_memory_test

@@ -8,7 +8,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::masked_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -227,4 +227,4 @@ TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::masked_test

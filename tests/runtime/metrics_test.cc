@@ -10,7 +10,7 @@
 #include <limits>
 #include <random>
 
-namespace orthant {
+namespace orthant::metrics_test {
 namespace {
 
 class MetricsFile : public testing::Test {
@@ -165,4 +165,4 @@ TEST_F(MetricsFile, FullDiskIsAClearError) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::metrics_test

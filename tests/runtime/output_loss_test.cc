@@ -10,7 +10,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::output_loss_test {
 namespace {
 
 const std::string kCapped = "model.final_logit_softcapping=3", kSmoothed = "training.label_smoothing=0.1",
@@ -190,4 +190,4 @@ TEST(OutputLosses, GoOnWithTheCapThatTheyHad) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::output_loss_test

@@ -6,7 +6,7 @@
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/thread_memory.h"
 
-namespace orthant {
+namespace orthant::pipeline_memory_test {
 namespace {
 
 // Layers enough for eight stages, and tokens enough that activations are most of a rank's memory.
@@ -253,4 +253,4 @@ TEST(PipelineMemory, OfSmallSplitBackwardOnTensorMeshes) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_memory_test

@@ -8,7 +8,7 @@
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
-namespace orthant {
+namespace orthant::pipeline_run_test {
 namespace {
 
 const std::string kDataOfTwo = "parallelism.data_parallel_degree=2", kTied = "model.tie_word_embeddings=true";
@@ -91,4 +91,4 @@ TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_run_test

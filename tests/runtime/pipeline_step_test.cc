@@ -4,7 +4,7 @@
 
 #include "tests/support/pipelines.h"
 
-namespace orthant {
+namespace orthant::pipeline_step_test {
 namespace {
 
 const std::string kDataOfTwo = "parallelism.data_parallel_degree=2";
@@ -60,4 +60,4 @@ TEST(PipelineStep, FiveStepsOfEverySchedule) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_step_test

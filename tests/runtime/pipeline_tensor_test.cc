@@ -4,7 +4,7 @@
 #include "tests/support/pipelines.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::pipeline_tensor_test {
 namespace {
 
 // Rows and depth have sequences of their own: four microbatches each where they are four.
@@ -49,4 +49,4 @@ TEST(PipelineOfTensorMeshes, ComposesWithTheRest) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_tensor_test

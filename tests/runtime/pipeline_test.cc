@@ -3,7 +3,7 @@
 
 #include "tests/support/pipelines.h"
 
-namespace orthant {
+namespace orthant::pipeline_test {
 namespace {
 
 const TinyRun& deep_run() {
@@ -83,4 +83,4 @@ TEST(Pipeline, ComposesWithTheRest) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::pipeline_test

@@ -11,7 +11,7 @@
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/trained.h"
 
-namespace orthant {
+namespace orthant::post_validation_test {
 namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
@@ -292,4 +292,4 @@ TEST(PostValidation, OfTheProgramWritesWhatTheSynchronousStepWrites) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::post_validation_test

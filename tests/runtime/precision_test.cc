@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::precision_test {
 namespace {
 
 // Loss and gradients of the first step of one rank; weights start as bfloat16 numbers, which every dtype holds exactly.
@@ -94,4 +94,4 @@ TEST(Precision, BoundsThatHideMistakesAreRefused) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::precision_test

@@ -10,7 +10,7 @@
 #include <map>
 #include <random>
 
-namespace orthant {
+namespace orthant::progress_test {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
@@ -276,4 +276,4 @@ TEST(Progress, PrintableTextIsValidAndHarmless) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::progress_test

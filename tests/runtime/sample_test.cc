@@ -7,7 +7,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::sample_test {
 namespace {
 
 using Write = std::string (*)(const Weights&, const Plan&, const TrainingData&, Comm&);
@@ -101,4 +101,4 @@ TEST(PipelineSample, OfMaskedWordsIsOneRanks) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sample_test

@@ -4,7 +4,7 @@
 #include "runtime/verify.h"
 #include "tests/support/sequence_cuts.h"
 
-namespace orthant {
+namespace orthant::sequence_meshes_test {
 namespace {
 
 std::vector<Cut> cuts_of(std::initializer_list<int> products) {
@@ -105,4 +105,4 @@ TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sequence_meshes_test

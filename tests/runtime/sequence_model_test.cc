@@ -14,7 +14,7 @@
 #include "tests/support/tiny_model.h"
 #include "tests/support/tiny_run.h"
 
-namespace orthant {
+namespace orthant::sequence_model_test {
 namespace {
 
 constexpr auto kZigzag = SequencePlacement::zigzag;
@@ -261,4 +261,4 @@ TEST(SequenceModel, LabelsCrossTheBordersOfParts) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sequence_model_test

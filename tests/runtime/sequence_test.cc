@@ -6,7 +6,7 @@
 #include "tests/support/says.h"
 #include "tests/support/sequence_cuts.h"
 
-namespace orthant {
+namespace orthant::sequence_test {
 namespace {
 
 std::vector<Cut> cuts() {
@@ -171,4 +171,4 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::sequence_test

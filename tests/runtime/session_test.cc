@@ -9,7 +9,7 @@
 
 #include <mutex>
 
-namespace orthant {
+namespace orthant::session_test {
 namespace {
 
 class RankCounts : public ::testing::TestWithParam<int> {};
@@ -146,4 +146,4 @@ TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::session_test

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace orthant {
+namespace orthant::snapshot_memory_test {
 namespace {
 
 int64_t largest_tensor_bytes(const Plan& plan) {
@@ -45,4 +45,4 @@ TEST(Snapshot, HoldsOneTensorMore) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::snapshot_memory_test

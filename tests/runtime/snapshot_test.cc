@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-namespace orthant {
+namespace orthant::snapshot_test {
 namespace {
 
 std::string checkpoint_of(const Plan& plan, int64_t step) {
@@ -149,4 +149,4 @@ TEST(Weights, FromACheckpointAloneAreTheRunsWeights) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::snapshot_test

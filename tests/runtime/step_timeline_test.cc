@@ -7,7 +7,7 @@
 
 #include <chrono>
 
-namespace orthant {
+namespace orthant::step_timeline_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -51,4 +51,4 @@ TEST(StepTimeline, BringsClocksTogether) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::step_timeline_test

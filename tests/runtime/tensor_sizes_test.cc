@@ -5,7 +5,7 @@
 #include "runtime/verify.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::tensor_sizes_test {
 namespace {
 
 // Vocabulary, hidden and intermediate size are multiples of neither 2 nor 3; three heads.
@@ -104,4 +104,4 @@ TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_sizes_test

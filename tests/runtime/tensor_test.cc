@@ -6,7 +6,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::tensor_test {
 namespace {
 
 // Of a batch of 8 sequences of 16 tokens; four heads, two of keys.
@@ -120,4 +120,4 @@ TEST(TensorRuns, ValidateAsOneRank) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_test

@@ -12,7 +12,7 @@
 #include "tests/support/random.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::tensor_training_test {
 namespace {
 
 constexpr int64_t kSteps = 20;
@@ -226,4 +226,4 @@ TEST(TensorDelays, AThousandChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_training_test

@@ -7,7 +7,7 @@
 #include "tests/support/says.h"
 #include "tests/support/tensor_cuts.h"
 
-namespace orthant {
+namespace orthant::tensor_verify_test {
 namespace {
 
 TEST(TensorVerify, AcceptsWhatIsRight) {
@@ -110,4 +110,4 @@ TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensor_verify_test

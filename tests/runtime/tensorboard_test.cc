@@ -13,7 +13,7 @@
 #include <limits>
 #include <map>
 
-namespace orthant {
+namespace orthant::tensorboard_test {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -207,4 +207,4 @@ TEST(TensorBoard, FolderThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::tensorboard_test

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-namespace orthant {
+namespace orthant::verify_test {
 namespace {
 
 TEST(Verify, EveryNumberOfRanksEqualsOneDevice) {
@@ -155,4 +155,4 @@ TEST(NegativeControls, AMatrixIsNamedWithItsLayer) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::verify_test

@@ -9,7 +9,7 @@
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
-namespace orthant {
+namespace orthant::vocabulary_mesh_test {
 namespace {
 
 const std::string kTied = "model.tie_word_embeddings=true";
@@ -186,4 +186,4 @@ TEST(VocabularyMesh, VerifyCatchesMistakes) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::vocabulary_mesh_test

@@ -9,7 +9,7 @@
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
-namespace orthant {
+namespace orthant::vocabulary_run_test {
 namespace {
 
 const std::string kDataOfTwo = "parallelism.data_parallel_degree=2", kTied = "model.tie_word_embeddings=true";
@@ -99,4 +99,4 @@ TEST(VocabularyRun, VerifyCatchesShiftedRows) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::vocabulary_run_test

@@ -3,7 +3,7 @@
 
 #include "tests/support/pipelines.h"
 
-namespace orthant {
+namespace orthant::vocabulary_test {
 namespace {
 
 const std::string kTied = "model.tie_word_embeddings=true", p = "parallelism.";
@@ -111,4 +111,4 @@ TEST(Vocabulary, OfATiedTableSchedulesMoveLastDigitsOnly) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::vocabulary_test

@@ -9,7 +9,7 @@
 #include "parallel/pipeline/plan.h"
 #include "schedule/passes.h"
 
-namespace orthant {
+namespace orthant::departures_test {
 namespace {
 
 using enum ActionKind;
@@ -88,4 +88,4 @@ TEST(Departures, AreCertainAndNotBefore) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::departures_test

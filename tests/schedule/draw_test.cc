@@ -24,7 +24,7 @@
 #include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/schedule/generators.h"
 
-namespace orthant {
+namespace orthant::draw_test {
 namespace {
 
 int count(const std::string& text, const std::string& word) {
@@ -249,4 +249,4 @@ TEST(ChromeTrace, NoTwoSpansOfAThreadOverlap) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::draw_test

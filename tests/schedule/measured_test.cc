@@ -11,7 +11,7 @@
 #include "tests/schedule/generators.h"
 #include "tests/support/says.h"
 
-namespace orthant {
+namespace orthant::measured_test {
 namespace {
 
 Durations uneven(int stages) {
@@ -140,4 +140,4 @@ TEST(Measured, ADamagedFileIsNamed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::measured_test

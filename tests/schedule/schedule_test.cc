@@ -8,7 +8,7 @@
 #include "schedule/validate.h"
 #include "tests/schedule/generators.h"
 
-namespace orthant {
+namespace orthant::schedule_test {
 namespace {
 
 TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
@@ -136,4 +136,4 @@ TEST(Schedule, GridShowsIdleTime) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::schedule_test

@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "tests/schedule/generators.h"
 
-namespace orthant {
+namespace orthant::simulate_test {
 namespace {
 
 const Span& span_of(const Timeline& timeline, const char* action) {
@@ -227,4 +227,4 @@ TEST(Simulate, SaysWhereItStops) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::simulate_test

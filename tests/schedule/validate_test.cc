@@ -15,7 +15,7 @@
 #include "tests/schedule/machine.h"
 #include "tests/schedule/mutations.h"
 
-namespace orthant {
+namespace orthant::validate_test {
 namespace {
 
 struct Case {
@@ -215,4 +215,4 @@ TEST(Validate, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::validate_test

@@ -2,7 +2,7 @@
 
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::activation_test {
 namespace {
 
 template <class T>
@@ -135,4 +135,4 @@ TYPED_TEST(Swiglu, ThreadsAndWidthChangeNoBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::activation_test

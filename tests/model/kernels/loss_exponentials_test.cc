@@ -5,7 +5,7 @@
 #include "model/kernels/loss_exponentials.h"
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::loss_exponentials_test {
 namespace {
 
 constexpr int64_t kRows = 5, kFirst = 100;  // labels: here, elsewhere, here, ignored, elsewhere
@@ -185,4 +185,4 @@ TYPED_TEST(LossExponentials, NotANumberShowsInItsRowOnly) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::loss_exponentials_test

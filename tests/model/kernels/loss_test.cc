@@ -5,7 +5,7 @@
 
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::loss_test {
 namespace {
 
 template <class T>
@@ -291,4 +291,4 @@ TYPED_TEST(Loss, ThreadsChangeNoBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::loss_test

@@ -3,7 +3,7 @@
 #include "base/errors.h"
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::norm_test {
 namespace {
 
 constexpr double kEps = 1e-5;
@@ -249,4 +249,4 @@ TYPED_TEST(Norm, ThreadsChangeNoBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::norm_test

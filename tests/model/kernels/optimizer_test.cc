@@ -3,7 +3,7 @@
 #include "base/errors.h"
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::optimizer_test {
 namespace {
 
 template <class T>
@@ -121,4 +121,4 @@ TEST(AdamBf16, CopyIsTheRoundedWeight) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::optimizer_test

@@ -4,7 +4,7 @@
 #include "base/philox.h"
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::random_test {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -173,4 +173,4 @@ TEST(Normal, MomentsAreThoseOfTheDistribution) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::random_test

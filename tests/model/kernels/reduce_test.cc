@@ -4,7 +4,7 @@
 
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::reduce_test {
 namespace {
 
 template <class T>
@@ -54,4 +54,4 @@ TYPED_TEST(SumOfSquares, BlocksAreTheOrderAndThreadsChangeNoBits) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::reduce_test

@@ -3,7 +3,7 @@
 #include "base/errors.h"
 #include "tests/model/kernels/testing.h"
 
-namespace orthant {
+namespace orthant::rotary_test {
 namespace {
 
 template <class T>
@@ -238,4 +238,4 @@ TEST(RotaryChecks, RefuseWhatWouldReadElsewhere) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::rotary_test

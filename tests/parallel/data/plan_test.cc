@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <random>
 
-namespace orthant {
+namespace orthant::plan_test {
 namespace {
 
 struct Sizes {
@@ -236,4 +236,4 @@ TEST(ReductionBytes, AreOfOneAllReduceOnAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::plan_test

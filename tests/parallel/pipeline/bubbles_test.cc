@@ -8,7 +8,7 @@
 
 #include "tests/parallel/pipeline/every_schedule.h"
 
-namespace orthant {
+namespace orthant::bubbles_test {
 namespace {
 
 const std::array<std::array<double, 3>, 3> kTimes = {{{1, 1, 1}, {2, 3, 1}, {10, 9, 7}}};  // of F, I and W
@@ -147,4 +147,4 @@ TEST(Durations, PlaceTheWeightsOfVSchedulesButTakeNoMoreMemory) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::bubbles_test

@@ -14,7 +14,7 @@
 #include "schedule/validate.h"
 #include "tests/parallel/pipeline/every_schedule.h"
 
-namespace orthant {
+namespace orthant::csv_test {
 namespace {
 
 TEST(OwnSchedule, ReadsBackWithAndWithoutMessages) {
@@ -112,4 +112,4 @@ TEST(OwnSchedule, HasToBeForThisRun) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::csv_test

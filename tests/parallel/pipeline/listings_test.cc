@@ -6,7 +6,7 @@
 #include "parallel/pipeline/zero_bubble_plan.h"
 #include "tests/parallel/pipeline/listed.h"
 
-namespace orthant {
+namespace orthant::listings_test {
 namespace {
 
 const Listing k1F1B = {
@@ -50,4 +50,4 @@ TEST(PublishedOrders, OneStageARank) {
 TEST(PublishedOrders, VHalf) { EXPECT_EQ(listed(v_half(4, 8)), kVHalf); }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::listings_test

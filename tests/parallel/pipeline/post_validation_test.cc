@@ -12,7 +12,7 @@
 #include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/schedule/machine.h"
 
-namespace orthant {
+namespace orthant::post_validation_test {
 namespace {
 
 /// To see several steps in one Timeline: rows so many times over, of ever higher microbatches.
@@ -134,4 +134,4 @@ TEST(PostValidation, IsRefusedWhereItCouldNotBeUndone) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::post_validation_test

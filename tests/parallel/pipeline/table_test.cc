@@ -11,7 +11,7 @@
 #include "tests/parallel/pipeline/every_schedule.h"
 #include "tests/support/random.h"
 
-namespace orthant {
+namespace orthant::table_test {
 namespace {
 
 TEST(Table, HasTheNamesOfTheRunFile) {
@@ -113,4 +113,4 @@ TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::table_test

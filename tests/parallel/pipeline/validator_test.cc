@@ -14,7 +14,7 @@
 #include "tests/schedule/machine.h"
 #include "tests/schedule/mutations.h"
 
-namespace orthant {
+namespace orthant::validator_test {
 namespace {
 
 struct Sample {
@@ -115,4 +115,4 @@ TEST(Validator, NamesTheActionThatWasDroppedDoubledOrSwapped) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::validator_test

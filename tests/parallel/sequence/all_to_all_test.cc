@@ -2,7 +2,7 @@
 #include "parallel/sequence/ulysses/heads_plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
 
-namespace orthant {
+namespace orthant::all_to_all_test {
 namespace {
 
 constexpr int64_t kLanes = 3;
@@ -176,4 +176,4 @@ TEST(AllToAll, GradientsOfASharedKeyHeadAreSummed) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::all_to_all_test

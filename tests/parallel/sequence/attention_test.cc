@@ -3,7 +3,7 @@
 
 #include "parallel/sequence/ulysses/heads_plan.h"
 
-namespace orthant {
+namespace orthant::attention_test {
 namespace {
 
 void expect_equal(const AttentionCase& c, const MakeCore& make, double bound = 1e-12) {
@@ -206,4 +206,4 @@ TEST(SequenceParallel, MistakesAreSeen) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::attention_test

@@ -3,7 +3,7 @@
 
 #include "tests/parallel/sequence/core_on_ranks.h"
 
-namespace orthant {
+namespace orthant::hidden_work_test {
 namespace {
 
 // On this thread: a b c for each product of [a,b] and [b,c], times the batch; and pairs of query and key given to
@@ -77,4 +77,4 @@ TEST(HiddenWork, IsNotDone) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::hidden_work_test

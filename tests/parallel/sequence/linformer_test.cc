@@ -7,7 +7,7 @@
 #include "model/linformer.h"
 #include "tests/parallel/sequence/sharded_attention.h"
 
-namespace orthant {
+namespace orthant::linformer_test {
 namespace {
 
 constexpr int64_t kLength = 5;  // K_p
@@ -161,4 +161,4 @@ TEST(Linformer, MistakesAreSeen) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::linformer_test

@@ -2,7 +2,7 @@
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/thread_memory.h"
 
-namespace orthant {
+namespace orthant::memory_law_test {
 namespace {
 
 struct Bytes {
@@ -79,4 +79,4 @@ TEST(SequenceMemoryLaw, RingAttentionIsFlatAtOnePart) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::memory_law_test

@@ -3,7 +3,7 @@
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/thread_memory.h"
 
-namespace orthant {
+namespace orthant::packing_test {
 namespace {
 
 // Each document in a sequence of its own, on one device, by definition.
@@ -149,4 +149,4 @@ TEST(Packing, NoTensorIsAsLargeAsAMaskOfAllPairs) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::packing_test

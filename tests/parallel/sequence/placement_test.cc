@@ -10,7 +10,7 @@
 #include "parallel/sequence/placement_plan.h"
 #include "parallel/sequence/ulysses/heads_plan.h"
 
-namespace orthant {
+namespace orthant::placement_test {
 namespace {
 
 using Places = std::vector<int64_t>;
@@ -203,4 +203,4 @@ TEST(Placement, EveryRankHasATokenFromAsManyAsThereArePieces) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::placement_test

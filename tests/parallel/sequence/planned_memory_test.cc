@@ -4,7 +4,7 @@
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/product_scratch.h"
 
-namespace orthant {
+namespace orthant::planned_memory_test {
 namespace {
 
 struct Form {
@@ -116,4 +116,4 @@ TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::planned_memory_test

@@ -4,7 +4,7 @@
 
 #include "tests/parallel/sequence/core_on_ranks.h"
 
-namespace orthant {
+namespace orthant::precision_test {
 namespace {
 
 AttentionCore ring_of_windows(Comm& comm, const AttentionCase& c) {
@@ -197,4 +197,4 @@ TEST(SequencePrecision, EveryRingHasTheReferenceTable) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::precision_test

@@ -8,7 +8,7 @@
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/thread_memory.h"
 
-namespace orthant {
+namespace orthant::robustness_test {
 namespace {
 
 const CommOptions kImpatient = {.timeout_s = 30};
@@ -140,4 +140,4 @@ TEST(SequenceRobustness, TheOrderOfTheAxesChangesNoNumber) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::robustness_test

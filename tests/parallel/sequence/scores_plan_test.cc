@@ -5,7 +5,7 @@
 
 #include "model/visibility.h"
 
-namespace orthant {
+namespace orthant::scores_plan_test {
 namespace {
 
 constexpr SequencePlacement kPlacements[] = {SequencePlacement::contiguous, SequencePlacement::zigzag,
@@ -46,4 +46,4 @@ TEST(SeenPairs, HaveThePublishedNumbers) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::scores_plan_test

@@ -5,7 +5,7 @@
 #include "parallel/sequence/ring.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
 
-namespace orthant {
+namespace orthant::traffic_test {
 namespace {
 
 int64_t bytes_of(const std::vector<SequenceMessages>& all, const std::string& axis, const std::string& what = "") {
@@ -154,4 +154,4 @@ TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::traffic_test

@@ -10,7 +10,7 @@
 #include "parallel/tensor/words_plan.h"
 #include "tests/parallel/tensor/matrices.h"
 
-namespace orthant {
+namespace orthant::bias_test {
 namespace {
 
 struct LinearCase {
@@ -158,4 +158,4 @@ TEST(TensorBias, IsAddedOnceAndItsGradientSummedOnce) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::bias_test

@@ -1,7 +1,7 @@
 // Whole models on tensor meshes against one device: loss and every gradient.
 #include "tests/parallel/tensor/model_on_mesh.h"
 
-namespace orthant {
+namespace orthant::model_test {
 namespace {
 
 std::vector<ModelCase> all_cases() {
@@ -122,4 +122,4 @@ TEST(TensorModel, NeedsTheSumOverDepth) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::model_test

@@ -12,7 +12,7 @@
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/reference_values.h"
 
-namespace orthant {
+namespace orthant::norm_test {
 namespace {
 
 constexpr double kEps = 1e-5;
@@ -105,4 +105,4 @@ TEST(TensorNorm, RmsNormEqualsOneRanks) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::norm_test

@@ -15,7 +15,7 @@
 #include "parallel/tensor/layers.h"
 #include "tests/parallel/tensor/matrices.h"
 
-namespace orthant {
+namespace orthant::panels_test {
 namespace {
 
 std::vector<int64_t> sizes_of(const StreamPanels& stream) {
@@ -186,4 +186,4 @@ TEST(Flat, OfAColumnWithoutAny) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::panels_test

@@ -13,7 +13,7 @@
 #include "tests/support/reference_values.h"
 #include "tests/support/relative_error.h"
 
-namespace orthant {
+namespace orthant::products_test {
 namespace {
 
 struct MeshCase {
@@ -268,4 +268,4 @@ TEST(TensorProducts, SendTheWordsOfTheFormulas) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::products_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace orthant {
+namespace orthant::words_test {
 namespace {
 
 TensorPlan mesh(int rows, int columns, int depth, ProductForm form = ProductForm::stationary) {
@@ -89,4 +89,4 @@ TEST(TensorArrangements, AreAllFactorizations) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::words_test

@@ -7,7 +7,7 @@
 
 #include "tests/parallel/vocabulary/cases.h"
 
-namespace orthant {
+namespace orthant::effects_test {
 namespace {
 
 using enum ActionKind;
@@ -218,4 +218,4 @@ TEST(Calibration, AMeasuredStepOfTheAuthors) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::effects_test

@@ -5,7 +5,7 @@
 #include "tests/parallel/pipeline/listed.h"
 #include "tests/parallel/vocabulary/cases.h"
 
-namespace orthant {
+namespace orthant::listings_test {
 namespace {
 
 const Listing kTwoBarriers = {
@@ -93,4 +93,4 @@ TEST(PublishedOrders, Interlaced) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::listings_test

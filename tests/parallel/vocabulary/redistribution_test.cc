@@ -10,7 +10,7 @@
 
 #include "tests/support/random.h"
 
-namespace orthant {
+namespace orthant::redistribution_test {
 namespace {
 
 TEST(Redistribution, OfThePublishedModels) {
@@ -72,4 +72,4 @@ TEST(Redistribution, IsTheBestOfAllWays) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::redistribution_test

@@ -15,7 +15,7 @@
 #include "tests/schedule/generators.h"
 #include "tests/schedule/machine.h"
 
-namespace orthant {
+namespace orthant::validity_test {
 namespace {
 
 using enum ActionKind;
@@ -185,4 +185,4 @@ TEST(Validity, RefusesWhatIsNotForIt) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::validity_test

@@ -4,7 +4,7 @@
 #include "base/errors.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
-namespace orthant {
+namespace orthant::input_test {
 namespace {
 
 struct InputResult {
@@ -131,4 +131,4 @@ TEST(TiedLayers, EqualOneDevice) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::input_test

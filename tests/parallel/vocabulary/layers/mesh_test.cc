@@ -3,7 +3,7 @@
 #include "parallel/vocabulary/input.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
-namespace orthant {
+namespace orthant::mesh_test {
 namespace {
 
 constexpr int64_t kSequences = 4, kTokens = 6, kWidth = 10;
@@ -245,4 +245,4 @@ TEST(VocabularyLayersOnMeshes, EmbeddingEqualsALookup) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::mesh_test

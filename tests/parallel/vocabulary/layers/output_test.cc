@@ -4,7 +4,7 @@
 #include <chrono>
 #include <future>
 
-namespace orthant {
+namespace orthant::output_test {
 namespace {
 
 std::string name_of(const OutputCase& c) { return fmt::format("{} on {} ranks", c.algorithm, c.slices.size()); }
@@ -237,4 +237,4 @@ TEST(OutputLayerControls, MistakesAreSeen) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::output_test

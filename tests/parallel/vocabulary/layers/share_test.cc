@@ -4,7 +4,7 @@
 #include "base/errors.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
-namespace orthant {
+namespace orthant::share_test {
 namespace {
 
 using Mistake = std::function<void(const at::Tensor& own, WholeSoftmax& whole)>;
@@ -91,4 +91,4 @@ TEST(OutputShare, CutsTokensIntoChunks) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::share_test

@@ -1,7 +1,7 @@
 // What the vocabulary layers send is what their plan says, to the byte.
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
-namespace orthant {
+namespace orthant::traffic_test {
 namespace {
 
 TrafficTable table(const std::vector<std::vector<VocabularyMessages>>& microbatches) {
@@ -46,4 +46,4 @@ TEST(OutputTraffic, IsWhatThePlanSays) {
 }
 
 }  // namespace
-}  // namespace orthant
+}  // namespace orthant::traffic_test
