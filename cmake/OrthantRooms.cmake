@@ -9,17 +9,48 @@
 # The pure half of a folder: in parallel/* the files plan.* and *_plan.*, in model/ the files architecture.*.
 set(ORTHANT_PLAN_FILES "(^|/)(plan|[a-z0-9_]+_plan|architecture)\\.(cc|h)$")
 
-# Several source files are compiled as one, so that the headers of libtorch are read once for many files: a build from an
-# empty compiler cache takes a third of the processor time. Switch it off to recompile single files while editing.
-option(ORTHANT_UNITY "compile the files of each room in batches" ON)
-set(ORTHANT_UNITY_BATCH 12)
+# Source files are compiled in batches, so that the headers of libtorch are read once for many files: a build from an empty
+# compiler cache takes a third of the processor time. Switch it off to recompile single files while editing. (CMake's own
+# UNITY_BUILD writes absolute paths, so that a second clone could not use what ccache keeps of the first.)
+option(ORTHANT_BATCHES "compile source files in batches" ON)
+set(ORTHANT_BATCH_FILES 12)
+# Files that are compiled alone: those with compile options of their own, and Highway's kernels, which include themselves
+# once for each instruction set.
+set(ORTHANT_ALONE "src/(comm/(gloo_transport|ordered_sum|ucx_[a-z]+|c10d_nccl)|model/kernels/[a-z0-9_]+)\\.cc$")
 
 # A designated initializer that leaves members at their defaults is the house style, not an oversight.
-set(ORTHANT_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Werror)
+# subobject-linkage: a private struct with members of an anonymous namespace is no fault, though a batch makes it look so.
+set(ORTHANT_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-subobject-linkage -Werror)
 
 function(orthant_target_name folder out)
   string(REPLACE "/" "_" name ${folder})
   set(${out} orthant_${name} PARENT_SCOPE)
+endfunction()
+
+# Sets out to the files that the compiler is to read for these sources of a target: batches of equal length, each of which
+# includes its sources by their path below src/ or tests/, and the files that are compiled alone.
+function(orthant_batches target out)
+  set(batched ${ARGN})
+  set(compiled ${ARGN})
+  list(FILTER batched EXCLUDE REGEX ${ORTHANT_ALONE})
+  list(LENGTH batched count)
+  if(ORTHANT_BATCHES AND count GREATER 1)
+    list(FILTER compiled INCLUDE REGEX ${ORTHANT_ALONE})
+    math(EXPR batches "(${count} + ${ORTHANT_BATCH_FILES} - 1) / ${ORTHANT_BATCH_FILES}")
+    math(EXPR length "(${count} + ${batches} - 1) / ${batches}")
+    set(first 0)
+    while(first LESS count)
+      list(SUBLIST batched ${first} ${length} part)
+      list(TRANSFORM part REPLACE "^${CMAKE_SOURCE_DIR}/(src/)?" "")
+      list(TRANSFORM part REPLACE "(.+)" "#include \"\\1\"\n")
+      list(JOIN part "" text)
+      set(file ${CMAKE_BINARY_DIR}/batches/${target}_${first}.cc)
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text}")  # unlike WRITE, leaves an equal file alone
+      list(APPEND compiled ${file})
+      math(EXPR first "${first} + ${length}")
+    endwhile()
+  endif()
+  set(${out} ${compiled} PARENT_SCOPE)
 endfunction()
 
 function(orthant_room folder)
@@ -39,10 +70,10 @@ function(orthant_room folder)
   endif()
 
   if(sources)
+    orthant_batches(${target} sources ${sources})
     add_library(${target} STATIC ${sources})
     set(scope PUBLIC)
     target_compile_options(${target} PRIVATE ${ORTHANT_WARNINGS})
-    orthant_unity(${target})
   else()
     add_library(${target} INTERFACE)
     set(scope INTERFACE)
@@ -57,17 +88,6 @@ function(orthant_room folder)
   if(ROOM_TORCH)
     target_link_libraries(${target} ${scope} torchwheel::cpu)
     orthant_precompile(${target})
-  endif()
-endfunction()
-
-# Compiles the files of the target in batches. A file with compile options or includes of its own stays alone (CMake does
-# so for those that set COMPILE_OPTIONS, COMPILE_DEFINITIONS or INCLUDE_DIRECTORIES), and so do Highway's kernels, which
-# include themselves once for each instruction set.
-function(orthant_unity target)
-  if(ORTHANT_UNITY AND NOT target STREQUAL "orthant_model_kernels")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ORTHANT_UNITY_BATCH})
-    # A private struct with members of an anonymous namespace is harmless in a file of its own, which a batch hides.
-    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
 
