@@ -12,12 +12,12 @@ $(shell rm -f $(torch_stamp))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build train test install clean
+.PHONY: help setup build train test test-full install clean
 
 help: ## this list
 	@echo 'Orthant trains transformers over many devices.'
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
 	  while IFS='|' read -r name text; do printf '%-15s %s\n' "$$name" "$$text"; done
 	@echo
 	@echo '  BUILD=$(BUILD)  build folder     JOBS=N  compile jobs (default: as cores and memory allow)'
@@ -31,8 +31,14 @@ train: setup ## train examples/jargon.toml; DATA=FILE for a text of your own, RU
 	@$(setup) quietly 'Building $(BUILD)/orthant' ninja -C $(BUILD) -j $(or $(JOBS),$$($(setup) jobs)) orthant
 	@$(BUILD)/orthant train $(or $(RUN),examples/jargon.toml) $(if $(DATA),--data.path '$(DATA)' --job.dump_folder 'runs/$(notdir $(basename $(DATA)))') $(ARGS)
 
-test: build $(BUILD)/setup/test_python ## all tests; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
-	@ctest --test-dir $(BUILD) --output-on-failure --no-tests=error $(if $(TESTS),-L '$(TESTS)') $(ARGS)
+# Two tests at a time: most of them wait for messages, and each uses one thread a rank.
+run_tests = ctest --test-dir $(BUILD) --parallel 2 --output-on-failure --no-tests=error
+
+test: build $(BUILD)/setup/test_python ## all that a change needs; TESTS='plan|numerics' for some labels, ARGS='-R name' for ctest
+	@$(run_tests) $(if $(TESTS),-L '$(TESTS)') -LE full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
+
+test-full: build $(BUILD)/setup/test_python ## the long tests that `make test` leaves out: sweeps, fault loops, fuzzers
+	@$(run_tests) -L full $(ARGS); status=$$?; tools/slowest_tests.py $(BUILD); exit $$status
 
 install: build ## copy the program to PREFIX/bin (default /usr/local)
 	@cmake --install $(BUILD) --prefix '$(PREFIX)'

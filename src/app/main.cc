@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/command_line.h"
+#include "app/openmp_wait.h"
 #include "app/streams.h"
 #include "base/file_errors.h"
 #include "comm/launch.h"
@@ -30,6 +31,14 @@ struct Run {
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
 };
 
+// Whether the command computes with tensors on several threads.
+bool computes(const orthant::Command& command) {
+  return std::holds_alternative<orthant::TrainArguments>(command) ||
+         std::holds_alternative<orthant::VerifyArguments>(command) ||
+         std::holds_alternative<orthant::GenerateArguments>(command) ||
+         std::holds_alternative<orthant::DoctorArguments>(command);
+}
+
 // Without a handler the allocator ends the process, and says nothing.
 [[noreturn]] void out_of_memory() {
   constexpr std::string_view kText = "error: out of memory\n";
@@ -51,6 +60,7 @@ int main(int argc, char** argv) {
   orthant::resolve_vector_math();
   try {
     orthant::Command command = orthant::parse_command_line(std::vector<std::string>(argv + 1, argv + argc));
+    if (computes(command)) orthant::limit_openmp_spinning(argv);
     if (auto* arguments = std::get_if<orthant::TrainArguments>(&command)) arguments->command.assign(argv, argv + argc);
     const int code = orthant::explained([&] { return std::visit(Run(), command); });
     if (code == orthant::kDone) orthant::require_printed();

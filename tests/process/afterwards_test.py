@@ -9,9 +9,8 @@ import socket
 import struct
 import subprocess
 import sys
-import unittest
 
-from orthant_process import ORTHANT, ProcessTest, read_safetensors
+from orthant_process import ORTHANT, ProcessTest, main, read_safetensors
 
 
 class Generate(ProcessTest):
@@ -161,4 +160,4 @@ class Report(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

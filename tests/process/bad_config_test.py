@@ -2,10 +2,8 @@
 import json
 import os
 import pathlib
-import sys
-import unittest
 
-from orthant_process import ProcessTest
+from orthant_process import ProcessTest, main
 
 
 class RunFile(ProcessTest):
@@ -199,4 +197,4 @@ class ModelFrom(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -4,10 +4,8 @@ import pathlib
 import shutil
 import signal
 import struct
-import sys
-import unittest
 
-from orthant_process import ORTHANT, ProcessTest, read_safetensors, wait_until
+from orthant_process import ORTHANT, ProcessTest, main, read_safetensors, wait_until
 
 
 PLACEMENTS = ("none", "redistribution", "interlaced", "naive", "algorithm_1", "algorithm_2")
@@ -301,4 +299,4 @@ class Numbers(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -3,11 +3,9 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 import tempfile
-import unittest
 
-from orthant_process import ProcessTest, text
+from orthant_process import ProcessTest, main, text
 
 
 class AfterARun(ProcessTest):
@@ -202,4 +200,4 @@ class FullDisk(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -3,11 +3,9 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
-import unittest
 
-from orthant_process import HANG_S, STOP_S, ProcessTest, state_of, text
+from orthant_process import HANG_S, STOP_S, ProcessTest, main, state_of, text
 
 HEARD_S = 1.5  # heartbeats, two a second, say where each rank is
 
@@ -125,4 +123,4 @@ class BesideSteps(DeadStage):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -1,9 +1,7 @@
 """Every run file of examples/ runs, with fewer steps."""
 import json
-import sys
-import unittest
 
-from orthant_process import SOURCE, ProcessTest
+from orthant_process import SOURCE, ProcessTest, main
 
 EXAMPLES = sorted((SOURCE / "examples").glob("*.toml"))
 
@@ -90,4 +88,4 @@ class Examples(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from orthant_process import BUILD, ORTHANT, ProcessTest, SOURCE
+from orthant_process import BUILD, ORTHANT, SOURCE, ProcessTest, main
 
 HOSTS = [sys.executable, str(SOURCE / "benchmarks/hosts/hosts.py")]
 CANNOT = 77
@@ -260,4 +260,4 @@ class TheHostsThemselves(HostsTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

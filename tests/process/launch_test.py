@@ -5,12 +5,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
-import unittest
 
-from orthant_process import ORTHANT, ProcessTest, meeting, torchrun
+from orthant_process import ORTHANT, ProcessTest, main, meeting, torchrun
 
 STEP_FIELDS = {"step", "loss", "grad_norm", "lr", "tokens", "step_seconds", "tokens_per_second", "mfu",
                "peak_memory_bytes"}
@@ -257,4 +255,4 @@ class Launchers(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -7,6 +7,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -243,6 +244,48 @@ def torchrun():
         if path and pathlib.Path(path).exists():
             return str(path)
     return None
+
+
+class TimedResult(unittest.TextTestResult):
+    """Also keeps how long each test took: (class, method, seconds)."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seconds = []
+
+    def startTest(self, test):
+        super().startTest(test)
+        self.started = time.monotonic()
+
+    def stopTest(self, test):
+        super().stopTest(test)
+        self.seconds.append((type(test).__name__, test.id().rsplit(".", 1)[-1], time.monotonic() - self.started))
+
+
+def flat(suite):
+    """All tests of a suite of suites."""
+    return [test for part in suite for test in flat(part)] if isinstance(suite, unittest.TestSuite) else [suite]
+
+
+def main():
+    """Runs the tests of the file that was started: `FILE [--long] [NAME...]`. Classes named Long... run with --long alone,
+    all others without it; NAME is Class or Class.method. Seconds go to the file that GTEST_OUTPUT=json:PATH names, in
+    GoogleTest's format (tools/slowest_tests.py reads it)."""
+    names = [name for name in sys.argv[1:] if name != "--long"]
+    module, loader = sys.modules["__main__"], unittest.defaultTestLoader
+    if names:
+        suite = loader.loadTestsFromNames(names, module)
+    else:
+        is_long = "--long" in sys.argv
+        suite = unittest.TestSuite(test for test in flat(loader.loadTestsFromModule(module))
+                                   if type(test).__name__.startswith("Long") == is_long)
+    result = unittest.TextTestRunner(verbosity=2, resultclass=TimedResult).run(suite)
+    if output := os.environ.get("GTEST_OUTPUT", "").removeprefix("json:"):
+        pathlib.Path(output).parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"name": suite, "testsuite": [{"name": name, "time": f"{seconds:.3f}s"}]}
+                for suite, name, seconds in result.seconds]
+        pathlib.Path(output).write_text(json.dumps({"testsuites": rows}), encoding="utf-8")
+    sys.exit(not (result.wasSuccessful() and result.testsRun > 0))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Pipelines from the command line: one rank's numbers and text, other stages after a break, memory, what is refused."""
 import shutil
-import sys
-import unittest
 from xml.etree import ElementTree
 
-from orthant_process import ORTHANT, ProcessTest, meeting
+from orthant_process import ORTHANT, ProcessTest, main, meeting
 
 
 def stages(schedule, ranks, *more):
@@ -130,4 +128,4 @@ class Pipeline(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -5,11 +5,9 @@ import pathlib
 import re
 import shutil
 import signal
-import sys
 import time
-import unittest
 
-from orthant_process import ORTHANT, STOP_S, ProcessTest, meeting
+from orthant_process import ORTHANT, STOP_S, ProcessTest, main, meeting
 
 
 class WhileTokenizing(ProcessTest):
@@ -186,4 +184,4 @@ class OneDocument(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -2,11 +2,9 @@
 import os
 import shutil
 import signal
-import sys
 import time
-import unittest
 
-from orthant_process import STOP_S, ProcessTest, state_of, torchrun
+from orthant_process import STOP_S, ProcessTest, main, state_of, torchrun
 
 class Asked(ProcessTest):
     def assert_resumes_as_if_nothing_had_happened(self, *keys):
@@ -181,4 +179,4 @@ class Dead(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

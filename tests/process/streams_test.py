@@ -2,10 +2,8 @@
 import os
 import signal
 import subprocess
-import sys
-import unittest
 
-from orthant_process import ORTHANT, SOURCE, ProcessTest
+from orthant_process import ORTHANT, SOURCE, ProcessTest, main
 
 
 class Streams(ProcessTest):
@@ -93,4 +91,4 @@ class Quietly(ProcessTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

@@ -2,11 +2,9 @@
 files, addresses of nobody. Each ends with one message that says the way out, or goes on over another transport."""
 import shutil
 import subprocess
-import sys
 import time
-import unittest
 
-from orthant_process import ORTHANT, ProcessTest, meeting
+from orthant_process import ORTHANT, ProcessTest, main, meeting
 
 SHORT = ("training.steps=4", "checkpoint.interval=0", "validation.freq=0")
 ENLARGE = "enlarge it (docker run --shm-size=1g"
@@ -153,4 +151,4 @@ class WrongEnvironment(TransportTest):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[1:]])
+    main()

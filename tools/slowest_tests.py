@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Prints the ten slowest tests of the last `make test` or `make test-full`, with their seconds.
+
+  tools/slowest_tests.py BUILD_FOLDER
+
+Test programs write the seconds of each test to BUILD_FOLDER/test_results/ENTRY.json (GoogleTest's format, which
+tests/process/orthant_process.py writes too). Entries without such a file count as one test; ctest's own log has their time.
+"""
+import json
+import pathlib
+import re
+import sys
+
+COUNT = 10
+
+
+def seconds_of_entries(build):
+    """Seconds of each ctest entry that ran last: entry -> seconds."""
+    log = build / "Testing/Temporary/LastTest.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    return {name: float(seconds) for name, seconds in
+            re.findall(r'^\d+/\d+ Testing: (\S+)\n(?:.*\n)*?Test time = +([\d.]+) sec', text, re.M)}
+
+
+def tests_of(path):
+    """The tests that one result file holds, as (seconds, suite.name)."""
+    for suite in json.loads(path.read_text(encoding="utf-8")).get("testsuites", []):
+        for test in suite["testsuite"]:
+            yield float(test["time"].rstrip("s")), f"{suite['name']}.{test['name']}"
+
+
+def main():
+    build = pathlib.Path(sys.argv[1])
+    entries = seconds_of_entries(build)
+    tests = []
+    for entry, seconds in entries.items():
+        path = build / "test_results" / f"{entry}.json"
+        tests += [(s, f"{name} ({entry})") for s, name in tests_of(path)] if path.exists() else [(seconds, entry)]
+    if tests:
+        print(f"\nThe {min(COUNT, len(tests))} slowest of {len(tests)} tests, {sum(entries.values()):.0f} s in all:")
+        for seconds, name in sorted(tests, reverse=True)[:COUNT]:
+            print(f"  {seconds:7.1f} s  {name}")
+
+
+if __name__ == "__main__":
+    main()
