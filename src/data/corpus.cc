@@ -98,18 +98,26 @@ PieceSize piece_size(int64_t total_bytes) {
   return size;
 }
 
-void tokenize_scanned(std::span<const TextFile> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
-                      const TextProgress& progress) {
+TokenizedText tokenize_scanned(std::span<const TextFile> files, const Tokenizer& tokenizer,
+                               IndexedDatasetWriter& writer, const TextProgress& progress) {
   int64_t total = 0;
   for (const TextFile& file : files) total += file.bytes;
+  const PieceSize size = piece_size(total);
+  TokenizedText tokenized{.piece_bytes = size.wanted_bytes};
   if (progress) progress(0, total);
   Batcher batcher(tokenizer, writer, progress, total);
-  for (const TextFile& file : files)
-    for_each_piece(
-        file, [&](std::string&& text, bool ends_document) { batcher.add(std::move(text), ends_document); },
-        piece_size(total));
+  for (const TextFile& file : files) {
+    tokenized.files_with_separators += file.has_separators ? 1 : 0;
+    const auto add = [&](std::string&& text, bool ends_document) {
+      tokenized.documents += ends_document ? 1 : 0;
+      ++tokenized.pieces;
+      batcher.add(std::move(text), ends_document);
+    };
+    for_each_piece(file, add, size);
+  }
   batcher.flush();
   if (progress) progress(total, total);  // Blank documents and separators are no work.
+  return tokenized;
 }
 
 std::vector<TextFile> scan_all(std::span<const std::string> paths) {
@@ -118,17 +126,26 @@ std::vector<TextFile> scan_all(std::span<const std::string> paths) {
   return files;
 }
 
-/// The dataset of these files, from the work folder if it is there and whole; damaged, it is made again.
-IndexedDataset open_text(std::span<const std::string> paths, const std::string& work_dir, const Tokenizer& tokenizer,
-                         const TextProgress& progress, bool& from_cache) {
-  const std::vector<TextFile> files = scan_all(paths);
-  Hasher hasher;
-  hasher.add_field(kCutting);
-  hasher.add_field(tokenizer.fingerprint());
+void add_texts(Hasher& hasher, std::span<const TextFile> files) {
   for (const TextFile& file : files) {
     hasher.add_field(file.hash);
     hasher.add_field(static_cast<uint64_t>(file.bytes));
   }
+}
+
+uint64_t fingerprint_of(std::span<const TextFile> files) {
+  Hasher hasher;
+  add_texts(hasher, files);
+  return hasher.digest();
+}
+
+/// The dataset of these files, from the work folder if it is there and whole; damaged, it is made again.
+IndexedDataset open_text(std::span<const TextFile> files, const std::string& work_dir, const Tokenizer& tokenizer,
+                         const TextProgress& progress, bool& from_cache) {
+  Hasher hasher;
+  hasher.add_field(kCutting);
+  hasher.add_field(tokenizer.fingerprint());
+  add_texts(hasher, files);
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
   const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
   if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());  // without waiting for one another
@@ -139,19 +156,30 @@ IndexedDataset open_text(std::span<const std::string> paths, const std::string& 
   from_cache = false;
   IndexedDatasetWriter writer(prefix, tokenizer.vocab_size());
   tokenize_scanned(files, tokenizer, writer, progress);
-  if (writer.num_documents() == 0)
+  if (writer.num_documents() == 0) {
+    std::vector<std::string> paths;
+    for (const TextFile& file : files) paths.push_back(file.path);
     throw ConfigError(fmt::format("no text (only blank lines) in {}", join(paths, ", ")));
+  }
   writer.finish();
   seal(kept);
   return IndexedDataset::open(prefix, tokenizer.vocab_size());
 }
 
-IndexedDataset open_paths(const std::vector<std::string>& paths, const std::string& key, const std::string& work_dir,
-                          const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache) {
-  if (!is_indexed_prefix(paths)) return open_text(expand_paths(paths, key), work_dir, tokenizer, progress, from_cache);
+struct OpenedPaths {
+  IndexedDataset dataset;
+  std::optional<uint64_t> text_fingerprint;
+};
+
+OpenedPaths open_paths(const std::vector<std::string>& paths, const std::string& key, const std::string& work_dir,
+                       const Tokenizer& tokenizer, const TextProgress& progress, bool& from_cache) {
+  if (!is_indexed_prefix(paths)) {
+    const std::vector<TextFile> files = scan_all(expand_paths(paths, key));
+    return {open_text(files, work_dir, tokenizer, progress, from_cache), fingerprint_of(files)};
+  }
   fs::path prefix = paths[0];
   if (prefix.extension() == ".idx" || prefix.extension() == ".bin") prefix.replace_extension();
-  return IndexedDataset::open(prefix.string(), tokenizer.vocab_size());
+  return {IndexedDataset::open(prefix.string(), tokenizer.vocab_size()), {}};
 }
 
 }  // namespace
@@ -184,9 +212,14 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
   return files;
 }
 
-void tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
-                    const TextProgress& progress) {
-  tokenize_scanned(scan_all(files), tokenizer, writer, progress);
+std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths) {
+  if (is_indexed_prefix(paths)) return {};
+  return fingerprint_of(scan_all(expand_paths(paths)));
+}
+
+TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
+                             IndexedDatasetWriter& writer, const TextProgress& progress) {
+  return tokenize_scanned(scan_all(files), tokenizer, writer, progress);
 }
 
 std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uint64_t seed) {
@@ -209,13 +242,16 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uin
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress) {
   Corpus corpus;
   corpus.from_cache = true;
-  corpus.train = open_paths(request.paths, "data.path", request.work_dir, tokenizer, progress, corpus.from_cache);
+  OpenedPaths train =
+      open_paths(request.paths, "data.path", request.work_dir, tokenizer, progress, corpus.from_cache);
+  corpus.train = std::move(train.dataset);
+  corpus.text_fingerprint = train.text_fingerprint;
   std::vector<int64_t> all(static_cast<size_t>(corpus.train.num_documents()));
   std::iota(all.begin(), all.end(), 0);
   if (!request.validation_paths.empty()) {
     corpus.train_documents = std::move(all);
     corpus.validation = open_paths(request.validation_paths, "data.validation", request.work_dir, tokenizer, progress,
-                                   corpus.from_cache);
+                                   corpus.from_cache).dataset;
     corpus.validation_documents.resize(static_cast<size_t>(corpus.validation.num_documents()));
     std::iota(corpus.validation_documents.begin(), corpus.validation_documents.end(), 0);
     return corpus;

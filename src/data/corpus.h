@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct Corpus {
   IndexedDataset validation;
   std::vector<int64_t> validation_documents;
   bool from_cache = false;  ///< nothing had to be tokenised
+  std::optional<uint64_t> text_fingerprint;  ///< text_fingerprint() of the paths
 };
 
 /// The files that paths and globs name, in the order given, each glob's matches sorted, none twice. Throws ConfigError
@@ -42,15 +44,27 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
 /// True if data.path is one Megatron PREFIX (PREFIX.idx exists; PREFIX.bin and PREFIX.idx are taken for PREFIX).
 bool is_indexed_prefix(std::span<const std::string> paths);
 
+/// Hash of the text of the files that data.path names, in order and after decompression: known before any tokenizer.
+/// Nothing where data.path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
+std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths);
+
 /// Opens the corpus; tokenises text that the work folder does not hold yet. Throws ConfigError or DataError.
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
+
+/// Counts of what tokenize_files() has written.
+struct TokenizedText {
+  int64_t documents = 0;  ///< true ones; each ends with the end-of-text id
+  int64_t pieces = 0;     ///< documents of the dataset: a long true document is stored in several
+  int64_t files_with_separators = 0;
+  int64_t piece_bytes = 0;  ///< from which size on a document without separators is cut
+};
 
 /// Tokenises text files into the writer (which the caller finishes). A file is cut at lines that hold nothing but
 /// <|endoftext|>; a file without such a line is cut at blank lines into documents of about 16 KiB (less where the text
 /// would give fewer than twenty) that read on into one another: only the last piece of a true document ends with the
 /// end-of-text id.
-void tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer, IndexedDatasetWriter& writer,
-                    const TextProgress& progress = {});
+TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
+                             IndexedDatasetWriter& writer, const TextProgress& progress = {});
 
 /// Which of the documents are held out: round(share * documents) of them, at least one and never all, chosen by a hash
 /// of seed and index. Ascending; empty if share is 0 or there are fewer than two documents.

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <type_traits>
 
 #include "base/errors.h"
@@ -57,6 +58,12 @@ class State {
         source_(checkpoint.directory + "/orthant/state.json"),
         json_(parse_json(checkpoint.state_json, source_)) {}
 
+  /// A text field that earlier versions did not write.
+  std::optional<std::string> find(const char* field) const {
+    const auto found = json_.find(field);
+    return found != json_.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
+  }
+
   template <class T>
   T get(const char* field) const {
     const auto found = json_.find(field);
@@ -94,13 +101,47 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
-void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory,
-                            const Config& c) {
-  if (state.get<std::string>("tokenizer_xxh3") == fmt::format("{:016x}", tokenizer.fingerprint())) return;
+// The run file that the checkpoint was written under; nothing where another version of Orthant wrote it.
+std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
+  try {
+    return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
+  } catch (const ConfigError&) {
+    return {};
+  }
+}
+
+// Only two texts are compared: tokens of a Megatron PREFIX may be those of the text, which their own fingerprint shows.
+void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, std::optional<uint64_t> fingerprint,
+                       const Config& c) {
+  const std::string then = state.find("text_xxh3").value_or("");
+  if (then.empty() || !fingerprint || then == fmt::format("{:016x}", *fingerprint)) return;
+  const auto before = config_then(checkpoint);
+  throw ConfigError(
+      fmt::format("{} holds other text than the checkpoint {} was trained on{}, or its files have changed since; name "
+                  "the same files, or choose another job.dump_folder",
+                  c.locate("data.path"), checkpoint.directory,
+                  before ? fmt::format(" ({})", join(before->data.path, ", ")) : ""));
+}
+
+[[noreturn]] void refuse_tokenizer(const std::string& directory, const Config& c) {
   throw ConfigError(
       fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
                   "another job.dump_folder",
                   c.locate("data.tokenizer"), directory));
+}
+
+void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, const std::string& directory,
+                            const Config& c) {
+  if (state.get<std::string>("tokenizer_xxh3") == fmt::format("{:016x}", tokenizer.fingerprint())) return;
+  refuse_tokenizer(directory, c);
+}
+
+// A tokenizer that is trained on the text is not there yet. On the same text it is the same if its size is.
+void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Config& c) {
+  const auto before = config_then(checkpoint);
+  if (!before || before->data.tokenizer == c.data.tokenizer) return;
+  const bool a_file = before->data.tokenizer.ends_with(".model");  // may hold the tokenizer trained on this text
+  if (!a_file) refuse_tokenizer(checkpoint.directory, c);
 }
 
 void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
@@ -113,10 +154,24 @@ void refuse_other_data(const State& state, uint64_t fingerprint, const std::stri
 
 }  // namespace
 
+void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& plan) {
+  const Config& config = plan.config;
+  const State state(checkpoint);
+  refuse_other_text(checkpoint, state, text_fingerprint(config.data.path), config);
+  if (config.data.tokenizer.starts_with("train:")) {
+    refuse_other_trained_tokenizer(checkpoint, config);
+  } else {
+    refuse_other_tokenizer(state, *load_tokenizer(config.data.tokenizer, "", {}), checkpoint.directory, config);
+  }
+  refuse_other_model(architecture_of(checkpoint.model), plan.architecture, checkpoint.directory, config);
+  refuse_other_run(state, checkpoint.directory, config);
+}
+
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
   const Config& config = plan.config;
   const std::string& directory = checkpoint.directory;
   const State state(checkpoint);
+  refuse_other_text(checkpoint, state, data.text_fingerprint, config);
   refuse_other_tokenizer(state, *data.tokenizer, directory, config);
   refuse_other_model(architecture_of(checkpoint.model), plan.architecture, directory, config);
   refuse_other_run(state, directory, config);

@@ -11,9 +11,14 @@
 
 namespace orthant {
 
-/// Where the checkpoint's run stood. ConfigError where tokenizer, model, settings that would change the run, or data
-/// are others than those of this run, named in this order, since a tokenizer brings its own vocabulary and its own
-/// data.
+/// Compares the run with the checkpoint before the data are opened, so that a refused run has tokenized and written
+/// nothing: the text of data.path, the tokenizer unless it is trained on that text, the model, and the settings that
+/// would change the run. Throws as state_to_go_on_from() does.
+void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& plan);
+
+/// Where the checkpoint's run stood. Throws ConfigError where this run has another text, tokenizer, model, settings
+/// that would change the run, or documents. They are compared in this order: a tokenizer may have been trained on the
+/// text, and brings its own vocabulary and its own tokens.
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data);
 
 /// What the run has otherwise than when it wrote that checkpoint, as config_changes() says, and may have.

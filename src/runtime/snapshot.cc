@@ -208,6 +208,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
                             {"masked_share", config.model.masked_share},
                             {"dtype", config.training.dtype},
                             {"data_xxh3", fmt::format("{:016x}", data.fingerprint)},
+                            {"text_xxh3", data.text_fingerprint ? fmt::format("{:016x}", *data.text_fingerprint) : ""},
                             {"tokenizer_xxh3", fmt::format("{:016x}", data.tokenizer->fingerprint())},
                             {"mesh", to_string(plan.mesh)}}
                            .dump(2) +

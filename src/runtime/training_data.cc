@@ -90,6 +90,7 @@ TrainingData open_plainly(const Config& config, const TextProgress& progress) {
                     .train = loader(corpus.train, corpus.train_documents, SampleOrder::kShuffled),
                     .held_out = {},
                     .fingerprint = fingerprint_of(corpus),
+                    .text_fingerprint = corpus.text_fingerprint,
                     .bytes_of_token = {},
                     .opening = {}};
   if (!corpus.validation_documents.empty()) {

@@ -18,6 +18,7 @@ struct TrainingData {
   Loader train;
   std::optional<Loader> held_out;
   uint64_t fingerprint = 0;              // of the documents trained on and their tokens
+  std::optional<uint64_t> text_fingerprint;  // of the text of data.path; none for a Megatron PREFIX
   std::vector<int32_t> bytes_of_token;   // text bytes that each id stands for
   std::string opening;                   // the beginning of a held-out (else the first) document: a prompt for samples
 };

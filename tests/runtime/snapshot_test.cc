@@ -2,6 +2,7 @@
 #include "runtime/snapshot.h"
 
 #include "base/errors.h"
+#include "runtime/resume_check.h"
 #include "tests/support/says.h"
 #include "tests/support/tiny_run.h"
 
@@ -112,6 +113,39 @@ TEST(Resume, NamesTheTokenizerBeforeWhatFollowsFromIt) {
   const Plan plan = bytes.plan(1);
   train_ranks(plan, bytes.data(), {.steps = 1, .save = true});
   EXPECT_TRUE(says(resumed_with(pieces, checkpoint_of(plan, 1)), {"data.tokenizer = ", "another tokenizer"}));
+}
+
+TEST(Resume, NamesOtherTextBeforeTheTokenizerTrainedOnIt) {
+  if (std::system("command -v spm_train >/dev/null 2>&1") != 0) GTEST_SKIP() << "spm_train is not on PATH";
+  const TinyRun run({"data.tokenizer=train:290"});
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  const TempFolder folder;
+  folder.write("other.txt", markov_text(8, 6000));
+  const TinyRun other({"data.tokenizer=train:290", "data.path=" + (folder / "other.txt")});
+  const std::string message = resumed_with(other, checkpoint_of(plan, 1));
+  EXPECT_TRUE(says(message, {"data.path = [\"" + (folder / "other.txt"), "other text", run.folder() + "/text.txt"}));
+  EXPECT_EQ(message.find("is another tokenizer"), std::string::npos) << message;
+}
+
+TEST(Resume, ComparesBeforeTheDataAreOpened) {
+  const TinyRun run;
+  const Plan plan = run.plan(1);
+  train_ranks(plan, run.data(), {.steps = 1, .save = true});
+  const LoadedCheckpoint checkpoint = open_checkpoint(checkpoint_of(plan, 1));
+  const TempFolder folder;
+  folder.write("other.txt", markov_text(8, 6000));
+  const auto message = [&](const std::vector<std::string>& overrides, int64_t vocab_size = 257) {
+    const Config config = parse_config(print_config(run.config()), "run.toml", overrides);
+    return message_of<ConfigError>(
+        [&] { check_resume_before_data(checkpoint, make_plan(config, {.ranks = 1, .vocab_size = vocab_size})); });
+  };
+  EXPECT_EQ(message({"training.steps=20"}), "");
+  const std::string path = "data.path=" + (folder / "other.txt");
+  EXPECT_TRUE(says(message({path, "data.tokenizer=train:290"}, 290), {"data.path = [", "other text"}));
+  EXPECT_TRUE(says(message({"data.tokenizer=train:290"}, 290), {"data.tokenizer = ", "another tokenizer"}));
+  EXPECT_TRUE(says(message({"model.hidden_size=48"}), {"model.hidden_size = 48", "which has 24"}));
+  EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
 }
 
 TEST(Resume, NamesOtherDataAsThat) {
