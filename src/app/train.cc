@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/files.h"
 #include "comm/process.h"
 #include "comm/rendezvous.h"
 #include "comm/spawn.h"
@@ -15,6 +16,7 @@
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
+#include "runtime/resume_check.h"
 #include "runtime/run_boxes.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
@@ -26,8 +28,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -59,19 +59,13 @@ std::string sample_command(const TrainArguments& arguments, const Config& config
                        config.job.dump_folder, "--prompt", "The"});
 }
 
-// What stands in the run folder from the start: what will run, and how it was planned.
+// Writes what stands in the run folder from the start: what will run, and how it was planned. Each file is replaced
+// whole, so that a full disk leaves the earlier run's.
 void write_run_folder(const Plan& plan) {
-  const std::filesystem::path folder = plan.config.job.dump_folder;
-  std::filesystem::create_directories(folder);
-  auto write = [&](const char* name, const std::string& text) {
-    std::ofstream out(folder / name);
-    out << text;
-    if (!out.flush())
-      throw DataError(fmt::format("{}: cannot be written; is the disk full?", (folder / name).string()));
-  };
-  write("config.toml", print_config(plan.config));
-  write("plan.json", plan_json(plan));
-  write("schedule.svg", planned_svg(plan));
+  const std::string& folder = plan.config.job.dump_folder;
+  write_file(folder + "/config.toml", print_config(plan.config));
+  write_file(folder + "/plan.json", plan_json(plan));
+  write_file(folder + "/schedule.svg", planned_svg(plan));
 }
 
 // What must be the same on all ranks, and is not in the run file: what a file of schedules says, above all.
@@ -130,6 +124,13 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
   return need.warning;
 }
 
+// The checkpoint to resume, compared with the run as far as that needs no tokens. Throws ConfigError or DataError.
+std::string refuse_to_resume_another_run(const Plan& plan) {
+  const std::string directory = checkpoint_to_resume(plan.config);
+  check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
+  return directory;
+}
+
 TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan, const Launch& launch) {
   const Config& config = plan.config;
   TrainerOptions options;
@@ -137,6 +138,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.version = version();
   options.local_ranks = launch.local_size;
   options.memory_warning = memory_warning(plan, launch.local_size);
+  options.write_run_folder = [&plan] { write_run_folder(plan); };
   options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
   options.resume_command = resume_command(arguments);
   options.sample_command = sample_command(arguments, config);
@@ -191,6 +193,8 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     at::set_num_threads(threads_per_rank(config, launch.local_size));
     check_agreement(meeting, print_config(config), config.run.timeout_s);
     setup = watch_setup(meeting, watching);
+    const bool checked_by_launcher = launch.launcher == "orthant";
+    if (arguments.resume && meeting.rank == 0 && !checked_by_launcher) refuse_to_resume_another_run(plan);
     const TrainingData data = open_training_data_together(config, meeting);
     ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
     const TrainerOptions options = trainer_options(arguments, plan, launch);
@@ -201,15 +205,15 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
         throw ConfigError(fmt::format("{}: another run is writing there; wait for it, or choose another folder",
                                       config.locate("job.dump_folder")));
       }
-      if (!arguments.resume) set_aside_earlier_run(config);
-      write_run_folder(plan);
     }
     check_agreement(meeting, planned(plan), config.run.timeout_s);
     note_stop_signals(meeting.rank == 0);
     comm.emplace(plan.mesh, meeting.rank, meeting, watching);
     g_all_here = true;
     if (setup) setup->leave(true);
-    const int code = Trainer(plan, data, *comm, options).run();
+    Trainer trainer(plan, data, *comm, options);  // writes nothing; when it returns, every rank has accepted the run
+    if (meeting.rank == 0 && !arguments.resume) set_aside_earlier_run(config);
+    const int code = trainer.run();
     require_printed();
     return code;
   } catch (const std::exception& error) {
@@ -251,7 +255,7 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
   TrainerOptions options;
   options.threads = threads_per_rank(plan.config, plan.mesh.size());
   options.memory_warning = memory_warning(plan, plan.mesh.size());
-  if (arguments.resume) options.resume_from = checkpoint_to_resume(plan.config);
+  if (arguments.resume) options.resume_from = refuse_to_resume_another_run(plan);
   const TrainingData data = open_run_data(plan.config, shown_progress("tokenizing"));
   std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
   std::fputs(explain(plan).c_str(), stdout);
@@ -263,7 +267,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = make_plan(config, facts_before_data(config, ranks));
   if (arguments.dry_run) return dry_run(plan, arguments);
-  if (arguments.resume) checkpoint_to_resume(config);
+  if (arguments.resume) refuse_to_resume_another_run(plan);
   memory_warning(plan, ranks);
   open_run_data(config, shown_progress("tokenizing"));
   if (ranks == 1) {

@@ -72,16 +72,24 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   const double at_once = std::min<double>(options_.local_ranks, std::max(1, available_cores() / options_.threads));
   peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
   reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
-  if (comm.rank() == 0) {
-    output_ = std::make_shared<Output>(
-        config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
-    if (const int64_t missing = output_->metrics.missing_steps(); missing > 0) {
-      std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
-                   config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
-    }
+  comm_.set_activity("waiting until every rank has loaded its weights");
+  const Axes all = all_axes(comm_.mesh());
+  if (comm_.group_size(all) > 1) comm_.all_reduce(at::zeros({1}, at::kDouble), all).wait();
+}
+
+void Trainer::open_output() {
+  if (comm_.rank() != 0) return;
+  const Config& config = plan_.config;
+  output_ = std::make_shared<Output>(
+      config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
+  if (const int64_t missing = output_->metrics.missing_steps(); missing > 0) {
+    std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
+  if (options_.write_run_folder) options_.write_run_folder();
+                 config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
   }
 }
 
+  open_output();
 int Trainer::run() {
   const auto& config = plan_.config;
   if (output_) print_banner();

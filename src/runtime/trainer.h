@@ -28,12 +28,14 @@ struct TrainerOptions {
   int threads = 1;             // of this rank
   int local_ranks = 1;         // on this machine
   std::string memory_warning;  // for the banner; empty where the plan fits
+  std::function<void()> write_run_folder;     // config.toml and the plan; called by rank 0 before the first step
   std::function<std::string()> write_report;  // of the run folder as it is; returns its path
 };
 
 class Trainer {
  public:
-  /// Plan, data and Comm must outlive it.
+  /// Loads the weights, or the checkpoint, and compares it with the run. Returns when every rank has; writes nothing.
+  /// Throws ConfigError or DataError where this rank refuses. Plan, data and Comm must outlive the Trainer.
   Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
 
   /// Trains from where the checkpoint (or step 0) stands to the last step, or to a stop request. Returns an ExitCode:
@@ -43,6 +45,8 @@ class Trainer {
  private:
   struct Output;  // files and terminal of the speaking rank
 
+  /// Opens metrics.jsonl and TensorBoard's files on rank 0, and writes the run folder's description.
+  void open_output();
   void step(int64_t step);
   /// Records what is final of a step; throws where it is not finite.
   void know(const StepResult& result);

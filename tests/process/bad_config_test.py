@@ -172,6 +172,15 @@ class ModelFrom(ProcessTest):
         result = self.train(source, "job.dump_folder=other", "training.seed_weights=false", "model.intermediate_size=96")
         self.assert_says(result, 1, "gate_proj", "[64, 32]", "[96, 32]")
 
+    def test_a_refused_run_leaves_the_earlier_run_where_it_is(self):
+        source = self.model(intermediate_size=96)
+        before = sorted(path.name for path in self.dump.iterdir())
+        config = (self.dump / "config.toml").read_text()
+        result = self.train(source, "training.seed_weights=false", "model.intermediate_size=96")
+        self.assert_says(result, 1, "gate_proj", "[64, 32]", "[96, 32]")
+        self.assertEqual(sorted(path.name for path in self.dump.iterdir()), before)
+        self.assertEqual((self.dump / "config.toml").read_text(), config)
+
     def test_json_that_is_none(self):
         source = self.model()
         (self.latest() / "config.json").write_text('{"hidden_size": 32,')

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import tempfile
 
-from orthant_process import ProcessTest, main, text
+from orthant_process import ORTHANT, ProcessTest, Running, main, meeting, text
 
 
 class AfterARun(ProcessTest):
@@ -29,6 +29,12 @@ def tree(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def changed(before, folder):
+    """Names of the files that are not what they were; new and missing ones too."""
+    after = tree(folder)
+    return sorted(str(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
 class Damaged(AfterARun):
     def assert_refused(self, *parts):
         before = tree(self.dump)
@@ -36,9 +42,7 @@ class Damaged(AfterARun):
             result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}")
             self.assert_says(result, 1, *parts)
             self.assertNotIn("step    11", result.out)
-        after = tree(self.dump)
-        self.assertEqual({name: after[name] for name in before if name.name in ("metrics.jsonl", "model.safetensors")},
-                         {name: before[name] for name in before if name.name in ("metrics.jsonl", "model.safetensors")})
+        self.assertEqual(changed(before, self.dump), [])
 
     def test_one_bit(self):
         for name in ("model.safetensors", "orthant/optimizer.safetensors"):
@@ -106,6 +110,7 @@ class Another(AfterARun):
     settings = ("training.steps=5",)
 
     def test_another_model_batch_or_precision(self):
+        before = tree(self.dump)
         for ranks, setting, *parts in ((2, "model.hidden_size=64", "model.hidden_size = 64", "32"),
                                        (1, "model.tie_word_embeddings=true", "model.tie_word_embeddings"),
                                        (2, "training.dtype=float64", "training.dtype = ", "float32", "precision"),
@@ -114,12 +119,44 @@ class Another(AfterARun):
             with self.subTest(setting):
                 result = self.train(setting, "training.steps=8", "--resume", f"run.ranks={ranks}")
                 self.assert_says(result, 1, "command line", "step-000005", "job.dump_folder", *parts)
-        self.assertEqual(len(self.losses()), 5)
+                self.assertEqual(changed(before, self.dump), [])
+        self.train_well("training.steps=8", "--resume")
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 9)))
+
+    def test_a_refused_run_is_resumed_by_its_own_file(self):
+        result = self.train("training.steps=8", "--resume", "model.hidden_size=64")
+        self.assert_says(result, 1, "model.hidden_size = 64 (command line)", "which has 32")
+        result = self.orthant("train", "run/config.toml", "--training.steps=8", "--resume")
+        self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertEqual([step for step, _ in self.losses()], list(range(1, 9)))
 
     def test_other_data(self):
+        before = tree(self.dump)
         (self.folder / "text.txt").write_text(text(500))
         self.assert_says(self.train("training.steps=8", "--resume"), 1, "data.path", "run.toml:", "step-000005")
-        self.assertEqual(len(self.losses()), 5)
+        self.assertEqual(changed(before, self.dump), [])  # not even its tokens
+
+    def test_every_rank_must_accept_before_the_first_write(self):
+        """Rank 1 sees another checkpoint, as on a machine whose disk holds an older copy."""
+        before = tree(self.dump)
+        shutil.copytree(self.dump, self.folder / "other", symlinks=True)
+        os.truncate(self.latest(self.folder / "other") / "model.safetensors", 1000)
+        variables = meeting(2)
+        running = []
+        for rank, folder in enumerate((self.folder, self.folder / "second")):
+            folder.mkdir(exist_ok=True)
+            env = self.environment({"RANK": str(rank), **variables})
+            if rank == 1:
+                for name in ("run.toml", "text.txt"):
+                    shutil.copy(self.folder / name, folder)
+                shutil.move(self.folder / "other", folder / "run")
+            command = [ORTHANT, "train", "run.toml", "training.steps=8", "--resume"]
+            running.append(Running(folder, command, env))
+            self.addCleanup(running[-1].end)
+        results = [rank.result() for rank in running]
+        self.assertEqual([result.code for result in results], [1, 1], results[0])
+        self.assertIn("model.safetensors", results[0].err + results[1].err)
+        self.assertEqual(changed(before, self.dump), [])
 
     def test_what_may_change(self):
         changed = self.train_well("training.steps=7", "--resume", "optimizer.lr=1e-3", "run.ranks=3",
