@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "plan/layer_choices.h"
 #include "plan/plan.h"
+#include "runtime/run_warnings.h"
 
 #include <cstdio>
 #include <fstream>
@@ -37,7 +38,9 @@ int plan(const PlanArguments& arguments) {
   }
   // Planning for other machines than this one is what the command is for: here it is no error.
   const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
-  if (!need.warning.empty()) fmt::print(stderr, "warning: {}\n", need.warning);
+  for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan)}) {
+    if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
+  }
   if (!arguments.svg.empty()) {
     std::ofstream out(arguments.svg);
     out << planned_svg(the_plan);

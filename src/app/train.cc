@@ -18,6 +18,7 @@
 #include "runtime/memory.h"
 #include "runtime/resume_check.h"
 #include "runtime/run_boxes.h"
+#include "runtime/run_warnings.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
 
@@ -124,6 +125,13 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
   return need.warning;
 }
 
+// Returns the banner's warnings; empty ones are left out there. Throws as memory_warning() does.
+std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
+  return {memory_warning(plan, local_ranks),
+          cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), available_cores()),
+          idle_ranks_warning(plan), disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
+}
+
 // The checkpoint to resume, compared with the run as far as that needs no tokens. Throws ConfigError or DataError.
 std::string refuse_to_resume_another_run(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
@@ -137,7 +145,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.threads = threads_per_rank(config, launch.local_size);
   options.version = version();
   options.local_ranks = launch.local_size;
-  options.memory_warning = memory_warning(plan, launch.local_size);
+  options.warnings = run_warnings(plan, launch.local_size);
   options.write_run_folder = [&plan] { write_run_folder(plan); };
   options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
   options.resume_command = resume_command(arguments);
@@ -254,7 +262,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
 int dry_run(const Plan& plan, const TrainArguments& arguments) {
   TrainerOptions options;
   options.threads = threads_per_rank(plan.config, plan.mesh.size());
-  options.memory_warning = memory_warning(plan, plan.mesh.size());
+  options.warnings = run_warnings(plan, plan.mesh.size());
   if (arguments.resume) options.resume_from = refuse_to_resume_another_run(plan);
   const TrainingData data = open_run_data(plan.config, shown_progress("tokenizing"));
   std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);

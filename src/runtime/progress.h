@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace orthant {
 
@@ -62,7 +63,7 @@ struct Banner {
   std::string transport = {};  // "ucx"; empty: not known yet, or nobody to talk to
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
-  std::string memory_warning = {};    // where the machine has less
+  std::vector<std::string> warnings = {};  // what this machine lacks for the run
   std::string output_folder = {};
   std::string resumed_from = {};   // "step 100 of runs/jargon/checkpoints/step-000100"
   std::string learning_rate = {};  // where resuming with other settings changes it

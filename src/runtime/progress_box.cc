@@ -138,7 +138,7 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
                  or_nothing(!b.transport.empty(), b.transport + " transport")});
   add("memory", {or_nothing(b.memory_expected_bytes > 0, human_bytes(static_cast<double>(b.memory_expected_bytes)) +
                                                              " expected on the largest rank")});
-  add("warning", {b.memory_warning});
+  for (const std::string& warning : b.warnings) add("warning", {warning});
   add("output", {b.output_folder});
   add("resumed", {or_nothing(!b.resumed_from.empty(), "from " + b.resumed_from)});
   add("lr", {b.learning_rate});

@@ -53,7 +53,7 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.threads_per_rank = options.threads;
   b.memory_expected_bytes = plan.largest_memory_bytes();
-  b.memory_warning = options.memory_warning;
+  b.warnings = options.warnings;
   b.output_folder = c.job.dump_folder;
   b.resumed_from = options.resume_from;
   if (!options.resume_from.empty()) {

@@ -27,7 +27,7 @@ struct TrainerOptions {
   std::string version;         // of the program, for the banner
   int threads = 1;             // of this rank
   int local_ranks = 1;         // on this machine
-  std::string memory_warning;  // for the banner; empty where the plan fits
+  std::vector<std::string> warnings;  // for the banner; empty ones are left out
   std::function<void()> write_run_folder;     // config.toml and the plan; called by rank 0 before the first step
   std::function<std::string()> write_report;  // of the run folder as it is; returns its path
 };

@@ -85,7 +85,8 @@ TEST(Progress, BoxesFitTheTerminal) {
                      .checkpoint = "runs/a/checkpoints/step-000012"};
   const Banner b = {
       .model = "llama, 6 layers, hidden 256, 8 heads (4 key-value), vocabulary 8000",
-      .memory_warning = "the plan needs 12.0 MiB, but of the 30.0 MiB of this machine only 5.0 MiB are available"};
+      .warnings = {"the plan needs 12.0 MiB, but of the 30.0 MiB of this machine only 5.0 MiB are available", "",
+                   "4 ranks share 2 cores"}};
   for (const int columns : {60, 80, 120}) {
     for (const std::string& text : {summary(s, {.columns = columns}), banner(b, {.columns = columns})}) {
       for (const auto& line : split(text, '\n')) EXPECT_LE(line.size(), static_cast<size_t>(columns)) << line;
@@ -96,6 +97,8 @@ TEST(Progress, BoxesFitTheTerminal) {
   EXPECT_EQ(summary({.steps = 1}, kPlain).find("stopped"), std::string::npos);
 }
 
+  EXPECT_NE(banner(b, kPlain).find("|  warning     4 ranks share 2 cores"), std::string::npos);
+  EXPECT_EQ(banner(b, kPlain).find("|  warning      "), std::string::npos);
 TEST(Progress, LongRunsLeaveTheTotalOut) {
   StepMetrics m = example();
   m.step = 18543;

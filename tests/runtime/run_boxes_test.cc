@@ -21,9 +21,9 @@ TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
 
 TEST(RunBoxes, Banner) {
   const TinyRun run;
-  const Banner two = banner_of(run.plan(2), run.data(), {.memory_warning = "scarce"});
+  const Banner two = banner_of(run.plan(2), run.data(), {.warnings = {"scarce"}});
   EXPECT_EQ(two.mesh, "data 2");
-  EXPECT_EQ(two.memory_warning, "scarce");
+  EXPECT_EQ(two.warnings, std::vector<std::string>{"scarce"});
   EXPECT_EQ(two.tokens, 12 * 7 * 16);
   EXPECT_TRUE(two.data.ends_with(" training tokens, byte tokenizer")) << two.data;
   const Plan pipeline = run.plan(

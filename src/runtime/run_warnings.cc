@@ -1,0 +1,59 @@
+#include "runtime/run_warnings.h"
+
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+namespace orthant {
+
+namespace fs = std::filesystem;
+
+int64_t checkpoint_bytes(const Plan& plan) {
+  const int64_t weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
+  const int64_t of_element = weight + 2 * master + (weight < master ? master : 0);
+  return plan.num_parameters() * of_element;
+}
+
+std::optional<int64_t> free_disk_bytes(const std::string& folder) {
+  std::error_code error;
+  fs::path at = fs::absolute(folder, error);
+  while (!error && !fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+  const fs::space_info space = fs::space(at, error);
+  if (error) return {};
+  return static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
+}
+
+std::string cores_warning(int local_ranks, int threads_per_rank, int cores) {
+  if (local_ranks > cores) {
+    return fmt::format("{} ranks share {}, so they take turns: set run.ranks to at most {}, or use more machines",
+                       local_ranks, counted(cores, "core"), cores);
+  }
+  if (local_ranks * threads_per_rank <= cores) return "";
+  return fmt::format("{} of {} share {}, so threads take turns: set run.threads_per_rank to at most {}",
+                     counted(local_ranks, "rank"), counted(threads_per_rank, "thread"), counted(cores, "core"),
+                     cores / local_ranks);
+}
+
+std::string idle_ranks_warning(const Plan& plan) {
+  int idle = 0;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) idle += plan.share(rank).sequences.size() == 0 ? 1 : 0;
+  if (idle == 0) return "";
+  return fmt::format("{} of {} get no sequence: {} is less than the {} shards that a batch is divided into; set it to "
+                     "at least {}, or use fewer ranks",
+                     idle, counted(plan.mesh.size(), "rank"), plan.config.locate("training.global_batch_size"),
+                     plan.shares.size(), plan.shares.size());
+}
+
+std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {
+  const int64_t needed = checkpoint_bytes(plan);
+  if (!free_bytes || *free_bytes >= needed) return "";
+  return fmt::format("a checkpoint takes {}, but the disk of {} has {} free: make room, or set job.dump_folder to a "
+                     "folder on a larger disk",
+                     human_bytes(static_cast<double>(needed)), plan.config.job.dump_folder,
+                     human_bytes(static_cast<double>(*free_bytes)));
+}
+
+}  // namespace orthant

@@ -1,0 +1,74 @@
+// What a run is warned of: cores, ranks without sequences, and the disk; checkpoint sizes against real checkpoints.
+#include "runtime/run_warnings.h"
+
+#include "tests/support/says.h"
+#include "tests/support/tiny_run.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+namespace orthant::run_warnings_test {
+namespace {
+
+int64_t tensor_file_bytes(const std::string& folder) {
+  int64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") bytes += static_cast<int64_t>(entry.file_size());
+  }
+  return bytes;
+}
+
+TEST(RunWarnings, ACheckpointTakesThePlannedBytes) {
+  constexpr int64_t kHeaders = 10000;  // names and shapes before the tensors
+  for (const char* dtype : {"float32", "bfloat16", "float64"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype)});
+    const Plan plan = run.plan(2);
+    train_ranks(plan, run.data(), {.steps = 1, .save = true});
+    const int64_t real = tensor_file_bytes(run.folder() + "/out/checkpoints/step-000001");
+    EXPECT_GE(real, checkpoint_bytes(plan)) << dtype;
+    EXPECT_LE(real, checkpoint_bytes(plan) + kHeaders) << dtype;
+  }
+}
+
+TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
+  const TinyRun run;
+  const Plan plan = run.plan(1);
+  const int64_t needed = checkpoint_bytes(plan);
+  EXPECT_EQ(disk_warning(plan, needed), "");
+  EXPECT_EQ(disk_warning(plan, std::nullopt), "");
+  EXPECT_TRUE(says(disk_warning(plan, needed - 1),
+                   {"a checkpoint takes " + human_bytes(static_cast<double>(needed)), run.folder() + "/out has ",
+                    "job.dump_folder"}));
+  const TempFolder folder;
+  const auto here = free_disk_bytes(folder.path()), below = free_disk_bytes(folder / "not/yet/there");
+  ASSERT_TRUE(here && below);
+  EXPECT_GT(*here, 0);
+  EXPECT_GT(*below, 0);
+  EXPECT_TRUE(free_disk_bytes("no/such/folder"));  // that of the working directory
+}
+
+TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {
+  EXPECT_EQ(cores_warning(2, 1, 2), "");
+  EXPECT_EQ(cores_warning(1, 2, 2), "");
+  EXPECT_EQ(cores_warning(4, 1, 2),
+            "4 ranks share 2 cores, so they take turns: set run.ranks to at most 2, or use more machines");
+  EXPECT_EQ(cores_warning(2, 4, 4),
+            "2 ranks of 4 threads share 4 cores, so threads take turns: set run.threads_per_rank to at most 2");
+  EXPECT_EQ(cores_warning(1, 3, 1),
+            "1 rank of 3 threads share 1 core, so threads take turns: set run.threads_per_rank to at most 1");
+}
+
+TEST(RunWarnings, OfRanksWithoutSequences) {
+  const TinyRun run;  // 7 sequences
+  EXPECT_EQ(idle_ranks_warning(run.plan(7)), "");
+  EXPECT_EQ(idle_ranks_warning(run.plan(8, {"parallelism.tensor_parallel_degree=2"})), "");
+  EXPECT_TRUE(says(idle_ranks_warning(run.plan(16)),
+                   {"9 of 16 ranks get no sequence: training.global_batch_size = 7 (", "less than the 16 shards",
+                    "set it to at least 16"}));
+  EXPECT_TRUE(says(idle_ranks_warning(run.plan(16, {"parallelism.tensor_parallel_degree=2"})),
+                   {"2 of 16 ranks get no sequence", "at least 8"}));
+}
+
+}  // namespace
+}  // namespace orthant::run_warnings_test
