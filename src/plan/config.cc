@@ -56,7 +56,12 @@ bool operator==(const Config& a, const Config& b) {
   return std::ranges::all_of(config_table(), [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
 }
 
-void derive_defaults(Config& config) {
+void derive_defaults(Config& config, const std::string& run_file) {
+  const std::string name = std::filesystem::path(run_file).stem();
+  if (is_default(config, "job.dump_folder") && !name.empty()) {
+    config.job.dump_folder = "runs/" + name;
+    config.origins["job.dump_folder"] = "default, from the name of the run file";
+  }
   if (is_default(config, "lr_scheduler.warmup_steps") && config.lr_scheduler.warmup_steps > config.training.steps) {
     config.lr_scheduler.warmup_steps = config.training.steps;
     config.origins["lr_scheduler.warmup_steps"] = "default, no more than training.steps";
@@ -87,7 +92,7 @@ Config parse_config(std::string_view text, const std::string& name, std::span<co
   Config config;
   apply_toml(config, text, name);
   apply_overrides(config, overrides);
-  derive_defaults(config);
+  derive_defaults(config, name);
   return config;
 }
 

@@ -14,7 +14,7 @@
 namespace orthant {
 
 struct JobConfig {
-  std::string dump_folder = "runs/jargon";
+  std::string dump_folder = "runs/run";  // load_config and parse_config: "runs/" and the name of the run file
   std::string description;
 };
 
@@ -204,11 +204,15 @@ std::string print_config(const Config& config);
 
 /// The keys as text for --help, grouped by section: `--section.key TYPE`, help, default and legal values.
 std::string config_help();
+/// The keys most used, one line of at most 80 columns each, for the short help.
+std::string config_short_help();
 
 /// The reference page of the run file, in Markdown (docs/run-file.md).
 std::string config_reference();
 
 /// "section.key" of every key, in the order of the table.
 std::vector<std::string> config_keys();
+/// The keys whose last component is `name`; '-' counts as '_'.
+std::vector<std::string> keys_named(std::string_view name);
 
 }  // namespace orthant

@@ -26,8 +26,7 @@ std::vector<const Key*> keys_of(std::string_view section) {
 
 // "default 300 steps; at least 1".
 std::string facts(const Key& key) {
-  static const Config defaults;
-  std::string text = "default " + value_text(key, defaults);
+  std::string text = "default " + default_text(key);
   if (!key.unit.empty()) text += " " + std::string(key.unit);
   if (const std::string legal = legal_text(key); !legal.empty()) text += "; " + legal;
   return text;
@@ -48,6 +47,11 @@ std::string wrapped(std::string first, std::string_view text, size_t indent, siz
 }
 
 }  // namespace
+
+std::string default_text(const Key& key) {
+  static const Config defaults;
+  return key.default_text.empty() ? value_text(key, defaults) : std::string(key.default_text);
+}
 
 std::string print_config(const Config& config) {
   std::string out;
@@ -73,7 +77,7 @@ std::string config_help() {
   constexpr size_t kWidth = 100, kIndent = 6;
   std::string out;
   for (const std::string& section : config_sections()) {
-    out += fmt::format("\n[{}] {}\n", section, section_help(section));
+    out += "\n" + wrapped(fmt::format("[{}]", section), section_help(section), 2, kWidth);
     for (const Key* key : keys_of(section)) {
       out += fmt::format("  --{} {}\n", key->full_name(), type_name(*key));
       out += wrapped(std::string(kIndent, ' '), fmt::format("{} ({})", key->help, facts(*key)), kIndent, kWidth);
@@ -82,8 +86,15 @@ std::string config_help() {
   return out;
 }
 
+std::string config_short_help() {
+  std::string out;
+  for (const Key& key : config_table()) {
+    if (!key.short_help.empty()) out += fmt::format("  --{:<38}{}\n", key.full_name(), key.short_help);
+  }
+  return out;
+}
+
 std::string config_reference() {
-  static const Config defaults;
   std::string out =
       "# The run file\n\n"
       "A run file is TOML. Every key has a default, so a run file holds only what differs. Any key can also be set on\n"
@@ -97,7 +108,7 @@ std::string config_reference() {
     out += "|---|---|---|---|---|---|\n";
     for (const Key* key : keys_of(section)) {
       out += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", key->name, type_name(*key),
-                         value_text(*key, defaults), key->unit, legal_text(*key), key->help);
+                         default_text(*key), key->unit, legal_text(*key), key->help);
     }
   }
   return out;

@@ -44,11 +44,13 @@ std::vector<std::string> schedule_names() {
 
 // clang-format off
 const Key kTable[] = {
-  KEY(job, dump_folder, any(), "", "everything a run writes goes below this folder"),
+  KEY(job, dump_folder, any(), "", "everything a run writes goes below this folder; NAME: name of the run file",
+      "folder of everything the run writes", "\"runs/NAME\""),
   KEY(job, description, any(), "", "free text, kept with the run"),
 
-  KEY(run, ranks, between(1, 65536), "", "local ranks, when no launcher (torchrun, mpirun, srun) started the program"),
-  KEY(run, device, one_of({"cpu", "cuda"}), "", "where tensors live"),
+  KEY(run, ranks, between(1, 65536), "", "local ranks, when no launcher (torchrun, mpirun, srun) started the program",
+      "local ranks, without a launcher"),
+  KEY(run, device, one_of({"cpu", "cuda"}), "", "where tensors live", "cpu or cuda"),
   KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "", "what carries messages between ranks"),
   KEY(run, threads_per_rank, between(0, 1024), "", "threads inside a rank; 0 = cores / ranks, at least 1"),
   KEY(run, memory_gib_per_rank, at_least(0), "GiB",
@@ -58,9 +60,9 @@ const Key kTable[] = {
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
   KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer; this version: llama only"),
-  KEY(model, hidden_size, between(1, 1048576), "", "width of the residual stream"),
+  KEY(model, hidden_size, between(1, 1048576), "", "width of the residual stream", "width of the residual stream"),
   KEY(model, intermediate_size, between(1, 4194304), "", "width inside the feed-forward block"),
-  KEY(model, num_hidden_layers, between(1, 10000), "", "transformer blocks"),
+  KEY(model, num_hidden_layers, between(1, 10000), "", "transformer blocks", "transformer blocks"),
   KEY(model, num_attention_heads, between(1, 65536), "", "query heads"),
   KEY(model, num_key_value_heads, between(1, 65536), "",
       "key and value heads; fewer than query heads is grouped-query attention"),
@@ -93,23 +95,26 @@ const Key kTable[] = {
   KEY(model, linformer_length, between(0, 1048576), "tokens",
       "Linformer: attention to so many learned summaries of the sequence's keys and values; 0 = to all tokens"),
 
-  KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory"),
+  KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory",
+      "text files and globs ('*.txt', quoted)"),
   KEY(data, validation, from_to_below(0, 1), "",
       "held out for validation: a share of the documents, or a list of files"),
   KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.model", "train:N"}), "",
-      "bytes, a SentencePiece model, or one of N pieces trained on the data"),
+      "bytes, a SentencePiece model, or one of N pieces trained on the data", "byte, FILE.model or train:N"),
   KEY(data, mask_documents, any(), "",
       "attention stays inside a document, and positions begin anew in each; false: a sample is one text"),
   KEY(data, long_documents, one_of({"refuse", "cut"}), "",
       "documents longer than training.seq_len, with mask_documents: an error, or cut where samples end"),
 
-  KEY(training, steps, at_least(1), "", "optimizer steps of the whole run"),
-  KEY(training, seq_len, between(1, 134217728), "tokens", "length of a training sequence"),
-  KEY(training, global_batch_size, between(1, 16777216), "sequences", "per optimizer step, over all ranks"),
+  KEY(training, steps, at_least(1), "", "optimizer steps of the whole run", "optimizer steps of the whole run"),
+  KEY(training, seq_len, between(1, 134217728), "tokens", "length of a training sequence",
+      "tokens of a training sequence"),
+  KEY(training, global_batch_size, between(1, 16777216), "sequences", "per optimizer step, over all ranks",
+      "sequences per step, over all ranks"),
   KEY(training, local_batch_size, between(1, 16777216), "sequences",
       "of a microbatch, at most: where they do not divide a rank's share, microbatches differ by one"),
   KEY(training, dtype, one_of({"float32", "bfloat16", "float64"}), "",
-      "of the computation; bfloat16 keeps float32 master weights and gradients"),
+      "of the computation; bfloat16 keeps float32 master weights and gradients", "float32, bfloat16 or float64"),
   KEY(training, max_norm, at_least(0), "", "gradients are clipped to this global norm; 0 = no clipping"),
   KEY(training, label_smoothing, between(0, 1), "",
       "share of each label that training spreads evenly over the vocabulary, as torch's cross_entropy does"),
@@ -122,7 +127,7 @@ const Key kTable[] = {
       "full: keep only each block's input and compute the rest again in backward"),
 
   KEY(optimizer, name, one_of({"adamw"}), "", "optimizer"),
-  KEY(optimizer, lr, above(0), "", "highest learning rate"),
+  KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
   KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment"),
   KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment"),
   KEY(optimizer, eps, above(0), "", "added to the root of the second moment"),
@@ -140,17 +145,20 @@ const Key kTable[] = {
   KEY(metrics, log_freq, at_least(1), "steps", "steps between progress lines"),
   KEY(metrics, enable_tensorboard, any(), "", "write event files to DUMP/tb"),
 
-  KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end"),
+  KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end",
+      "steps between checkpoints"),
   KEY(checkpoint, keep_latest_k, between(0, 1000000), "", "checkpoints kept; 0 = all"),
 
   KEY(parallelism, data_parallel_degree, degree(), "ranks",
-      "copies of the model, each on its share of the batch; -1 = the rest of the ranks"),
+      "copies of the model, each on its share of the batch; -1 = the rest of the ranks",
+      "copies of the model; -1 = the rest"),
   KEY(parallelism, zero_stage, between(0, 3), "",
       "shard over data ranks: 1 optimizer state, 2 and gradients, 3 and weights; this version: 0 only"),
   KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
   KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
       "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto takes what sends least of tensor_parallel_degree ranks"),
-  KEY(parallelism, tensor_parallel_degree, degree(), "ranks", "ranks that share each matrix (kinds 1d and auto)"),
+  KEY(parallelism, tensor_parallel_degree, degree(), "ranks", "ranks that share each matrix (kinds 1d and auto)",
+      "ranks that share each matrix"),
   KEY(parallelism, tensor_parallel_mesh, at_least(1), "ranks", "rows, columns, depth (kinds 2d and 2.5d)"),
   KEY(parallelism, tensor_parallel_sequence, any(), "", "Megatron's sequence parallelism between matrices (kind 1d)"),
   KEY(parallelism, tensor_parallel_product, one_of({"stationary", "summa"}), "",
@@ -165,7 +173,8 @@ const Key kTable[] = {
       "double ring: neighbours inside which blocks go round while others travel between windows; 0 = one ring"),
   KEY(parallelism, context_parallel_reduction, one_of({"reduce_scatter", "all_reduce"}), "",
       "how ring_self_attention sums gradients of keys and values; all_reduce is the paper's form"),
-  KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers"),
+  KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers",
+      "ranks that each hold some layers"),
   KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
       "who does what, when; a file, seen from the working directory, says it as PyTorch's pipelining writes it, one "
       "line a rank"),
@@ -193,7 +202,9 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"optimizer", "the update rule"},
     {"lr_scheduler", "learning rate over the run"},
     {"validation", "loss on held-out documents"},
-    {"metrics", "what is shown and logged; mfu: model FLOPs over those that products of matrices reach"},
+    {"metrics",
+     "output and logs; mfu: model FLOPs over those that products of matrices reach; exposed communication (exposed "
+     "comm; communication_seconds in metrics.jsonl): time in which rank 0 waits for messages and computes nothing"},
     {"checkpoint", "what is saved"},
     {"parallelism", "degrees of the mesh; at most one of them -1, which is the rest of the ranks"},
 };
@@ -235,15 +246,24 @@ const Key* find_key(std::string_view full_name) {
   return nullptr;
 }
 
+std::vector<std::string> keys_named(std::string_view name) {
+  std::vector<std::string> names;
+  const std::string wanted = normal_key(name);
+  for (const Key& key : config_table()) {
+    if (key.name == wanted) names.push_back(key.full_name());
+  }
+  return names;
+}
+
 std::string suggest_key(std::string_view section, std::string_view name) {
   const std::string wanted = normal_key(name);
   const auto sections = config_sections();
   std::string wanted_section = normal_key(section);
   const bool known = !section_help(wanted_section).empty();
   if (!known) wanted_section = nearest(wanted_section, sections).value_or("");
-  std::vector<std::string> elsewhere, siblings;
+  const std::vector<std::string> elsewhere = keys_named(name);
+  std::vector<std::string> siblings;
   for (const Key& key : config_table()) {
-    if (key.name == wanted) elsewhere.push_back(key.full_name());
     if (key.section == wanted_section) siblings.emplace_back(key.name);
   }
   if (const auto sibling = nearest(wanted, siblings)) return "did you mean " + wanted_section + "." + *sibling + "?";

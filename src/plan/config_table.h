@@ -37,6 +37,8 @@ struct Key {
   Legal legal;
   std::string_view unit;  // empty: none
   std::string_view help;  // one line, no period
+  std::string_view short_help = {};    // for the short help; empty: the key is not among the most used ones
+  std::string_view default_text = {};  // of a default that follows from something else; empty: Config's own
 
   std::string full_name() const { return std::string(section) + "." + std::string(name); }
 };
@@ -61,14 +63,17 @@ std::string type_name(const Key& key);
 std::string legal_text(const Key& key);
 /// The value as TOML writes it.
 std::string value_text(const Key& key, const Config& config);
+/// The default as help and the reference page show it.
+std::string default_text(const Key& key);
 /// Sets the key from a word of the command line. Returns what is wrong with it, or nothing.
 std::optional<std::string> set_from_word(const Key& key, Config& config, std::string_view word);
 /// What is wrong with the key's value as it stands, with the nearest legal value; or nothing.
 std::optional<std::string> illegal(const Key& key, Config& config);
 /// Text as a TOML basic string.
 std::string toml_quoted(std::string_view text);
-/// Sets what follows from other keys where the user set nothing, and says so in the origin.
-void derive_defaults(Config& config);
+/// Sets what follows from other keys, or from the name of the run file, where the user set nothing, and says so in the
+/// origin.
+void derive_defaults(Config& config, const std::string& run_file);
 /// Sets what the TOML text says. Throws ConfigError as parse_config does.
 void apply_toml(Config& config, std::string_view text, const std::string& name);
 /// Sets what the overrides say. Throws ConfigError as parse_config does.

@@ -139,6 +139,27 @@ TEST(ConfigPrint, HelpNamesEveryKeyWithItsDefault) {
   for (const std::string& line : split(help, '\n')) EXPECT_LE(line.size(), 100U) << line;
 }
 
+TEST(ConfigPrint, ADefaultThatFollowsFromTheFileIsShownAsSuch) {
+  EXPECT_NE(config_help().find("\"runs/NAME\")\n"), std::string::npos);
+  EXPECT_NE(config_reference().find("| `dump_folder` | string | `\"runs/NAME\"` |"), std::string::npos);
+  const std::string text = print_config(parse_config("", "tiny.toml", {}));
+  EXPECT_NE(text.find("dump_folder = \"runs/tiny\"  # default, from the name of the run file\n"), std::string::npos)
+      << text;
+}
+
+TEST(ConfigPrint, ShortHelpNamesKeysThatAreThereInEightyColumns) {
+  const auto keys = config_keys();
+  const std::string help = config_short_help();
+  for (const std::string& line : split(std::string(trim(help)), '\n')) {
+    const std::string name(trim(line));
+    EXPECT_NE(std::ranges::find(keys, name.substr(2, name.find(' ') - 2)), keys.end()) << line;
+    EXPECT_LE(line.size(), 80U) << line;
+  }
+  for (const char* key : {"training.steps", "data.path", "job.dump_folder", "optimizer.lr", "run.ranks"}) {
+    EXPECT_NE(help.find(std::string("--") + key + " "), std::string::npos) << key;
+  }
+}
+
 TEST(ConfigPrint, TheReferencePageIsUpToDate) {
   std::ifstream file(ORTHANT_SOURCE_DIR "/docs/run-file.md");
   const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

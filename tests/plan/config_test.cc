@@ -29,7 +29,7 @@ std::string check_error_of(const std::string& text, const Words& overrides = {},
 
 // The keys that users and scripts rely on, and their defaults: a copy of its own, so that a change here is a decision.
 constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
-    {"job.dump_folder", "\"runs/jargon\""},
+    {"job.dump_folder", "\"runs/run\""},
     {"job.description", "\"\""},
     {"run.ranks", "4"},
     {"run.device", "\"cpu\""},
@@ -113,6 +113,19 @@ TEST(Config, KeysAreUniqueAndTheDefaultsAreLegal) {
 }
 
 TEST(Config, LocateRefusesKeysThatDoNotExist) { EXPECT_THROW(Config{}.locate("training.stepz"), LogicError); }
+
+TEST(Config, TheDumpFolderIsNamedAfterTheRunFile) {
+  const Config config = parse_config("", "examples/my.first.toml", {});
+  EXPECT_EQ(config.locate("job.dump_folder"),
+            "job.dump_folder = \"runs/my.first\" (default, from the name of the run file)");
+  const auto folder = [](const std::string& text, const std::string& name, const Words& overrides) {
+    return parse_config(text, name, overrides).job.dump_folder;
+  };
+  EXPECT_EQ(folder("", "tiny", {}), "runs/tiny");
+  EXPECT_EQ(folder("[job]\ndump_folder = 'here'", "tiny.toml", {}), "here");
+  EXPECT_EQ(folder("", "tiny.toml", {"job.dump_folder=there"}), "there");
+  EXPECT_EQ(folder("", "", {}), Config{}.job.dump_folder);
+}
 
 TEST(Config, ReadsEveryTypeFromAFile) {
   const std::string text = R"(
