@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "app/command_table.h"
@@ -21,7 +22,7 @@ std::string overview() {
          "help:    orthant COMMAND --help, or orthant --help-all\n";
 }
 
-std::string options_text(const CLI::App& app) {
+std::string options_text(const CLI::App& app, bool has_keys) {
   std::string text;
   const auto line = [&](const std::string& name, const std::string& help) {
     text += fmt::format("  {:<22}{}\n", name, help);
@@ -30,7 +31,8 @@ std::string options_text(const CLI::App& app) {
     const std::string value = option->get_type_size() > 0 ? " " + option->get_type_name() : "";
     line(option->get_positional() ? option->get_name() : option->get_name() + value, option->get_description());
   }
-  line("-h, --help", "print this text");
+  line("-h, --help", has_keys ? "print the options and the keys most used" : "print this text");
+  if (has_keys) line("--help-all", "print the options and all keys of the run file");
   return text;
 }
 
@@ -42,24 +44,23 @@ std::unique_ptr<CLI::App> define(const CommandEntry& entry, Command& command) {
   return app;
 }
 
-std::string help(const CommandEntry& entry) {
+std::string help(const CommandEntry& entry, bool all_keys) {
   Command command;
   std::string text = fmt::format("orthant {}: {}\n\nusage: orthant {} {}\n\nexamples:\n", entry.name, entry.summary,
                                  entry.name, entry.usage);
   for (const std::string& example : entry.examples) text += "  " + example + "\n";
-  text += "\noptions:\n" + options_text(*define(entry, command));
-  if (entry.takes_run_file) {
-    text += "\nsettings: any key of the run file, as --section.key VALUE or section.key=VALUE; they beat the file.\n" +
-            config_help();
-  }
-  return text;
+  text += "\noptions:\n" + options_text(*define(entry, command), entry.takes_run_file);
+  if (!entry.takes_run_file) return text;
+  text += "\nsettings: keys of the run file, as --section.key VALUE or section.key=VALUE\n";
+  return text + (all_keys ? config_help() : config_short_help());
 }
 
 std::string help_all() {
   std::string text = overview();
   for (const CommandEntry& entry : commands()) {
     Command command;
-    text += fmt::format("\northant {} {}\n{}", entry.name, entry.usage, options_text(*define(entry, command)));
+    text += fmt::format("\northant {} {}\n{}", entry.name, entry.usage,
+                        options_text(*define(entry, command), entry.takes_run_file));
   }
   return text + "\nSettings of train, plan and verify, as --section.key VALUE or section.key=VALUE:\n" + config_help();
 }
@@ -69,17 +70,65 @@ std::string help_all() {
       fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage, entry.name));
 }
 
-void refuse_extra(const CommandEntry& entry, const CLI::App& app, const std::string& extra) {
-  if (!extra.starts_with("-")) refuse(entry, "unexpected argument " + extra);
+// The last component of a key, without dashes and value: "hidden_size" of "--hidden-size=64".
+std::string key_name(std::string_view word) {
+  word = word.substr(0, word.find('='));
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
+  return std::string(word);
+}
+
+// Full keys, and the beginning that the user gave them ("--" or nothing).
+std::string offer(const Words& keys, const std::string& extra) {
+  Words offered;
+  for (const std::string& key : keys) offered.push_back((extra.starts_with("-") ? "--" : "") + key);
+  return "; did you mean " + join_or(offered) + "?";
+}
+
+// The keys whose last component is nearest to a name that is none.
+Words keys_like(const std::string& name) {
+  Words names;
+  for (const std::string& key : config_keys()) names.push_back(key.substr(key.find('.') + 1));
+  const auto near = nearest(name, names);
+  return near ? keys_named(*near) : Words{};
+}
+
+// A shell replaces an unquoted glob by the names that match it: the first is taken for the value of data.path, and the
+// others stand alone. Empty where that is not what happened.
+std::string glob_hint(const Words& overrides, const Words& others) {
+  namespace fs = std::filesystem;
+  for (size_t i = 0; i + 1 < overrides.size(); ++i) {
+    if (overrides[i] != "--data.path" && overrides[i] != "--data.validation") continue;
+    const fs::path value = overrides[i + 1];
+    const auto alike = [&](const fs::path& other) {
+      return other.extension() == value.extension() && other.parent_path() == value.parent_path();
+    };
+    if (std::ranges::none_of(others, alike)) continue;
+    const std::string pattern = value.parent_path() / ("*" + value.extension().string());
+    return fmt::format("; the shell replaced a glob by several names: put it in quotes, {} '{}'", overrides[i],
+                       pattern);
+  }
+  return "";
+}
+
+[[noreturn]] void refuse_extra(const CommandEntry& entry, const CLI::App& app, const std::string& extra) {
+  const bool takes_keys = entry.takes_run_file && (extra.starts_with("-") || extra.find('=') != std::string::npos);
+  const Words named = takes_keys ? keys_named(key_name(extra)) : Words{};
+  const std::string what = (extra.starts_with("-") ? "unknown option " : "unexpected argument ") + extra;
+  if (!named.empty()) refuse(entry, what + offer(named, extra));
+  if (!extra.starts_with("-")) refuse(entry, what);
   Words names = {"--help"};
   for (const CLI::Option* option : app.get_options()) {
     if (!option->get_positional()) names.push_back(option->get_name());
   }
   const auto near = nearest(extra.substr(0, extra.find('=')), names);
-  refuse(entry, "unknown option " + extra + (near ? "; did you mean " + *near + "?" : ""));
+  if (near) refuse(entry, what + "; did you mean " + *near + "?");
+  const Words like = takes_keys ? keys_like(key_name(extra)) : Words{};
+  refuse(entry, what + (like.empty() ? "" : offer(like, extra)));
 }
 
-void parse(const CommandEntry& entry, CLI::App& app, Words arguments) {
+void parse(const CommandEntry& entry, CLI::App& app, Words arguments, const Words& overrides) {
+  Words names = arguments;
+  std::erase_if(names, [](const std::string& word) { return word.starts_with("-"); });
   // CLI11 takes a vector from its end.
   std::reverse(arguments.begin(), arguments.end());
   try {
@@ -92,7 +141,13 @@ void parse(const CommandEntry& entry, CLI::App& app, Words arguments) {
     refuse(entry, error.what());
   }
   const Words extras = app.remaining();
-  if (!extras.empty()) refuse_extra(entry, app, extras.front());
+  if (extras.empty()) return;
+  const auto option = std::ranges::find_if(extras, [](const std::string& extra) { return extra.starts_with("-"); });
+  if (option != extras.end()) refuse_extra(entry, app, *option);
+  if (const std::string hint = glob_hint(overrides, names); !hint.empty()) {
+    refuse(entry, "unexpected argument " + extras.front() + hint);
+  }
+  refuse_extra(entry, app, extras.front());
 }
 
 RunFileArguments* run_file_arguments(Command& command) {
@@ -103,7 +158,8 @@ RunFileArguments* run_file_arguments(Command& command) {
 
 Command parse_command(const CommandEntry& entry, Words arguments) {
   const auto is_help = [](const std::string& word) { return word == "-h" || word == "--help"; };
-  if (std::ranges::any_of(arguments, is_help)) return PrintText{help(entry)};
+  if (std::ranges::any_of(arguments, is_help)) return PrintText{help(entry, false)};
+  if (std::ranges::find(arguments, "--help-all") != arguments.end()) return PrintText{help(entry, true)};
   Command command;
   const auto app = define(entry, command);
   Words overrides;
@@ -115,7 +171,7 @@ Command parse_command(const CommandEntry& entry, Words arguments) {
       refuse(entry, error.what());
     }
   }
-  parse(entry, *app, std::move(arguments));
+  parse(entry, *app, std::move(arguments), overrides);
   if (RunFileArguments* run = run_file_arguments(command)) run->overrides = std::move(overrides);
   return command;
 }

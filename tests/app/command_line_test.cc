@@ -115,6 +115,55 @@ TEST(CommandLine, MistakesAreNamedWithTheWayOut) {
   for (const auto& [arguments, message] : table) EXPECT_EQ(first_line(error_of(arguments)), message);
 }
 
+TEST(CommandLine, AShortNameOffersTheFullKeys) {
+  const std::pair<Words, std::string> table[] = {
+      {{"train", "run.toml", "--steps", "20"},
+       "unknown option --steps; did you mean --training.steps or --validation.steps?"},
+      {{"train", "--steps", "20", "run.toml"},
+       "unknown option --steps; did you mean --training.steps or --validation.steps?"},
+      {{"train", "run.toml", "--lr=1e-3"}, "unknown option --lr=1e-3; did you mean --optimizer.lr?"},
+      {{"plan", "run.toml", "--hidden-size", "64"}, "unknown option --hidden-size; did you mean --model.hidden_size?"},
+      {{"verify", "run.toml", "--hidden_sise=64"},
+       "unknown option --hidden_sise=64; did you mean --model.hidden_size?"},
+      {{"train", "run.toml", "lr=1e-3"}, "unexpected argument lr=1e-3; did you mean optimizer.lr?"},
+      {{"train", "run.toml", "--resumes"}, "unknown option --resumes; did you mean --resume?"},
+      {{"generate", "runs/a", "--lr", "1"}, "unknown option --lr"},  // takes no keys
+  };
+  for (const auto& [arguments, message] : table) EXPECT_EQ(first_line(error_of(arguments)), message);
+  for (const std::string& key : config_keys()) {
+    const std::string name = key.substr(key.find('.') + 1);
+    const std::string message = first_line(error_of({"train", "run.toml", "--" + name, "1"}));
+    EXPECT_NE((message + " ").find("--" + key), std::string::npos) << message;
+  }
+}
+
+TEST(CommandLine, AnUnquotedGlobIsRecognized) {
+  const std::string quote = "; the shell replaced a glob by several names: put it in quotes, --data.path 'books/*.txt'";
+  EXPECT_EQ(first_line(error_of({"train", "run.toml", "--data.path", "books/a.txt", "books/b.txt", "books/c.txt"})),
+            "unexpected argument books/b.txt" + quote);
+  EXPECT_EQ(first_line(error_of({"train", "--data.path", "books/a.txt", "books/b.txt", "run.toml"})),
+            "unexpected argument run.toml" + quote);
+  EXPECT_EQ(first_line(error_of({"plan", "run.toml", "--data.validation", "a.txt", "b.txt", "--json"})),
+            "unexpected argument b.txt; the shell replaced a glob by several names: put it in quotes, "
+            "--data.validation '*.txt'");
+  EXPECT_EQ(first_line(error_of({"train", "run.toml", "more.toml", "--data.path", "books/a.txt"})),
+            "unexpected argument more.toml");
+}
+
+TEST(CommandLine, HelpFitsOneScreen) {
+  for (const std::string command : {"train", "plan", "verify"}) {
+    const std::string text = text_of({command, "--help"});
+    EXPECT_LE(split(std::string(trim(text)), '\n').size(), 40U) << text;
+    EXPECT_NE(text.find("--training.steps "), std::string::npos) << text;
+    EXPECT_NE(text.find("  --help-all "), std::string::npos) << text;
+  }
+  for (const std::string& line : split(text_of({"train", "--help"}), '\n')) EXPECT_LE(line.size(), 80U) << line;
+  const std::string all = text_of({"train", "--help-all"});
+  for (const std::string& key : config_keys()) EXPECT_NE(all.find("--" + key + " "), std::string::npos) << key;
+  EXPECT_NE(all.find("  --resume "), std::string::npos) << all;
+  EXPECT_EQ(text_of({"report", "--help-all"}), text_of({"report", "--help"}));
+}
+
 TEST(CommandLine, AloneItShowsTheCommandsAndAnExample) {
   const std::string text = text_of({});
   EXPECT_NE(text.find("\n  train     train on text, over the ranks of the run file\n"), std::string::npos);
@@ -138,7 +187,6 @@ TEST(CommandLine, EveryCommandHasHelpWithAnExample) {
   EXPECT_NE(train.find("  --resume              go on from the newest checkpoint of the run folder\n"),
             std::string::npos)
       << train;
-  for (const std::string& key : config_keys()) EXPECT_NE(train.find("--" + key), std::string::npos) << key;
   EXPECT_EQ(text_of({"report", "--help"}).find("--training.steps"), std::string::npos);
   EXPECT_NE(text_of({"--help-all"}).find("--temperature T"), std::string::npos);
 }
