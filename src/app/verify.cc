@@ -37,7 +37,10 @@ std::string verify_json(const VerifyReport& report, const Plan& plan) {
               {"mesh", plan.mesh_text()},
               {"dtype", plan.config.training.dtype},
               {"loss",
-               {{"oracle", report.oracle_loss}, {"layout", report.layout_loss}, {"relative_error", report.loss_error}}},
+               {{"step", report.loss_step},
+                {"oracle", report.oracle_loss},
+                {"layout", report.layout_loss},
+                {"relative_error", report.loss_error}}},
               {"norm", {{"relative_error", report.norm_error}}},
               {"gradients", json_of(report.gradients)},
               {"weights", json_of(report.weights)},
@@ -57,7 +60,8 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
     return fmt::format("{}, step {}, rank {}", worst.name, worst.step, worst.rank);
   };
   add("loss", report.loss_error, report.loss_bound,
-      fmt::format("layout {:.10g}, one device {:.10g}", report.layout_loss, report.oracle_loss));
+      fmt::format("step {} in {}: layout {:.10g}, one device {:.10g}", report.loss_step, plan.config.training.dtype,
+                  report.layout_loss, report.oracle_loss));
   add("gradient norm", report.norm_error, report.loss_bound, "");
   add("gradients", report.gradients.relative_error, report.gradients.bound, place(report.gradients));
   add("weights", report.weights.relative_error, report.weights.bound, place(report.weights));

@@ -242,6 +242,15 @@ void load_weights(const std::string& directory, const Architecture& architecture
   weights.publish();
 }
 
+void load_first_weights(const Plan& plan, Weights& weights) {
+  const Config& config = plan.config;
+  if (!config.model.from.empty() && !config.training.seed_weights) {
+    load_weights(config.model.from, plan.architecture, weights);
+  } else {
+    weights.initialize(static_cast<uint64_t>(config.training.seed));
+  }
+}
+
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify) {
   const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);

@@ -63,10 +63,8 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
     state_ = load_snapshot(options_.resume_from, plan, data, session_,
                               comm.rank() == 0 ? Verify::checksums : Verify::sizes);
     checkpoint_ = options_.resume_from;
-  } else if (!config.model.from.empty() && !config.training.seed_weights) {
-    load_weights(config.model.from, plan.architecture, session_.weights());
   } else {
-    session_.weights().initialize(static_cast<uint64_t>(config.training.seed));
+    load_first_weights(plan, session_.weights());
   }
   // Ranks that share cores share their peak.
   const double at_once = std::min<double>(options_.local_ranks, std::max(1, available_cores() / options_.threads));
@@ -84,14 +82,14 @@ void Trainer::open_output() {
       config, options_.resume_from.empty() ? std::nullopt : std::optional<int64_t>(state_.step));
   if (const int64_t missing = output_->metrics.missing_steps(); missing > 0) {
     std::fprintf(stderr, "warning: %s/metrics.jsonl lacks %s of the %s before this run\n",
-  if (options_.write_run_folder) options_.write_run_folder();
                  config.job.dump_folder.c_str(), counted(missing, "step").c_str(), grouped(state_.step).c_str());
   }
+  if (options_.write_run_folder) options_.write_run_folder();
 }
 
-  open_output();
 int Trainer::run() {
   const auto& config = plan_.config;
+  open_output();
   if (output_) print_banner();
   const int64_t begun = state_.step;
   int64_t saved = begun;

@@ -3,6 +3,7 @@
 #include "base/errors.h"
 #include "comm/thread_ranks.h"
 #include "plan/rounding.h"
+#include "runtime/snapshot.h"
 
 #include <ATen/ATen.h>
 
@@ -53,7 +54,7 @@ Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, cons
   run_ranks(1, [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm);
-    session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
+    load_first_weights(plan, session.weights());
     const auto tell = [&](int64_t done) {
       if (progress) progress("one device", done, steps);
     };
@@ -117,8 +118,9 @@ class Findings {
     const double layout = result.loss;
     if (rank == 0) report_.labels += result.valid_labels;
     const double error = relative(layout, oracle);
-    if (!any_loss_ || error > report_.loss_error) {
-      any_loss_ = true;
+    const bool first_of_equals = error == report_.loss_error && step < report_.loss_step;
+    if (report_.loss_step == 0 || error > report_.loss_error || first_of_equals) {
+      report_.loss_step = step;
       report_.oracle_loss = oracle;
       report_.layout_loss = layout;
       report_.loss_error = error;
@@ -166,7 +168,6 @@ class Findings {
 
   std::mutex mutex_;
   VerifyReport report_;
-  bool any_loss_ = false;
   Place first_{};
 };
 
@@ -194,7 +195,7 @@ VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t s
     Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, mutation);
     Weights& weights = session.weights();
-    weights.initialize(static_cast<uint64_t>(plan.config.training.seed));
+    load_first_weights(plan, weights);
     const auto tell = [&](int64_t done) {
       if (progress && rank == 0) progress("the layout", done, steps);
     };

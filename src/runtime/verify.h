@@ -27,7 +27,10 @@ struct VerifyReport {
   bool ok = false;
   int64_t steps = 0;
   int64_t labels = 0;  // in all steps; without any nothing was compared, and that is not ok
-  double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;  // of the worst step
+  // Losses of the step with the largest relative error, the first of equal ones. Training prints the same losses for
+  // this step, in the same dtype.
+  int64_t loss_step = 0;
+  double oracle_loss = 0, layout_loss = 0, loss_error = 0, loss_bound = 0;
   double norm_error = 0;  // of the gradient norm, bound as for gradients
   Worst gradients, weights;
   std::map<std::string, double> gradient_errors;  // by parameter, the largest of all steps and ranks

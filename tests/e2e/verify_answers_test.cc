@@ -21,9 +21,10 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   EXPECT_TRUE(says(text.output(), {"data 3 against one device, float64, 3 steps\n", "off by", "allowed", "where most",
                                    "  gradients ", "1.0e-10  model.", ", rank ", "|layout - one device|"}));
   EXPECT_EQ(text.output().find("rounds the same way"), std::string::npos) << "float64 runs freely";
+  EXPECT_TRUE(says(text.output(), {" in float64: layout "}));
   Program narrow({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--training.dtype=float32"}, {});
   EXPECT_EQ(narrow.exit_code(), 0) << narrow.output();
-  EXPECT_TRUE(says(narrow.output(), {"which rounds the same way everywhere"}));
+  EXPECT_TRUE(says(narrow.output(), {"which rounds the same way everywhere", " in float32: layout "}));
   Program json({kProgram, "verify", run.run_file_path(), "--run.ranks=3", "--json"}, {});
   EXPECT_EQ(json.exit_code(), 0) << json.output();
   const std::string output = json.output();
@@ -33,6 +34,8 @@ TEST(VerifyCommand, SaysOkAsTextAndAsJson) {
   EXPECT_EQ(report["gradients"]["bound"], 1e-10);
   EXPECT_LE(report["gradients"]["worst_relative_error"].get<double>(), 1e-10);
   EXPECT_LE(report["loss"]["relative_error"].get<double>(), 1e-10);
+  EXPECT_GE(report["loss"]["step"].get<int64_t>(), 1);
+  EXPECT_LE(report["loss"]["step"].get<int64_t>(), 3);
   EXPECT_FALSE(report["weights"]["worst_name"].get<std::string>().empty());
 }
 
@@ -42,6 +45,15 @@ TEST(VerifyAnswers, SayWhereNothingWasCompared) {
   EXPECT_TRUE(says(text, {"nothing was compared", "masked_share"}));
   EXPECT_EQ(text.find("ok:"), std::string::npos);
   EXPECT_EQ(text.find("WRONG"), std::string::npos);
+}
+
+TEST(VerifyAnswers, NameTheStepAndTheDtypeOfTheLosses) {
+  const TinyRun run;
+  const VerifyReport report{
+      .ok = true, .steps = 3, .labels = 9, .loss_step = 2, .oracle_loss = 5.25, .layout_loss = 5.5};
+  EXPECT_TRUE(says(verify_text(report, run.plan(2)), {"step 2 in float64: layout 5.5, one device 5.25"}));
+  const auto json = parse_json(verify_json(report, run.plan(2)), "verify_json");
+  EXPECT_EQ(json["loss"]["step"], 2);
 }
 
 TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {

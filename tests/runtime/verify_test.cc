@@ -31,6 +31,32 @@ TEST(Verify, EveryNumberOfRanksEqualsOneDevice) {
   }
 }
 
+TEST(Verify, LossesAreThoseOfTrainingInTheSameStep) {
+  for (const char* dtype : {"float64", "float32"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype)});
+    const Plan plan = run.plan(3);
+    const VerifyReport report = verify_layout(plan, run.data(), 3);
+    ASSERT_GE(report.loss_step, 1) << dtype;
+    ASSERT_LE(report.loss_step, 3) << dtype;
+    const auto step = static_cast<size_t>(report.loss_step - 1);
+    EXPECT_EQ(report.oracle_loss, train_ranks(run.plan(1), run.data()).front().steps[step].loss) << dtype;
+    const double layout = train_ranks(plan, run.data()).front().steps[step].loss;
+    EXPECT_LT(relative_error(report.layout_loss, layout), std::string(dtype) == "float64" ? 1e-15 : 1e-5) << dtype;
+  }
+}
+
+TEST(Verify, StartsFromTheWeightsThatTrainingStartsFrom) {
+  const TinyRun run({"training.dtype=float32"});
+  train_ranks(run.plan(1), run.data(), {.steps = 2, .save = true});
+  const std::string from = "model.from=" + run.folder() + "/out/checkpoints/step-000002";
+  const Plan plan = run.plan(2, {from, "training.seed_weights=false"});
+  const VerifyReport drawn = verify_layout(run.plan(2), run.data(), 1);
+  const VerifyReport loaded = verify_layout(plan, run.data(), 1);
+  EXPECT_TRUE(loaded.ok) << loaded.first_difference;
+  EXPECT_EQ(loaded.loss_step, 1);
+  EXPECT_LT(loaded.oracle_loss, drawn.oracle_loss) << "two steps have lowered the loss of the same batch";
+}
+
 TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const TinyRun run({fmt::format("training.dtype={}", dtype)});
