@@ -78,7 +78,7 @@ def main():
     a = arguments()
     print_setting(a, f"{a.local_batch_size} sequences of {a.seq_len} tokens a rank and step")
     print_head(["model", "dtype", "ranks", "Orthant tokens/s", "DDP tokens/s", "ratio", "peak MiB a rank", "DDP",
-                "s to first step", "DDP", "communication not hidden", "DDP"])
+                "s to first step", "DDP", "exposed communication", "DDP"])
     measured = Runs(a.json)
     with tempfile.TemporaryDirectory() as folder:
         for case in itertools.product(a.sizes, a.dtypes, map(int, a.ranks.split(","))):

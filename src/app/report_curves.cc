@@ -130,7 +130,7 @@ std::string time_section(const Metrics& metrics) {
   };
   std::string body =
       strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
-             {"waiting for what other ranks send", "orange", share(time.communication), time.communication},
+             {"exposed communication", "orange", share(time.communication), time.communication},
              {"waiting for data", "purple", share(time.data), time.data}},
             whole);
   const auto communication = points_of(steps, [](const auto& m) { return m.communication_seconds; });
@@ -144,10 +144,12 @@ std::string time_section(const Metrics& metrics) {
     return Series{.name = name, .color = color, .points = in_unit(thin_to_means(points, kMostPoints / 2), unit)};
   };
   Chart chart{.title = "Parts of each step's time", .y_label = unit.name + " per step", .stacked = true, .height = 240};
-  chart.series = {layer("compute", "blue", rest), layer("waiting for ranks", "orange", communication),
+  chart.series = {layer("compute", "blue", rest), layer("exposed comm", "orange", communication),
                   layer("waiting for data", "purple", data)};
-  return card("time", "Where the time goes", "Of the whole run, and step by step; waiting times of rank 0.",
-              body + scrolling(draw_chart(chart)));
+  return card("time", "Where the time goes",
+              "The whole run, and each step, on rank 0. Exposed communication is the time in which the rank waits for "
+              "messages and computes nothing.",
+              body + responsive(chart, true));
 }
 
 std::string communication_sections(const Metrics& metrics, std::optional<int64_t> expected_bytes) {

@@ -59,8 +59,8 @@ std::string tiles(const ReportData& data) {
   out +=
       tile("Speed", std::isfinite(tokens_per_second) ? human_count(tokens_per_second) + " <small>tok/s</small>" : "-",
            human_seconds(step_s) + " a step, medians");
-  out += tile("Communication", time.total > 0 ? show(100 * time.communication / time.total, 1) + "%" : "-",
-              "of the time, not hidden");
+  out += tile("Exposed communication", time.total > 0 ? show(100 * time.communication / time.total, 1) + "%" : "-",
+              "of rank 0's step time");
   const double peak = static_cast<double>(peak_memory(steps)), expected = expected_total(data);
   out += tile("Peak memory", human_bytes(peak), expected > 0 ? "expected " + human_bytes(expected) : "largest rank");
   out += tile(

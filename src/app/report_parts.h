@@ -37,7 +37,7 @@ std::vector<double> known_values(const std::vector<StepMetrics>& steps, Value va
 
 double sum(const std::vector<double>& values);
 
-/// Where the time of all steps went, in seconds; waiting times are those of rank 0.
+/// Where the time of all steps went, in seconds, on rank 0. communication: exposed communication (metrics.h).
 struct TimeSplit {
   double total = 0, communication = 0, data = 0;
   double rest() const;

@@ -21,7 +21,7 @@ struct StepMetrics {
   double tokens_per_second = 0;      // all ranks together
   double mfu = 0;                    // share of the device's peak, 0..1
   int64_t peak_memory_bytes = 0;     // so far in this run
-  double communication_seconds = 0;  // exposed: waiting for messages, not hidden behind compute
+  double communication_seconds = 0;  // exposed communication: the rank waits for messages and computes nothing
   int64_t communication_bytes = 0;   // sent by a rank in this step
   int64_t communication_calls = 0;   // started by a rank in this step
   double data_seconds = 0;           // waiting for the next batch

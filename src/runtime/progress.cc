@@ -143,7 +143,7 @@ std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, c
     fields[kSpeed] = "  " + paint(fmt::format("{:>4}", short_count(m.tokens_per_second)), kBlue, as) +
                      paint(" tok/s", kDim, as);
     fields[kTime] = field("", short_step_time(m.step_seconds), 5, kCyan, as);
-    fields[kComm] = field("comm ", percent(m.communication_seconds / m.step_seconds), 3, kMagenta, as);
+    fields[kComm] = field("exposed comm ", percent(m.communication_seconds / m.step_seconds), 3, kMagenta, as);
     fields[kMemory] = field("mem ", short_memory(m.peak_memory_bytes), 4, kPlain, as);
     fields[kEta] = field("eta ", short_duration(eta_s), 4, kPlain, as);
   };

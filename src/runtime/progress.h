@@ -18,7 +18,7 @@ namespace orthant {
 struct TerminalStyle {
   bool color = false;
   bool unicode = false;
-  int columns = 100;
+  int columns = 108;
 };
 
 /// Color on a terminal, unless NO_COLOR is set or TERM is dumb; CLICOLOR_FORCE (not 0) forces it. Box characters when
@@ -36,11 +36,11 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left);
 /// The middle value; the mean of the two in the middle of an even number; not a number when empty.
 double median(std::span<const double> values);
 
-/// One line without its newline, at most style.columns and 100 wide, columns fixed for one value of total_steps (which
-/// is itself left out beyond 9999). Where a terminal is narrower, mem goes first, then comm, lr, the step's time and
-/// gnorm.
+/// One line without its newline, at most style.columns and 108 wide, columns fixed for one value of total_steps (which
+/// is itself left out beyond 9999). Where a terminal is narrower, mem goes first, then exposed comm, lr, the step's
+/// time and gnorm. exposed comm: exposed communication over the step's time (metrics.h defines it).
 /// "-" stands for what is not known. mem is the largest rank's peak in MiB (M) or GiB (G):
-/// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28"
+/// "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  exposed comm  4%  mem 412M  eta 1m28"
 std::string step_line(const StepMetrics& metrics, int64_t total_steps, double eta_seconds, const TerminalStyle& style);
 
 /// "valid  120/1000  loss 2.5511  bits/byte 1.842", its columns under those of step_line; bits/byte only

@@ -107,8 +107,8 @@ std::vector<Row> summary_rows(const Summary& s) {
   add("speed", known(s.tokens_per_second_median),
       fmt::format("{} tokens/s{} (medians)", human_count(s.tokens_per_second_median),
                   or_nothing(known(s.step_seconds_median), ", " + human_seconds(s.step_seconds_median) + " a step")));
-  add("waiting", std::isfinite(s.communication_share) && s.steps > 0,
-      fmt::format("{:.1f}% of rank 0's time, for what other ranks send", 100 * s.communication_share));
+  add("time", std::isfinite(s.communication_share) && s.steps > 0,
+      fmt::format("{:.1f}% of rank 0's step time is exposed communication", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
   add("memory", peak > 0,
       human_bytes(peak) + " at peak on the largest rank" +

@@ -48,12 +48,14 @@ std::string bare(const std::string& text) {
 
 TEST(Progress, StepLine) {
   EXPECT_EQ(step_line(example(), 1000, 88, kPlain),
-            "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  mem 412M  eta 1m28");
+            "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  "
+            "exposed comm  4%  mem 412M  eta 1m28");
   StepMetrics first = example();
   first.step = 1, first.loss = 10.95124, first.grad_norm = 12.345, first.lr = 0, first.step_seconds = 1.26;
   first.peak_memory_bytes = int64_t{3} << 30, first.tokens_per_second = 123456;
   EXPECT_EQ(step_line(first, 1000, kUnknown, kPlain),
-            "step     1/1000  loss 10.951  gnorm 12.3  lr      0  123k tok/s   1.3s  comm  0%  mem 3.0G  eta    -");
+            "step     1/1000  loss 10.951  gnorm 12.3  lr      0  123k tok/s   1.3s  "
+            "exposed comm  0%  mem 3.0G  eta    -");
   EXPECT_EQ(validation_line({120, 2.5511, 1.8421}, 1000, kPlain), "valid  120/1000  loss 2.5511  bits/byte 1.842");
   EXPECT_EQ(validation_line({120, 2.5511, std::nan("")}, 1000, kPlain), "valid  120/1000  loss 2.5511");
 }
@@ -62,10 +64,11 @@ TEST(Progress, StepLineFitsTheTerminal) {
   const auto line = [](int columns) { return step_line(example(), 1000, 88, {.columns = columns}); };
   EXPECT_EQ(line(120), step_line(example(), 1000, 88, kPlain));
   EXPECT_EQ(line(80), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  eta 1m28");
-  EXPECT_EQ(line(90), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  comm  4%  eta 1m28");
+  EXPECT_EQ(line(98), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  "
+            "exposed comm  4%  eta 1m28");
   EXPECT_EQ(line(20), "step   120/1000  loss 2.4637  7.8k tok/s  eta 1m28");  // no less than this
   for (const int64_t total : {5, 300, 9999, 10000, 100000000}) {
-    for (int columns = 60; columns <= 120; ++columns) {
+    for (int columns = 60; columns <= 130; ++columns) {
       const std::string narrow = step_line(example(), total, 88, {.columns = columns});
       ASSERT_LE(narrow.size(), static_cast<size_t>(columns)) << narrow;
       ASSERT_EQ(bare(step_line(example(), total, 88, {.color = true, .columns = columns})), narrow);
@@ -94,11 +97,11 @@ TEST(Progress, BoxesFitTheTerminal) {
   }
   EXPECT_NE(summary(s, kPlain).find("|  stopped     by SIGTERM, after step 12 of 300 "), std::string::npos);
   EXPECT_NE(banner(b, kPlain).find("|  warning     the plan needs 12.0 MiB"), std::string::npos);
+  EXPECT_NE(banner(b, kPlain).find("|  warning     4 ranks share 2 cores"), std::string::npos);
+  EXPECT_EQ(banner(b, kPlain).find("|  warning      "), std::string::npos);
   EXPECT_EQ(summary({.steps = 1}, kPlain).find("stopped"), std::string::npos);
 }
 
-  EXPECT_NE(banner(b, kPlain).find("|  warning     4 ranks share 2 cores"), std::string::npos);
-  EXPECT_EQ(banner(b, kPlain).find("|  warning      "), std::string::npos);
 TEST(Progress, LongRunsLeaveTheTotalOut) {
   StepMetrics m = example();
   m.step = 18543;
@@ -120,10 +123,11 @@ TEST(Progress, UnknownNumbersAreDashes) {
                          .communication_calls = 0,
                          .data_seconds = kUnknown};
   EXPECT_EQ(step_line(m, 20, 9, kPlain),
-            "step     3/20  no labels    gnorm  inf  lr 1.0e-3     - tok/s      -  comm   -  mem    -  eta   9s");
+            "step     3/20  no labels    gnorm  inf  lr 1.0e-3     - tok/s      -  "
+            "exposed comm   -  mem    -  eta   9s");
 }
 
-TEST(Progress, ColumnsStayFixedAndWithinHundred) {
+TEST(Progress, ColumnsStayFixedAndFewEnough) {
   std::mt19937_64 random(11);
   const auto any = [&](int low, int high) {
     const double exponent = low + static_cast<double>(random() % 10000) / 10000 * (high - low);
@@ -131,7 +135,7 @@ TEST(Progress, ColumnsStayFixedAndWithinHundred) {
   };
   for (const int64_t total : {5, 300, 9999, 10000, 1000000, 100000000}) {
     const std::string usual = step_line(example(), total, 88, kPlain);
-    EXPECT_LE(usual.size(), 100u);
+    EXPECT_LE(usual.size(), 108u);
     for (int i = 0; i < 3000; ++i) {
       StepMetrics m = example();
       m.step = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(total));
@@ -140,7 +144,7 @@ TEST(Progress, ColumnsStayFixedAndWithinHundred) {
       m.communication_seconds = m.step_seconds * static_cast<double>(random() % 99) / 100;
       const std::string line = step_line(m, total, any(0, 8), kPlain);
       ASSERT_EQ(line.size(), usual.size()) << line;
-      for (const char* label : {"loss ", "gnorm ", "lr ", "tok/s", "comm ", "mem ", "eta "}) {
+      for (const char* label : {"loss ", "gnorm ", "lr ", "tok/s", "exposed comm ", "mem ", "eta "}) {
         ASSERT_EQ(line.find(label), usual.find(label)) << line;
       }
       ASSERT_EQ(bare(step_line(m, total, 5, kColored)), step_line(m, total, 5, kPlain));
@@ -258,7 +262,7 @@ TEST(Progress, SummaryShowsTheCommandsAlone) {
             "|  loss        5.5512 at first, 1.9321 at last                                  |\n"
             "|  validation  1.9800 at best, after step 250; 1.842 bits/byte                  |\n"
             "|  speed       18.8k tokens/s, 436 ms a step (medians)                          |\n"
-            "|  waiting     4.2% of rank 0's time, for what other ranks send                 |\n"
+            "|  time        4.2% of rank 0's step time is exposed communication              |\n"
             "|  memory      390.0 MiB at peak on the largest rank; expected 400.0 MiB (-2%)  |\n"
             "|  checkpoint  runs/a/checkpoints/step-000300                                   |\n"
             "|  report      runs/a/report.html                                               |\n"
