@@ -1,51 +1,108 @@
 // orthant tokenize: text files to one PREFIX.bin and PREFIX.idx that data.path can name.
+#include <unistd.h>
+
 #include <filesystem>
+#include <optional>
 
 #include "app/commands.h"
 #include "app/progress_bar.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "data/corpus.h"
+#include "data/folder_lock.h"
+#include "data/sentencepiece.h"
 
 namespace orthant {
+namespace {
 
-int tokenize(const TokenizeArguments& arguments) {
-  std::string prefix = arguments.output;
+namespace fs = std::filesystem;
+
+// A folder beside the outputs that goes away with this object, and all that is in it.
+class ScratchFolder {
+ public:
+  explicit ScratchFolder(const std::string& prefix) {
+    const std::string name = prefix + "-tokenizer.tmp";
+    const fs::path parent = fs::path(name).parent_path();
+    remove_stale_temporaries(parent.empty() ? "." : parent.string(), fs::path(name).filename().string());
+    path_ = fmt::format("{}{}", name, ::getpid());
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) throw DataError(fmt::format("{}: cannot be made: {}", path_, error.message()));
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+std::string dataset_prefix(const std::string& output) {
+  std::string prefix = output;
   for (const std::string_view ending : {".bin", ".idx"}) {
     if (prefix.ends_with(ending)) prefix.erase(prefix.rfind('.'));
   }
   if (prefix.empty() || prefix.ends_with('/')) {
-    throw ConfigError("--output " + arguments.output + " names no file; name a PREFIX, such as data/books");
+    throw ConfigError("--output " + output + " names no file; name a PREFIX, such as data/books");
   }
+  return prefix;
+}
+
+// Says what a document of these files is, and how it is stored.
+std::string describe_documents(const TokenizedText& text, size_t files) {
+  const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
+  if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
+  std::string whole = text.files_with_separators == 0
+                          ? "each file is one document, because no line holds only <|endoftext|>"
+                          : fmt::format("{}; of {} without such a line, each is one document", separator,
+                                        counted(static_cast<int64_t>(files) - text.files_with_separators, "file"));
+  if (text.pieces > text.documents) {
+    whole += fmt::format("; long ones are stored in pieces of about {}, cut at blank lines or else at line ends; {}",
+                         human_bytes(static_cast<double>(text.piece_bytes)), counted(text.pieces, "piece"));
+  }
+  return whole;
+}
+
+}  // namespace
+
+int tokenize(const TokenizeArguments& arguments) {
+  const std::string prefix = dataset_prefix(arguments.output);
   const std::vector<std::string> files = expand_paths(arguments.inputs, "INPUT");
-  const std::filesystem::path parent = std::filesystem::path(prefix).parent_path();
-  const std::string folder = parent.empty() ? "." : parent.string();
-  const auto tokenizer = load_tokenizer(arguments.tokenizer, folder, files);
+  std::string spec = arguments.tokenizer;
+  // A model that is trained here takes its name when the tokens have theirs.
+  std::optional<ScratchFolder> scratch;
+  std::string trained;
+  if (spec.starts_with("train:")) {
+    scratch.emplace(prefix);
+    trained = train_sentencepiece(pieces_to_train(spec), scratch->path(), files);
+  }
+  const auto tokenizer = load_tokenizer(trained.empty() ? spec : trained, "", files);
 
   IndexedDatasetWriter writer(prefix, tokenizer->vocab_size());
   ProgressBar bar("tokenizing");
-  tokenize_files(files, *tokenizer, writer,
-                 [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
+  const TokenizedText text =
+      tokenize_files(files, *tokenizer, writer,
+                     [&](int64_t done, int64_t total) { bar.update(done, total, writer.num_tokens()); });
   bar.finish();
   if (writer.num_tokens() == 0) {
     throw ConfigError(fmt::format("INPUT = \"{}\" holds no text, only blank lines; nothing was written",
                                   join(arguments.inputs, " ")));
   }
   writer.finish();
-
-  std::string spec = arguments.tokenizer;
-  if (spec.starts_with("train:")) {
-    // The cached model has a name made of hashes; a run file wants one that a person can write.
-    const std::string model_folder = prefix + "-tokenizer";
-    std::filesystem::create_directories(model_folder);
-    tokenizer->save(model_folder);
-    spec = model_folder + "/tokenizer.model";
+  if (!trained.empty()) {
+    spec = prefix + ".model";
+    fs::rename(trained, spec);
   }
   if (!tokenizer->caveat().empty()) fmt::print(stderr, "note: {}\n", tokenizer->caveat());
   fmt::print(
-      "{}.bin, {}.idx: {} in {}\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
+      "{}.bin, {}.idx: {} in {}\ndocuments: {}\nin the run file:\n  [data]\n  path = [\"{}\"]\n"
       "  tokenizer = \"{}\"\n",
-      prefix, prefix, counted(writer.num_tokens(), "token"), counted(writer.num_documents(), "document"), prefix, spec);
+      prefix, prefix, counted(writer.num_tokens(), "token"), counted(text.documents, "document"),
+      describe_documents(text, files.size()), prefix, spec);
   return kDone;
 }
 

@@ -9,7 +9,10 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "data/indexed_dataset.h"
+#include "data/tokenizer.h"
+#include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
+#include "tests/support/tiny_run.h"
 
 namespace orthant::command_line_tools_test {
 namespace {
@@ -37,6 +40,54 @@ TEST(Tokenize, WritesADatasetAndSaysHowToUseIt) {
   dataset.read(0, 0, tokens);
   EXPECT_EQ(tokens, (std::vector<int32_t>{'a', 'b', '\n', 256}));
   EXPECT_NE(text.find("path = [\"" + prefix + "\"]\n  tokenizer = \"byte\"\n"), std::string::npos) << text;
+}
+
+TEST(Tokenize, SaysWhatSeparatesDocuments) {
+  const TempFolder folder;
+  std::string lines;
+  for (int i = 0; i < 100; ++i) lines += "a line of a few words\n\n";
+  spill(folder / "plain.txt", lines);
+  spill(folder / "marked.txt", "a\n<|endoftext|>\nb\n");
+  const auto told = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> inputs;
+    for (const std::string& name : names) inputs.push_back(folder / name);
+    return printed_by([&] { EXPECT_EQ(tokenize({.inputs = inputs, .output = folder / "out"}), kDone); });
+  };
+  EXPECT_TRUE(says(told({"marked.txt"}),
+                   {" tokens in 2 documents\n", "\ndocuments: a line that holds only <|endoftext|> ends a document"}));
+  EXPECT_TRUE(says(told({"plain.txt"}),
+                   {" tokens in 1 document\n", "each file is one document", "cut at blank lines"}));
+  const std::string both = told({"plain.txt", "marked.txt"});
+  EXPECT_TRUE(says(both, {" tokens in 3 documents\n", "<|endoftext|> ends a document",
+                          "of 1 file without such a line"}));
+}
+
+TEST(Tokenize, LeavesOneFileOfATrainedTokenizer) {
+  if (std::system("command -v spm_train >/dev/null 2>&1") != 0) GTEST_SKIP() << "spm_train is not on PATH";
+  const TempFolder folder;
+  std::filesystem::create_directories(folder / "in");
+  spill(folder / "in/a.txt", markov_text(7, 6000));
+  const std::string prefix = folder / "out/books";
+  std::string text;
+  for (int i = 0; i < 2; ++i) {
+    text = printed_by([&] {
+      EXPECT_EQ(tokenize({.inputs = {folder / "in/a.txt"}, .output = prefix, .tokenizer = "train:290"}), kDone);
+    });
+  }
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "out")) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"books.bin", "books.idx", "books.model"}));
+  EXPECT_TRUE(says(text, {"tokenizer = \"" + prefix + ".model\"\n"}));
+  const auto tokenizer = load_tokenizer(prefix + ".model", "", {});
+  EXPECT_EQ(tokenizer->vocab_size(), 290);
+  const IndexedDataset dataset = IndexedDataset::open(prefix, 290);
+  std::string decoded;
+  for (int64_t i = 0; i < dataset.num_documents(); ++i) {
+    std::vector<int32_t> tokens(static_cast<size_t>(dataset.document_length(i)));
+    dataset.read(i, 0, tokens);
+    decoded += tokenizer->decode(tokens);
+  }
+  EXPECT_EQ(decoded, slurp(folder / "in/a.txt"));
 }
 
 TEST(Tokenize, RefusesWhatIsNotThere) {

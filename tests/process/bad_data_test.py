@@ -240,7 +240,7 @@ class Programs(ProcessTest):
         running = self.start([ORTHANT, *arguments], {"PATH": f"{self.folder}/bin:{os.environ['PATH']}"})
 
         def started():
-            return [path for path in self.folder.glob("tokenizer-*.tmp*/pid") if path.read_text().endswith("\n")]
+            return [path for path in self.folder.glob("out-tokenizer.tmp*/*.tmp*/pid") if path.read_text().endswith("\n")]
 
         running.until(started, "spm_train")
         pid = int(started()[0].read_text())
