@@ -52,8 +52,9 @@ bool find_frame(const Chart& chart, const std::vector<Series>& series, Frame& fr
   y_high += margin;
   if (y_low != 0) y_low = y_low > 0 ? std::max(0.0, y_low - margin) : y_low - margin;
   const bool labeled = std::any_of(series.begin(), series.end(), [](const Series& one) { return one.labeled; });
-  frame = {.left = 58,
-           .right = chart.width - (labeled ? 136 : 30),
+  const bool narrow = chart.width <= kNarrowWidth;
+  frame = {.left = narrow ? 46.0 : 58.0,
+           .right = chart.width - (labeled ? 136 : narrow ? 12 : 30),
            .top = chart.top_axis.empty() ? 30.0 : 62.0,
            .bottom = chart.height - 30,
            .x_low = x_low,

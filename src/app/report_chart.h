@@ -36,6 +36,9 @@ struct Chart {
   double height = 300;
 };
 
+/// Width of the drawing for narrow screens: at 400 pixels its text keeps about its size.
+inline constexpr double kNarrowWidth = 340;
+
 /// The chart as one <svg> element; a sentence instead when no series has a known value.
 std::string draw_chart(const Chart& chart);
 

@@ -39,7 +39,7 @@ std::string line_card(const Line& line, const Unit& unit) {
                           .color = line.color,
                           .points = in_unit(thin_out(line.points, kMostPoints), unit),
                           .labeled = false});
-  return card(line.id, line.title, line.note, draw_chart(chart));
+  return card(line.id, line.title, line.note, responsive(chart, false));
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ std::string loss_section(const Metrics& metrics) {
   return card(
       "loss", "Loss",
       fmt::format("Thin: every step. Thick: mean of the {} steps around. Orange: held-out documents.", 2 * reach + 1),
-      scrolling(draw_chart(chart)));
+      responsive(chart, true));
 }
 
 std::string rate_section(const Metrics& metrics) {
@@ -117,7 +117,7 @@ std::string throughput_section(const Metrics& metrics) {
     add("median " + human_count(middle), "orange", Mark::kDashed, level);
   }
   const std::string note = dense ? "All ranks together. Thin: every step. Thick: means." : "All ranks together.";
-  return card("throughput", "Throughput", note, scrolling(draw_chart(chart)));
+  return card("throughput", "Throughput", note, responsive(chart, true));
 }
 
 std::string time_section(const Metrics& metrics) {

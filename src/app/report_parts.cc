@@ -1,7 +1,5 @@
 #include "app/report_parts.h"
 
-#include "app/report_chart.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -32,6 +30,25 @@ std::string card(std::string_view id, std::string_view title, const std::string&
 }
 
 std::string scrolling(const std::string& svg) { return "<div class=\"wide\">\n" + svg + "</div>\n"; }
+
+std::string responsive(const Chart& chart, bool scrolls) {
+  constexpr size_t kNarrowPoints = kMostPoints / 3;
+  Chart narrow = chart;
+  narrow.width = kNarrowWidth;
+  narrow.height = std::min(chart.height, 260.0);
+  std::string names;
+  for (Series& series : narrow.series) {
+    if (!chart.stacked) series.points = thin_out(series.points, kNarrowPoints);  // layers need all of the same x
+    if (series.labeled && !series.points.empty()) {
+      names += fmt::format("<li><i class=\"back-{}\"></i>{}</li>", series.color, escape(series.name));
+    }
+    series.labeled = false;
+  }
+  const std::string wide = draw_chart(chart);
+  return fmt::format("<div class=\"broad\">\n{}</div>\n<div class=\"narrow\">\n{}{}</div>\n",
+                     scrolls ? scrolling(wide) : wide, draw_chart(narrow),
+                     names.empty() ? "" : "<ul class=\"names\">" + names + "</ul>\n");
+}
 
 std::string missing(std::string_view sentence) { return fmt::format("<p class=\"missing\">{}</p>\n", sentence); }
 

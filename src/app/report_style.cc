@@ -37,6 +37,9 @@ h3 { font-size: 14px; font-weight: 400; color: var(--soft); margin: 14px 0 6px; 
 .note { margin: 2px 0 14px; color: var(--soft); font-size: 14px; }
 .missing { color: var(--soft); font-style: italic; margin: 6px 4px; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; } .wide > svg { min-width: 680px; } .wide > img { max-width: 100%; min-width: 480px; }
+.narrow { display: none; } .narrow .names { margin: 4px 0 0; }
+@media (max-width: 560px) { .broad { display: none; } .narrow { display: block; }
+  main { padding: 24px 12px 40px; } .card { padding: 16px 14px; } }
 svg.chart { display: block; width: 100%; height: auto; }
 svg text { font-size: 13px; fill: var(--soft); font-variant-numeric: tabular-nums; }
 svg text.end { font-weight: 600; }

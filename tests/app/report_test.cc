@@ -76,10 +76,13 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
        {"Two &lt;ranks&gt;", "llama, 3 layers", "1,234,567", "data 2; 2 ranks", "2020-09-13 12:26 UTC",
         "<span class=\"value\">2.075</span>", "5.000 at step 1", "Expected <b>200.0 MiB</b>",
         "Measured <b>300.0 MiB</b>", ", +50.0%", "20.0%, 4.0 s", "70.0%, 14.0 s", "10.0%, 2.0 s", "median 2.05k",
-        "By rank 0; ", "Planned: 1,048,576 bytes a step", "data:image/svg+xml,%3Csvg"}) {
+        "By rank 0; ", "Planned: 1,048,576 bytes a step", "data:image/svg+xml,%3Csvg", "Exposed communication",
+        "exposed comm"}) {
     EXPECT_NE(html.find(text), std::string::npos) << text;
   }
   EXPECT_EQ(html.find("class=\"missing\""), std::string::npos);
+  EXPECT_EQ(html.find("not hidden"), std::string::npos);
+  EXPECT_EQ(html.find("waiting for ranks"), std::string::npos);
   EXPECT_EQ(unbalanced(html), "");
 }
 
@@ -174,6 +177,27 @@ TEST_F(ReportFolder, OnlyPipelinesHaveASchedule) {
   EXPECT_NE(page_of(2).find(card), std::string::npos);
   EXPECT_EQ(page_of(1).find(card), std::string::npos);
   EXPECT_EQ(unbalanced(page_of(1)), "");
+}
+
+// Drawn anew for narrow screens, since a wide chart shrunk to 400 pixels cannot be read.
+TEST_F(ReportFolder, EveryChartHasAFormForNarrowScreens) {
+  put_everything();
+  const std::string html = page();
+  EXPECT_NE(html.find("@media (max-width: 560px) { .broad { display: none; } .narrow { display: block; }"),
+            std::string::npos);
+  for (const char* id : {"loss", "rate", "norm", "throughput", "time", "communication", "calls"}) {
+    const size_t begin = html.find(fmt::format("<section class=\"card\" id=\"{}\">", id));
+    const std::string section = html.substr(begin, html.find("</section>", begin) - begin);
+    const size_t narrow = section.find("<div class=\"narrow\">");
+    ASSERT_NE(narrow, std::string::npos) << id;
+    const size_t box = section.find("viewBox=\"0 0 ", narrow);
+    ASSERT_NE(box, std::string::npos) << id;
+    EXPECT_LE(std::stod(section.substr(box + 13)), 400) << id;
+    EXPECT_EQ(section.find("text-anchor=\"start\">validation", narrow), std::string::npos) << "names stand below";
+  }
+  const size_t loss = html.find("<div class=\"narrow\">");
+  EXPECT_NE(html.find("<i class=\"back-orange\"></i>validation 2.100</li>", loss), std::string::npos);
+  EXPECT_EQ(unbalanced(html), "");
 }
 
 TEST_F(ReportFolder, LongRunStaysSmall) {
