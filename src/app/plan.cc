@@ -6,7 +6,9 @@
 #include "plan/plan.h"
 #include "runtime/run_warnings.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 
 namespace orthant {
@@ -42,9 +44,12 @@ int plan(const PlanArguments& arguments) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
   }
   if (!arguments.svg.empty()) {
+    errno = 0;
     std::ofstream out(arguments.svg);
     out << planned_svg(the_plan);
-    if (!out.flush()) throw DataError(fmt::format("{}: cannot be written", arguments.svg));
+    if (!out.flush()) {
+      throw DataError(fmt::format("--svg {}: cannot be written: {}", arguments.svg, std::strerror(errno)));
+    }
     if (!arguments.json) fmt::print("\nschedule drawn in {}\n", arguments.svg);
   }
   return kDone;

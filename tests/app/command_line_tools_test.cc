@@ -123,6 +123,26 @@ TEST(Doctor, NamesHalfALauncher) {
   const std::string text = printed_by([] { doctor({}); });
   ::unsetenv("RANK");
   EXPECT_NE(text.find("warning  launcher"), std::string::npos) << text;
+TEST(PlanCommand, SaysWhyAPictureCannotBeWritten) {
+  const TempFolder folder;
+  spill(folder / "text.txt", "a few words\n");
+  PlanArguments arguments;
+  arguments.run_file = folder / "run.toml";
+  spill(arguments.run_file, "[run]\nranks = 2\n[data]\npath = \"" + (folder / "text.txt") + "\"\n");
+  const auto message = [&](const std::string& svg) {
+    arguments.svg = svg;
+    std::string text;
+    printed_by([&] { text = message_of<DataError>([&] { plan(arguments); }); });
+    return text;
+  };
+  EXPECT_EQ(message(folder / "none/a.svg"),
+            "--svg " + (folder / "none/a.svg") + ": cannot be written: No such file or directory");
+  EXPECT_EQ(message(folder.path()), "--svg " + folder.path() + ": cannot be written: Is a directory");
+  EXPECT_EQ(message("/dev/full"), "--svg /dev/full: cannot be written: No space left on device");
+  EXPECT_EQ(message(folder / "a.svg"), "");
+  EXPECT_TRUE(slurp(folder / "a.svg").starts_with("<svg"));
+}
+
   EXPECT_NE(text.find("WORLD_SIZE"), std::string::npos) << text;
 }
 
