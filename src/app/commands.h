@@ -55,6 +55,7 @@ struct ReportArguments {
 
 struct DoctorArguments {
   bool json = false;
+  double measure_s = 2;  // for which matrices are multiplied
 };
 
 /// The program's version, such as "0.1.0".

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "app/commands.h"
+#include "app/machine_speed.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/launch.h"
@@ -191,7 +192,21 @@ Finding check_program(const std::string& name, const std::vector<std::string>& p
   return missing.empty() ? Finding{name, join(programs, ", "), ""} : Finding{name, "no " + join_or(missing), advice};
 }
 
-std::vector<Finding> examine() {
+Finding check_products(const MachineSpeed& speed) {
+  return {"products",
+          fmt::format("float32: {:.1f} GFLOP/s with 1 thread, {:.1f} with {}", speed.one_thread_gflops,
+                      speed.all_threads_gflops, speed.threads),
+          ""};
+}
+
+Finding check_neighbours(const MachineSpeed& speed) {
+  return {"neighbours",
+          fmt::format("the threads of these products got {:.0f}% of the time that they could have used",
+                      100 * speed.cpu_share),
+          neighbours_advice(speed)};
+}
+
+std::vector<Finding> examine(const MachineSpeed& speed) {
   return {
       {"orthant", version(), ""},
       check_cpu(),
@@ -199,6 +214,8 @@ std::vector<Finding> examine() {
       check_memory(),
       check_libtorch(),
       check_threads(),
+      check_products(speed),
+      check_neighbours(speed),
       check_allocator(),
       check_launcher(),
       check_loopback(),
@@ -211,7 +228,16 @@ std::vector<Finding> examine() {
   };
 }
 
-std::string as_json(const std::vector<Finding>& findings) {
+nlohmann::ordered_json json_of(const MachineSpeed& speed) {
+  return {{"threads", speed.threads},
+          {"float32_gflops_one_thread", speed.one_thread_gflops},
+          {"float32_gflops_all_threads", speed.all_threads_gflops},
+          {"cpu_share", speed.cpu_share},
+          {"others_cores", speed.others_cores},
+          {"stolen_cores", speed.stolen_cores}};
+}
+
+std::string as_json(const std::vector<Finding>& findings, const MachineSpeed& speed) {
   nlohmann::ordered_json checks = nlohmann::ordered_json::array();
   bool ok = true;
   for (const Finding& finding : findings) {
@@ -219,16 +245,17 @@ std::string as_json(const std::vector<Finding>& findings) {
     checks.push_back(
         {{"name", finding.name}, {"ok", finding.advice.empty()}, {"found", finding.found}, {"advice", finding.advice}});
   }
-  return nlohmann::ordered_json{{"ok", ok}, {"checks", checks}}.dump(2, ' ', false,
-                                                                     nlohmann::ordered_json::error_handler_t::replace);
+  const nlohmann::ordered_json answer = {{"ok", ok}, {"speed", json_of(speed)}, {"checks", checks}};
+  return answer.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace
 
 int doctor(const DoctorArguments& arguments) {
-  const std::vector<Finding> findings = examine();
+  const MachineSpeed speed = measure_machine_speed(arguments.measure_s);
+  const std::vector<Finding> findings = examine(speed);
   if (arguments.json) {
-    fmt::print("{}\n", as_json(findings));
+    fmt::print("{}\n", as_json(findings, speed));
     return kDone;
   }
   int warnings = 0;

@@ -100,7 +100,7 @@ TEST(Tokenize, RefusesWhatIsNotThere) {
 }
 
 TEST(Doctor, TellsEveryFinding) {
-  const std::string json = printed_by([] { EXPECT_EQ(doctor({.json = true}), kDone); });
+  const std::string json = printed_by([] { EXPECT_EQ(doctor({.json = true, .measure_s = 0.1}), kDone); });
   const auto answer = parse_json(json, "doctor");
   std::set<std::string> names;
   bool all_ok = true;
@@ -111,18 +111,18 @@ TEST(Doctor, TellsEveryFinding) {
     all_ok = all_ok && check["ok"].get<bool>();
   }
   EXPECT_EQ(answer["ok"].get<bool>(), all_ok);
+  EXPECT_GE(answer["speed"]["threads"].get<int>(), 1);
+  for (const char* figure : {"float32_gflops_one_thread", "float32_gflops_all_threads", "cpu_share"}) {
+    EXPECT_GT(answer["speed"][figure].get<double>(), 0) << figure;
+  }
   EXPECT_EQ(names,
-            (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "allocator",
-                                   "launcher", "loopback", "/dev/shm", "ucx", "sentencepiece", "disk"}));
-  const std::string text = printed_by([] { doctor({}); });
+            (std::set<std::string>{"orthant", "cpu", "instructions", "memory", "libtorch", "threads", "products",
+                                   "neighbours", "allocator", "launcher", "loopback", "/dev/shm", "ucx",
+                                   "sentencepiece", "disk"}));
+  const std::string text = printed_by([] { doctor({.measure_s = 0.1}); });
   for (const std::string& name : names) EXPECT_NE(text.find(" " + name + " "), std::string::npos) << text;
 }
 
-TEST(Doctor, NamesHalfALauncher) {
-  ::setenv("RANK", "0", 1);
-  const std::string text = printed_by([] { doctor({}); });
-  ::unsetenv("RANK");
-  EXPECT_NE(text.find("warning  launcher"), std::string::npos) << text;
 TEST(PlanCommand, SaysWhyAPictureCannotBeWritten) {
   const TempFolder folder;
   spill(folder / "text.txt", "a few words\n");
@@ -143,6 +143,11 @@ TEST(PlanCommand, SaysWhyAPictureCannotBeWritten) {
   EXPECT_TRUE(slurp(folder / "a.svg").starts_with("<svg"));
 }
 
+TEST(Doctor, NamesHalfALauncher) {
+  ::setenv("RANK", "0", 1);
+  const std::string text = printed_by([] { doctor({.measure_s = 0.1}); });
+  ::unsetenv("RANK");
+  EXPECT_NE(text.find("warning  launcher"), std::string::npos) << text;
   EXPECT_NE(text.find("WORLD_SIZE"), std::string::npos) << text;
 }
 
