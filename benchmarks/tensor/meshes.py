@@ -139,8 +139,8 @@ def title(name, arrangement):
 
 def print_table(a, found):
     of_881 = found["881"].step_s() if "881" in found else None
-    print_head(["arrangement", "product", "step, s", "of it waiting", "[8, 8, 1] stationary / it", "sent by a rank, MB",
-                "on a host's link, MB", "state and activations of a rank, MiB"])
+    print_head(["arrangement", "product", "step, s", "exposed communication", "[8, 8, 1] stationary / it",
+                "sent by a rank, MB", "on a host's link, MB", "state and activations of a rank, MiB"])
     for name, it in found.items():
         link = f"{it.link_bytes() / 1e6:.1f}" if len(it.runs) > 1 else "-"
         print_row([*title(name, it), f"{it.step_s():.2f}", f"{100 * it.waited():.0f} %",

@@ -17,7 +17,7 @@ struct MachineSpeed {
   double stolen_cores = 0;        // cores that the hypervisor gave to other virtual machines, on average
 };
 
-/// Multiplies matrices for about so many seconds in all: half of them with one thread, half with all. Restores the
+/// Multiplies matrices for about `seconds` seconds: half of the time with one thread, half with all. Restores the
 /// number of threads.
 MachineSpeed measure_machine_speed(double seconds);
 

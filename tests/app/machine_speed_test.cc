@@ -1,4 +1,4 @@
-// What doctor measures: matrix products, and the neighbours that take the cores.
+// doctor measures matrix products, and sees the neighbours that take the cores.
 #include "app/machine_speed.h"
 
 #include "base/errors.h"

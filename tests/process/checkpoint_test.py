@@ -30,7 +30,7 @@ def tree(folder):
 
 
 def changed(before, folder):
-    """Names of the files that are not what they were; new and missing ones too."""
+    """Names of changed, new and missing files."""
     after = tree(folder)
     return sorted(str(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 

@@ -1,4 +1,4 @@
-// What a run is warned of: cores, ranks without sequences, and the disk; checkpoint sizes against real checkpoints.
+// Warnings about cores, ranks without sequences and the disk; planned checkpoint sizes against real checkpoints.
 #include "runtime/run_warnings.h"
 
 #include "tests/support/says.h"
