@@ -28,7 +28,8 @@ std::optional<int64_t> free_disk_bytes(const std::string& folder) {
 
 std::string cores_warning(int local_ranks, int threads_per_rank, int cores) {
   if (local_ranks > cores) {
-    return fmt::format("{} ranks share {}, so they take turns: set run.ranks to at most {}, or use more machines",
+    return fmt::format("{} ranks share {}, so they take turns: start at most {} on this machine (run.ranks), or use "
+                       "more machines",
                        local_ranks, counted(cores, "core"), cores);
   }
   if (local_ranks * threads_per_rank <= cores) return "";

@@ -52,7 +52,8 @@ TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {
   EXPECT_EQ(cores_warning(2, 1, 2), "");
   EXPECT_EQ(cores_warning(1, 2, 2), "");
   EXPECT_EQ(cores_warning(4, 1, 2),
-            "4 ranks share 2 cores, so they take turns: set run.ranks to at most 2, or use more machines");
+            "4 ranks share 2 cores, so they take turns: start at most 2 on this machine (run.ranks), or use more "
+            "machines");
   EXPECT_EQ(cores_warning(2, 4, 4),
             "2 ranks of 4 threads share 4 cores, so threads take turns: set run.threads_per_rank to at most 2");
   EXPECT_EQ(cores_warning(1, 3, 1),
