@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "comm/shared_memory.h"
 #include "comm/spawn.h"
@@ -38,11 +39,12 @@ std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, 
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
   store.set(key(rendezvous.rank),
             fmt::format("{}\n{}\n{}", host_key(), problem.empty() ? "ucx" : problem, free_shared_memory()));
+  constexpr size_t kMostBytes = 1000;
   std::vector<Member> members;
   for (int rank = 0; rank < rendezvous.world_size; ++rank) {
     const auto lines = split(hear(key(rank), rank), '\n');
     ORTHANT_CHECK(lines.size() == 3, lines.size());
-    members.push_back({lines[0], lines[1], std::stoll(lines[2])});
+    members.push_back({lines[0], escape_for_terminal(lines[1], kMostBytes), std::stoll(lines[2])});
   }
   return members;
 }

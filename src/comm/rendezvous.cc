@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "comm/process.h"
 
@@ -234,7 +235,7 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
   store.set(fmt::format("verdict/{}", rendezvous.rank), difference);
   if (!difference.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", difference));
   for (int rank = 0; rank < rendezvous.world_size; ++rank) {
-    const std::string verdict = get(fmt::format("verdict/{}", rank), rank);
+    const std::string verdict = escape_for_terminal(get(fmt::format("verdict/{}", rank), rank));
     if (!verdict.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", verdict));
   }
 }

@@ -7,12 +7,12 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "comm/process.h"
 
 namespace orthant {
 namespace {
-
 
 constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
 // A launcher that sees a rank die knows the signal or the exit code: it has so long to say so first.
@@ -24,6 +24,14 @@ std::chrono::duration<double> seconds(double s) { return std::chrono::duration<d
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // the name of a rank's latest Watch
+// Anybody who can reach the store may have written this.
+std::string read_failure(const Store& store, double timeout_s) {
+  return escape_for_terminal(store.get(kRecord, timeout_s));
+}
+std::string readable_activity(const std::string& posted) {
+  constexpr size_t kMostBytes = 300;
+  return escape_for_terminal(posted, kMostBytes);
+}
 std::string during(const std::string& activity) {
   return activity.empty() ? "" : fmt::format(" (last heard at: {})", activity);
 }
@@ -42,7 +50,7 @@ std::string last_activity(const Store& store, int rank) {
   const Store board = store.under(store.get(latest_key(rank), kThere_s));
   if (!board.has(alive_key(rank))) return "";
   const auto lines = split(board.get(alive_key(rank), kThere_s), '\n');
-  return lines.size() < 3 ? "" : during(lines[2]);
+  return lines.size() < 3 ? "" : during(readable_activity(lines[2]));
 }
 
 Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
@@ -59,7 +67,7 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
   const auto start = Clock::now();
   for (int other = 0; other < world_size_; ++other) {
     while (!store_.has(alive_key(other))) {
-      if (record_.has(kRecord)) throw CommError(record_.get(kRecord, 1));
+      if (record_.has(kRecord)) throw CommError(read_failure(record_, 1));
       if (seconds_since(start) > timeout_s) {
         std::vector<std::string> missing;
         for (int r = 0; r < world_size_; ++r) {
@@ -204,7 +212,7 @@ void Watch::run() {
 }
 
 void Watch::tick(double elapsed_s) {
-  if (record_.has(kRecord)) return fail(record_.get(kRecord, 1), false);
+  if (record_.has(kRecord)) return fail(read_failure(record_, 1), false);
   if (!options_.heartbeats) return;
   since_beat_s_ += elapsed_s;
   if (since_beat_s_ >= options_.beat_s - options_.period_s / 2) beat();
@@ -229,7 +237,7 @@ void Watch::look_at_peers(double elapsed_s) {
     if (peer.left || lines.size() < 3) continue;
     // A pause of this thread (a stopped or swapped process) is no silence of the others: count at most two periods.
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
-    peer.identity = lines[0], peer.beat = lines[1], peer.activity = lines[2];
+    peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
     deaths_.expect(peer.identity);
     problem = what_is_wrong(r, peer);
     if (problem.empty()) continue;
@@ -242,7 +250,7 @@ void Watch::look_at_peers(double elapsed_s) {
   }
   if (problem.empty()) return;
   const bool first = post_failure(record_, problem);
-  fail(first ? problem : record_.get(kRecord, 2), first);
+  fail(first ? problem : read_failure(record_, 2), first);
 }
 
 std::string Watch::what_is_wrong(int rank, Peer& peer) const {

@@ -1,4 +1,5 @@
 // The opening box and the closing summary.
+#include "base/terminal_text.h"
 #include "base/text.h"
 #include "runtime/progress.h"
 
@@ -164,25 +165,13 @@ std::string summary(const Summary& s, const TerminalStyle& style) {
 std::string visible_text(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
-    const unsigned lead = byte(i);
-    const size_t length = lead < 0x80                   ? 1
-                          : lead >= 0xc2 && lead < 0xe0 ? 2
-                          : lead >= 0xe0 && lead < 0xf0 ? 3
-                          : lead >= 0xf0 && lead < 0xf5 ? 4
-                                                        : 0;
-    bool valid = length > 0;
-    for (size_t k = 1; k < length; ++k) valid = valid && (byte(i + k) & 0xc0) == 0x80;
-    // Longer than needed, a surrogate, or beyond the last code point.
-    if (lead == 0xe0) valid = valid && byte(i + 1) >= 0xa0;
-    if (lead == 0xed) valid = valid && byte(i + 1) < 0xa0;
-    if (lead == 0xf0) valid = valid && byte(i + 1) >= 0x90;
-    if (lead == 0xf4) valid = valid && byte(i + 1) < 0x90;
-    const bool control = (lead < 0x20 && lead != '\n' && lead != '\t') || lead == 0x7f ||
-                         (lead == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0);
-    if (!valid) out += "\ufffd";
-    if (valid && !control) out += text.substr(i, length);
-    i += valid ? length : 1;
+    const size_t length = utf8_length(text, i);
+    const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+    const bool control = (byte(i) < 0x20 && byte(i) != '\n' && byte(i) != '\t') || byte(i) == 0x7f ||
+                         (length == 2 && byte(i) == 0xc2 && byte(i + 1) < 0xa0);
+    if (length == 0) out += "\ufffd";
+    if (length > 0 && !control) out += text.substr(i, length);
+    i += std::max<size_t>(1, length);
   }
   return out;
 }

@@ -1,0 +1,72 @@
+// Any program that reaches the store of a run can write to it. Text read there is escaped and cut before it is shown.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "base/errors.h"
+#include "comm/rendezvous.h"
+#include "comm/thread_ranks.h"
+#include "comm/watch.h"
+#include "tests/support/says.h"
+
+namespace orthant::hostile_text_test {
+namespace {
+
+const std::string kHostile = "\x1b]0;title\x07 \x1b[2J\xff done";
+const std::string kEscaped = "\\x1b]0;title\\x07 \\x1b[2J\\xff done";
+
+// The error of a second rank of the store at its start.
+std::string start_of_rank_1(const Store& store) {
+  return message_of<CommError>([&] { Watch(store, "setup", 1, 2, 5, {}); });
+}
+
+TEST(HostileText, OfAFailureBeforeTheStart) {
+  const Store store = Store::in_process();
+  ASSERT_TRUE(post_failure(store, kHostile));
+  EXPECT_EQ(start_of_rank_1(store), kEscaped);
+}
+
+TEST(HostileText, OfAFailureWhileTheRunGoesOn) {
+  const Store store = Store::in_process();
+  std::string told;
+  {
+    std::mutex mutex;
+    std::condition_variable changed;
+    WatchOptions options{.period_s = 0.02, .heartbeats = false};
+    options.on_failure = [&](const std::string& message, bool) {
+      const std::lock_guard lock(mutex);
+      told = message;
+      changed.notify_all();
+    };
+    std::thread other([&] { Watch(store, "run", 1, 2, 5, {.heartbeats = false}); });
+    Watch watch(store, "run", 0, 2, 5, options);
+    other.join();
+    post_failure(store, kHostile + std::string(1 << 20, 'x'));
+    std::unique_lock lock(mutex);
+    changed.wait_for(lock, std::chrono::seconds(10), [&] { return !told.empty(); });
+  }
+  EXPECT_TRUE(says(told, {kEscaped, "bytes cut"}));
+  EXPECT_LT(told.size(), 5000u);
+}
+
+TEST(HostileText, OfAnActivity) {
+  const Store store = Store::in_process();
+  store.set("watch/1", "run");
+  store.set("run/alive/1", "machine 1 2\n7\n" + kHostile + std::string(10000, 'x'));
+  const std::string shown = last_activity(store, 1);
+  EXPECT_TRUE(says(shown, {"last heard at: " + kEscaped, "bytes cut"}));
+  EXPECT_LT(shown.size(), 500u);
+}
+
+TEST(HostileText, OfTheAgreement) {
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
+    if (rank == 1) {
+      rendezvous.store.set("agree/0/verdict/1", kHostile);
+      return;
+    }
+    EXPECT_TRUE(says(message_of<ConfigError>([&] { check_agreement(rendezvous, "x"); }), {kEscaped}));
+  });
+}
+
+}  // namespace
+}  // namespace orthant::hostile_text_test
