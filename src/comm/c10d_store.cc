@@ -1,8 +1,10 @@
 #include "comm/c10d_store.h"
 
+#include <arpa/inet.h>
 #include <c10/util/Logging.h>
 #include <fmt/format.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -12,6 +14,8 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <future>
+#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -94,8 +98,43 @@ void require_descriptors(int ranks = 1) {
                               limit.rlim_cur, least));
 }
 
+// c10d waits without limit for the first answer of a program that accepts a connection and is silent. A thread of its
+// own therefore connects; it is left behind where no answer comes.
 c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, double timeout_s) {
-  return c10::make_intrusive<c10d::TCPStore>(host, tcp_options(port, false, timeout_s));
+  constexpr double kAnswer_s = 0.5;  // beyond the time in which c10d itself gives up
+  std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
+      [host, options = tcp_options(port, false, timeout_s)]() -> c10::intrusive_ptr<c10d::Store> {
+        return c10::make_intrusive<c10d::TCPStore>(host, options);
+      });
+  auto connected = connect.get_future();
+  std::thread(std::move(connect)).detach();
+  if (connected.wait_for(milliseconds(timeout_s + kAnswer_s)) != std::future_status::ready)
+    throw CommError("a program accepts connections there, but does not answer as a store does");
+  return connected.get();
+}
+
+// A listening socket on 127.0.0.1, which c10d takes over. -1 and errno where there can be none.
+int listen_on_loopback(int port) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  const int yes = 1;  // connections of a run that has ended do not keep the port
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  if (bound && listen(fd, SOMAXCONN) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+int port_of(int fd) {
+  sockaddr_in address{};
+  socklen_t length = sizeof address;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length) == 0 ? ntohs(address.sin_port) : 0;
 }
 
 }  // namespace
@@ -121,23 +160,32 @@ Store Store::file(const std::string& path) {
   return ask(name, [&] { return Store(hold(c10::make_intrusive<c10d::FileStore>(path, kNeverRemove)), name); });
 }
 
-Store Store::serve(int port, double timeout_s, int ranks) {
+Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
   quiet_c10d();
   require_descriptors(ranks);
-  try {
-    auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", tcp_options(port, true, timeout_s));
-    const int bound = store->getPort();
-    return {hold(std::move(store)), fmt::format("store 127.0.0.1:{}", bound), bound};
-  } catch (const std::exception& error) {
-    const std::string text = brief(error);
-    if (text.find("EADDRINUSE") == std::string::npos && text.find("in use") == std::string::npos) {
-      throw CommError(fmt::format("cannot serve the ranks' meeting point on port {}: {}", port, text));
-    }
-    throw CommError(
+  const auto refuse = [&](const std::string& why, bool in_use) {
+    if (!in_use) throw CommError(fmt::format("cannot serve the store of the ranks on port {}: {}", port, why));
+    throw PortInUse(
         fmt::format("port {0} of this machine is in use, so the ranks cannot meet there: choose another with "
                     "MASTER_PORT (the same for all ranks), or end the program that holds it "
                     "(ss -ltnp 'sport = :{0}' names it)",
                     port));
+  };
+  c10d::TCPStoreOptions options = tcp_options(port, true, timeout_s);
+  if (reach == Reach::kThisMachine) {
+    const int fd = listen_on_loopback(port), error = errno;
+    if (fd < 0) refuse(std::strerror(error), error == EADDRINUSE);
+    options.port = static_cast<uint16_t>(port_of(fd));
+    options.masterListenFd = fd;
+  }
+  try {
+    auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+    const int bound = store->getPort();
+    return {hold(std::move(store)), fmt::format("store 127.0.0.1:{}", bound), bound};
+  } catch (const std::exception& error) {
+    const std::string text = brief(error);
+    refuse(text, text.find("EADDRINUSE") != std::string::npos || text.find("in use") != std::string::npos);
+    throw;
   }
 }
 
@@ -146,26 +194,29 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
   quiet_c10d();
   require_descriptors();
   const std::string name = fmt::format("store {}:{}", host, port);
+  std::string reason;
+  const auto explain = [&](const std::exception& error) {
+    reason = why_unreachable(host, port);
+    if (reason.empty()) reason = brief(error);
+  };
   try {
     auto store = tcp_client(host, port, std::min(timeout_s, kQuiet_s));
     store->setTimeout(milliseconds(timeout_s));
     return {hold(std::move(store)), name, port};
-  } catch (const std::exception&) {  // told below, if it stays so
+  } catch (const std::exception& error) {
+    explain(error);
   }
-  std::string reason = why_unreachable(host, port);
   if (timeout_s > kQuiet_s) {
-    fmt::print(stderr, "waiting for the store at {}:{}, for at most {:.0f} s{}{}\n", host, port, timeout_s,
-               reason.empty() ? "" : ": ", reason);
+    fmt::print(stderr, "waiting for the store at {}:{}, for at most {:.0f} s: {}\n", host, port, timeout_s, reason);
     try {
       return {hold(tcp_client(host, port, timeout_s - kQuiet_s)), name, port};
     } catch (const std::exception& error) {
-      reason = why_unreachable(host, port);
-      if (reason.empty()) reason = brief(error);
+      explain(error);
     }
   }
   throw CommError(
-      fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, that rank 0 "
-                  "or its launcher runs there, and that no firewall is between",
+      fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, the same for all "
+                  "ranks, that rank 0 or its launcher runs there, and that no firewall is between",
                   host, port, timeout_s, reason));
 }
 
@@ -194,6 +245,13 @@ std::vector<std::string> Store::get_all(const std::vector<std::string>& keys) co
 
 int64_t Store::add(const std::string& key, int64_t delta) const {
   return ask(name_, [&] { return handle_->board->add(key, delta); });
+}
+
+std::string Store::set_if_new(const std::string& key, const std::string& value) const {
+  return ask(name_, [&] {
+    const auto bytes = handle_->board->compareSet(key, {}, std::vector<uint8_t>(value.begin(), value.end()));
+    return std::string(bytes.begin(), bytes.end());
+  });
 }
 
 bool Store::has(const std::string& key) const {

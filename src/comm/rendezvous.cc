@@ -29,12 +29,14 @@
 namespace orthant {
 namespace {
 
-
+constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
 constexpr const char* kFailure = "abort/claim";  // as post_failure() leaves it
 constexpr auto kLook = std::chrono::milliseconds(20);
 
+// All ranks run on this machine.
+bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
 
 // A wait for other ranks with an end, which does not stay silent: after two seconds it says what it is for.
 class Wait {
@@ -107,11 +109,11 @@ std::string local_address(const Launch& launch) {
     }
     return address;
   }
-  if (launch.local_size == launch.world_size) return "127.0.0.1";
+  if (is_local(launch)) return kLoopback;
   std::string address = address_towards(launch.address);
   // A host often calls itself 127.0.1.1, which is no address to give to others.
   if (address.empty() || address.starts_with("127.")) address = interface_address("");
-  return address.empty() ? "127.0.0.1" : address;
+  return address.empty() ? kLoopback : address;
 }
 
 // A store in an open file, wherever its name goes: it lasts until the last process that has opened it ends.
@@ -176,10 +178,13 @@ Store meet(const Launch& launch, double timeout_s) {
     const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
     return store.named(fmt::format("store {}", launch.path));
   }
+  // No other machine can reach the store of a local run.
   if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) {
-    return Store::serve(launch.port, timeout_s, launch.world_size);
+    return Store::serve(launch.port, timeout_s, launch.world_size,
+                        is_local(launch) ? Reach::kThisMachine : Reach::kNetwork);
   }
-  return Store::join(launch.address, launch.port, timeout_s);
+  const std::string host = is_local(launch) && launch.meeting == Meeting::kRankZeroServes ? kLoopback : launch.address;
+  return Store::join(host, launch.port, timeout_s);
 }
 
 // What differs first between two texts, line by line.

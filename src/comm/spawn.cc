@@ -131,7 +131,7 @@ std::string describe(int status) {
 class Launcher {
  public:
   Launcher(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options)
-      : options_(options), server_(Store::serve(0, 60, ranks)), store_(server_.under(run_prefix(0))) {
+      : options_(options), server_(Store::serve(0, 60, ranks, Reach::kThisMachine)), store_(server_.under(run_prefix(0))) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
     const std::string& program = options.program.empty() ? argv[0] : options.program;

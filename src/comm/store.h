@@ -7,9 +7,19 @@
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
+
 namespace orthant {
 
 struct StoreHandle;  // c10d's store; defined in c10d_store.h
+
+/// Which machines may connect to a store that this process serves. Whoever can connect can read and write every key.
+enum class Reach { kThisMachine, kNetwork };
+
+/// Another program already listens on the port.
+struct PortInUse : CommError {
+  using CommError::CommError;
+};
 
 /// A shared reference to a board (copies see the same one). Every operation throws CommError, naming the board, when it
 /// does not answer. One connection serves one call at a time: a thread of its own needs its own clone().
@@ -22,9 +32,10 @@ class Store {
   static Store in_process();
   /// A board in a file that all ranks of one machine can reach; whoever made the file removes it.
   static Store file(const std::string& path);
-  /// Listens on the port (0: any free one, see port()) and serves the board to so many ranks. CommError when it is in
-  /// use, or when this process may not have as many files open.
-  static Store serve(int port, double timeout_s, int ranks = 1);
+  /// Listens on the port (0: any free one, see port()) and serves the store to `ranks` ranks. kThisMachine listens on
+  /// 127.0.0.1 only. PortInUse when another program listens there; CommError when this process may not open as many
+  /// files as that takes.
+  static Store serve(int port, double timeout_s, int ranks = 1, Reach reach = Reach::kThisMachine);
   /// Joins a board that somebody serves; tries until timeout_s have passed, and says on stderr after two seconds what
   /// it waits for. CommError with the host and the reason of the last attempt.
   static Store join(const std::string& host, int port, double timeout_s);
@@ -42,6 +53,8 @@ class Store {
   std::vector<std::string> get_all(const std::vector<std::string>& keys) const;
   /// Adds to a counter (0 if new) and returns the sum: the one that reads 1 was first.
   int64_t add(const std::string& key, int64_t delta) const;
+  /// Sets the key if it does not exist, in one step. Returns the value that it holds then: the new or the old one.
+  std::string set_if_new(const std::string& key, const std::string& value) const;
   bool has(const std::string& key) const;
 
   /// The same board, all keys under a prefix.

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -82,10 +83,14 @@ class UcxTransport : public Transport {
  public:
   UcxTransport(const TransportOptions& options, MessageSink& sink) : sink_(sink), rank_(options.rank) {
     ORTHANT_CHECK(options.world_size <= 1 << 16, options.world_size);
-    const ucp_context_h within = ucx_context(options.interface_name);
+    // UCX listens on every network that it may use. Ranks of one machine need none beyond the loopback.
+    const bool one_machine = std::count(options.local.begin(), options.local.end(), false) == 0;
+    const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;  // by the user
+    const std::string network_name = one_machine && undecided ? "lo" : options.interface_name;
+    const ucp_context_h within = ucx_context(network_name);
     lanes_.push_back(std::make_unique<Lane>(within));
-    if (std::count(options.local.begin(), options.local.end(), false) > 0) {
-      const ucp_context_h network = ucx_network_context(options.interface_name);
+    if (!one_machine) {
+      const ucp_context_h network = ucx_network_context(network_name);
       if (network != within) lanes_.push_back(std::make_unique<Lane>(network));
     }
     for (const auto& lane : lanes_) {

@@ -2,6 +2,8 @@
 #include "comm/rendezvous.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -31,6 +33,31 @@ TEST(Rendezvous, APortInUse) {
                    {fmt::format("port {} of this machine is in use", holder.port()), "MASTER_PORT"}));
 }
 
+Launch on_port(int port, int rank) {
+  return {.launcher = "environment",
+          .rank = rank,
+          .world_size = 2,
+          .local_rank = rank,
+          .local_size = 2,
+          .address = "localhost",
+          .port = port};
+}
+
+// As sshd does before it knows whom it talks to, or a debugger's port.
+TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t length = sizeof address;
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
+  ASSERT_EQ(listen(fd, 8), 0);
+  ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
+  const int port = ntohs(address.sin_port);
+  EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 1), 0.3); }),
+                   {fmt::format("nobody answered at 127.0.0.1:{}", port), "does not answer as a store does"}));
+  EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 0), 0.3); }), {"in use", "MASTER_PORT"}));
+  close(fd);
+}
+
 TEST(Rendezvous, NobodyAnswers) {
   const int free_port = Store::serve(0, 5).port();  // closed again
   const Launch launch{.launcher = "environment",
@@ -48,8 +75,6 @@ TEST(Rendezvous, AHostThatDoesNotExist) {
   const Launch launch{.launcher = "environment",
                       .rank = 1,
                       .world_size = 2,
-                      .local_rank = 1,
-                      .local_size = 2,
                       .address = "no-such-host.invalid",
                       .port = 29500};
   EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }),

@@ -1,0 +1,70 @@
+"""A run of one machine listens on the loopback only: no other machine can reach its store or its messages."""
+import os
+import pathlib
+import re
+import sys
+
+from orthant_process import ORTHANT, ProcessTest, main, meeting
+
+LISTENING = "0A"
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+def sockets_of(pid):
+    """Inodes of the sockets that a process holds."""
+    inodes = set()
+    for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(descriptor))
+        except OSError:
+            continue
+        if found:
+            inodes.add(found[1])
+    return inodes
+
+
+def listening(pids):
+    """Addresses, as the kernel writes them, on which the processes listen."""
+    held = set().union(*map(sockets_of, pids))
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTENING and fields[9] in held:
+                addresses.append(fields[1].split(":")[0])
+    return addresses
+
+
+class OnLoopback(ProcessTest):
+    def assert_on_loopback(self, pids, where):
+        addresses = listening(pids)
+        self.assertGreater(len(addresses), 0, f"{where}: not even the store")
+        self.assertEqual([address for address in addresses if address not in LOOPBACK], [], where)
+
+    def test_of_ranks_that_we_spawn(self):
+        for transport in ("ucx", "gloo"):
+            with self.subTest(transport=transport):
+                running = self.start_training(f"run.transport={transport}", f"job.dump_folder={transport}", until_step=0)
+                running.until(lambda: len(self.steps(self.folder / transport)) >= 2, "step 2")
+                self.assert_on_loopback([running.process.pid, *running.ranks().values()], transport)
+                running.end()
+
+    def test_of_a_rank_0_that_serves_ranks_of_this_machine(self):
+        variables = meeting(2)
+        ranks = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"],
+                            env={"RANK": str(rank), **variables}) for rank in (0, 1)]
+        ranks[0].until(lambda: len(self.steps()) >= 2, "step 2")
+        self.assert_on_loopback([running.process.pid for running in ranks], "by hand")
+
+    def test_that_a_listener_on_all_addresses_is_seen(self):
+        """The negative control."""
+        script = ("import socket, time\nserver = socket.create_server(('', 0))\n"
+                  "open('ready', 'w').close()\ntime.sleep(1000)")
+        running = self.start([sys.executable, "-c", script])
+        running.until((self.folder / "ready").exists, "listener")
+        with self.assertRaises(AssertionError):
+            self.assert_on_loopback([running.process.pid], "control")
+
+
+if __name__ == "__main__":
+    main()
