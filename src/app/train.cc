@@ -254,7 +254,9 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     }
     end_failed(error.what(), speak, false);
   }
-  if (plan) return train_rank(arguments, *plan, launch, connect(launch, config.run.timeout_s));
+  if (plan) {
+    return train_rank(arguments, *plan, launch, connect(launch, config.run.timeout_s, print_config(config)));
+  }
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
   return kDone;
 }

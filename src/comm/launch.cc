@@ -86,6 +86,9 @@ Launch from_torchrun(const Environment& environment) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
   if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") launch.meeting = Meeting::kLauncherServes;
+  // "none" is torchrun's default, the same for every run.
+  if (run_id && run_id != "none") launch.run_id = fmt::format("torchrun {}", *run_id);
+  if (run_id == "orthant") launch.run_id = fmt::format("orthant {}", environment(kRunId).value_or(""));
   if (environment("TORCHELASTIC_RESTART_COUNT")) launch.attempt = family.number("TORCHELASTIC_RESTART_COUNT");
   return launch;
 }
@@ -141,19 +144,27 @@ Launch from_slurm(const Environment& environment) {
   return launch;
 }
 
+// The name that MPI or Slurm gives to the job, which all its ranks see; empty where there is none.
+std::string job_id(const Launch& launch, const Environment& environment, const Family& family) {
+  if (launch.launcher == "openmpi") return environment("PMIX_NAMESPACE").value_or("");
+  const auto job = environment("SLURM_JOB_ID");
+  if (launch.launcher == "slurm" && job) {
+    return fmt::format("{}.{}.{}", *job, family.text({"SLURM_STEP_ID"}),
+                       environment("SLURM_RESTART_COUNT").value_or("0"));
+  }
+  return "";
+}
+
 // MPI and Slurm name no meeting point: the variables of torchrun's kind, else a file where one machine holds all
 // ranks, else the first host that Slurm lists and a port of the job's own.
 void find_meeting(Launch& launch, const Environment& environment, const std::string& parent) {
   const Family family(environment, launch.launcher, "MASTER_ADDR");
+  std::string key = job_id(launch, environment, family);
+  if (!key.empty()) launch.run_id = fmt::format("{} {}", launch.launcher, key);
   if (environment("MASTER_ADDR")) return take_master(launch, family);
   const auto job = environment("SLURM_JOB_ID");
   if (launch.local_size == launch.world_size) {
-    std::string key = parent;
-    if (launch.launcher == "openmpi") key = environment("PMIX_NAMESPACE").value_or(parent);
-    if (launch.launcher == "slurm" && job) {
-      key = fmt::format("{}.{}.{}", *job, family.text({"SLURM_STEP_ID"}),
-                        environment("SLURM_RESTART_COUNT").value_or("0"));
-    }
+    if (key.empty()) key = parent;
     std::replace(key.begin(), key.end(), '/', '_');
     launch.meeting = Meeting::kFile;
     launch.path = fmt::format("{}/orthant-{}-{}.store", environment("TMPDIR").value_or("/tmp"), launch.launcher, key);

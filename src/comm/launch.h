@@ -9,6 +9,9 @@
 
 namespace orthant {
 
+/// The variable by which our own launcher names a run to its ranks.
+inline constexpr const char* kRunId = "ORTHANT_RUN_ID";
+
 /// Looks up an environment variable; tests pass a table.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 /// The environment of this process; a variable that is set but empty counts as not set.
@@ -25,6 +28,8 @@ struct Launch {
   int local_size = 1;
   Meeting meeting = Meeting::kRankZeroServes;
   int attempt = 0;      // torchrun's restart count
+  /// The launcher's name of this run: the same on all its ranks, and no other run's. Empty where the launcher has none.
+  std::string run_id;
   std::string address;  // of the store
   int port = 0;
   std::string path;            // of the store's file

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -74,6 +75,11 @@ Life life_of(const std::string& identity) {
   const auto stat = read_stat(std::atoi(fields[1].c_str()));
   if (!stat || stat->start_time != fields[2] || stat->state == 'Z' || stat->state == 'X') return Life::gone;
   return stat->state == 'T' || stat->state == 't' ? Life::stopped : Life::running;
+}
+
+std::string random_nonce() {
+  std::random_device entropy;
+  return fmt::format("{:08x}{:08x}", entropy(), entropy());
 }
 
 Deaths::Deaths() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

@@ -18,6 +18,9 @@ Life life_of(const std::string& identity);
 /// Its pid, for messages.
 int pid_of(const std::string& identity);
 
+/// 16 random hexadecimal digits: what one process makes, no other has.
+std::string random_nonce();
+
 /// Sleeps until another process of this machine ends: the kernel tells, so nobody has to look.
 class Deaths {
  public:

@@ -22,9 +22,11 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
+#include "base/hash.h"
 #include "base/terminal_text.h"
-#include "base/text.h"
 #include "comm/process.h"
+#include "comm/run_claim.h"
+#include "comm/watch.h"
 
 namespace orthant {
 namespace {
@@ -32,7 +34,6 @@ namespace {
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
-constexpr const char* kFailure = "abort/claim";  // as post_failure() leaves it
 constexpr auto kLook = std::chrono::milliseconds(20);
 
 // All ranks run on this machine.
@@ -173,35 +174,46 @@ Store join_meeting(const Launch& launch, double timeout_s) {
                               launch.rank, launch.path, timeout_s));
 }
 
-Store meet(const Launch& launch, double timeout_s) {
-  if (launch.meeting == Meeting::kFile) {
-    const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
-    return store.named(fmt::format("store {}", launch.path));
+// Whether the program that listens on this port of this machine is a run of ours. It only reads.
+bool is_served_by_a_run(int port) {
+  constexpr double kAnswer_s = 1;
+  try {
+    return serves_a_run(Store::join(kLoopback, port, kAnswer_s));
+  } catch (const CommError&) {
+    return false;
   }
-  // No other machine can reach the store of a local run.
-  if (launch.meeting == Meeting::kRankZeroServes && launch.rank == 0) {
-    return Store::serve(launch.port, timeout_s, launch.world_size,
-                        is_local(launch) ? Reach::kThisMachine : Reach::kNetwork);
-  }
-  const std::string host = is_local(launch) && launch.meeting == Meeting::kRankZeroServes ? kLoopback : launch.address;
-  return Store::join(host, launch.port, timeout_s);
 }
 
-// What differs first between two texts, line by line.
-std::string first_difference(const std::string& theirs, const std::string& ours, int rank) {
-  const auto there = split(theirs, '\n'), here = split(ours, '\n');
-  for (size_t i = 0; i < std::max(there.size(), here.size()); ++i) {
-    const std::string a = i < there.size() ? there[i] : "(nothing)", b = i < here.size() ? here[i] : "(nothing)";
-    if (a != b) return fmt::format("`{}` on rank 0, but `{}` on rank {}", trim(a), trim(b), rank);
+// No other machine can reach the store of a local run.
+Store serve_store(const Launch& launch, double timeout_s) {
+  try {
+    return Store::serve(launch.port, timeout_s, launch.world_size,
+                        is_local(launch) ? Reach::kThisMachine : Reach::kNetwork);
+  } catch (const PortInUse&) {
+    if (is_served_by_a_run(launch.port)) throw CommError(another_run_serves(launch, ""));
+    throw;
   }
-  return "";
+}
+
+// The store of the run, with the keys of no other. `text`: see connect().
+Store meet(const Launch& launch, const std::string& text, double timeout_s) {
+  if (launch.meeting == Meeting::kFile) {
+    const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
+    return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id, launch.attempt));
+  }
+  const std::string host = is_local(launch) && launch.meeting == Meeting::kRankZeroServes ? kLoopback : launch.address;
+  const bool serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
+  const Store store = serves ? serve_store(launch, timeout_s) : Store::join(host, launch.port, timeout_s);
+  return claim_rank(store, launch, text, timeout_s);
 }
 
 }  // namespace
 
-std::string run_prefix(int attempt) { return fmt::format("orthant/{}", attempt); }
+std::string run_prefix(const std::string& run_id, int attempt) {
+  return fmt::format("orthant/{:016x}/{}", xxh3(run_id), attempt);
+}
 
-Rendezvous connect(const Launch& launch, double timeout_s) {
+Rendezvous connect(const Launch& launch, double timeout_s, const std::string& text) {
   Rendezvous rendezvous{.rank = launch.rank, .world_size = launch.world_size};
   if (launch.world_size == 1) {
     rendezvous.store = Store::in_process();
@@ -209,7 +221,7 @@ Rendezvous connect(const Launch& launch, double timeout_s) {
   }
   rendezvous.address = local_address(launch);
   rendezvous.interface_name = launch.interface_name;
-  rendezvous.store = meet(launch, timeout_s).under(run_prefix(launch.attempt));
+  rendezvous.store = meet(launch, text, timeout_s);
   if (launch.meeting == Meeting::kFile) rendezvous.beat_s = 10;
   rendezvous.serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
   return rendezvous;
@@ -228,7 +240,7 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
       try {
         return store.get(key, std::min(kPiece_s, timeout_s));
       } catch (const CommError&) {
-        if (rendezvous.store.has(kFailure)) throw CommError("another rank has failed");
+        if (has_failed(rendezvous.store)) throw CommError("another rank has failed");
         if (!wait.is_over()) continue;
         throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:g} s", rendezvous.rank,
                                     rank, rendezvous.world_size, store.name(), timeout_s));

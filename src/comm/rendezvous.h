@@ -30,12 +30,14 @@ struct Rendezvous {
 };
 
 /// Meets the other ranks of the launch: as a client of the launcher's store, or with rank 0 serving it, or in a file,
-/// whose name is gone when all have come; what an earlier start left under that name is not read. CommError after
-/// timeout_s: nobody answers, a port in use, or that ranks did not come.
-Rendezvous connect(const Launch& launch, double timeout_s = 60);
+/// whose name is gone when all have come; what an earlier start left under that name is not read. `text` is the
+/// effective configuration, by which ranks of two runs are distinguished (see run_claim.h); empty where
+/// it is not known. CommError when nobody answers or ranks do not come within timeout_s, when the port is in use, and,
+/// with nothing written, when another run serves there.
+Rendezvous connect(const Launch& launch, double timeout_s = 60, const std::string& text = "");
 
-/// The prefix of a run's keys on its store, for the launcher that serves it.
-std::string run_prefix(int attempt);
+/// The prefix of a run's keys on a store that its launcher serves.
+std::string run_prefix(const std::string& run_id, int attempt);
 
 /// All ranks call it with the same text, usually the effective configuration, one setting a line. ConfigError on all
 /// ranks when the world sizes or the texts differ: it names the rank, and the first line that differs.

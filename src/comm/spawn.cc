@@ -16,6 +16,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "comm/process.h"
 #include "comm/rendezvous.h"
 #include "comm/watch.h"
 
@@ -66,7 +67,7 @@ struct Child {
   std::optional<int> status;  // of waitpid
 };
 
-std::vector<std::string> rank_environment(int rank, int ranks, int port, int threads) {
+std::vector<std::string> rank_environment(int rank, int ranks, int port, const std::string& run_id, int threads) {
   const std::vector<std::pair<std::string, std::string>> ours = {{"RANK", fmt::format("{}", rank)},
                                                                  {"WORLD_SIZE", fmt::format("{}", ranks)},
                                                                  {"LOCAL_RANK", fmt::format("{}", rank)},
@@ -77,6 +78,7 @@ std::vector<std::string> rank_environment(int rank, int ranks, int port, int thr
                                                                  {"MASTER_PORT", fmt::format("{}", port)},
                                                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                                  {"TORCHELASTIC_RUN_ID", "orthant"},
+                                                                 {kRunId, run_id},
                                                                  {"TORCHELASTIC_RESTART_COUNT", "0"},
                                                                  {"OMP_NUM_THREADS", fmt::format("{}", threads)},
                                                                  {"ORTHANT_PARENT_PID", fmt::format("{}", getpid())}};
@@ -131,13 +133,16 @@ std::string describe(int status) {
 class Launcher {
  public:
   Launcher(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options)
-      : options_(options), server_(Store::serve(0, 60, ranks, Reach::kThisMachine)), store_(server_.under(run_prefix(0))) {
+      : options_(options),
+        server_(Store::serve(0, 60, ranks, Reach::kThisMachine)),
+        run_id_(random_nonce()),
+        store_(server_.under(run_prefix(fmt::format("orthant {}", run_id_), 0))) {
     const int threads =
         options.threads_per_rank > 0 ? options.threads_per_rank : std::max(1, available_cores() / ranks);
     const std::string& program = options.program.empty() ? argv[0] : options.program;
     try {
       for (int rank = 0; rank < ranks; ++rank) {
-        const auto variables = rank_environment(rank, ranks, server_.port(), threads);
+        const auto variables = rank_environment(rank, ranks, server_.port(), run_id_, threads);
         children_.push_back({start(program, argv, variables, signals_), {}});
       }
     } catch (...) {
@@ -214,7 +219,9 @@ class Launcher {
 
   const SpawnOptions& options_;
   const BlockedSignals signals_;
-  const Store server_, store_;
+  const Store server_;
+  const std::string run_id_;
+  const Store store_;
   std::vector<Child> children_;
   int asked_ = 0;
   Clock::time_point asked_at_;

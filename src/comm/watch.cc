@@ -44,6 +44,8 @@ bool post_failure(const Store& store, const std::string& message) {
   return true;
 }
 
+bool has_failed(const Store& store) { return store.has(kClaim); }
+
 std::string last_activity(const Store& store, int rank) {
   constexpr double kThere_s = 1;
   if (!store.has(latest_key(rank))) return "";

@@ -43,6 +43,18 @@ Launch on_port(int port, int rank) {
           .port = port};
 }
 
+TEST(Rendezvous, AnotherRunOnThePort) {
+  const int port = Store::serve(0, 5).port();
+  std::thread other([&] { connect(on_port(port, 1), 20, "seed = 7"); });
+  const Rendezvous first = connect(on_port(port, 0), 20, "seed = 7");
+  other.join();
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, rank), 20, "seed = 7"); }),
+                     {fmt::format("rank {}: another run already serves on localhost:{}", rank, port),
+                      "Choose another MASTER_PORT"}));
+  }
+}
+
 // As sshd does before it knows whom it talks to, or a debugger's port.
 TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -159,7 +171,7 @@ TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
     if (is_store) {
       const Store left = Store::file(path_);
       std::ofstream(path_ + ".host") << dead;
-      ASSERT_TRUE(post_failure(left.under(run_prefix(0)), "rank 1: disk full"));
+      ASSERT_TRUE(post_failure(left.under(run_prefix("", 0)), "rank 1: disk full"));
     } else {
       std::ofstream(path_) << std::string(100, '\xff');
     }

@@ -187,8 +187,12 @@ class Launchers(ProcessTest):
             self.assertEqual(result.code, 0, result)
         self.assertEqual(self.losses(self.folder / "hand"), self.losses())
 
-    def test_ranks_started_for_different_runs(self):
-        results = self.by_hand([], ["optimizer.lr=0.5"])
+    def test_ranks_of_one_job_started_for_different_runs(self):
+        variables = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "PMIX_NAMESPACE": str(os.getpid())}
+        running = [self.start([ORTHANT, "train", "run.toml", *arguments],
+                              env={"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_LOCAL_RANK": rank, **variables})
+                   for rank, arguments in (("0", []), ("1", ["optimizer.lr=0.5"]))]
+        results = [process.result() for process in running]
         self.assertEqual([result.code for result in results], [1, 1], results[0])
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)

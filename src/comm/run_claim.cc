@@ -1,0 +1,157 @@
+#include "comm/run_claim.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/terminal_text.h"
+#include "base/text.h"
+#include "comm/process.h"
+#include "comm/rendezvous.h"
+#include "comm/watch.h"
+
+namespace orthant {
+namespace {
+
+constexpr const char* kMagic = "orthant-run-1";
+
+// A store that rank 0 serves belongs to one run, which strangers must be able to find. On the store of a launcher,
+// several runs may live side by side.
+Store board_of(const Store& store, const Launch& launch) {
+  return launch.meeting == Meeting::kLauncherServes ? store.under(run_prefix(launch.run_id, launch.attempt))
+                                                    : store.under("orthant");
+}
+
+std::string claim_key(int rank) { return fmt::format("claimed/{}", rank); }
+constexpr const char* kRecordKey = "run";
+constexpr double kExists_s = 1;  // for a key that exists
+
+// A run id may hold any bytes.
+std::string hash_of_run_id(const std::string& run_id) {
+  return run_id.empty() ? "-" : fmt::format("{:016x}", xxh3(run_id));
+}
+
+bool parse_whole(const std::string& text, int& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+[[noreturn]] void refuse_rank(const Launch& launch, const std::string& why) {
+  throw CommError(another_run_serves(launch, why));
+}
+
+RunRecord publish_record(const Store& board, const Launch& launch, const std::string& text) {
+  const RunRecord record{.nonce = random_nonce(),
+                         .world_size = launch.world_size,
+                         .attempt = launch.attempt,
+                         .run_id = hash_of_run_id(launch.run_id),
+                         .text = text};
+  const std::string printed = to_text(record);
+  if (board.set_if_new(kRecordKey, printed) != printed) refuse_rank(launch, "a rank 0 has already come there");
+  return record;
+}
+
+// Whether rank 0 publishes its record in time. CommError when the store is gone.
+bool record_comes(const Store& board, double timeout_s) {
+  try {
+    (void)board.get(kRecordKey, timeout_s);
+    return true;
+  } catch (const CommError&) {
+    return board.has(kRecordKey);
+  }
+}
+
+RunRecord read_record(const Store& board, const Launch& launch, double timeout_s) {
+  constexpr double kPiece_s = 2;  // the wait is reported after the first; a failure is looked for after each
+  const std::string awaited = fmt::format("rank 0 of {} to come to the {}", launch.world_size, board.name());
+  for (double left_s = timeout_s; !record_comes(board, std::min(kPiece_s, left_s)); left_s -= kPiece_s) {
+    if (has_failed(board)) throw CommError("another rank has failed");
+    if (left_s <= kPiece_s) {
+      throw CommError(fmt::format("rank {}: waited {:g} s for {}; if another program serves there, choose another "
+                                  "MASTER_PORT (the same for all ranks)",
+                                  launch.rank, timeout_s, awaited));
+    }
+    if (launch.rank == 1 && left_s == timeout_s)
+      fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", awaited, timeout_s);
+  }
+  const auto record = parse_run_record(board.get(kRecordKey, kExists_s));
+  if (!record) refuse_rank(launch, "it is one of another version of Orthant, or of another program");
+  return *record;
+}
+
+}  // namespace
+
+std::string to_text(const RunRecord& record) {
+  return fmt::format("{} {} {} {} {}\n{}", kMagic, record.nonce, record.world_size, record.attempt, record.run_id,
+                     record.text);
+}
+
+std::optional<RunRecord> parse_run_record(const std::string& text) {
+  const size_t end = text.find('\n');
+  if (end == std::string::npos) return std::nullopt;
+  const auto fields = split(text.substr(0, end), ' ');
+  RunRecord record;
+  if (fields.size() != 5 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
+  if (!parse_whole(fields[2], record.world_size) || !parse_whole(fields[3], record.attempt)) return std::nullopt;
+  record.nonce = fields[1], record.run_id = fields[4];
+  record.text = text.substr(end + 1);
+  return record;
+}
+
+std::string foreign_because(const RunRecord& record, const Launch& launch, const std::string& text) {
+  if (record.world_size != launch.world_size) {
+    return fmt::format("it has {}, but this rank was started as one of {}", counted(record.world_size, "rank"),
+                       launch.world_size);
+  }
+  if (record.run_id != hash_of_run_id(launch.run_id)) return "its launcher gave it another run id";
+  if (record.attempt != launch.attempt)
+    return fmt::format("it is attempt {} of its launcher, but this rank is of attempt {}", record.attempt,
+                       launch.attempt);
+  if (!launch.run_id.empty() || record.text.empty() || text.empty()) return "";
+  return first_difference(record.text, text, launch.rank);
+}
+
+std::string first_difference(const std::string& rank_0_text, const std::string& text, int rank) {
+  const auto there = split(rank_0_text, '\n'), here = split(text, '\n');
+  for (size_t i = 0; i < std::max(there.size(), here.size()); ++i) {
+    const std::string a = i < there.size() ? there[i] : "(nothing)", b = i < here.size() ? here[i] : "(nothing)";
+    if (a == b) continue;
+    return escape_for_terminal(fmt::format("`{}` on rank 0, but `{}` on rank {}", trim(a), trim(b), rank));
+  }
+  return "";
+}
+
+Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s) {
+  const Store board = board_of(store, launch);
+  // A launcher that posts the failure of a rank knows the run id, but not the nonce.
+  const auto keys_of = [&](const RunRecord& record) {
+    return launch.meeting == Meeting::kLauncherServes ? board : board.under(record.nonce);
+  };
+  if (launch.rank == 0) return keys_of(publish_record(board, launch, text));
+  const RunRecord record = read_record(board, launch, timeout_s);
+  const std::string why = foreign_because(record, launch, text);
+  if (!why.empty()) refuse_rank(launch, why);
+  const std::string taken = fmt::format("its rank {} has already come", launch.rank), mine = random_nonce();
+  const Store keys = keys_of(record);
+  if (keys.has(claim_key(launch.rank))) refuse_rank(launch, taken);
+  if (keys.set_if_new(claim_key(launch.rank), mine) != mine) refuse_rank(launch, taken);
+  return keys;
+}
+
+bool serves_a_run(const Store& store) {
+  const Store board = store.under("orthant");
+  return board.has(kRecordKey) && parse_run_record(board.get(kRecordKey, kExists_s)).has_value();
+}
+
+std::string another_run_serves(const Launch& launch, const std::string& why) {
+  return fmt::format("rank {}: another run already serves on {}:{}{}. Choose another MASTER_PORT, the same for all "
+                     "ranks of this run; the other run goes on untouched. If the ranks are meant to be of one run, "
+                     "start all with the same run file and the same number of ranks",
+                     launch.rank, launch.address, launch.port, why.empty() ? "" : ": " + why);
+}
+
+}  // namespace orthant

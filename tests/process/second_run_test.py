@@ -1,0 +1,73 @@
+"""Two runs that were given one MASTER_PORT: the second fails and says why, the first goes on untouched."""
+import signal
+import time
+
+from orthant_process import ORTHANT, ProcessTest, main, meeting
+
+LOOK_S = 1.5  # ranks look for a failure of others every half second
+
+class SecondRun(ProcessTest):
+    def start_rank(self, rank, variables, *arguments):
+        return self.start([ORTHANT, "train", "run.toml", *arguments], env={"RANK": str(rank), **variables})
+
+    def start_first(self):
+        """Both ranks of a run under way, and the variables that its ranks were started with."""
+        variables = meeting(2)
+        ranks = [self.start_rank(rank, variables, "training.steps=1000000", "checkpoint.interval=0") for rank in (0, 1)]
+        ranks[0].until(lambda: len(self.steps()) >= 3, "step 3")
+        return ranks, variables
+
+    def assert_refused(self, running, variables, *parts):
+        place = f"another run already serves on 127.0.0.1:{variables['MASTER_PORT']}"
+        self.assert_says(running.result(), 1, place, "Choose another MASTER_PORT", *parts)
+
+    def assert_goes_on(self, ranks):
+        """It trains, and answers a request to stop by saving."""
+        time.sleep(LOOK_S)
+        before = len(self.steps())
+        ranks[0].until(lambda: len(self.steps()) >= before + 5, "steps after the second run")
+        ranks[0].process.send_signal(signal.SIGTERM)
+        for running in ranks:
+            result = running.result()
+            self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
+
+    def test_all_ranks_of_a_second_run_fail(self):
+        ranks, variables = self.start_first()
+        for arguments in (["job.dump_folder=second"], ["training.steps=1000000", "checkpoint.interval=0"]):
+            second = [self.start_rank(rank, variables, *arguments) for rank in (0, 1)]
+            for running in second:
+                self.assert_refused(running, variables)
+        self.assertFalse((self.folder / "second").exists())
+        self.assert_goes_on(ranks)
+
+    def test_a_second_run_of_more_ranks_fails(self):
+        ranks, variables = self.start_first()
+        for rank in (1, 2):
+            self.assert_refused(self.start_rank(rank, {**variables, "WORLD_SIZE": "3"}), variables,
+                                "it has 2 ranks, but this rank was started as one of 3")
+        self.assert_goes_on(ranks)
+
+    def test_a_second_run_that_cannot_read_its_run_file_fails(self):
+        ranks, variables = self.start_first()
+        for rank in (0, 1):
+            result = self.start_rank(rank, variables, "training.seq_len=500").result()
+            self.assert_says(result, 1, "training.seq_len = 500")
+        self.assert_goes_on(ranks)
+
+    def test_a_refused_rank_can_be_started_again(self):
+        """A rank of another run file does not end a run that still waits for the right one."""
+        variables = meeting(2)
+        first = self.start_rank(0, variables)
+        wrong = self.start_rank(1, variables, "optimizer.lr=0.5")
+        self.assert_refused(wrong, variables, "`lr = 0.01", "on rank 0, but `lr = 0.5", "on rank 1",
+                            "start all with the same run file")
+        right = self.start_rank(1, variables)
+        for running in (first, right):
+            result = running.result()
+            self.assertEqual((result.code, result.errors()), (0, []), result)
+        self.assertEqual(len(self.losses()), 10)
+
+
+if __name__ == "__main__":
+    main()
