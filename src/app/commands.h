@@ -19,6 +19,7 @@ struct TrainArguments : RunFileArguments {
   bool resume = false;
   bool dry_run = false;              // plan, print the banner, start nothing
   std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
+  std::string resume_command;        // how the user goes on with the run; see resume_command.h
 };
 
 struct PlanArguments : RunFileArguments {

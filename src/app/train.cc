@@ -1,6 +1,7 @@
 // orthant train: plans, starts the local ranks where no launcher did, and trains as one of them.
 #include "app/commands.h"
 #include "app/report.h"
+#include "app/resume_command.h"
 #include "app/run_setup.h"
 #include "app/streams.h"
 #include "base/errors.h"
@@ -36,24 +37,6 @@
 
 namespace orthant {
 namespace {
-
-std::string shell_quoted(const std::vector<std::string>& words) {
-  std::string line;
-  for (const auto& word : words) {
-    const bool plain = !word.empty() && word.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-                                                               "0123456789_-./=,:+@%") == std::string::npos;
-    std::string quoted = word;
-    for (size_t at = 0; (at = quoted.find('\'', at)) != std::string::npos; at += 4) quoted.replace(at, 1, "'\\''");
-    line += (line.empty() ? "" : " ") + (plain ? word : "'" + quoted + "'");
-  }
-  return line;
-}
-
-std::string resume_command(const TrainArguments& arguments) {
-  auto words = arguments.command;
-  if (!arguments.resume) words.push_back("--resume");
-  return shell_quoted(words);
-}
 
 std::string sample_command(const TrainArguments& arguments, const Config& config) {
   return shell_quoted({arguments.command.empty() ? "orthant" : arguments.command.front(), "generate",
@@ -148,7 +131,7 @@ TrainerOptions trainer_options(const TrainArguments& arguments, const Plan& plan
   options.warnings = run_warnings(plan, launch.local_size);
   options.write_run_folder = [&plan] { write_run_folder(plan); };
   options.write_report = [folder = config.job.dump_folder] { return write_report(folder); };
-  options.resume_command = resume_command(arguments);
+  options.resume_command = arguments.resume_command;
   options.sample_command = sample_command(arguments, config);
   if (arguments.resume) options.resume_from = checkpoint_to_resume(config);
   return options;
@@ -160,7 +143,7 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
   options.timeout_s = config.run.timeout_s;
   options.silence_s = std::min(options.silence_s, config.run.timeout_s);
   options.on_failure = [arguments, config, serves](const std::string& message, bool speak) {
-    end_failed(message + "\n" + advice_after_failure(config, resume_command(arguments)), speak, serves);
+    end_failed(message + "\n" + advice_after_failure(config, arguments.resume_command), speak, serves);
   };
   return options;
 }
@@ -232,7 +215,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", meeting.rank, text);
     if (lost_peer && setup && !comm) leave_it_to(*setup);
     if (lost_peer && !comm) text += where_the_store_went(meeting);
-    const std::string advice = lost_peer ? "\n" + advice_after_failure(config, resume_command(arguments)) : "";
+    const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
     const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
     end_failed(text + advice, speak, (comm || setup) && meeting.serves);  // others' watches still look at the store
   }
@@ -288,15 +271,17 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),
-                          .advice = [&] { return advice_after_failure(config, resume_command(arguments)); }});
+                          .advice = [&] { return advice_after_failure(config, arguments.resume_command); }});
 }
 
 }  // namespace
 
-int train(const TrainArguments& arguments) {
+int train(const TrainArguments& given) {
   die_with_parent();
   install_counting_allocator();
   const auto launch = detect_launch(process_environment, parent_key());
+  TrainArguments arguments = given;
+  arguments.resume_command = resume_command(given.command, launch, ancestor_commands(), process_environment);
   end_on_stop_signals(!launch || launch->rank == 0);
   if (launch) return train_launched(arguments, *launch);
   const Config config = load_run(arguments);

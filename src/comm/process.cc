@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <random>
 #include <utility>
@@ -25,6 +26,7 @@ namespace {
 
 struct Stat {
   char state = '?';
+  int parent = 0;
   std::string start_time;
 };
 
@@ -37,7 +39,7 @@ std::optional<Stat> read_stat(int pid) {
   if (close == std::string::npos || close + 2 >= line.size()) return std::nullopt;
   const auto fields = split(line.substr(close + 2), ' ');
   if (fields.size() < 20) return std::nullopt;
-  return Stat{fields[0][0], fields[19]};
+  return Stat{fields[0][0], std::atoi(fields[1].c_str()), fields[19]};
 }
 
 const std::string& this_machine() {
@@ -128,6 +130,20 @@ void Deaths::wake() {
 std::string parent_key() {
   const auto stat = read_stat(getppid());
   return fmt::format("{}-{}", getppid(), stat ? stat->start_time : "0");
+}
+
+std::vector<std::vector<std::string>> ancestor_commands() {
+  constexpr size_t kMost = 100;  // more than any tree of launchers is high
+  std::vector<std::vector<std::string>> commands;
+  for (int pid = getppid(); pid > 0 && commands.size() < kMost;) {
+    std::ifstream file(fmt::format("/proc/{}/cmdline", pid));
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    if (text.ends_with('\0')) text.pop_back();
+    commands.push_back(split(text, '\0'));
+    const auto stat = read_stat(pid);
+    pid = stat ? stat->parent : 0;
+  }
+  return commands;
 }
 
 void die_with_parent() {

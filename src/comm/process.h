@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace orthant {
 
@@ -45,6 +46,9 @@ class Deaths {
 /// Names the process that started this one: the same for all ranks that one local launcher started, and for no other
 /// run.
 std::string parent_key();
+
+/// The command lines of the processes above this one in this container, nearest first.
+std::vector<std::vector<std::string>> ancestor_commands();
 
 /// Asks the kernel to kill this process when the one that launched it dies. For ranks that our launcher spawned; it
 /// does nothing elsewhere. To be called at the start of main, in the main thread.
