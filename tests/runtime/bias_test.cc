@@ -6,6 +6,7 @@
 #include "runtime/verify.h"
 #include "tests/support/biases.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::bias_test {
@@ -56,13 +57,13 @@ std::vector<TensorCut> cuts() {
 }
 
 // Every mesh against one rank (which tests/e2e/layouts_test.cc holds to plain autograd); biases that are not zero.
-TEST(BiasRuns, HaveOneRanksNumbers) {
+SWEEP_TEST(BiasRuns, HaveOneRanksNumbers) {
   for (const Words& more : {Words{kAttention, kMlp}, {kAttention}, {kMlp, "model.tie_word_embeddings=true"}}) {
     Words keys = more;
     keys.push_back("training.global_batch_size=8");
     const TinyRun run(keys);
     const auto want = train_ranks(run.plan(1), run.data(), drawn())[0];
-    for (const TensorCut& cut : cuts()) {
+    for (const TensorCut& cut : sweep.of(cuts(), 3)) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
       const auto ranks = train_ranks(plan, run.data(), drawn());
       const NamedError worst = worst_of_run(plan, ranks, want);
@@ -75,10 +76,11 @@ TEST(BiasRuns, HaveOneRanksNumbers) {
 }
 
 // All that biases add to what is sent stands in the reductions of gradients: not one call, and their own bytes.
-TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
+SWEEP_TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
   const TinyRun bare({"training.global_batch_size=8"}), biased(with_biases());
-  for (const TensorCut& cut :
-       {one_dimension(2, {}, 2), grid(2, 2, 1), grid(2, 2, 2, {kSumma}), TensorCut{2, {kWithRing}}}) {
+  for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2, {}, 2), grid(2, 2, 1),
+                                                              grid(2, 2, 2, {kSumma}), TensorCut{2, {kWithRing}}},
+                                       2)) {
     const Plan without = bare.plan(cut.ranks, cut.keys), with = biased.plan(cut.ranks, cut.keys);
     ASSERT_EQ(without.communication.size(), with.communication.size()) << cut.name();
     int64_t reductions = 0;
@@ -96,13 +98,15 @@ TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
   }
 }
 
-TEST(BiasRuns, OfLinformerHaveOneRanksNumbers) {
+SWEEP_TEST(BiasRuns, OfLinformerHaveOneRanksNumbers) {
   const TinyRun run(with_biases({"model.objective=masked", "model.linformer_length=4"}));
   const auto want = train_ranks(run.plan(1), run.data(), drawn())[0];
   for (const TensorCut& cut :
-       {TensorCut{2, {kWithRing, "parallelism.context_parallel_attention=linformer",
-                      "parallelism.context_parallel_placement=contiguous"}},
-        grid(2, 2, 1), one_dimension(2)}) {
+       sweep.of(std::vector<TensorCut>{TensorCut{2,
+                                                 {kWithRing, "parallelism.context_parallel_attention=linformer",
+                                                  "parallelism.context_parallel_placement=contiguous"}},
+                                       grid(2, 2, 1), one_dimension(2)},
+                2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data(), drawn()), want);
     EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
@@ -113,8 +117,8 @@ TEST(BiasRuns, OfLinformerHaveOneRanksNumbers) {
 TEST(BiasRuns, GoOnOnAnotherMesh) {
   const TinyRun run(with_biases());
   const auto want = train_ranks(run.plan(1), run.data(), drawn(4))[0];
-  const TensorCut cuts_in_turn[] = {grid(2, 2, 2), one_dimension(2), stages("1f1b", 2), {1, {}},
-                                    grid(2, 2, 1, {kSumma}), one_dimension(2, {kNoSequence})};
+  const TensorCut cuts_in_turn[] = {grid(2, 2, 2), one_dimension(2),        stages("1f1b", 2),
+                                    {1, {}},       grid(2, 2, 1, {kSumma}), one_dimension(2, {kNoSequence})};
   for (size_t i = 0; i + 1 < std::size(cuts_in_turn); ++i) {
     const TensorCut &from = cuts_in_turn[i], &to = cuts_in_turn[i + 1];
     Course first = drawn();
@@ -135,10 +139,12 @@ TEST(BiasRuns, GoOnOnAnotherMesh) {
   }
 }
 
-TEST(BiasVerify, AcceptsWhatIsRight) {
+SWEEP_TEST(BiasVerify, AcceptsWhatIsRight) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype)}));
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), TensorCut{2, {kWithRing}}}) {
+    for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2), grid(2, 2, 2),
+                                                                grid(2, 2, 1, {kSumma}), TensorCut{2, {kWithRing}}},
+                                         2)) {
       const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 3);
       EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
     }
@@ -146,11 +152,12 @@ TEST(BiasVerify, AcceptsWhatIsRight) {
 }
 
 // Biases start at zero: a mistake about what they add shows once they have moved, and at this rate they move far.
-TEST(BiasVerify, FindsABiasThatEveryColumnAdds) {
+SWEEP_TEST(BiasVerify, FindsABiasThatEveryColumnAdds) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype), "optimizer.lr=0.6"}));
-    for (const TensorCut& cut :
-         {one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(1, 2, 2), grid(2, 2, 1, {kSumma})}) {
+    for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}),
+                                                                grid(2, 2, 1), grid(1, 2, 2), grid(2, 2, 1, {kSumma})},
+                                         2)) {
       const VerifyReport report =
           verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2, Mutation::bias_of_every_column);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
@@ -160,11 +167,13 @@ TEST(BiasVerify, FindsABiasThatEveryColumnAdds) {
   }
 }
 
-TEST(BiasVerify, FindsABiasSummedTwice) {
+SWEEP_TEST(BiasVerify, FindsABiasSummedTwice) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype)}));
-    for (const TensorCut& cut : {one_dimension(2), grid(2, 2, 1), grid(1, 2, 2), grid(2, 2, 2, {kSumma}),
-                                 one_dimension(2, {kNoSequence}, 2)}) {
+    for (const TensorCut& cut :
+         sweep.of(std::vector<TensorCut>{one_dimension(2), grid(2, 2, 1), grid(1, 2, 2), grid(2, 2, 2, {kSumma}),
+                                         one_dimension(2, {kNoSequence}, 2)},
+                  2)) {
       const VerifyReport report =
           verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::bias_summed_twice);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();

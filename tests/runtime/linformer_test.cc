@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/thread_memory.h"
 #include "tests/support/tiny_run.h"
 
@@ -32,15 +33,23 @@ struct Cut {
 };
 
 std::vector<Cut> cuts() {
-  return {{1, 1, 2}, {1, 2, 1}, {1, 3, 1}, {1, 4, 1}, {1, 2, 2}, {1, 3, 2}, {2, 1, 1}, {2, 2, 1}, {2, 3, 1},
+  return {{1, 1, 2},
+          {1, 2, 1},
+          {1, 3, 1},
+          {1, 4, 1},
+          {1, 2, 2},
+          {1, 3, 2},
+          {2, 1, 1},
+          {2, 2, 1},
+          {2, 3, 1},
           {1, 3, 2, {"parallelism.bucket_mib=0.005"}},
           {1, 2, 1, {"activation_checkpoint.mode=full"}}};
 }
 
-TEST(LinformerRuns, HaveOneRanksNumbers) {
+SWEEP_TEST(LinformerRuns, HaveOneRanksNumbers) {
   const TinyRun run(kModel);
   const auto want = train_ranks(run.plan(1), run.data())[0];
-  for (const Cut& cut : cuts()) {
+  for (const Cut& cut : sweep.of(cuts(), 3)) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     const auto ranks = train_ranks(plan, run.data());
     for (int rank = 0; rank < cut.ranks(); ++rank) {
@@ -59,9 +68,9 @@ TEST(LinformerRuns, HaveOneRanksNumbers) {
   }
 }
 
-TEST(LinformerRuns, SendWhatThePlanSays) {
+SWEEP_TEST(LinformerRuns, SendWhatThePlanSays) {
   const TinyRun run(kModel);
-  for (const Cut& cut : cuts()) {
+  for (const Cut& cut : sweep.of(cuts(), 3)) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -70,12 +79,12 @@ TEST(LinformerRuns, SendWhatThePlanSays) {
   }
 }
 
-TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
+SWEEP_TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
   const TinyRun run(kModel);
   const auto& held_out = *run.data().held_out;
   ASSERT_FALSE(held_out.batch(held_out.num_samples() - 1, 1).lengths.empty()) << "else there is no padding to see";
   const double one = validate_ranks(run.plan(1), run.data())[0].nats;
-  for (const Cut& cut : {Cut{1, 2, 1}, Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{1, 2, 2}}) {
+  for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{1, 2, 1}, Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{1, 2, 2}}, 2)) {
     for (const auto& sums : validate_ranks(run.plan(cut.ranks(), cut.overrides()), run.data()))
       EXPECT_LT(relative_error(sums.nats, one), 1e-12) << cut.name();
   }
@@ -115,14 +124,14 @@ TEST(LinformerRuns, ARanksBytesStayWhereLengthAndRingGrowTogether) {
   }
 }
 
-TEST(LinformerRuns, GoOnAtAnyCut) {
+SWEEP_TEST(LinformerRuns, GoOnAtAnyCut) {
   const TinyRun run(kModel);
   const auto whole = train_ranks(run.plan(1), run.data(), {.steps = 6})[0];
   const std::string checkpoint = run.folder() + "/out/checkpoints/step-000003";
-  for (const Cut& first : {Cut{1, 3, 1}, Cut{1, 2, 2}, Cut{1, 1, 1}}) {
+  for (const Cut& first : sweep.of(std::vector<Cut>{Cut{1, 3, 1}, Cut{1, 2, 2}, Cut{1, 1, 1}}, 2)) {
     const Plan before = run.plan(first.ranks(), first.overrides());
     const auto saved = train_ranks(before, run.data(), {.steps = 3, .save = true});
-    for (const Cut& second : {Cut{1, 1, 1}, Cut{1, 4, 1}, Cut{2, 2, 1}}) {
+    for (const Cut& second : sweep.of(std::vector<Cut>{Cut{1, 1, 1}, Cut{1, 4, 1}, Cut{2, 2, 1}}, 2)) {
       const Plan plan = run.plan(second.ranks(), second.overrides());
       const auto resumed = train_ranks(plan, run.data(), {.steps = 6, .resume_from = checkpoint});
       for (int rank = 0; rank < second.ranks(); ++rank) {
@@ -181,9 +190,9 @@ TEST(LinformerRuns, VerifyAcceptsThemAndSeesProjectionsReducedOverTheRing) {
 TEST(LinformerRuns, AreExplained) {
   const TinyRun run(kModel);
   const Plan plan = run.plan(4, Cut{1, 2, 2}.overrides());
-  EXPECT_TRUE(says(explain(plan), {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
-                                   "attention, summaries, forward", "gradient norm, by parameter",
-                                   "not compared: with Linformer"}));
+  EXPECT_TRUE(says(explain(plan),
+                   {"split    [S(ring), -]: 4 tensors, the first model.layers.0.self_attn.linformer_k",
+                    "attention, summaries, forward", "gradient norm, by parameter", "not compared: with Linformer"}));
   EXPECT_TRUE(says(plan_json(plan), {"\"layout\": \"[S(ring), -]\""}));
   EXPECT_TRUE(says(explain(run.plan(2)), {"every rank holds every parameter whole"}));
 }

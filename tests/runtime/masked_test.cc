@@ -6,6 +6,7 @@
 #include "runtime/sample.h"
 #include "runtime/verify.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::masked_test {
@@ -44,32 +45,34 @@ void expect_one_ranks_numbers(const TinyRun& run, const TensorCut& layout, int64
   }
 }
 
-TEST(MaskedRuns, HaveOneRanksNumbers) {
+SWEEP_TEST(MaskedRuns, HaveOneRanksNumbers) {
   for (const bool packed : {false, true}) {
     std::vector<std::string> keys = {"model.objective=masked"};
     if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
     const TinyRun run(keys);
-    for (const TensorCut& layout : layouts()) expect_one_ranks_numbers(run, layout);
+    for (const TensorCut& layout : sweep.of(layouts(), 3)) expect_one_ranks_numbers(run, layout);
   }
 }
 
-TEST(MaskedRuns, HaveThemOnTensorMeshes) {
+SWEEP_TEST(MaskedRuns, HaveThemOnTensorMeshes) {
   for (const bool packed : {false, true}) {
     Words keys = {"model.objective=masked", kBatch[0]};
     if (packed) keys.insert(keys.end(), {"data.mask_documents=true", "data.long_documents=cut"});
     const TinyRun run(keys);
-    for (const TensorCut& cut :
-         {one_dimension(2), grid(2, 2, 2), grid(2, 2, 2, {kSumma}), grid(2, 1, 2, {kWithRing}, 2)})
+    for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2), grid(2, 2, 2),
+                                                                grid(2, 2, 2, {kSumma}), grid(2, 1, 2, {kWithRing}, 2)},
+                                         2))
       expect_one_ranks_numbers(run, cut);
   }
 }
 
-TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
+SWEEP_TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
   // The whole epoch is one batch.
   const TinyRun run({"model.objective=masked", "training.global_batch_size=376", "training.local_batch_size=100"});
   ASSERT_EQ(run.data().train.num_samples(), 376);
   ASSERT_FALSE(run.data().train.batch(0, 376).lengths.empty());
-  for (const TensorCut& layout : {TensorCut{2, {}}, TensorCut{2, kRingOf2}, TensorCut{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout : sweep.of(
+           std::vector<TensorCut>{TensorCut{2, {}}, TensorCut{2, kRingOf2}, TensorCut{2, kRingSelfAttention}}, 2)) {
     expect_one_ranks_numbers(run, layout, 1);
   }
 }
@@ -100,9 +103,10 @@ TEST(MaskedRuns, MayHaveAllMaskedTokensOnOneRankOrNone) {
   expect_one_ranks_numbers(run, {2, {}}, kSteps);  // a rank without any sequence
 }
 
-TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
+SWEEP_TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
   const TinyRun run({"model.objective=masked"});
-  for (const TensorCut& layout : {TensorCut{2, {}}, TensorCut{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout :
+       sweep.of(std::vector<TensorCut>{TensorCut{2, {}}, TensorCut{2, kRingSelfAttention}}, 2)) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok);
     EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok);
@@ -129,7 +133,7 @@ TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
   EXPECT_NE(loss_of(run, batch), loss_of(run, other));
 }
 
-TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
+SWEEP_TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
   const TinyRun run({"model.objective=masked"});
   const auto sums_over = [&](const TensorCut& layout, int64_t after_steps) {
     return validate_ranks(run.plan(layout.ranks, layout.keys), run.data(), after_steps)[0];
@@ -137,7 +141,8 @@ TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
   const Session::Validation one = sums_over({1, {}}, 0);
   EXPECT_EQ(one.labels, run.data().held_out->valid_labels(0, run.data().held_out->num_samples()));
   EXPECT_EQ(sums_over({1, {}}, 2).nats, one.nats);
-  for (const TensorCut& layout : {TensorCut{3, {}}, TensorCut{2, kRingSelfAttention}}) {
+  for (const TensorCut& layout :
+       sweep.of(std::vector<TensorCut>{TensorCut{3, {}}, TensorCut{2, kRingSelfAttention}}, 2)) {
     const Session::Validation many = sums_over(layout, 0);
     EXPECT_EQ(many.labels, one.labels);
     EXPECT_LT(relative_error(many.nats, one.nats), 1e-12);
@@ -198,7 +203,7 @@ TEST(MaskedRuns, GoOnAsTheyWereAndRefuseAnotherObjectiveOrShare) {
                    {"model.objective = \"masked\"", "which has \"causal\""}));
 }
 
-TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
+SWEEP_TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   const TinyRun run({"model.objective=masked", "data.mask_documents=true", "data.long_documents=cut"});
   const auto shown_by = [&](const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
@@ -213,7 +218,7 @@ TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   };
   const std::string shown = shown_by({1, {}})[0];
   EXPECT_TRUE(says(shown, {"masked: ", "[MASK]", "\nmodel:  ", "\ntext:   "}));
-  for (const TensorCut& layout : layouts()) {
+  for (const TensorCut& layout : sweep.of(layouts(), 3)) {
     for (const std::string& other : shown_by(layout)) EXPECT_EQ(other, shown);
   }
   // The text as it is: what the sample holds, on one line.

@@ -8,6 +8,7 @@
 #include "tests/support/pipelines.h"
 #include "tests/support/plain_training.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::output_loss_test {
@@ -62,25 +63,27 @@ TEST(OutputLosses, AreThePlainDevices) {
   }
 }
 
-TEST(OutputLosses, AreOneRanksInEveryLayout) {
+SWEEP_TEST(OutputLosses, AreOneRanksInEveryLayout) {
   for (const Words& loss : kLosses) {
     const TinyRun run(deep(loss));
     const auto one = train_ranks(run.plan(1), run.data())[0];
-    for (const TensorCut& layout : layouts()) {
+    for (const TensorCut& layout : sweep.of(layouts(), 3)) {
       const Plan plan = run.plan(layout.ranks, layout.keys);
       expect_equal(plan, train_ranks(plan, run.data()), one, layout.name() + ", " + loss[0]);
     }
   }
 }
 
-TEST(OutputLosses, OfTiedAndMaskedModels) {
+SWEEP_TEST(OutputLosses, OfTiedAndMaskedModels) {
   const Words all = kLosses.back();
   for (const Words& more : {Words{kTied, "model.dropout=0.1"}, Words{"model.objective=masked"}}) {
     const TinyRun run(deep(all, more));
     const auto one = train_ranks(run.plan(1), run.data())[0];
-    for (const TensorCut& layout : {grid(2, 2, 1), one_dimension(2), TensorCut{2, pipeline("1f1b", 2)},
+    for (const TensorCut& layout : sweep.of(
+             std::vector<TensorCut>{grid(2, 2, 1), one_dimension(2), TensorCut{2, pipeline("1f1b", 2)},
                                     TensorCut{4, cut("algorithm_2", "1f1b", 4)}, TensorCut{2, cut("naive", "zb_v", 2)},
-                                    TensorCut{2, cut("algorithm_1", "interleaved_1f1b", 2)}}) {
+                                    TensorCut{2, cut("algorithm_1", "interleaved_1f1b", 2)}},
+             2)) {
       const Plan plan = run.plan(layout.ranks, layout.keys);
       expect_equal(plan, train_ranks(plan, run.data()), one, layout.name() + ", " + more[0]);
     }
@@ -88,7 +91,7 @@ TEST(OutputLosses, OfTiedAndMaskedModels) {
 }
 
 // A batch in which no token is asked for: no loss, and no gradient, wherever the vocabulary is.
-TEST(OutputLosses, OfNoLabelAreNothing) {
+SWEEP_TEST(OutputLosses, OfNoLabelAreNothing) {
   for (const Words& loss : {Words{}, kLosses.back()}) {
     const TinyRun run(deep(loss, {"model.objective=masked", "model.masked_share=0.1", "training.global_batch_size=1"}));
     constexpr int64_t kSteps = 12;
@@ -103,7 +106,7 @@ TEST(OutputLosses, OfNoLabelAreNothing) {
                                   {2, cut("redistribution", "1f1b", 2)},
                                   {2, cut("interlaced", "1f1b", 2)}};
     for (const std::string& order : kOrders) all.push_back({2, cut(order, "1f1b", 2)});
-    for (const TensorCut& layout : all) {
+    for (const TensorCut& layout : sweep.of(all, 2)) {
       for (const RankTrace& rank : train_ranks(run.plan(layout.ranks, layout.keys), run.data(), {.steps = kSteps})) {
         EXPECT_EQ(rank.steps[none].loss, 0) << layout.name();
         EXPECT_EQ(rank.steps[none].norm, 0) << layout.name();
@@ -115,7 +118,7 @@ TEST(OutputLosses, OfNoLabelAreNothing) {
 }
 
 // Validation is the model's own cross entropy: smoothing and z-loss change no bit of it, a cap does.
-TEST(OutputLosses, AreNotWhatValidationMeasures) {
+SWEEP_TEST(OutputLosses, AreNotWhatValidationMeasures) {
   const TinyRun none(deep({})), smoothed(deep({kSmoothed, kZ})), capped(deep({kCapped, kSmoothed, kZ}));
   const auto nats = [](const TinyRun& run, const TensorCut& layout) {
     return validate_ranks(run.plan(layout.ranks, layout.keys), run.data(), 1)[0].nats;
@@ -123,14 +126,14 @@ TEST(OutputLosses, AreNotWhatValidationMeasures) {
   const double want = nats(none, {1, {}}), of_capped = nats(capped, {1, {}});
   EXPECT_EQ(nats(smoothed, {1, {}}), want);
   EXPECT_GT(relative_error(of_capped, want), kSeenInALoss);
-  for (const TensorCut& layout : layouts()) {
+  for (const TensorCut& layout : sweep.of(layouts(), 3)) {
     EXPECT_LT(relative_error(nats(smoothed, layout), want), 1e-10) << layout.name();
     EXPECT_LT(relative_error(nats(capped, layout), of_capped), 1e-10) << layout.name();
   }
 }
 
 // Drawn from capped logits, by every layout.
-TEST(OutputLosses, CapWhatIsWritten) {
+SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
   const auto written = [](const TinyRun& run, const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     std::string text;
@@ -146,21 +149,23 @@ TEST(OutputLosses, CapWhatIsWritten) {
   const TinyRun none(deep({})), capped(deep({"model.final_logit_softcapping=0.5"}));
   const std::string want = written(capped, {1, {}});
   EXPECT_NE(want, written(none, {1, {}}));
-  for (const TensorCut& layout : {one_dimension(2), grid(2, 2, 1), TensorCut{2, pipeline("1f1b", 2)},
-                                  TensorCut{2, cut("algorithm_2", "1f1b", 2)}}) {
+  for (const TensorCut& layout :
+       sweep.of(std::vector<TensorCut>{one_dimension(2), grid(2, 2, 1), TensorCut{2, pipeline("1f1b", 2)},
+                                       TensorCut{2, cut("algorithm_2", "1f1b", 2)}},
+                2)) {
     EXPECT_EQ(written(capped, layout), want) << layout.name();
   }
 }
 
 // In bfloat16 not on a tensor mesh: docs/numerics.md, gradients that are zero.
-TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
+SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     for (const Words& loss : {Words{"model.final_logit_softcapping=1"}, Words{"training.label_smoothing=0.2"},
                               Words{"training.z_loss=0.1"}, kLosses.back()}) {
       const TinyRun run(deep(loss, {fmt::format("training.dtype={}", dtype)}));
       std::vector<TensorCut> layouts = {{2, {}}, {2, cut("algorithm_2", "1f1b", 2)}};
       if (dtype != std::string("bfloat16")) layouts.push_back(grid(2, 2, 1));
-      for (const TensorCut& layout : layouts) {
+      for (const TensorCut& layout : sweep.of(layouts, 2)) {
         const Plan plan = run.plan(layout.ranks, layout.keys);
         const VerifyReport right = verify_layout(plan, run.data(), 2);
         EXPECT_TRUE(right.ok) << dtype << ", " << layout.name() << ", " << loss[0] << ": " << right.first_difference;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/thread_memory.h"
 
@@ -114,8 +115,9 @@ TEST(PipelineMemory, BesideTheRest) {
   const std::string kFull = "activation_checkpoint.mode=full", kHalf = "training.dtype=bfloat16";
   const std::string kTied = "model.tie_word_embeddings=true", kDropout = "model.dropout=0.1";
   const TempFolder folder;  // forwards in order, backwards from the last: gradients are complete with the first's
-  const std::string last_first = folder.write("last_first.csv", "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0\n"
-                                                                "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0\n");
+  const std::string last_first = folder.write("last_first.csv",
+                                              "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0\n"
+                                              "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0\n");
   for (const Case& c : std::vector<Case>{
            {"data, backwards from the last", 4, pipeline(last_first, 2, {p + "data_parallel_degree=2"})},
            {"uneven layers, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,2,2,1"})},
@@ -132,8 +134,8 @@ TEST(PipelineMemory, BesideTheRest) {
            {"recompute, v_min", 2, pipeline("v_min", 2, {kFull})},
            {"recompute, many wait for W", 4, pipeline("zb_h2", 4, {kFull})},
            {"rows of scores, many wait for W", 4,
-            pipeline("zb_h2", 2, {p + "context_parallel_ring=2",
-                                  p + "context_parallel_attention=ring_self_attention"})},
+            pipeline("zb_h2", 2,
+                     {p + "context_parallel_ring=2", p + "context_parallel_attention=ring_self_attention"})},
            {"bfloat16", 2, pipeline("1f1b", 2, {kHalf})},
            {"bfloat16, split", 2, pipeline("zb_h2", 2, {kHalf})},
            {"bfloat16, recompute", 2, pipeline("1f1b", 2, {kHalf, kFull})},
@@ -143,8 +145,7 @@ TEST(PipelineMemory, BesideTheRest) {
            {"dropout, split", 2, pipeline("zb_h1", 2, {kDropout})},
            {"uneven layers", 3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,1,2"})},
            {"uneven layers, split", 3, pipeline("zb_h1", 3, {p + "pipeline_parallel_layers=1,5,2"})},
-           {"uneven batch, interleaved", 2,
-            pipeline("interleaved_1f1b", 2, {"training.global_batch_size=7"})},
+           {"uneven batch, interleaved", 2, pipeline("interleaved_1f1b", 2, {"training.global_batch_size=7"})},
            {"uneven batch", 2, pipeline("1f1b", 2, {"training.global_batch_size=13"})},
            {"tensor", 4, pipeline("1f1b", 2, {p + "tensor_parallel_degree=2"})},
            {"tensor [2,1,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[2,1,1]"})},
@@ -189,11 +190,13 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
 }
 
 // The same where each pipeline rank is a tensor mesh that has its rows together.
-TEST(PipelineMemory, OfAVocabularyOverMeshes) {
+SWEEP_TEST(PipelineMemory, OfAVocabularyOverMeshes) {
   const std::string order = "parallelism.vocabulary_parallel=", kLarge = "model.vocab_size=8003";
-  for (const TensorCut& mesh : {one_dimension(2, {}, kStages), one_dimension(2, {kNoSequence}, kStages),
-                                grid(2, 2, 1, {}, kStages), grid(2, 1, 1, {}, kStages), grid(1, 2, 1, {}, kStages),
-                                grid(1, 1, 2, {}, kStages)}) {
+  for (const TensorCut& mesh :
+       sweep.of(std::vector<TensorCut>{one_dimension(2, {}, kStages), one_dimension(2, {kNoSequence}, kStages),
+                                       grid(2, 2, 1, {}, kStages), grid(2, 1, 1, {}, kStages),
+                                       grid(1, 2, 1, {}, kStages), grid(1, 1, 2, {}, kStages)},
+                2)) {
     for (const char* how : {"algorithm_2", "algorithm_1", "naive"}) {
       Words words = mesh.keys;
       words.insert(words.end(), {order + how, kLarge});
@@ -201,7 +204,8 @@ TEST(PipelineMemory, OfAVocabularyOverMeshes) {
                      mesh.name().find("[1,1,2]") == std::string::npos ? 0.03 : kWithSums);
     }
   }
-  for (const TensorCut& mesh : {one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}) {
+  for (const TensorCut& mesh :
+       sweep.of(std::vector<TensorCut>{one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}, 2)) {
     Words words = mesh.keys;
     words.insert(words.end(), {order + "algorithm_2", kLarge, "training.dtype=bfloat16"});
     expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16");
@@ -230,10 +234,12 @@ TEST(PipelineMemory, GrowsByTheRowsOfARank) {
 }
 
 // Between I and W a rank of a mesh keeps its parts of what products read; sums over rows are W's.
-TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
+SWEEP_TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
   for (const TensorCut& cut :
-       {grid(1, 2, 1, {}, kStages), one_dimension(2, {}, kStages), one_dimension(2, {kNoSequence}, kStages),
-        grid(2, 1, 1, {kSumma}, kStages), grid(2, 2, 1, {}, kStages)}) {
+       sweep.of(std::vector<TensorCut>{grid(1, 2, 1, {}, kStages), one_dimension(2, {}, kStages),
+                                       one_dimension(2, {kNoSequence}, kStages), grid(2, 1, 1, {kSumma}, kStages),
+                                       grid(2, 2, 1, {}, kStages)},
+                2)) {
     for (const char* schedule : {"zb_h1", "zb_h2", "zb_v", "v_min"}) {
       expect_planned(wide_run().plan(cut.ranks, pipeline(schedule, kStages, cut.keys)),
                      fmt::format("{}, {}", schedule, cut.name()));

@@ -5,6 +5,7 @@
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
 #include "tests/support/spoiled_weights.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
@@ -32,19 +33,19 @@ std::vector<TensorCut> cuts() {
 }
 
 // The held-out text ends in a batch that is not whole; a step before it leaves nothing behind.
-TEST(PipelineRun, ValidatesAsOneRank) {
+SWEEP_TEST(PipelineRun, ValidatesAsOneRank) {
   for (const Words& more : {Words{}, Words{kTied, "model.dropout=0.1"}}) {
     const TinyRun run(deep(more));
     EXPECT_NE(validate_ranks(run.plan(1), run.data())[0].labels % (8 * 16), 0);
-    expect_validates_as_one_rank(run, cuts());
+    expect_validates_as_one_rank(run, sweep.of(cuts(), 2));
   }
 }
 
-TEST(PipelineRun, GoesOnOverOtherStages) {
+SWEEP_TEST(PipelineRun, GoesOnOverOtherStages) {
   for (const Words& more : {Words{}, Words{kTied}}) {
     const TinyRun run(deep(more));
     std::vector<TensorCut> in_turn = {{1, {}}};
-    for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
+    for (const TensorCut& cut : sweep.of(cuts(), 3)) in_turn.push_back(cut);
     in_turn.push_back({1, {}});
     expect_goes_on(run, in_turn);
   }
@@ -73,10 +74,11 @@ TEST(PipelineRun, VerifyAcceptsWhatIsRight) {
   }
 }
 
-TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
+SWEEP_TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype)}));
-    for (const TensorCut& cut : {TensorCut{2, pipeline("zb_h1", 2)}, {4, pipeline("zb_v", 4)}, cuts()[3]}) {
+    for (const TensorCut& cut :
+         sweep.of(std::vector<TensorCut>{TensorCut{2, pipeline("zb_h1", 2)}, {4, pipeline("zb_v", 4)}, cuts()[3]}, 2)) {
       for (const Mutation mutation : {Mutation::late_messages, Mutation::dropped_weights}) {
         const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, mutation);
         EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();

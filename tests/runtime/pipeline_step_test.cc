@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::pipeline_step_test {
 namespace {
@@ -13,9 +14,9 @@ TEST(PipelineStep, MicrobatchesOfTwoSizes) {
   const TinyRun run({"model.num_hidden_layers=8"});  // seven sequences, two a microbatch
   const auto one = train_ranks(run.plan(1), run.data());
   for (const auto& [ranks, words] : std::vector<std::pair<int, Words>>{{4, pipeline("zb_v", 2, {kDataOfTwo})},
-                                                                        {4, pipeline("zb_h1", 2, {kDataOfTwo})},
-                                                                        {3, pipeline("v_half", 3)},
-                                                                        {4, pipeline("dual_pipe_v", 4)}}) {
+                                                                       {4, pipeline("zb_h1", 2, {kDataOfTwo})},
+                                                                       {3, pipeline("v_half", 3)},
+                                                                       {4, pipeline("dual_pipe_v", 4)}}) {
     const Plan plan = run.plan(ranks, words);
     EXPECT_EQ(microbatch_sizes(plan.shares.back()).size(), 2u);
     expect_equal(plan, train_ranks(plan, run.data()), one[0], words[1] + " on " + plan.mesh_text());
@@ -40,14 +41,14 @@ TEST(PipelineStep, SplitBackwardsOfEveryAttention) {
 
 // Four ranks, eight microbatches, AdamW; the vocabulary on the outer stages, and over all ranks. Every order of the
 // output layer adds the same numbers, and all schedules add them in the same order.
-TEST(PipelineStep, FiveStepsOfEverySchedule) {
+SWEEP_TEST(PipelineStep, FiveStepsOfEverySchedule) {
   Words keys = kDeep;
   keys.insert(keys.end(), {"training.global_batch_size=8", "model.vocab_size=1003"});
   const TinyRun run(keys);
   const StepTrace one = put_together(run.plan(1), train_ranks(run.plan(1), run.data(), {.steps = 5}), 4);
   for (const char* order : {"none", "naive", "algorithm_1", "algorithm_2"}) {
     std::vector<StepTrace> first;
-    for (const std::string& schedule : kEverySchedule) {
+    for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
       const Plan plan = run.plan(4, cut(order, schedule, 4));
       EXPECT_EQ(plan.shares[0].microbatches.size(), 8u);
       const StepTrace whole = put_together(plan, train_ranks(plan, run.data(), {.steps = 5}), 4);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::pipeline_tensor_test {
@@ -16,10 +17,12 @@ const TinyRun& deep_run() {
 
 constexpr int kStages = 2;
 
-TEST(PipelineOfTensorMeshes, EqualsOneRankAndNoScheduleChangesABit) {
+SWEEP_TEST(PipelineOfTensorMeshes, EqualsOneRankAndNoScheduleChangesABit) {
   const auto one = train_ranks(deep_run().plan(1), deep_run().data(), {.steps = 2});
-  for (const TensorCut& cut : {grid(1, 2, 1, {}, kStages), grid(2, 2, 1, {}, kStages), grid(2, 2, 2, {}, kStages),
-                               one_dimension(2, {}, kStages), grid(2, 2, 1, {kSumma}, kStages)}) {
+  for (const TensorCut& cut : sweep.of(
+           std::vector<TensorCut>{grid(1, 2, 1, {}, kStages), grid(2, 2, 1, {}, kStages), grid(2, 2, 2, {}, kStages),
+                                  one_dimension(2, {}, kStages), grid(2, 2, 1, {kSumma}, kStages)},
+           2)) {
     std::vector<StepTrace> first;
     for (const char* schedule : {"1f1b", "zb_h1", "zb_v", "v_min"}) {
       const Plan plan = deep_run().plan(cut.ranks, pipeline(schedule, kStages, cut.keys));
@@ -35,12 +38,14 @@ TEST(PipelineOfTensorMeshes, EqualsOneRankAndNoScheduleChangesABit) {
   }
 }
 
-TEST(PipelineOfTensorMeshes, ComposesWithTheRest) {
+SWEEP_TEST(PipelineOfTensorMeshes, ComposesWithTheRest) {
   const Words tied = {"model.tie_word_embeddings=true", "model.dropout=0.1"};
   const auto one = train_ranks(deep_run().plan(1, tied), deep_run().data(), {.steps = 2});
   for (const TensorCut& cut :
-       {grid(1, 2, 1, {"parallelism.data_parallel_degree=2"}, 2 * kStages), grid(2, 1, 2, {kRecompute}, kStages),
-        one_dimension(2, {kWithRing}, 2 * kStages), one_dimension(2, {kWithUlysses, kNoSequence}, 2 * kStages)}) {
+       sweep.of(std::vector<TensorCut>{grid(1, 2, 1, {"parallelism.data_parallel_degree=2"}, 2 * kStages),
+                                       grid(2, 1, 2, {kRecompute}, kStages), one_dimension(2, {kWithRing}, 2 * kStages),
+                                       one_dimension(2, {kWithUlysses, kNoSequence}, 2 * kStages)},
+                2)) {
     Words words = cut.keys;
     words.insert(words.end(), tied.begin(), tied.end());
     const Plan plan = deep_run().plan(cut.ranks, pipeline("zb_v", kStages, words));

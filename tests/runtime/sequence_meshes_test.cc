@@ -3,6 +3,7 @@
 
 #include "runtime/verify.h"
 #include "tests/support/sequence_cuts.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::sequence_meshes_test {
 namespace {
@@ -28,7 +29,7 @@ NamedError error_of(const TinyRun& run, const Cut& cut, const RankTrace& want, c
 }
 
 // Loss, gradient norm, every gradient and every weight of five steps, on every rank.
-TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
+SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
   const Course course{.steps = 5};
   const TinyRun eight(kEightHeads), six(kSixHeads);
   const auto expect = [&](const TinyRun& run, std::vector<Cut> cuts, std::initializer_list<int> rings) {
@@ -36,13 +37,13 @@ TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
     const auto want = train_ranks(run.plan(1), run.data(), course)[0];
     RankTrace first = want;
     first.steps.resize(1);
-    for (const Cut& cut : cuts) {
+    for (const Cut& cut : sweep.of(cuts, 2)) {
       const NamedError worst = error_of(run, cut, want, course);
       EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
       EXPECT_GT(worst.error, 0) << "nothing was compared, " << cut.name();
     }
     // The control.
-    for (const Cut& cut : {Cut{1, 5}, Cut{5, 1}, Cut{2, 3}})
+    for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{1, 5}, Cut{5, 1}, Cut{2, 3}}, 2))
       EXPECT_GT(error_of(run, cut, first, {.steps = 1, .mutation = Mutation::local_positions}).error, 1e-3);
   };
   expect(eight, cuts_of({2, 3, 4, 5, 6, 8}), {5, 6, 8});
@@ -51,12 +52,14 @@ TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
 
 // Step by step from the oracle's weights, as rounding is bounded there: docs/numerics.md. Positions that begin anew on
 // every rank are outside those bounds.
-TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
+SWEEP_TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     std::vector<std::string> keys = kEightHeads;
     keys.push_back(fmt::format("training.dtype={}", dtype));
     const TinyRun run(keys);
-    for (const Cut& cut : {Cut{2, 2}, Cut{1, 5}, Cut{8, 1}, Cut{2, 3}, Cut{1, 4, 1, {kTwoRings}}, Cut{1, 2, 2}}) {
+    for (const Cut& cut :
+         sweep.of(std::vector<Cut>{Cut{2, 2}, Cut{1, 5}, Cut{8, 1}, Cut{2, 3}, Cut{1, 4, 1, {kTwoRings}}, Cut{1, 2, 2}},
+                  2)) {
       const Plan plan = run.plan(cut.ranks(), cut.overrides());
       const VerifyReport right = verify_layout(plan, run.data(), 2);
       EXPECT_TRUE(right.ok) << dtype << ", " << cut.name() << ": " << right.first_difference;
@@ -70,11 +73,12 @@ TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
 }
 
 // Data ranks whose last microbatch is empty, and some that have no sequence at all, beside a ring that has to go on.
-TEST(SequenceMeshes, DataRanksWithoutSequences) {
+SWEEP_TEST(SequenceMeshes, DataRanksWithoutSequences) {
   for (const char* batch : {"training.global_batch_size=1", "training.global_batch_size=5"}) {
     const TinyRun run({batch, "training.local_batch_size=1"});
     const auto want = train_ranks(run.plan(1), run.data())[0];
-    for (const Cut& cut : {Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 1, 2}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}) {
+    for (const Cut& cut : sweep.of(
+             std::vector<Cut>{Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 1, 2}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
       const Plan plan = run.plan(cut.ranks(), cut.overrides());
       EXPECT_EQ(plan.shares.back().microbatches.back().size(), 0) << batch << ", " << cut.name();
       const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data()), want);
@@ -84,10 +88,9 @@ TEST(SequenceMeshes, DataRanksWithoutSequences) {
 }
 
 // The last batch of the held-out text is one sequence: all other data ranks have none of it.
-TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
+SWEEP_TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
   const TinyRun run;
-  const std::string batch =
-      fmt::format("training.global_batch_size={}", run.data().held_out->num_samples() - 1);
+  const std::string batch = fmt::format("training.global_batch_size={}", run.data().held_out->num_samples() - 1);
   const auto sums_over = [&](const Cut& cut) {
     auto keys = cut.overrides();
     keys.push_back(batch);
@@ -95,7 +98,8 @@ TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
   };
   const auto one = sums_over({1, 1})[0];
   EXPECT_EQ(one.labels, run.data().held_out->num_tokens() - 1);
-  for (const Cut& cut : {Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}) {
+  for (const Cut& cut :
+       sweep.of(std::vector<Cut>{Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
     for (const auto& sum : sums_over(cut)) {
       EXPECT_EQ(sum.labels, one.labels) << cut.name();
       EXPECT_EQ(sum.bytes, one.bytes) << cut.name();

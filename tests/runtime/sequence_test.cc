@@ -5,12 +5,22 @@
 #include "runtime/verify.h"
 #include "tests/support/says.h"
 #include "tests/support/sequence_cuts.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::sequence_test {
 namespace {
 
 std::vector<Cut> cuts() {
-  return {{2, 1, 1}, {1, 2, 1}, {2, 2, 1}, {4, 1, 1}, {1, 4, 1}, {1, 3, 1}, {3, 1, 1}, {2, 2, 2}, {1, 2, 2}, {2, 1, 3},
+  return {{2, 1, 1},
+          {1, 2, 1},
+          {2, 2, 1},
+          {4, 1, 1},
+          {1, 4, 1},
+          {1, 3, 1},
+          {3, 1, 1},
+          {2, 2, 2},
+          {1, 2, 2},
+          {2, 1, 3},
           {1, 2, 1, {"parallelism.context_parallel_placement=contiguous"}},
           {2, 3, 1, {"parallelism.context_parallel_placement=stripe"}},
           {1, 4, 1, {"parallelism.context_parallel_window=2"}},
@@ -34,22 +44,22 @@ void expect_one_ranks_numbers(const TinyRun& run, const Cut& cut, const std::vec
   EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
 }
 
-TEST(SequenceRuns, HaveOneRanksNumbers) {
+SWEEP_TEST(SequenceRuns, HaveOneRanksNumbers) {
   const TinyRun run;
-  for (const Cut& cut : cuts()) expect_one_ranks_numbers(run, cut);
+  for (const Cut& cut : sweep.of(cuts(), 3)) expect_one_ranks_numbers(run, cut);
 }
 
-TEST(SequenceRuns, WithDocumentsAndWindows) {
+SWEEP_TEST(SequenceRuns, WithDocumentsAndWindows) {
   const TinyRun run({"data.mask_documents=true", "data.long_documents=cut"});
-  for (const Cut& cut : {Cut{2, 2, 1}, Cut{1, 3, 1}, Cut{1, 2, 1, {kTwoRings}}}) {
+  for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{2, 2, 1}, Cut{1, 3, 1}, Cut{1, 2, 1, {kTwoRings}}}, 2)) {
     expect_one_ranks_numbers(run, cut);
     expect_one_ranks_numbers(run, cut, {"model.sliding_window=5"});
   }
 }
 
-TEST(SequenceRuns, SendWhatThePlanSays) {
+SWEEP_TEST(SequenceRuns, SendWhatThePlanSays) {
   const TinyRun run;
-  for (const Cut& cut : cuts()) {
+  for (const Cut& cut : sweep.of(cuts(), 3)) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -59,9 +69,9 @@ TEST(SequenceRuns, SendWhatThePlanSays) {
 }
 
 // Ring Self-Attention, check 5: after five steps of Adam, parameters and gradients of all ranks are one, in every bit.
-TEST(SequenceRuns, KeepTheirReplicasInStep) {
+SWEEP_TEST(SequenceRuns, KeepTheirReplicasInStep) {
   const TinyRun run({"training.dtype=float32"});
-  for (const Cut& cut : {Cut{2, 2, 2}, Cut{1, 4, 1}, Cut{1, 2, 2, {kTwoRings}}}) {
+  for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{2, 2, 2}, Cut{1, 4, 1}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
     const auto ranks = train_ranks(run.plan(cut.ranks(), cut.overrides()), run.data(), {.steps = 5});
     for (const RankTrace& rank : ranks) {
       EXPECT_TRUE(rank.last().weights.equal(ranks[0].last().weights)) << cut.name();
@@ -77,22 +87,22 @@ TEST(SequenceRuns, KeepTheirReplicasInStep) {
 
 // Unified Sequence Parallelism, check 10: in float32, gradients within 1e-5 and the loss within 1e-6 of one rank's,
 // whichever axis carries the four ranks; in bfloat16, a hundred steps stay within 0.02 of each other.
-TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
+SWEEP_TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
   const Cut cuts_of_four[] = {{2, 2, 1}, {1, 1, 4}, {1, 2, 2}, {2, 1, 2}, {1, 4, 1}, {1, 4, 1, {kTwoRings}}};
   const TinyRun single({"training.dtype=float32"});
   const Plan alone = single.plan(1);
   const auto want = train_ranks(alone, single.data(), {.steps = 1})[0];
-  for (const Cut& cut : cuts_of_four) {
+  for (const Cut& cut : sweep.of(cuts_of_four, 2)) {
     const Plan plan = single.plan(cut.ranks(), cut.overrides());
     const auto have = train_ranks(plan, single.data(), {.steps = 1})[0];
     EXPECT_LT(relative_error(have.last().loss, want.last().loss), 1e-6) << cut.name();
     EXPECT_LT(worst_parameter(plan, have.last().gradients, want.last().gradients).error, 1e-5) << cut.name();
   }
-  const TinyRun half({"training.dtype=bfloat16", "training.steps=100", "training.global_batch_size=4",
-                      "training.local_batch_size=4"});
+  const TinyRun half(
+      {"training.dtype=bfloat16", "training.steps=100", "training.global_batch_size=4", "training.local_batch_size=4"});
   const auto long_run = train_ranks(half.plan(1), half.data(), {.steps = 100})[0];
   EXPECT_LT(long_run.last().loss, 0.9 * long_run.steps[0].loss) << "nothing was learnt";
-  for (const Cut& cut : {cuts_of_four[0], cuts_of_four[1], cuts_of_four[5]}) {
+  for (const Cut& cut : sweep.of(std::vector<Cut>{cuts_of_four[0], cuts_of_four[1], cuts_of_four[5]}, 2)) {
     const auto have = train_ranks(half.plan(cut.ranks(), cut.overrides()), half.data(), {.steps = 100})[0];
     for (size_t step = 0; step < have.steps.size(); ++step) {
       EXPECT_NEAR(have.steps[step].loss, long_run.steps[step].loss, 0.02) << cut.name() << ", step " << step + 1;
@@ -108,10 +118,11 @@ TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
 }
 
 // Ring Self-Attention, check 16: any length is legal; none is cut short.
-TEST(SequenceRuns, OfAnyLength) {
+SWEEP_TEST(SequenceRuns, OfAnyLength) {
   for (const char* length : {"training.seq_len=13", "training.seq_len=31"}) {
     const TinyRun run({length});
-    for (const Cut& cut : {Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{4, 1, 1}, Cut{1, 4, 1, {kTwoRings}}})
+    for (const Cut& cut :
+         sweep.of(std::vector<Cut>{Cut{1, 3, 1}, Cut{2, 2, 1}, Cut{4, 1, 1}, Cut{1, 4, 1, {kTwoRings}}}, 2))
       expect_one_ranks_numbers(run, cut);
   }
 }
@@ -127,9 +138,9 @@ TEST(SequenceRuns, GoOnAtAnotherCut) {
   EXPECT_LT(worst_parameter(plan, resumed[0].last().weights, whole.last().weights).error, 1e-10);
 }
 
-TEST(SequenceRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
+SWEEP_TEST(SequenceRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
   const TinyRun run;
-  for (const Cut& cut : {Cut{2, 2, 1}, Cut{1, 2, 2, {kTwoRings}}}) {
+  for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{2, 2, 1}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok) << cut.name();
     EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok) << cut.name();
@@ -158,10 +169,9 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
   EXPECT_EQ(refusal(6, rest), "accepted");
   // Of a ring of one nothing may be said, no more where it is what the other degrees leave.
-  for (const auto& [key, value, legal] : {std::array{"attention", "ring_self_attention", "ring_attention"},
-                                          std::array{"placement", "stripe", "zigzag"},
-                                          std::array{"window", "1", "0"},
-                                          std::array{"reduction", "all_reduce", "reduce_scatter"}}) {
+  for (const auto& [key, value, legal] :
+       {std::array{"attention", "ring_self_attention", "ring_attention"}, std::array{"placement", "stripe", "zigzag"},
+        std::array{"window", "1", "0"}, std::array{"reduction", "all_reduce", "reduce_scatter"}}) {
     auto keys = rest;
     keys.push_back(fmt::format("parallelism.context_parallel_{}={}", key, value));
     EXPECT_EQ(refusal(2, rest), "accepted");

@@ -3,6 +3,7 @@
 
 #include "plan/rounding.h"
 #include "runtime/verify.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::tensor_sizes_test {
@@ -10,8 +11,13 @@ namespace {
 
 // Vocabulary, hidden and intermediate size are multiples of neither 2 nor 3; three heads.
 std::vector<std::string> odd_sizes(const std::string& tokens) {
-  return {kBatch[0], "model.vocab_size=1003", "model.hidden_size=31", "model.intermediate_size=41",
-          "model.num_attention_heads=3", "model.num_key_value_heads=3", "model.head_dim=10",
+  return {kBatch[0],
+          "model.vocab_size=1003",
+          "model.hidden_size=31",
+          "model.intermediate_size=41",
+          "model.num_attention_heads=3",
+          "model.num_key_value_heads=3",
+          "model.head_dim=10",
           "training.seq_len=" + tokens};
 }
 
@@ -24,24 +30,27 @@ void expect_one_ranks_run(const TinyRun& run, const TensorCut& cut, const RankTr
     EXPECT_EQ(have[rank].last().traffic, planned_traffic(plan, rank)) << cut.name() << ", rank " << rank;
 }
 
-TEST(TensorSizes, NeedNotDivide) {
+SWEEP_TEST(TensorSizes, NeedNotDivide) {
   const TinyRun run(odd_sizes("16"));
   const auto want = train_ranks(run.plan(1), run.data())[0];
-  for (const TensorCut& cut : {one_dimension(3, {kNoSequence}), grid(1, 3, 1), grid(4, 3, 1), grid(4, 3, 1, {kSumma}),
-                               grid(2, 3, 2), grid(2, 3, 2, {kSumma}), grid(2, 1, 4), grid(2, 3, 1, {kWithRing}, 2)}) {
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{one_dimension(3, {kNoSequence}), grid(1, 3, 1), grid(4, 3, 1),
+                                       grid(4, 3, 1, {kSumma}), grid(2, 3, 2), grid(2, 3, 2, {kSumma}), grid(2, 1, 4),
+                                       grid(2, 3, 1, {kWithRing}, 2)},
+                2)) {
     expect_one_ranks_run(run, cut, want);
   }
   const TinyRun by_three(odd_sizes("15"));
   expect_one_ranks_run(by_three, one_dimension(3), train_ranks(by_three.plan(1), by_three.data())[0]);
 }
 
-TEST(TensorSizes, NeedNotDivideWhereARunGoesOn) {
+SWEEP_TEST(TensorSizes, NeedNotDivideWhereARunGoesOn) {
   const TinyRun run(odd_sizes("16"));
   const auto want = train_ranks(run.plan(1), run.data())[0];
   const TensorCut first = grid(2, 3, 2);
   train_ranks(run.plan(first.ranks, first.keys), run.data(), {.steps = 2, .save = true});
   const std::string saved = run.folder() + "/out/checkpoints/step-000002";
-  for (const TensorCut& next : {grid(4, 3, 1), TensorCut{1, {}}}) {
+  for (const TensorCut& next : sweep.of(std::vector<TensorCut>{grid(4, 3, 1), TensorCut{1, {}}}, 2)) {
     const Plan plan = run.plan(next.ranks, next.keys);
     const auto have = train_ranks(plan, run.data(), {.resume_from = saved});
     for (size_t rank = 0; rank < have.size(); ++rank) {
@@ -52,10 +61,12 @@ TEST(TensorSizes, NeedNotDivideWhereARunGoesOn) {
   }
 }
 
-TEST(TensorBfloat16, MayPassTheStreamInPanels) {
+SWEEP_TEST(TensorBfloat16, MayPassTheStreamInPanels) {
   const TinyRun run({"training.global_batch_size=16", "training.local_batch_size=8", "training.seq_len=512",
                      "training.dtype=bfloat16", "model.max_position_embeddings=512", "model.hidden_size=96"});
-  for (const TensorCut& cut : {one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1), grid(2, 2, 1)}) {
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1), grid(2, 2, 1)},
+                2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const int64_t sequences = plan.shares[0].microbatches[0].size();
     EXPECT_GT(stream_panels(plan.tensor, sequences, 512, 96, true, 2).panels.size(), 1U) << cut.name();
@@ -66,7 +77,7 @@ TEST(TensorBfloat16, MayPassTheStreamInPanels) {
 
 // From the masters and moments that were saved, to the last bit; the gradients from there are one rank's within
 // rounding. (What AdamW makes of gradients that differ by rounding has no such bound: docs/numerics.md.)
-TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
+SWEEP_TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
   const TinyRun run({kBatch[0], "training.dtype=bfloat16"});
   const TensorCut first = grid(2, 2, 2);
   train_ranks(run.plan(first.ranks, first.keys), run.data(), {.steps = 2, .save = true});
@@ -74,16 +85,17 @@ TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
     loaded.resize(static_cast<size_t>(cut.ranks));
     Course course{.resume_from = run.folder() + "/out/checkpoints/step-000002"};
     course.prepare = [&](Session& session, int rank) {
-      loaded[static_cast<size_t>(rank)] =
-          at::cat({session.weights().masters(), session.optimizer().first_moments(),
-                   session.optimizer().second_moments()}).view({3, -1});
+      loaded[static_cast<size_t>(rank)] = at::cat({session.weights().masters(), session.optimizer().first_moments(),
+                                                   session.optimizer().second_moments()})
+                                              .view({3, -1});
     };
     return train_ranks(run.plan(cut.ranks, cut.keys), run.data(), course);
   };
   std::vector<at::Tensor> saved;
   const auto one = go_on({1, {}}, saved)[0];
   ASSERT_EQ(one.steps.size(), 1u);
-  for (const TensorCut& cut : {one_dimension(2), grid(4, 1, 1), grid(2, 2, 1, {kSumma}), grid(1, 2, 4)}) {
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{one_dimension(2), grid(4, 1, 1), grid(2, 2, 1, {kSumma}), grid(1, 2, 4)}, 2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const RoundingBounds bounds = rounding_bounds(plan);
     std::vector<at::Tensor> loaded;

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::tensor_test {
@@ -30,10 +31,10 @@ std::vector<TensorCut> cuts() {
           one_dimension(2, {kWithUlysses, kNoSequence}, 2)};
 }
 
-TEST(TensorRuns, HaveOneRanksNumbers) {
+SWEEP_TEST(TensorRuns, HaveOneRanksNumbers) {
   const TinyRun run(kBatch);
   const auto want = train_ranks(run.plan(1), run.data())[0];
-  for (const TensorCut& cut : cuts()) {
+  for (const TensorCut& cut : sweep.of(cuts(), 3)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data()), want);
     EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
@@ -41,16 +42,18 @@ TEST(TensorRuns, HaveOneRanksNumbers) {
 }
 
 // Tied tables, dropout, recomputation, and clipping that clips.
-TEST(TensorRuns, OfOtherModelsHaveOneRanksNumbers) {
-  for (const std::vector<std::string>& more :
-       {std::vector<std::string>{"model.tie_word_embeddings=true"}, {"model.dropout=0.2", kRecompute},
-        {"training.max_norm=0.05"}, {"data.mask_documents=true", "data.long_documents=cut"}}) {
+SWEEP_TEST(TensorRuns, OfOtherModelsHaveOneRanksNumbers) {
+  for (const std::vector<std::string>& more : {std::vector<std::string>{"model.tie_word_embeddings=true"},
+                                               {"model.dropout=0.2", kRecompute},
+                                               {"training.max_norm=0.05"},
+                                               {"data.mask_documents=true", "data.long_documents=cut"}}) {
     std::vector<std::string> keys = kBatch;
     keys.insert(keys.end(), more.begin(), more.end());
     const TinyRun run(keys);
     const auto want = train_ranks(run.plan(1), run.data())[0];
-    for (const TensorCut& cut :
-         {one_dimension(2), grid(2, 2, 2), grid(2, 2, 1, {kSumma}), grid(2, 1, 1, {kWithRing}, 2)}) {
+    for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2), grid(2, 2, 2),
+                                                                grid(2, 2, 1, {kSumma}), grid(2, 1, 1, {kWithRing}, 2)},
+                                         2)) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
       const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data()), want);
       EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name() << ", " << more[0];
@@ -58,9 +61,9 @@ TEST(TensorRuns, OfOtherModelsHaveOneRanksNumbers) {
   }
 }
 
-TEST(TensorRuns, SendWhatThePlanSays) {
+SWEEP_TEST(TensorRuns, SendWhatThePlanSays) {
   const TinyRun run(kBatch);
-  for (const TensorCut& cut : cuts()) {
+  for (const TensorCut& cut : sweep.of(cuts(), 3)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1});
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -70,11 +73,13 @@ TEST(TensorRuns, SendWhatThePlanSays) {
 }
 
 // Streams large enough to pass in panels: more calls, and the numbers of one rank.
-TEST(TensorRuns, PassTheStreamInPanels) {
+SWEEP_TEST(TensorRuns, PassTheStreamInPanels) {
   const TinyRun run({"training.global_batch_size=8", "training.seq_len=512", "model.max_position_embeddings=512",
                      "model.hidden_size=96"});
   const auto want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0];
-  for (const TensorCut& cut : {one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(1, 2, 2)}) {
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(1, 2, 2)},
+                2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const StreamPanels panels = stream_panels(plan.tensor, 2, 512, 96, true, 8);
     EXPECT_EQ(panels.panels.size(), 3U) << cut.name();
@@ -98,20 +103,22 @@ TEST(TensorRuns, GoOnOnAnotherMesh) {
     const Plan next = run.plan(cuts_in_turn[i + 1].ranks, cuts_in_turn[i + 1].keys);
     const auto have = train_ranks(next, run.data(), {.steps = 4, .resume_from = saved});
     for (size_t rank = 0; rank < have.size(); ++rank) {
-      const NamedError weight = worst_parameter(next, have[rank].last().weights, want.last().weights,
-                                                static_cast<int>(rank));
+      const NamedError weight =
+          worst_parameter(next, have[rank].last().weights, want.last().weights, static_cast<int>(rank));
       EXPECT_LT(weight.error, 1e-10) << weight.name << ", " << cuts_in_turn[i].name() << " then "
                                      << cuts_in_turn[i + 1].name();
     }
   }
 }
 
-TEST(TensorRuns, ValidateAsOneRank) {
+SWEEP_TEST(TensorRuns, ValidateAsOneRank) {
   const TinyRun run(kBatch);
   const auto one = validate_ranks(run.plan(1), run.data())[0];
   ASSERT_NE(run.data().held_out->num_samples() % 8, 0) << "else no rank is without a sequence";
-  for (const TensorCut& cut : {one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kWithRing}, 2),
-                               grid(2, 2, 1, {kWithRing}, 2), grid(4, 1, 1, {kWithRing}, 2)}) {
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{one_dimension(2), grid(4, 2, 1), grid(2, 1, 4), grid(2, 1, 1, {kWithRing}, 2),
+                                       grid(2, 2, 1, {kWithRing}, 2), grid(4, 1, 1, {kWithRing}, 2)},
+                2)) {
     for (const auto& have : validate_ranks(run.plan(cut.ranks, cut.keys), run.data())) {
       EXPECT_LT(relative_error(have.nats, one.nats), 1e-12) << cut.name();
       EXPECT_EQ(have.labels, one.labels) << cut.name();

@@ -10,6 +10,7 @@
 
 #include "base/hash.h"
 #include "tests/support/random.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 
 namespace orthant::tensor_training_test {
@@ -24,7 +25,7 @@ std::vector<std::string> long_run(std::vector<std::string> more = {}) {
 }
 
 std::vector<TensorCut> meshes() {
-  return {grid(2, 2, 1), grid(2, 2, 2), grid(1, 4, 1), grid(4, 1, 1),
+  return {grid(2, 2, 1), grid(2, 2, 2), grid(1, 4, 1),           grid(4, 1, 1),
           grid(1, 2, 4), grid(1, 1, 8), grid(2, 2, 2, {kSumma}), one_dimension(4)};
 }
 // Key heads for four columns.
@@ -46,13 +47,13 @@ void expect_one_ranks_course(const Plan& plan, const std::vector<RankTrace>& hav
   }
 }
 
-TEST(TensorTraining, TwentyStepsOfAdamWAndOfDescentAreOneRanks) {
+SWEEP_TEST(TensorTraining, TwentyStepsOfAdamWAndOfDescentAreOneRanks) {
   const TinyRun run(long_run({kFourKeyHeads}));
   for (const double descent_rate : {0.0, 0.3}) {
     const Course course{.steps = kSteps, .descent_rate = descent_rate};
     const auto want = train_ranks(run.plan(1), run.data(), course)[0];
     EXPECT_LT(want.last().loss, 0.9 * want.steps[0].loss) << "nothing was learnt";
-    for (const TensorCut& cut : meshes()) {
+    for (const TensorCut& cut : sweep.of(meshes(), 3)) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
       expect_one_ranks_course(plan, train_ranks(plan, run.data(), course), want,
                               fmt::format("{}, descent {}", cut.name(), descent_rate));
@@ -75,11 +76,11 @@ TEST(TensorTraining, DescentSeesAScaleThatAdamWHides) {
   EXPECT_GT(error_of(0.3), kSeenInALoss);
 }
 
-TEST(TensorTraining, GoesOnToTheLastBitAndOnAnyOtherMesh) {
+SWEEP_TEST(TensorTraining, GoesOnToTheLastBitAndOnAnyOtherMesh) {
   const TinyRun run(long_run());
   const auto want = train_ranks(run.plan(1), run.data(), {.steps = kSteps})[0];
   const std::string saved = run.folder() + "/out/checkpoints/step-000010";
-  for (const TensorCut& first : {grid(2, 2, 2), grid(4, 1, 1), one_dimension(2)}) {
+  for (const TensorCut& first : sweep.of(std::vector<TensorCut>{grid(2, 2, 2), grid(4, 1, 1), one_dimension(2)}, 2)) {
     const Plan plan = run.plan(first.ranks, first.keys);
     const auto straight = train_ranks(plan, run.data(), {.steps = kSteps});
     train_ranks(plan, run.data(), {.steps = 10, .save = true});
@@ -91,7 +92,8 @@ TEST(TensorTraining, GoesOnToTheLastBitAndOnAnyOtherMesh) {
       EXPECT_TRUE(resumed[rank].first_moments.equal(straight[rank].first_moments)) << first.name();
       EXPECT_TRUE(resumed[rank].second_moments.equal(straight[rank].second_moments)) << first.name();
     }
-    for (const TensorCut& second : {grid(1, 2, 4), grid(2, 2, 1, {kSumma}), TensorCut{1, {}}}) {
+    for (const TensorCut& second :
+         sweep.of(std::vector<TensorCut>{grid(1, 2, 4), grid(2, 2, 1, {kSumma}), TensorCut{1, {}}}, 2)) {
       const Plan other = run.plan(second.ranks, second.keys);
       expect_one_ranks_course(other, train_ranks(other, run.data(), {.steps = kSteps, .resume_from = saved}), want,
                               first.name() + " then " + second.name());
@@ -135,8 +137,8 @@ Copies compare_copies(const Plan& plan, const std::vector<RankTrace>& ranks) {
 }
 
 TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
-  const TinyRun run({"training.global_batch_size=8", "training.steps=100", "training.dtype=float32",
-                     "model.dropout=0.1"});
+  const TinyRun run(
+      {"training.global_batch_size=8", "training.steps=100", "training.dtype=float32", "model.dropout=0.1"});
   const Plan plan = run.plan(8, grid(2, 2, 2).keys);
   const Course course{.steps = 100};
   const auto first = train_ranks(plan, run.data(), course), second = train_ranks(plan, run.data(), course);
@@ -164,56 +166,59 @@ TEST(TensorTraining, CopiesOfEveryKindStayInStep) {
     std::map<std::string, int> copies;
   };
   const int gains = 2 * 2 + 1, matrices = static_cast<int>(run.plan(1).parameters.size()) - gains;
-  for (const Case& c : std::vector<Case>{
-           {one_dimension(2, {}, 2), {{"data", 2 * matrices}, {"column+data", 3 * gains}}},
-           {one_dimension(2, {kNoSequence}), {{"column", gains}}},
-           {grid(2, 1, 1), {{"row", gains}}},
-           {grid(1, 2, 2), {{"depth", 2 * (matrices + gains)}}}}) {
+  for (const Case& c :
+       std::vector<Case>{{one_dimension(2, {}, 2), {{"data", 2 * matrices}, {"column+data", 3 * gains}}},
+                         {one_dimension(2, {kNoSequence}), {{"column", gains}}},
+                         {grid(2, 1, 1), {{"row", gains}}},
+                         {grid(1, 2, 2), {{"depth", 2 * (matrices + gains)}}}}) {
     const Plan plan = run.plan(c.cut.ranks, c.cut.keys);
     const Copies copies = compare_copies(plan, train_ranks(plan, run.data(), {.steps = 5}));
     EXPECT_TRUE(copies.different.empty()) << testing::PrintToString(copies.different) << " on " << c.cut.name();
     EXPECT_EQ(copies.compared, c.copies) << c.cut.name();
     // The control: of ranks that start apart every copy of every kind is another.
     const auto apart = train_ranks(plan, run.data(), {.steps = 1, .prepare = [](Session& session, int rank) {
-      session.weights().masters().add_(0.001 * rank);
-      session.weights().publish();
-    }});
+                                                        session.weights().masters().add_(0.001 * rank);
+                                                        session.weights().publish();
+                                                      }});
     EXPECT_EQ(compare_copies(plan, apart).different, c.copies) << c.cut.name();
   }
 }
 
-TEST(TensorTraining, CopiesOfBiasesStayInStep) {
-  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "model.attention_bias=true",
-                     "model.mlp_bias=true"});
-  for (const TensorCut& cut : {grid(2, 2, 2), grid(2, 2, 1, {kSumma}), one_dimension(2, {}, 2)}) {
+SWEEP_TEST(TensorTraining, CopiesOfBiasesStayInStep) {
+  const TinyRun run(
+      {"training.global_batch_size=8", "training.dtype=float32", "model.attention_bias=true", "model.mlp_bias=true"});
+  for (const TensorCut& cut :
+       sweep.of(std::vector<TensorCut>{grid(2, 2, 2), grid(2, 2, 1, {kSumma}), one_dimension(2, {}, 2)}, 2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const Copies copies = compare_copies(plan, train_ranks(plan, run.data(), {.steps = 5}));
     EXPECT_TRUE(copies.different.empty()) << testing::PrintToString(copies.different) << " on " << cut.name();
     const auto apart = train_ranks(plan, run.data(), {.steps = 1, .prepare = [](Session& session, int rank) {
-      session.weights().masters().add_(0.001 * rank);
-      session.weights().publish();
-    }});
+                                                        session.weights().masters().add_(0.001 * rank);
+                                                        session.weights().publish();
+                                                      }});
     EXPECT_EQ(compare_copies(plan, apart).different, copies.compared) << cut.name();
   }
 }
 
 // More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's
 // gradient has been written; recomputation makes the forward of the next block late as well.
-TEST(TensorDelays, AThousandChangeNoBit) {
-  const TinyRun run({"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1",
-                     kRecompute});
-  for (const TensorCut& cut : {grid(2, 2, 2), grid(2, 2, 2, {kSumma})}) {
+SWEEP_TEST(TensorDelays, AThousandChangeNoBit) {
+  const TinyRun run(
+      {"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1", kRecompute});
+  for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{grid(2, 2, 2), grid(2, 2, 2, {kSumma})}, 2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
     const auto in_time = train_ranks(plan, run.data(), {.steps = 8});
     std::atomic<int> delays = 0;
-    const auto late = train_ranks(plan, run.data(), {.steps = 8, .prepare = [&](Session& session, int rank) {
-      const auto random = std::make_shared<Random>(static_cast<uint64_t>(100 + rank));
-      session.weights().on_gradient = [&delays, random, next = session.weights().on_gradient](const Weight& weight) {
-        std::this_thread::sleep_for(std::chrono::microseconds(random->below(3000)));
-        ++delays;
-        next(weight);
-      };
-    }});
+    const auto late = train_ranks(plan, run.data(),
+                                  {.steps = 8, .prepare = [&](Session& session, int rank) {
+                                     const auto random = std::make_shared<Random>(static_cast<uint64_t>(100 + rank));
+                                     session.weights().on_gradient =
+                                         [&delays, random, next = session.weights().on_gradient](const Weight& weight) {
+                                           std::this_thread::sleep_for(std::chrono::microseconds(random->below(3000)));
+                                           ++delays;
+                                           next(weight);
+                                         };
+                                   }});
     EXPECT_GE(delays, 1000);
     for (size_t rank = 0; rank < late.size(); ++rank) {
       for (size_t step = 0; step < 8; ++step) {

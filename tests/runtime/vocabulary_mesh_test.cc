@@ -6,6 +6,7 @@
 #include "runtime/verify.h"
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
@@ -25,8 +26,8 @@ Words deep(const Words& more = {}) {
 
 // Of one place of the pipeline.
 std::vector<TensorCut> meshes() {
-  return {one_dimension(2),       one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(2, 2, 1, {kSumma}),
-          grid(1, 2, 1),          grid(1, 2, 1, {kSumma}),         grid(2, 1, 1), grid(2, 1, 1, {kSumma}),
+  return {one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(2, 2, 1, {kSumma}),
+          grid(1, 2, 1),    grid(1, 2, 1, {kSumma}),         grid(2, 1, 1), grid(2, 1, 1, {kSumma}),
           grid(1, 1, 2)};
 }
 
@@ -39,12 +40,9 @@ TensorCut with(const TensorCut& mesh, const std::string& order, const std::strin
 }
 
 std::vector<TensorCut> cuts() {
-  return {with(one_dimension(2), "algorithm_2", "1f1b"),
-          with(one_dimension(2, {kNoSequence}), "algorithm_1", "zb_v"),
-          with(grid(2, 2, 1), "algorithm_2", "v_half"),
-          with(grid(1, 2, 1, {kSumma}), "naive", "1f1b"),
-          with(grid(2, 1, 1), "algorithm_2", "zb_h1"),
-          with(grid(1, 1, 2), "algorithm_1", "interleaved_1f1b")};
+  return {with(one_dimension(2), "algorithm_2", "1f1b"), with(one_dimension(2, {kNoSequence}), "algorithm_1", "zb_v"),
+          with(grid(2, 2, 1), "algorithm_2", "v_half"),  with(grid(1, 2, 1, {kSumma}), "naive", "1f1b"),
+          with(grid(2, 1, 1), "algorithm_2", "zb_h1"),   with(grid(1, 1, 2), "algorithm_1", "interleaved_1f1b")};
 }
 
 void expect_equal_to_one(const TinyRun& run, const TensorCut& cut, const RankTrace& one) {
@@ -68,11 +66,11 @@ TEST(VocabularyMesh, EqualsOneRank) {
   }
 }
 
-TEST(VocabularyMesh, InEverySchedule) {
+SWEEP_TEST(VocabularyMesh, InEverySchedule) {
   const TinyRun run(deep());
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
   bool of_columns = false;
-  for (const std::string& schedule : kEverySchedule) {
+  for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
     of_columns = !of_columns;
     expect_equal_to_one(run, with(of_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
     expect_equal_to_one(run, with(of_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
@@ -86,13 +84,13 @@ TEST(VocabularyMesh, ComposesWithTheRest) {
     Words model;
     TensorCut cut;
   };
-  for (const Case& c : std::vector<Case>{
-           {{}, with(grid(2, 2, 1), "interlaced", "1f1b")},
-           {{}, with(one_dimension(2), "redistribution", "1f1b")},
-           {{}, with(one_dimension(2), "algorithm_2", "zb_h1", {}, 3)},
-           {dropped, with(grid(2, 1, 1), "algorithm_2", "zb_v", {kRecompute})},
-           {{kTied, "training.max_norm=0.05"}, with(one_dimension(2), "naive", "v_min")},
-           {{"training.local_batch_size=3"}, with(one_dimension(2), "algorithm_1", "1f1b")}}) {
+  for (const Case& c :
+       std::vector<Case>{{{}, with(grid(2, 2, 1), "interlaced", "1f1b")},
+                         {{}, with(one_dimension(2), "redistribution", "1f1b")},
+                         {{}, with(one_dimension(2), "algorithm_2", "zb_h1", {}, 3)},
+                         {dropped, with(grid(2, 1, 1), "algorithm_2", "zb_v", {kRecompute})},
+                         {{kTied, "training.max_norm=0.05"}, with(one_dimension(2), "naive", "v_min")},
+                         {{"training.local_batch_size=3"}, with(one_dimension(2), "algorithm_1", "1f1b")}}) {
     const TinyRun run(deep(c.model));
     expect_equal_to_one(run, c.cut, train_ranks(run.plan(1), run.data())[0]);
   }
@@ -107,22 +105,22 @@ TEST(VocabularyMesh, ComposesWithTheRest) {
 }
 
 // Where some are guessed, all other labels are ignored.
-TEST(VocabularyMesh, IgnoresLabels) {
+SWEEP_TEST(VocabularyMesh, IgnoresLabels) {
   const TinyRun run(deep({"model.objective=masked"}));
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
-  for (const TensorCut& cut : cuts()) expect_equal_to_one(run, cut, one);
+  for (const TensorCut& cut : sweep.of(cuts(), 3)) expect_equal_to_one(run, cut, one);
 }
 
-TEST(VocabularyMesh, ValidatesAsOneRank) {
+SWEEP_TEST(VocabularyMesh, ValidatesAsOneRank) {
   const TinyRun run(deep({kTied, "model.dropout=0.1"}));
-  expect_validates_as_one_rank(run, cuts());
+  expect_validates_as_one_rank(run, sweep.of(cuts(), 2));
 }
 
-TEST(VocabularyMesh, GoesOnOverOtherRanks) {
+SWEEP_TEST(VocabularyMesh, GoesOnOverOtherRanks) {
   for (const Words& more : {Words{}, Words{kTied}}) {
     const TinyRun run(deep(more));
     std::vector<TensorCut> in_turn = {{1, {}}};
-    for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
+    for (const TensorCut& cut : sweep.of(cuts(), 3)) in_turn.push_back(cut);
     in_turn.push_back({3, pipeline("1f1b", 3)});
     in_turn.push_back(cuts()[2]);
     in_turn.push_back({1, {}});
@@ -145,12 +143,12 @@ std::vector<std::string> written(const Plan& plan, const TinyRun& run, bool mask
   return texts;
 }
 
-TEST(VocabularyMesh, WritesTheSameText) {
+SWEEP_TEST(VocabularyMesh, WritesTheSameText) {
   for (const bool masked : {false, true}) {
     const TinyRun run(deep(masked ? Words{"model.objective=masked"} : Words{kTied}));
     const std::string one = written(run.plan(1), run, masked)[0];
     EXPECT_GT(one.size(), 20u);
-    for (const TensorCut& cut : cuts()) {
+    for (const TensorCut& cut : sweep.of(cuts(), 3)) {
       for (const std::string& text : written(run.plan(cut.ranks, cut.keys), run, masked)) {
         EXPECT_TRUE(text == one || (text.empty() && !masked)) << cut.name() << ": " << text;
       }
@@ -158,10 +156,10 @@ TEST(VocabularyMesh, WritesTheSameText) {
   }
 }
 
-TEST(VocabularyMesh, VerifyAcceptsWhatIsRight) {
+SWEEP_TEST(VocabularyMesh, VerifyAcceptsWhatIsRight) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype), kTied}));
-    expect_verified(run, cuts(), dtype);
+    expect_verified(run, sweep.of(cuts(), 2), dtype);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
 #include "tests/support/spoiled_weights.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/whole_runs.h"
 
@@ -31,10 +32,10 @@ std::vector<TensorCut> cuts() {
           {2, cut("interlaced", "1f1b", 2)}};
 }
 
-TEST(VocabularyRun, ValidatesAsOneRank) {
+SWEEP_TEST(VocabularyRun, ValidatesAsOneRank) {
   for (const Words& more : {Words{}, Words{kTied, "model.dropout=0.1"}}) {
     const TinyRun run(deep(more));
-    expect_validates_as_one_rank(run, cuts());
+    expect_validates_as_one_rank(run, sweep.of(cuts(), 2));
   }
 }
 
@@ -55,11 +56,11 @@ TEST(VocabularyRun, ValidatesWhereForwardsAreFarAhead) {
   }
 }
 
-TEST(VocabularyRun, GoesOnOverOtherRanks) {
+SWEEP_TEST(VocabularyRun, GoesOnOverOtherRanks) {
   for (const Words& more : {Words{}, Words{kTied}}) {
     const TinyRun run(deep(more));
     std::vector<TensorCut> in_turn = {{1, {}}};
-    for (const TensorCut& cut : cuts()) in_turn.push_back(cut);
+    for (const TensorCut& cut : sweep.of(cuts(), 3)) in_turn.push_back(cut);
     in_turn.push_back({3, pipeline("1f1b", 3)});
     in_turn.push_back({1, {}});
     expect_goes_on(run, in_turn);
@@ -79,17 +80,17 @@ TEST(VocabularyRun, NamesWhatIsNotFinite) {
   EXPECT_EQ(seen(two, [](Weights&) {}).what, std::vector<std::string>(2));
 }
 
-TEST(VocabularyRun, VerifyAcceptsWhatIsRight) {
+SWEEP_TEST(VocabularyRun, VerifyAcceptsWhatIsRight) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype), kTied}));
-    expect_verified(run, cuts(), dtype);
+    expect_verified(run, sweep.of(cuts(), 2), dtype);
   }
 }
 
-TEST(VocabularyRun, VerifyCatchesShiftedRows) {
+SWEEP_TEST(VocabularyRun, VerifyCatchesShiftedRows) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype)}));
-    for (const TensorCut& cut : {cuts()[0], cuts()[2]}) {
+    for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{cuts()[0], cuts()[2]}, 2)) {
       const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::shifted_rows);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
       EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << cut.name();

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::vocabulary_test {
 namespace {
@@ -30,9 +31,9 @@ void expect_equal_to_one(const TinyRun& run, int ranks, const Words& words) {
   expect_equal(plan, train_ranks(plan, run.data()), one[0], what);
 }
 
-TEST(Vocabulary, EqualsOneRank) {
+SWEEP_TEST(Vocabulary, EqualsOneRank) {
   const auto one = train_ranks(deep_run().plan(1), deep_run().data());
-  for (const std::string& schedule : kEverySchedule) {
+  for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
     for (const std::string& order : kOrders) {
       for (const int ranks : {2, 4}) {
         const Plan plan = deep_run().plan(ranks, cut(order, schedule, ranks));
@@ -99,9 +100,9 @@ TEST(Vocabulary, RunsAScheduleOfAFile) {
 
 // Rows of a tied table get two shares of a microbatch, as head and as table, and the schedule decides in which order:
 // sums of the same numbers. Untied, no bit changes: PipelineStep.FiveStepsOfEverySchedule.
-TEST(Vocabulary, OfATiedTableSchedulesMoveLastDigitsOnly) {
+SWEEP_TEST(Vocabulary, OfATiedTableSchedulesMoveLastDigitsOnly) {
   std::vector<StepTrace> first;
-  for (const std::string& schedule : kEverySchedule) {
+  for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
     const Plan plan = deep_run().plan(4, cut("algorithm_2", schedule, 4, {kTied}));
     const StepTrace whole = put_together(plan, train_ranks(plan, deep_run().data(), {.steps = 1}), 0);
     if (first.empty()) first.push_back(whole);
