@@ -109,7 +109,7 @@ c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, do
   auto connected = connect.get_future();
   std::thread(std::move(connect)).detach();
   if (connected.wait_for(milliseconds(timeout_s + kAnswer_s)) != std::future_status::ready)
-    throw CommError("a program accepts connections there, but does not answer as a store does");
+    throw CommError("connections are accepted there, but no store answers");
   return connected.get();
 }
 

@@ -65,7 +65,8 @@ TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
   const int port = ntohs(address.sin_port);
   EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 1), 0.3); }),
-                   {fmt::format("nobody answered at 127.0.0.1:{}", port), "does not answer as a store does"}));
+                   {fmt::format("nobody answered at 127.0.0.1:{}", port),
+                    "connections are accepted there, but no store answers"}));
   EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 0), 0.3); }), {"in use", "MASTER_PORT"}));
   close(fd);
 }
