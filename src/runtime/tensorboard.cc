@@ -60,7 +60,9 @@ std::string bytes(uint64_t field, std::string_view value) {
 
 std::string event_head(double wall_time_s, int64_t step) { return fixed(1, wall_time_s) + integer(2, step); }
 
-double unix_time_s() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+double unix_time_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
 
 [[noreturn]] void fail(const std::string& path) {
   const int error = errno;

@@ -33,8 +33,8 @@ class Sweep {
 
 }  // namespace orthant
 
-/// Defines TEST(Suite, Name), which goes over a sample, and TEST(LongSuite, Name), which goes over all. The body asks its
-/// parameter `sweep` for the cases: for (const Case& c : sweep.of(cases(), 4)).
+/// Defines TEST(Suite, Name), which goes over a sample, and TEST(LongSuite, Name), which goes over all. The body asks
+/// its parameter `sweep` for the cases: for (const Case& c : sweep.of(cases(), 4)).
 #define SWEEP_TEST(Suite, Name)                                                      \
   static void Suite##_##Name##_over(const ::orthant::Sweep& sweep);                  \
   TEST(Suite, Name) { Suite##_##Name##_over(::orthant::Sweep::over_a_sample()); }    \
