@@ -1,0 +1,36 @@
+// Microbatches made from batches: tokens, positions and places.
+#include "runtime/from_plan.h"
+
+#include <gtest/gtest.h>
+
+namespace orthant::from_plan_test {
+namespace {
+
+std::vector<int64_t> values(const at::Tensor& t) {
+  const at::Tensor flat = t.contiguous();
+  return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
+}
+
+// Positions begin anew in each document. Dropout is drawn by the places in the sequence, which do not.
+TEST(MicrobatchOfDocuments, KeepsThePlacesOfItsTokens) {
+  const std::vector<int64_t> all = {0, 1, 2, 3, 4, 5}, some = {1, 2, 5};
+  for (const int64_t sequences : {1, 2}) {
+    const auto tokens = static_cast<size_t>(sequences * 6);
+    const Batch batch{.sequences = sequences,
+                      .seq_len = 6,
+                      .tokens = std::vector<int64_t>(tokens, 1),
+                      .labels = std::vector<int64_t>(tokens, 1),
+                      .sample_ids = std::vector<int64_t>(static_cast<size_t>(sequences)),
+                      .document_starts = {static_cast<size_t>(sequences), {0, 4}},
+                      .lengths = {}};
+    const Microbatch unsharded = to_microbatch(batch, all, true);
+    EXPECT_EQ(values(unsharded.places_T), all) << sequences;
+    EXPECT_EQ(values(unsharded.positions_BT[sequences - 1]), (std::vector<int64_t>{0, 1, 2, 3, 0, 1})) << sequences;
+    const Microbatch shard = to_microbatch(batch, some, true);
+    EXPECT_EQ(values(shard.places_T), some) << sequences;
+    EXPECT_EQ(values(shard.positions_BT[sequences - 1]), (std::vector<int64_t>{1, 2, 1})) << sequences;
+  }
+}
+
+}  // namespace
+}  // namespace orthant::from_plan_test
