@@ -4,6 +4,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/config_refusal.h"
+#include "plan/from_config.h"
 #include "plan/parallelism_check.h"
 
 namespace orthant {
@@ -13,8 +14,8 @@ void check_batch(const Config& config) {
   const auto& training = config.training;
   if (training.local_batch_size > training.global_batch_size) {
     refuse(config, "training.local_batch_size",
-           fmt::format("is more than {}; set it to {} or less", config.locate("training.global_batch_size"),
-                       training.global_batch_size));
+           fmt::format("is more than {}", config.locate("training.global_batch_size")),
+           {{{"training.local_batch_size", fmt::format("{}", training.global_batch_size)}}});
   }
   const double tokens = static_cast<double>(training.global_batch_size) * static_cast<double>(training.seq_len);
   if (config.model.objective == "masked" && config.model.masked_share * tokens < 1) {
@@ -28,9 +29,9 @@ void check_batch(const Config& config) {
   }
   if (training.seq_len > config.model.max_position_embeddings) {
     refuse(config, "training.seq_len",
-           fmt::format("is more than {}; shorten the one to {} or raise the other to {}",
-                       config.locate("model.max_position_embeddings"), config.model.max_position_embeddings,
-                       training.seq_len));
+           fmt::format("is more than {}", config.locate("model.max_position_embeddings")),
+           {{{"training.seq_len", fmt::format("{}", config.model.max_position_embeddings)}},
+            {{"model.max_position_embeddings", fmt::format("{}", training.seq_len)}}});
   }
 }
 
@@ -110,14 +111,14 @@ void check_linformer(const Config& config) {
   if (model.objective != "masked") {
     refuse(
         config, "model.linformer_length",
-        fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key; "
-                    "set model.objective to \"masked\", or model.linformer_length to 0",
-                    config.locate("model.objective")));
+        fmt::format("needs a model that sees to both sides, but {}: its projections mix later tokens into every key",
+                    config.locate("model.objective")),
+        {{{"model.objective", "\"masked\""}}, {{"model.linformer_length", "0"}}});
   }
   if (model.linformer_length > config.training.seq_len) {
     refuse(config, "model.linformer_length",
-           fmt::format("is more than {}: summaries would outnumber the tokens; set it to {} or less",
-                       config.locate("training.seq_len"), config.training.seq_len));
+           fmt::format("is more than {}: summaries would outnumber the tokens", config.locate("training.seq_len")),
+           {{{"model.linformer_length", fmt::format("{}", config.training.seq_len)}}});
   }
   require(config, "model.sliding_window", model.sliding_window == 0, mixed, "0");
   require(config, "data.mask_documents", !config.data.mask_documents, mixed, "false");
@@ -163,7 +164,7 @@ void check_model_from(const Config& config) {
   }
 }
 
-void check_config(const Config& config, const Abilities& abilities) {
+void check_laws(const Config& config, const Abilities& abilities) {
   check_model_from(config);
   check_device(config, abilities);
   check_idle_settings(config);
@@ -175,6 +176,17 @@ void check_config(const Config& config, const Abilities& abilities) {
   check_parallelism(config);
   check_post_validation(config);
   refuse_unbuilt(config);
+}
+
+void check_config(const Config& config, const Abilities& abilities) {
+  try {
+    check_laws(config, abilities);
+  } catch (const Refusal& refusal) {
+    throw completed(refusal, config, [&](const Config& other) {
+      check_laws(other, abilities);
+      check_mesh(other, static_cast<int>(other.run.ranks));
+    });
+  }
 }
 
 }  // namespace orthant

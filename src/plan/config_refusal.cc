@@ -3,20 +3,117 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <vector>
+#include <optional>
 
-#include "base/errors.h"
 #include "base/text.h"
 #include "plan/config_table.h"
 
 namespace orthant {
+namespace {
+
+// More laws than any configuration breaks.
+constexpr size_t kMostSettings = 12;
+
+std::string text_of(const std::string& key, const WayOut& way) {
+  std::vector<std::string> words;
+  for (const Setting& setting : way)
+    words.push_back(fmt::format("{} to {}", setting.key == key ? "it" : setting.key, setting.value));
+  return join(words, " and ");
+}
+
+// "set it to 1, 2 or 4, or model.dropout to 0.0": values of one key in a row stand together.
+std::string text_of(const std::string& key, const std::vector<WayOut>& ways) {
+  if (ways.empty()) return "";
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin < ways.size();) {
+    const auto same = [&](const WayOut& way) { return way.size() == 1 && way[0].key == ways[begin][0].key; };
+    size_t end = begin;
+    std::vector<std::string> values;
+    for (; end < ways.size() && same(ways[end]); ++end) values.push_back(ways[end][0].value);
+    words.push_back(values.empty() ? text_of(key, ways[begin])
+                                   : text_of(key, WayOut{{ways[begin][0].key, join_or(values)}}));
+    begin = std::max(end, begin + 1);
+  }
+  return "; set " + join(words, ", or ");
+}
+
+// The configuration with the settings, or nothing where a value is illegal by itself.
+std::optional<Config> with(Config config, const WayOut& way) {
+  for (const Setting& setting : way) {
+    const Key* key = find_key(setting.key);
+    ORTHANT_CHECK(key != nullptr, setting.key);
+    const bool is_text = setting.value.starts_with('"');
+    const std::string word = is_text ? setting.value.substr(1, setting.value.size() - 2) : setting.value;
+    if (set_from_word(*key, config, word) || illegal(*key, config)) return {};
+    config.origins[setting.key] = "a way out";
+  }
+  return config;
+}
+
+// The first way that sets no key which `settings` already sets; nothing if there is none.
+std::optional<WayOut> first_beside(const WayOut& settings, const std::vector<WayOut>& ways) {
+  const auto is_free = [&](const Setting& one) {
+    return std::ranges::find(settings, one.key, &Setting::key) == settings.end();
+  };
+  const auto found = std::ranges::find_if(ways, [&](const WayOut& way) { return std::ranges::all_of(way, is_free); });
+  return found == ways.end() ? std::nullopt : std::optional(*found);
+}
+
+// The way with what further laws ask for; nothing where it does not end in a legal configuration.
+std::optional<WayOut> completed_way(WayOut way, const Config& config, const std::function<void(const Config&)>& check) {
+  while (way.size() <= kMostSettings) {
+    const std::optional<Config> other = with(config, way);
+    if (!other) return {};
+    try {
+      check(*other);
+      return way;
+    } catch (const Refusal& next) {
+      const std::optional<WayOut> more = first_beside(way, next.ways);
+      if (!more || more->empty()) return {};
+      way.insert(way.end(), more->begin(), more->end());
+    } catch (const ConfigError&) {
+      return {};
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Refusal::Refusal(std::string of_key, std::string of_problem, std::vector<WayOut> of_ways)
+    : ConfigError(of_problem + text_of(of_key, of_ways)),
+      key(std::move(of_key)),
+      problem(std::move(of_problem)),
+      ways(std::move(of_ways)) {}
+
+Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check) {
+  std::vector<WayOut> ways;
+  for (const WayOut& way : refusal.ways) {
+    const auto complete = completed_way(way, config, check);
+    if (complete && std::ranges::find(ways, *complete) == ways.end()) ways.push_back(*complete);
+  }
+  return {refusal.key, refusal.problem, ways.empty() ? refusal.ways : ways};
+}
 
 void refuse(const Config& config, std::string_view key, std::string_view why) {
   throw ConfigError(fmt::format("{} {}", config.locate(key), why));
 }
 
-void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal) {
-  if (!holds) throw ConfigError(fmt::format("{}: {}; set it to {}", config.locate(key), why, legal));
+void refuse(const Config& config, std::string_view key, std::string_view why, const std::vector<WayOut>& ways) {
+  throw Refusal(std::string(key), fmt::format("{} {}", config.locate(key), why), ways);
+}
+
+void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
+             const WayOut& with) {
+  if (holds) return;
+  std::vector<WayOut> ways;
+  for (size_t begin = 0; begin <= legal.size();) {
+    const size_t end = std::min(legal.find(" or ", begin), legal.size());
+    ways.push_back({{std::string(key), std::string(legal.substr(begin, end - begin))}});
+    ways.back().insert(ways.back().end(), with.begin(), with.end());
+    begin = end + 4;
+  }
+  throw Refusal(std::string(key), fmt::format("{}: {}", config.locate(key), why), ways);
 }
 
 std::string divisors(int64_t number) {

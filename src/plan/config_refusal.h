@@ -1,19 +1,53 @@
-// How the checks of a run file refuse what it asks for.
+// Refusals of a run file: each has the law that the file breaks, and settings that make the run legal.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/errors.h"
 #include "plan/config.h"
 
 namespace orthant {
 
+/// A key and the value to give it, as TOML writes the value.
+struct Setting {
+  std::string key, value;
+  bool operator==(const Setting&) const = default;
+};
+/// Settings that make a refused configuration legal when they are applied together.
+using WayOut = std::vector<Setting>;
+
+/// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`; where
+/// that is empty, every key has its name.
+class Refusal : public ConfigError {
+ public:
+  Refusal(std::string key, std::string problem, std::vector<WayOut> ways);
+
+  std::string key, problem;
+  std::vector<WayOut> ways;
+};
+
+/// The refusal of `config`, with ways out that `check` accepts. Where a way leads to a configuration that `check`
+/// refuses by another law, the first way out of that refusal becomes part of it. A way that stays illegal is left out,
+/// unless all do. `check` throws ConfigError.
+Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check);
+
+/// The checks of check_config(); the ways out of its Refusal need not be complete.
+void check_laws(const Config& config, const Abilities& abilities);
+
 /// ConfigError "model.head_dim = 3 (run.toml:3) <why>".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why);
+/// Refusal "model.head_dim = 3 (run.toml:3) <why>; set it to 4".
+[[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why,
+                         const std::vector<WayOut>& ways);
 
-/// Unless it holds, ConfigError "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>".
-void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal);
+/// Unless it holds, Refusal "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>". `legal`: the value, or
+/// values joined by " or ". `with`: settings that go with it.
+void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
+             const WayOut& with = {});
 
 /// The same of a setting that would change nothing, which is a mistake about what runs.
 void require_default(const Config& config, std::string_view key, const std::string& why);

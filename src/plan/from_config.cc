@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/config_refusal.h"
 #include "plan/config_table.h"
 #include "plan/parallelism_check.h"
 #include "plan/plan.h"
@@ -118,22 +119,26 @@ std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_
   return ways.empty() ? multiple(tensor * others) : join(ways, ", or ");
 }
 
-// ", or set run.ranks to 8": what the degrees multiply to, the rest being one, where such a run can be.
-std::string or_other_ranks(const Config& config) {
+// The product of the degrees, where -1 counts as 1; 0 if a run on that number of ranks is refused.
+int64_t other_ranks(const Config& config) {
   const double most = find_key("run.ranks")->legal.most;
   double product = 1;
   for (const Degree& degree : degrees_of(config, static_cast<int>(most)))
     product *= static_cast<double>(std::max<int64_t>(degree.size, 1));
-  if (product > most || config.parallelism.pipeline_parallel_degree > config.model.num_hidden_layers) return "";
+  if (product > most || config.parallelism.pipeline_parallel_degree > config.model.num_hidden_layers) return 0;
   const int ranks = static_cast<int>(product);
   try {
-    const Mesh mesh = mesh_of(config, ranks);
-    const SequencePlan sequence = sequence_plan_of(config, mesh);
-    if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
+    check_mesh(config, ranks);
   } catch (const ConfigError&) {
-    return "";
+    return 0;
   }
-  return fmt::format(", or set run.ranks to {}", ranks);
+  return ranks;
+}
+
+// ", or set run.ranks to 8".
+std::string or_other_ranks(const Config& config) {
+  const int64_t ranks = other_ranks(config);
+  return ranks > 0 ? fmt::format(", or set run.ranks to {}", ranks) : "";
 }
 
 // In place of a degree that is more than the ranks.
@@ -151,7 +156,7 @@ std::string instead_of(const Degree& degree, int ranks, const std::vector<Degree
   if (degree.axis == "tensor" && left > 0 && config.parallelism.tensor_parallel_kind != "auto") {
     const auto mesh =
         nearest_tensor_plan(config, cut_before_ranks(config), left, config.parallelism.data_parallel_degree);
-    if (mesh && is_mesh) return fmt::format("the nearest mesh that works is {}", mesh_text(*mesh));
+    if (mesh && is_mesh) return fmt::format("set it to {}", mesh_text(*mesh));
     left = mesh ? mesh->columns : 1;
   }
   const std::string one =
@@ -198,10 +203,16 @@ Mesh mesh_of(const Config& config, int ranks) {
     const auto is_data = [](const Degree& degree) { return degree.axis == kData; };
     const Degree& data = *std::find_if(degrees.begin(), degrees.end(), is_data);
     const int64_t others = fixed / data.size;
-    const std::string legal = ranks % others == 0 ? fmt::format("set it to {} or -1", ranks / others)
-                                                  : fmt::format("make run.ranks a multiple of {} and this -1", others);
-    throw ConfigError(fmt::format("{} does not fit {}{}; {}{}", config.locate(data.key), counted(ranks, "rank"),
-                                  others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "", legal,
+    const std::string problem =
+        fmt::format("{} does not fit {}{}", config.locate(data.key), counted(ranks, "rank"),
+                    others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "");
+    if (ranks % others == 0) {
+      std::vector<WayOut> ways = {{{data.key, fmt::format("{}", ranks / others)}}, {{data.key, "-1"}}};
+      const int64_t other = other_ranks(config);
+      if (other > 0) ways.push_back({{"run.ranks", fmt::format("{}", other)}});
+      throw Refusal(data.key, problem, ways);
+    }
+    throw ConfigError(fmt::format("{}; make run.ranks a multiple of {} and this -1{}", problem, others,
                                   or_other_ranks(config)));
   }
   std::vector<Axis> axes;
@@ -243,6 +254,12 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
   if (plan.ranks() == 1) return {};
   check_tensor_parallel(config, plan, sequence, mesh.axis_size(kData));
   return plan;
+}
+
+void check_mesh(const Config& config, int ranks) {
+  const Mesh mesh = mesh_of(config, ranks);
+  const SequencePlan sequence = sequence_plan_of(config, mesh);
+  if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

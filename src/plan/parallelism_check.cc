@@ -61,18 +61,31 @@ void check_degree_settings(const Config& config, std::string_view degree_key, in
   }
 }
 
-// The windows of a ring that are nearest to `asked`, below and above; "0" where there are none.
-std::string nearest_windows(int64_t ring, int64_t asked) {
-  std::vector<std::string> words;
+// The windows of a ring that are nearest to `asked`, below and above; 0 where there are none.
+std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
+  const auto window = [](int64_t size) {
+    return WayOut{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
+  };
+  std::vector<WayOut> ways;
   for (int64_t i = 2; i < ring; ++i) {
     if (ring % i != 0) continue;
-    if (i < asked) words = {fmt::format("{}", i)};
+    if (i < asked) ways = {window(i)};
     if (i > asked) {
-      words.push_back(fmt::format("{}", i));
+      ways.push_back(window(i));
       break;
     }
   }
-  return words.empty() ? "0" : join_or(words);
+  return ways.empty() ? std::vector<WayOut>{window(0)} : ways;
+}
+
+// The largest divisor of the Ulysses ranks that the heads allow; the ring takes the other ranks.
+WayOut fewer_ulysses(const Config& config, int64_t ulysses) {
+  int64_t fewer = std::min(ulysses, config.model.num_attention_heads);
+  while (ulysses % fewer != 0) --fewer;
+  WayOut way = {{"parallelism.context_parallel_ulysses", fmt::format("{}", fewer)}};
+  const int64_t ring = config.parallelism.context_parallel_ring;
+  if (ring != -1) way.push_back({"parallelism.context_parallel_ring", fmt::format("{}", ring * ulysses / fewer)});
+  return way;
 }
 
 }  // namespace
@@ -82,15 +95,15 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
   check_degree_settings(config, "parallelism.context_parallel_ring", ring);
   if (ulysses > config.model.num_attention_heads) {
     refuse(config, "parallelism.context_parallel_ulysses",
-           fmt::format(
-               "leaves ranks without a head: {}; set it to {} or less, and raise parallelism.context_parallel_ring",
-               config.locate("model.num_attention_heads"), config.model.num_attention_heads));
+           fmt::format("leaves ranks without a head: {}", config.locate("model.num_attention_heads")),
+           {fewer_ulysses(config, ulysses)});
   }
   const bool linformer = p.context_parallel_attention == "linformer";
   if (linformer && config.model.linformer_length == 0) {
     refuse(config, "parallelism.context_parallel_attention",
-           fmt::format("adds up summaries, and {}; set that to their number, or choose \"ring_attention\"",
-                       config.locate("model.linformer_length")));
+           fmt::format("adds up summaries, and {}", config.locate("model.linformer_length")),
+           {{{"parallelism.context_parallel_attention", "\"ring_attention\""}},
+            {{"model.linformer_length", fmt::format("{}", std::max<int64_t>(1, config.training.seq_len / 4))}}});
   }
   require(config, "parallelism.context_parallel_attention",
           linformer || config.model.linformer_length == 0 || ring == 1,
@@ -104,22 +117,25 @@ void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring)
                                           config.locate("parallelism.context_parallel_ring"));
   if (pieces > config.model.max_position_embeddings) {
     refuse(config, "model.max_position_embeddings",
-           fmt::format("is less than the {} pieces of a sequence that {} make; lower one of these", pieces, degrees));
+           fmt::format("is less than the {} pieces of a sequence that {} make", pieces, degrees),
+           {{{"model.max_position_embeddings", fmt::format("{}", pieces)}}});
   }
   if (pieces > config.training.seq_len) {
     refuse(config, "training.seq_len",
-           fmt::format("is cut into {} pieces, for {}; make it at least {}", pieces, degrees, pieces));
+           fmt::format("is cut into {} pieces, for {}", pieces, degrees),
+           {{{"training.seq_len", fmt::format("{}", pieces)}}});
   }
   const bool self_attention = p.context_parallel_attention == "ring_self_attention";
   if (p.context_parallel_window > 0 && ring % p.context_parallel_window != 0) {
     refuse(config, "parallelism.context_parallel_window",
-           fmt::format("does not divide {}{}; try {}", config.locate("parallelism.context_parallel_ring"),
-                       p.context_parallel_ring == -1 ? fmt::format(", which leaves a ring of {}", ring) : "",
-                       nearest_windows(ring, p.context_parallel_window)));
+           fmt::format("does not divide {}{}", config.locate("parallelism.context_parallel_ring"),
+                       p.context_parallel_ring == -1 ? fmt::format(", which leaves a ring of {}", ring) : ""),
+           nearest_windows(ring, p.context_parallel_window));
   }
   if (p.context_parallel_window == 1 || p.context_parallel_window == ring) {
     refuse(config, "parallelism.context_parallel_window",
-           fmt::format("makes one ring of {}, as 0 does; set it to 0", counted(ring, "rank")));
+           fmt::format("makes one ring of {}, as 0 does", counted(ring, "rank")),
+           {{{"parallelism.context_parallel_window", "0"}}});
   }
   require(config, "parallelism.context_parallel_window",
           p.context_parallel_window == 0 || p.context_parallel_attention == "ring_attention",

@@ -16,6 +16,7 @@
 #include "parallel/pipeline/plan.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/redistribution_plan.h"
+#include "plan/config_refusal.h"
 #include "plan/from_config.h"
 #include "plan/vocabulary.h"
 #include "schedule/passes.h"
@@ -124,19 +125,24 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
   int64_t chunks = known.stages_per_rank;
   if (p.pipeline_parallel_stages_per_rank > 0) chunks = p.pipeline_parallel_stages_per_rank;
   if (chunks != known.stages_per_rank && !known.any_stages) {
-    throw ConfigError(fmt::format("{}: {} takes {} a rank; set it to 0", config.locate(kStagesKey),
-                                  config.locate(kScheduleKey), counted(known.stages_per_rank, "stage")));
+    throw Refusal(std::string(kStagesKey),
+                  fmt::format("{}: {} takes {} a rank", config.locate(kStagesKey), config.locate(kScheduleKey),
+                              counted(known.stages_per_rank, "stage")),
+                  {{{std::string(kStagesKey), "0"}}});
   }
   if (chunks > layers / ranks) {
     const std::string cut = config.locate(kDegreeKey);
     if (p.pipeline_parallel_stages_per_rank > 0 && known.any_stages && layers >= ranks)
-      throw ConfigError(fmt::format("{} of {} are more stages than {}; set the first to {}",
-                                    config.locate(kStagesKey), cut, of_layers, layers / ranks));
+      throw Refusal(std::string(kStagesKey),
+                    fmt::format("{} of {} are more stages than {}", config.locate(kStagesKey), cut, of_layers),
+                    {{{std::string(kStagesKey), fmt::format("{}", layers / ranks)}}});
     // A divisor, so that the ranks that are there still divide over it.
     int64_t fits = std::max<int64_t>(1, layers / std::min(chunks, layers));
     while (ranks % fits != 0) --fits;
-    throw ConfigError(fmt::format("{} and {} make {} of {}; set the degree to {}", cut, config.locate(kScheduleKey),
-                                  counted(std::min(chunks, kMostStageMicrobatches) * ranks, "stage"), of_layers, fits));
+    throw Refusal(std::string(kDegreeKey),
+                  fmt::format("{} and {} make {} of {}", cut, config.locate(kScheduleKey),
+                              counted(std::min(chunks, kMostStageMicrobatches) * ranks, "stage"), of_layers),
+                  {{{std::string(kDegreeKey), fmt::format("{}", fits)}}});
   }
   if (chunks * ranks > kMostStageMicrobatches / microbatches) {
     throw ConfigError(fmt::format(

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/pipeline/post_validation_plan.h"
+#include "plan/config_refusal.h"
 #include "plan/from_config.h"
 #include "plan/pipeline.h"
 #include "plan/plan_limits.h"
@@ -222,13 +223,36 @@ int64_t Plan::largest_communication_bytes() const {
   return *std::max_element(sums.begin(), sums.end());
 }
 
-Plan make_plan(const Config& config, const RunFacts& facts) {
+namespace {
+
+// The plan with its tensor mesh chosen, where the file leaves that open.
+Plan plan_of_choice(const Config& config, const RunFacts& facts) {
   require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
+  if (config.parallelism.tensor_parallel_kind != "auto") return plan_once(config, facts);
+  const int tensor_ranks = mesh_of(config, facts.ranks).axis_size(kColumn);
   const auto plan_of = [&](const Config& other) { return plan_once(other, facts); };
-  const bool choose = config.parallelism.tensor_parallel_kind == "auto";
-  const int tensor_ranks = choose ? mesh_of(config, facts.ranks).axis_size(kColumn) : 1;
-  Plan plan = plan_once(choose ? with_cheapest_tensor_plan(config, tensor_ranks, plan_of) : config, facts);
-  plan.tensor_choices = tensor_choices(plan, plan_of);
+  return plan_once(with_cheapest_tensor_plan(config, tensor_ranks, plan_of), facts);
+}
+
+// As plan_of_choice(), with complete ways out of a refusal.
+Plan plan_or_refuse(const Config& config, const RunFacts& facts) {
+  try {
+    return plan_of_choice(config, facts);
+  } catch (const Refusal& refusal) {
+    throw completed(refusal, config, [&](const Config& other) {
+      RunFacts of_other = facts;
+      if (other.run.ranks != config.run.ranks) of_other.ranks = static_cast<int>(other.run.ranks);
+      check_laws(other, {.cuda = true, .nccl = true, .no_ucx = {}});
+      plan_of_choice(other, of_other);
+    });
+  }
+}
+
+}  // namespace
+
+Plan make_plan(const Config& config, const RunFacts& facts) {
+  Plan plan = plan_or_refuse(config, facts);
+  plan.tensor_choices = tensor_choices(plan, [&](const Config& other) { return plan_once(other, facts); });
   plan.alternatives = alternatives_to(plan);
   require_fitting(plan);
   return plan;

@@ -146,21 +146,23 @@ void refuse_mesh(const Config& config) {
   const bool has_mesh = p.tensor_parallel_mesh != defaults.tensor_parallel_mesh;
   const bool has_product = p.tensor_parallel_product != defaults.tensor_parallel_product;
   if (!has_mesh && !has_product) return;
-  std::vector<std::string> ways;
+  WayOut way;
   if (has_mesh && !config.origins.contains("parallelism.tensor_parallel_kind")) {
-    ways.push_back(fmt::format("parallelism.tensor_parallel_kind to \"{}\"", depth > 1 ? "2.5d" : "2d"));
+    way = {{"parallelism.tensor_parallel_kind", depth > 1 ? "\"2.5d\"" : "\"2d\""}};
   } else {
-    if (has_mesh) ways.push_back("parallelism.tensor_parallel_mesh to " + mesh_text({}));
-    if (has_product) ways.push_back("parallelism.tensor_parallel_product to \"stationary\"");
+    if (has_mesh) way.push_back({"parallelism.tensor_parallel_mesh", mesh_text({})});
+    if (has_product) way.push_back({"parallelism.tensor_parallel_product", "\"stationary\""});
     const bool countable = std::max({rows, columns, depth}) <= config.run.ranks;
     const int64_t degree = has_mesh && countable && p.tensor_parallel_degree == 1
                                ? degree_of_ranks_left(config, rows * columns * depth)
                                : 1;
-    if (degree > 1) ways.push_back(fmt::format("parallelism.tensor_parallel_degree to {}", degree));
+    if (degree > 1) way.push_back({"parallelism.tensor_parallel_degree", fmt::format("{}", degree)});
   }
-  refuse(config, has_mesh ? "parallelism.tensor_parallel_mesh" : "parallelism.tensor_parallel_product",
-         fmt::format("belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}; set {}",
-                     config.locate("parallelism.tensor_parallel_kind"), join(ways, " and ")));
+  const char* key = has_mesh ? "parallelism.tensor_parallel_mesh" : "parallelism.tensor_parallel_product";
+  throw Refusal("",
+                fmt::format("{} belongs to parallelism.tensor_parallel_kind \"2d\" and \"2.5d\", but {}",
+                            config.locate(key), config.locate("parallelism.tensor_parallel_kind")),
+                {way});
 }
 
 }  // namespace
@@ -180,15 +182,16 @@ void check_tensor_kind(const Config& config) {
   if (one_rank && p.tensor_parallel_kind != "1d") {
     const char* key = chosen ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh";
     const std::string more = mesh_of_ranks_left(config);
+    std::vector<WayOut> ways = {{{"parallelism.tensor_parallel_kind", "\"1d\""}}};
+    if (!more.empty()) ways.insert(ways.begin(), {{key, more}});
     refuse(config, "parallelism.tensor_parallel_kind",
-           fmt::format("cuts nothing: {} is one rank; {}set the kind to \"1d\"", config.locate(key),
-                       more.empty() ? "" : fmt::format("set {} to {}, or ", key, more)));
+           fmt::format("cuts nothing: {} is one rank", config.locate(key)), ways);
   }
   if (p.tensor_parallel_kind == "2d" && depth != 1) {
     const std::string mesh = mesh_of_ranks_left(config);
-    refuse(config, "parallelism.tensor_parallel_mesh",
-           fmt::format("has more than two dimensions, and \"2d\" has depth 1; {}",
-                       mesh.empty() ? "no mesh of these ranks works" : "the nearest mesh that works is " + mesh));
+    std::vector<WayOut> ways = {{{"parallelism.tensor_parallel_kind", "\"2.5d\""}}};
+    if (!mesh.empty()) ways.insert(ways.begin(), {{"parallelism.tensor_parallel_mesh", mesh}});
+    refuse(config, "parallelism.tensor_parallel_mesh", "has more than two dimensions, and \"2d\" has depth 1", ways);
   }
   if (rows == 1 && columns == 1 && (p.tensor_parallel_kind == "2d" || p.tensor_parallel_kind == "2.5d")) {
     require_default(config, "parallelism.tensor_parallel_product", "no product is cut on a mesh of one row and column");
@@ -226,43 +229,70 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
   return "";
 }
 
-void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
-  const std::string misfit = tensor_misfit(config, plan, sequence, data);
-  if (misfit.empty()) return;
-  std::vector<std::string> ways;
-  const int64_t uncut = uncut_tokens(config.training.seq_len, plan, sequence);
+namespace {
+
+constexpr const char* kMeshKey = "parallelism.tensor_parallel_mesh";
+constexpr const char* kTensorDegreeKey = "parallelism.tensor_parallel_degree";
+
+std::string number(int64_t value) { return fmt::format("{}", value); }
+
+// Other degrees of the kind "1d": where data ranks are the rest, the nearest that divides all ranks, else the largest
+// that divides this one.
+WayOut other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
+  if (config.parallelism.data_parallel_degree == -1) {
+    const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
+    if (other) return {{kTensorDegreeKey, number(other->columns)}};
+  }
+  for (int fewer = plan.columns - 1; fewer > 1; --fewer) {
+    TensorPlan smaller = plan;
+    smaller.columns = fewer;
+    if (plan.columns % fewer == 0 && tensor_misfit(config, smaller, sequence, data * plan.columns / fewer).empty())
+      return {{kTensorDegreeKey, number(fewer)}};
+  }
+  return {{kTensorDegreeKey, "1"}};
+}
+
+// Other lengths, or a stream that is not cut by tokens.
+std::vector<WayOut> uncut_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
+  std::vector<WayOut> ways;
+  if (const int64_t seq_len = nearest_seq_len(config, plan, sequence); seq_len > 0)
+    ways.push_back({{"training.seq_len", number(seq_len)}});
+  ways.push_back({{"parallelism.tensor_parallel_sequence", "false"}});
+  return ways;
+}
+
+std::vector<WayOut> tensor_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
+                                int64_t data) {
   const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
-  // Data takes what another degree would leave.
-  const bool is_rest = config.parallelism.data_parallel_degree == -1;
+  const int64_t uncut = uncut_tokens(config.training.seq_len, plan, sequence);
+  std::vector<WayOut> ways;
   if (one_dimension && heads_divide(config, plan) && uncut > 0) {
-    const int64_t seq_len = nearest_seq_len(config, plan, sequence);
-    ways.push_back((seq_len > 0 ? fmt::format("set training.seq_len to {}, or ", seq_len) : "") +
-                   "set parallelism.tensor_parallel_sequence to false");
-  } else if (const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
-             one_dimension && is_rest && other) {
-    ways.push_back(fmt::format("set the degree to {}", other->columns));
+    ways = uncut_ways(config, plan, sequence);
   } else if (one_dimension) {
-    ways.push_back(heads_divide(config, plan) ? "lower one of the degrees"
-                                              : "try " + divisors(config.model.num_key_value_heads));
+    ways.push_back(other_degree(config, plan, sequence, data));
   } else if (const auto nearest = nearest_tensor_plan(config, sequence, plan.ranks(), data)) {
-    ways.push_back(fmt::format("the nearest mesh that works is {}", mesh_text(*nearest)));
-  } else if (!heads_divide(config, plan)) {
-    ways.push_back(fmt::format("no mesh of {} works; columns may be {}", counted(plan.ranks(), "rank"),
-                               divisors(config.model.num_key_value_heads)));
+    ways.push_back({{kMeshKey, mesh_text(*nearest)}});
   }
   // Where the batch is all that does not fit.
   const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
                         widths_suffice(config, plan) && uncut == 0;
-  if (ways.empty() && !of_batch) ways.push_back(fmt::format("no mesh of {} works", counted(plan.ranks(), "rank")));
-  if (of_batch) {
-    const int64_t shares = shares_of(plan, data), batch = config.training.global_batch_size;
-    ways.push_back(
-        fmt::format("training.global_batch_size = {} works with this one", (batch + shares - 1) / shares * shares));
-  }
-  throw ConfigError(fmt::format(
-      "{}: {}; {}",
-      config.locate(one_dimension ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh"), misfit,
-      join(ways, "; ")));
+  if (of_batch) ways.push_back({{"training.global_batch_size", number(fitting_batch(config, plan, data))}});
+  if (ways.empty()) ways.push_back({{kMeshKey, mesh_text({})}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
+  return ways;
+}
+
+}  // namespace
+
+int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data) {
+  const int64_t shares = shares_of(plan, data);
+  return (config.training.global_batch_size + shares - 1) / shares * shares;
+}
+
+void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
+  const std::string misfit = tensor_misfit(config, plan, sequence, data);
+  if (misfit.empty()) return;
+  const char* key = config.parallelism.tensor_parallel_kind == "1d" ? kTensorDegreeKey : kMeshKey;
+  throw Refusal(key, fmt::format("{}: {}", config.locate(key), misfit), tensor_ways(config, plan, sequence, data));
 }
 
 SequencePlan cut_before_ranks(const Config& config) {

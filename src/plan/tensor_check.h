@@ -17,7 +17,10 @@ void check_tensor_kind(const Config& config);
 /// Why the mesh cannot train this model and batch beside so many data ranks, on sequences cut so; empty if it can.
 std::string tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
-/// The same as a ConfigError, with the nearest legal arrangement.
+/// The smallest legal training.global_batch_size that is at least the file's: rows x depth x data must divide it.
+int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data);
+
+/// The misfit as a Refusal, with the nearest legal arrangement.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
 /// Of the meshes of so many ranks beside so many of data, what is legal and nearest to what the file asks for, by the

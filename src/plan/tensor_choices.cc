@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "plan/config_refusal.h"
 #include "plan/config_table.h"
 #include "plan/plan_limits.h"
 #include "plan/tensor_check.h"
@@ -127,9 +128,43 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
   return choices;
 }
 
+namespace {
+
+// Ways out where no mesh of the ranks works: what the refusals of its meshes ask for besides another mesh, then fewer
+// ranks.
+class AutoWays {
+ public:
+  void add(const Refusal& refusal) {
+    if (problem_.empty()) problem_ = refusal.problem;
+    for (const WayOut& way : refusal.ways) {
+      const auto of_mesh = [](const Setting& one) { return one.key.starts_with("parallelism.tensor_parallel"); };
+      if (std::ranges::none_of(way, of_mesh) && std::ranges::find(ways_, way) == ways_.end()) ways_.push_back(way);
+    }
+  }
+  void add(const ConfigError& error) {
+    if (problem_.empty()) problem_ = error.what();
+  }
+
+  Refusal refusal(const Config& config, int ranks) const {
+    constexpr const char* kKey = "parallelism.tensor_parallel_degree";
+    std::vector<WayOut> ways = ways_;
+    for (int fewer = ranks - 1; fewer > 1; --fewer)
+      if (ranks % fewer == 0) ways.push_back({{kKey, fmt::format("{}", fewer)}});
+    if (ways.empty()) ways.push_back({{kKey, "1"}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
+    return {kKey, fmt::format("{}: none of its meshes can be; the first, because {}", config.locate(kKey), problem_),
+            ways};
+  }
+
+ private:
+  std::string problem_;
+  std::vector<WayOut> ways_;
+};
+
+}  // namespace
+
 Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of) {
   std::vector<TensorChoice> choices;
-  std::string refusal;
+  AutoWays refused;
   for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
     try {
       const Plan plan = plan_of(with_tensor_plan(config, tensor));
@@ -138,14 +173,13 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
                          .words = words_of(plan, tensor),
                          .sent_bytes = plan.largest_communication_bytes(),
                          .memory_bytes = plan.largest_memory_bytes()});
+    } catch (const Refusal& error) {
+      refused.add(error);
     } catch (const ConfigError& error) {
-      if (refusal.empty()) refusal = error.what();
+      refused.add(error);
     }
   }
-  if (choices.empty()) {
-    throw ConfigError(fmt::format("{}: none of its meshes can be; the first, because {}",
-                                  config.locate("parallelism.tensor_parallel_degree"), refusal));
-  }
+  if (choices.empty()) throw refused.refusal(config, ranks);
   if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
   const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
   const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);

@@ -47,15 +47,16 @@ TEST(PipelineConfig, EveryScheduleIsOne) {
 }
 
 TEST(PipelineConfig, MoreStagesThanLayersAreRefused) {
-  const std::string words = "model.num_hidden_layers = 8 (command line); set the degree to";
+  const std::string words = "model.num_hidden_layers = 8 (command line); set it to";
   EXPECT_TRUE(says(refusal(9, of("1f1b", 9)), {"pipeline_parallel_degree = 9", "make 9 stages of " + words + " 3"}));
   EXPECT_TRUE(says(refusal(5, of("zb_v", 5)),
-                   {"pipeline_parallel_schedule = \"zb_v\"", "10 stages of " + words + " 1"}));
+                   {"pipeline_parallel_schedule = \"zb_v\"",
+                    "10 stages of " + words + " 1 and parallelism.pipeline_parallel_schedule to \"1f1b\""}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=9223372036854775807"})),
-                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "set the first to 4"}));
+                   {"pipeline_parallel_stages_per_rank = 9223372036854775807", "; set it to 4"}));
   EXPECT_TRUE(says(refusal(2, of("interleaved_1f1b", 2, {"pipeline_parallel_stages_per_rank=50"})),
                    {"pipeline_parallel_stages_per_rank = 50", "more stages than model.num_hidden_layers = 8",
-                    "set the first to 4"}));
+                    "; set it to 4"}));
   EXPECT_TRUE(says(refusal(9, of("interleaved_1f1b", 9, {"pipeline_parallel_stages_per_rank=50"})),
                    {"make 450 stages of " + words + " 1"}));
   EXPECT_TRUE(says(refusal(4, of("zb_h1", 4, {"pipeline_parallel_stages_per_rank=2"})),

@@ -123,13 +123,13 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
     const char* says;
   };
   const Misfit misfits[] = {
-      {{data + "3"}, 3, "does not fit 4 ranks; set it to 4 or -1, or set run.ranks to 3"},
+      {{data + "3"}, 3, "does not fit 4 ranks; set it to 4 or -1, or run.ranks to 3"},
       {{data + "2", ring + "3"}, 6, "make run.ranks a multiple of 3 and this -1, or set run.ranks"},
       {{data + "5"}, 5, "is more than the 4 ranks; set it to 4, or set run.ranks to 5"},
       {{data + "8", ring + "2"}, 16, "set it to 2, or set run.ranks to 16"}};
   for (const Misfit& misfit : misfits) {
     const std::string error = error_of(misfit.words, {.ranks = 4, .vocab_size = 257});
-    EXPECT_TRUE(says(error, {misfit.says, fmt::format("set run.ranks to {}", misfit.wanted)}));
+    EXPECT_TRUE(says(error, {misfit.says, fmt::format("run.ranks to {}", misfit.wanted)}));
     EXPECT_EQ(error_of(misfit.words, {.ranks = misfit.wanted, .vocab_size = 257}), "no error") << error;
   }
   // Eight stages are more than the six layers, and the product of these is beyond counting.
@@ -143,10 +143,11 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
 TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
   const std::string key = "parallelism.context_parallel_";
   EXPECT_TRUE(says(error_of({key + "ring=65536"}, {.ranks = 65536, .vocab_size = 257}),
-                   {"max_position_embeddings = 1024", "131072 pieces", "ring = 65536", "lower one of these"}));
+                   {"max_position_embeddings = 1024", "131072 pieces", "ring = 65536",
+                    "; set it to 131072 and training.seq_len to 131072"}));
   EXPECT_TRUE(says(error_of({key + "ring=-1", key + "window=3", "parallelism.data_parallel_degree=1"},
                             {.ranks = 4, .vocab_size = 257}),
-                   {"window = 3", "ring = -1", "leaves a ring of 4", "try 2"}));
+                   {"window = 3", "ring = -1", "leaves a ring of 4", "; set it to 2"}));
   for (const char* idle : {"1", "4"}) {
     EXPECT_TRUE(says(error_of({key + "ring=4", key + "window=" + idle}, {.ranks = 4, .vocab_size = 257}),
                      {std::string("window = ") + idle, "one ring of 4 ranks", "set it to 0"}));

@@ -85,9 +85,9 @@ class RunFile(ProcessTest):
         cut = "parallelism.context_parallel_"
         for settings, *parts in (
                 ([cut + "ulysses=3"], cut + "ulysses = 3", "more than the 2 ranks", "set it to 2"),
-                (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "without a head", "set it to 4 or less"),
-                (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "at least 16"),
-                (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "try 2"),
+                (["run.ranks=8", cut + "ulysses=8"], cut + "ulysses = 8", "without a head", "set it to 4"),
+                (["run.ranks=8", cut + "ring=8", "training.seq_len=9"], "training.seq_len = 9", "set it to 16"),
+                (["run.ranks=4", cut + "ring=4", cut + "window=3"], cut + "window = 3", "set it to 2"),
                 ([cut + "ring=2", cut + "attention=linformer"], "linformer_length")):
             with self.subTest(settings):
                 self.assert_says(self.train(*settings), 1, "command line", *parts)

@@ -211,7 +211,7 @@ TEST(LinformerRuns, AreRefusedInWords) {
   const std::string ring = "parallelism.context_parallel_ring=2",
                     both = "parallelism.context_parallel_attention=linformer";
   EXPECT_TRUE(says(refusal({length}), {"model.linformer_length = 5", "model.objective = \"causal\"", "\"masked\""}));
-  EXPECT_TRUE(says(refusal({masked, "model.linformer_length=17"}), {"training.seq_len = 16", "set it to 16 or less"}));
+  EXPECT_TRUE(says(refusal({masked, "model.linformer_length=17"}), {"training.seq_len = 16", "; set it to 16"}));
   EXPECT_TRUE(says(refusal({masked, length, "model.sliding_window=4"}), {"model.sliding_window = 4", "set it to 0"}));
   EXPECT_TRUE(says(refusal({masked, length, "data.mask_documents=true"}), {"data.mask_documents", "set it to false"}));
   EXPECT_TRUE(says(refusal({masked, length}, {ring}), {"context_parallel_attention", "set it to \"linformer\""}));

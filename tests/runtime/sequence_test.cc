@@ -159,11 +159,12 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
     return std::string("accepted");
   };
   EXPECT_TRUE(says(refusal(8, {"parallelism.context_parallel_ulysses=8"}),
-                   {"context_parallel_ulysses = 8", "num_attention_heads = 4", "set it to 4 or less"}));
+                   {"context_parallel_ulysses = 8", "num_attention_heads = 4",
+                    "; set it to 4 and parallelism.context_parallel_ring to 2"}));
   EXPECT_TRUE(
-      says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "make it at least 32"}));
+      says(refusal(16, {"parallelism.context_parallel_ring=16"}), {"training.seq_len = 16", "; set it to 32"}));
   EXPECT_TRUE(says(refusal(4, {"parallelism.context_parallel_ring=4", "parallelism.context_parallel_window=3"}),
-                   {"context_parallel_window = 3", "does not divide", "try 2"}));
+                   {"context_parallel_window = 3", "does not divide", "; set it to 2"}));
   EXPECT_TRUE(says(refusal(6, {"parallelism.context_parallel_ring=4"}),
                    {"context_parallel_ring = 4", "4 of 6 ranks", "multiple of 4"}));
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
