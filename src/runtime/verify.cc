@@ -4,6 +4,7 @@
 #include "comm/thread_ranks.h"
 #include "plan/rounding.h"
 #include "runtime/snapshot.h"
+#include "runtime/traffic.h"
 
 #include <ATen/ATen.h>
 
@@ -15,22 +16,13 @@
 namespace orthant {
 namespace {
 
-// What the oracle has in each step; buffers are flat.
-struct Trace {
-  explicit Trace(const Plan& oracle) : parameters(oracle.parameters), flat(flat_layout(parameters)) {}
-  // A rank's part of a parameter.
-  at::Tensor part(const at::Tensor& buffer, const ParameterInfo& held) const {
-    const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
-    const auto index = static_cast<size_t>(std::ranges::find_if(parameters, named) - parameters.begin());
-    const auto& whole = parameters[index];
-    return held_part(held, buffer.narrow(0, flat.parameter_offsets[index], whole.size()).view(whole.shape));
-  }
-  std::vector<ParameterInfo> parameters;
-  FlatLayout flat;
-  std::vector<double> losses, norms;
-  std::vector<at::Tensor> gradients;
-  std::vector<at::Tensor> weights, first_moments, second_moments;  // after the update
-};
+// A rank's part of a parameter in one of the oracle's flat buffers.
+at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const ParameterInfo& held) {
+  const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
+  const auto index = static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
+  const auto& full = oracle.parameters[index];
+  return held_part(held, buffer.narrow(0, oracle.flat.parameter_offsets[index], full.size()).view(full.shape));
+}
 
 // The same run on one rank.
 Plan oracle_of(const Plan& plan) {
@@ -49,41 +41,12 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
                           step, after, found.empty() ? "the loss or the gradient norm" : found));
 }
 
-Trace run_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
-  Trace trace(plan);
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
-    Session session(plan, data.train, comm);
-    load_first_weights(plan, session.weights());
-    const auto tell = [&](int64_t done) {
-      if (progress) progress("one device", done, steps);
-    };
-    tell(0);
-    for (int64_t step = 1; step <= steps; ++step) {
-      const StepResult result = session.gradients(step, {});
-      const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
-      require_finite(finite, step, "", finite ? "" : session.first_not_finite(step).what);
-      trace.losses.push_back(result.loss);
-      trace.norms.push_back(result.norm);
-      trace.gradients.push_back(session.weights().gradients().clone());
-      session.update(step, result);
-      const std::string weight = session.first_weight_not_finite();
-      require_finite(weight.empty(), step, ", after the update", weight);
-      trace.weights.push_back(session.weights().masters().clone());
-      trace.first_moments.push_back(session.optimizer().first_moments().clone());
-      trace.second_moments.push_back(session.optimizer().second_moments().clone());
-      tell(step);
-    }
-  });
-  return trace;
-}
-
 // Puts a session where the oracle was after some step (from 0).
-void stand_where(const Trace& oracle, size_t step, Session& session) {
+void stand_where(const OracleTrace& oracle, size_t step, Session& session) {
   const Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     const auto stand = [&](const at::Tensor& buffer, const at::Tensor& whole) {
-      weights.view(buffer, p).copy_(oracle.part(whole, weights.parameters()[p]));
+      weights.view(buffer, p).copy_(part_of(oracle, whole, weights.parameters()[p]));
     };
     stand(weights.masters(), oracle.weights[step]);
     stand(session.optimizer().first_moments(), oracle.first_moments[step]);
@@ -147,6 +110,12 @@ class Findings {
          fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
 
+  void traffic(int64_t step, int rank, const std::string& difference) {
+    if (difference.empty()) return;
+    const std::lock_guard lock(mutex_);
+    tell({step, 4, 0, rank}, difference);
+  }
+
   VerifyReport finish(int64_t steps) {
     report_.steps = steps;
     report_.ok = report_.first_difference.empty() && report_.labels > 0;
@@ -154,16 +123,19 @@ class Findings {
   }
 
  private:
-  // Step, kind, tensor and rank. Tensors come before norms and losses: they say where to look.
+  // Step, kind, tensor and rank. Tensors come before norms, losses and bytes sent: they say where to look.
   using Place = std::array<int64_t, 4>;
 
   void tell(double error, double bound, const Place& place, const std::string& what) {
     if (error <= bound) return;
+    tell(place, fmt::format("{} is off by {:.2e} relative to the oracle, {} is what rounding explains", what, error,
+                            bound > 0 ? fmt::format("{:.1e}", bound) : "nothing"));
+  }
+
+  void tell(const Place& place, const std::string& difference) {
     if (!report_.first_difference.empty() && place >= first_) return;
     first_ = place;
-    report_.first_difference =
-        fmt::format("step {}, rank {}: {} is off by {:.2e} relative to the oracle, {} is what rounding explains",
-                    place[0], place[3], what, error, bound > 0 ? fmt::format("{:.1e}", bound) : "nothing");
+    report_.first_difference = fmt::format("step {}, rank {}: {}", place[0], place[3], difference);
   }
 
   std::mutex mutex_;
@@ -174,56 +146,136 @@ class Findings {
 // What a bias' gradient is measured by at least: it is a column of its matrix' gradient, of an input that is one, where
 // the others are normed to that size. A key's is what the softmax leaves of such a sum, and where channels turn slowly
 // that is nearly nothing.
-double least_gradient(const Trace& oracle, size_t step, const std::vector<ParameterInfo>& held, size_t p) {
+double least_gradient(const OracleTrace& oracle, size_t step, const std::vector<ParameterInfo>& held, size_t p) {
   if (held[p].role != ParameterRole::from_stream_bias) return 0;
   const std::string layer = held[p].name.substr(0, held[p].name.rfind('.'));
   const auto matrix = std::ranges::find(held, layer + ".weight", &ParameterInfo::name);
-  const at::Tensor gradient = oracle.part(oracle.gradients[step], *matrix);
+  const at::Tensor gradient = part_of(oracle, oracle.gradients[step], *matrix);
   return gradient.norm().item<double>() / std::sqrt(static_cast<double>(std::max<int64_t>(1, gradient.size(1))));
 }
 
 }  // namespace
 
-VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
-                           const StepProgress& progress) {
-  const Plan oracle_plan = oracle_of(plan);
-  const Trace oracle = run_oracle(oracle_plan, data, steps, progress);
-  const RoundingBounds bounds = rounding_bounds(plan);
-  Findings findings(bounds);
-  const bool free_running = plan.config.training.dtype == "float64";
+OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
+  const Plan one = oracle_of(plan);
+  OracleTrace trace;
+  trace.parameters = one.parameters;
+  trace.flat = flat_layout(trace.parameters);
+  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
+    Comm comm(one.mesh, rank, meeting, {.transport = one.config.run.transport});
+    Session session(one, data.train, comm);
+    load_first_weights(one, session.weights());
+    const auto tell = [&](int64_t done) {
+      if (progress) progress("one device", done, steps);
+    };
+    tell(0);
+    for (int64_t step = 1; step <= steps; ++step) {
+      const StepResult result = session.gradients(step, {});
+      const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
+      require_finite(finite, step, "", finite ? "" : session.first_not_finite(step).what);
+      trace.losses.push_back(result.loss);
+      trace.norms.push_back(result.norm);
+      trace.gradients.push_back(session.weights().gradients().clone());
+      session.update(step, result);
+      const std::string weight = session.first_weight_not_finite();
+      require_finite(weight.empty(), step, ", after the update", weight);
+      trace.weights.push_back(session.weights().masters().clone());
+      trace.first_moments.push_back(session.optimizer().first_moments().clone());
+      trace.second_moments.push_back(session.optimizer().second_moments().clone());
+      tell(step);
+    }
+  });
+  return trace;
+}
+
+namespace {
+
+// One rank's steps, each compared with the oracle's.
+class ComparedRank {
+ public:
+  ComparedRank(const OracleTrace& oracle, const Plan& plan, Session& session, Comm& comm, Findings& findings)
+      : oracle_(oracle),
+        plan_(plan),
+        session_(session),
+        comm_(comm),
+        findings_(findings),
+        bounds_(rounding_bounds(plan)),
+        free_running_(plan.config.training.dtype == "float64") {}
+
+  void run(int64_t step) {
+    const auto i = static_cast<size_t>(step - 1);
+    if (step > 1 && !free_running_) stand_where(oracle_, i - 1, session_);
+    const TrafficTable before = comm_.traffic();
+    StepResult result = session_.gradients(step, {});
+    findings_.loss(step, comm_.rank(), result, oracle_.losses[i], relative(result.norm, oracle_.norms[i]));
+    compare_gradients(step);
+    if (!free_running_) result.norm = oracle_.norms[i];
+    session_.update(step, result);
+    compare_weights(step);
+    if (plan_.post_validates()) return;  // the number of its messages depends on the norms
+    const TrafficTable planned = planned_traffic_table(plan_, comm_.rank());
+    findings_.traffic(step, comm_.rank(), traffic_difference(planned, traffic_since(before, comm_.traffic())));
+  }
+
+ private:
+  const std::vector<ParameterInfo>& parameters() const { return session_.weights().parameters(); }
+
+  void compare_gradients(int64_t step) {
+    const auto i = static_cast<size_t>(step - 1);
+    Weights& weights = session_.weights();
+    const double rest = bounds_.rest * oracle_.norms[i] / bounds_.gradients;
+    for (size_t p = 0; p < parameters().size(); ++p) {
+      const double column = free_running_ ? 0 : least_gradient(oracle_, i, parameters(), p);
+      const at::Tensor want = part_of(oracle_, oracle_.gradients[i], parameters()[p]);
+      findings_.tensor(&VerifyReport::gradients, step, comm_.rank(), p, parameters()[p],
+                       relative(weights.gradient(p), want, std::max(rest, column)));
+      if (!free_running_) weights.gradient(p).copy_(want);
+    }
+  }
+
+  void compare_weights(int64_t step) {
+    const at::Tensor& want = oracle_.weights[static_cast<size_t>(step - 1)];
+    for (size_t p = 0; p < parameters().size(); ++p) {
+      findings_.tensor(&VerifyReport::weights, step, comm_.rank(), p, parameters()[p],
+                       relative(session_.weights().master(p), part_of(oracle_, want, parameters()[p])));
+    }
+  }
+
+  const OracleTrace& oracle_;
+  const Plan& plan_;
+  Session& session_;
+  Comm& comm_;
+  Findings& findings_;
+  RoundingBounds bounds_;
+  bool free_running_;
+};
+
+}  // namespace
+
+VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data, Mutation mutation,
+                            const StepProgress& progress) {
+  const auto steps = static_cast<int64_t>(oracle.losses.size());
+  Findings findings(rounding_bounds(plan));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
     Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, mutation);
-    Weights& weights = session.weights();
-    load_first_weights(plan, weights);
+    load_first_weights(plan, session.weights());
+    ComparedRank compared(oracle, plan, session, comm, findings);
     const auto tell = [&](int64_t done) {
       if (progress && rank == 0) progress("the layout", done, steps);
     };
     tell(0);
     for (int64_t step = 1; step <= steps; ++step) {
-      const auto i = static_cast<size_t>(step - 1);
-      if (step > 1 && !free_running) stand_where(oracle, i - 1, session);
-      StepResult result = session.gradients(step, {});
-      findings.loss(step, rank, result, oracle.losses[i], relative(result.norm, oracle.norms[i]));
-      const double rest = bounds.rest * oracle.norms[i] / bounds.gradients;
-      for (size_t p = 0; p < weights.parameters().size(); ++p) {
-        const double column = free_running ? 0 : least_gradient(oracle, i, weights.parameters(), p);
-        const at::Tensor want = oracle.part(oracle.gradients[i], weights.parameters()[p]);
-        findings.tensor(&VerifyReport::gradients, step, rank, p, weights.parameters()[p],
-                        relative(weights.gradient(p), want, std::max(rest, column)));
-        if (!free_running) weights.gradient(p).copy_(want);
-      }
-      if (!free_running) result.norm = oracle.norms[i];
-      session.update(step, result);
-      for (size_t p = 0; p < weights.parameters().size(); ++p) {
-        const ParameterInfo& held = weights.parameters()[p];
-        findings.tensor(&VerifyReport::weights, step, rank, p, held,
-                        relative(weights.master(p), oracle.part(oracle.weights[i], held)));
-      }
+      compared.run(step);
       tell(step);
     }
   });
   return findings.finish(steps);
+}
+
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
+                           const StepProgress& progress) {
+  return verify_against(trace_oracle(plan, data, steps, progress), plan, data, mutation, progress);
 }
 
 }  // namespace orthant

@@ -5,10 +5,13 @@
 #include "runtime/session.h"
 #include "runtime/training_data.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace orthant {
 
@@ -24,7 +27,7 @@ struct Worst {
 };
 
 struct VerifyReport {
-  bool ok = false;
+  bool ok = false;  // numbers within their bounds, and bytes sent as planned
   int64_t steps = 0;
   int64_t labels = 0;  // in all steps; without any nothing was compared, and that is not ok
   // Losses of the step with the largest relative error, the first of equal ones. Training prints the same losses for
@@ -37,6 +40,15 @@ struct VerifyReport {
   std::string first_difference;  // empty when ok: which tensor, layer, rank and step differ first, by how much
 };
 
+/// The run of one device, step by step: the reference of every layout of the same model, data and training settings.
+/// Buffers are flat; weights and moments are those after the update.
+struct OracleTrace {
+  std::vector<ParameterInfo> parameters;
+  FlatLayout flat;
+  std::vector<double> losses, norms;
+  std::vector<at::Tensor> gradients, weights, first_moments, second_moments;
+};
+
 /// Told how many of the steps the oracle has done, then the layout: from 0, after each one.
 using StepProgress = std::function<void(const std::string& who, int64_t done, int64_t total)>;
 
@@ -47,5 +59,12 @@ using StepProgress = std::function<void(const std::string& who, int64_t done, in
 /// the tensor, where the oracle itself is not finite: there is nothing to compare with, and no layout is to blame.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
+
+/// The two halves of verify_layout(), so that one oracle serves many layouts: the plan's run on one device, and the
+/// comparison of the plan's ranks with it over the steps of the trace. The second also compares the calls and bytes
+/// that each rank sends in a step with the plan, for every axis and collective.
+OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress = {});
+VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
+                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
 
 }  // namespace orthant

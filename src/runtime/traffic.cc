@@ -1,0 +1,54 @@
+#include "runtime/traffic.h"
+
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+namespace orthant {
+namespace {
+
+Traffic entry_of(const TrafficTable& table, const TrafficTable::key_type& key) {
+  const auto entry = table.find(key);
+  return entry == table.end() ? Traffic{} : entry->second;
+}
+
+std::string text_of(const Traffic& traffic, const std::string& of) {
+  return fmt::format("{} in {}{}", counted(traffic.bytes, "byte"), counted(traffic.calls, "call"), of);
+}
+
+}  // namespace
+
+TrafficTable planned_traffic_table(const Plan& plan, int rank) {
+  TrafficTable planned;
+  for (const CommunicationEntry& entry : plan.communication) {
+    const auto at = static_cast<size_t>(rank);
+    Traffic& sum = planned[{entry.axis, entry.collective}];
+    sum.calls += entry.calls_per_rank[at];
+    sum.bytes += entry.bytes_per_rank[at];
+  }
+  return planned;
+}
+
+TrafficTable traffic_since(const TrafficTable& before, const TrafficTable& after) {
+  TrafficTable since;
+  for (const auto& [key, traffic] : after) {
+    const Traffic earlier = entry_of(before, key);
+    since[key] = {traffic.calls - earlier.calls, traffic.bytes - earlier.bytes};
+  }
+  return since;
+}
+
+std::string traffic_difference(const TrafficTable& planned, const TrafficTable& sent) {
+  TrafficTable keys = planned;
+  keys.insert(sent.begin(), sent.end());
+  for (const auto& [key, ignored] : keys) {
+    const Traffic want = entry_of(planned, key), have = entry_of(sent, key);
+    if (have == want) continue;
+    const auto& [axes, collective] = key;
+    return fmt::format("sends {}, and the plan says {}", text_of(have, fmt::format(" of {} over {}", collective, axes)),
+                       text_of(want, ""));
+  }
+  return "";
+}
+
+}  // namespace orthant

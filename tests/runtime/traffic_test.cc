@@ -1,0 +1,38 @@
+// The comparison of bytes sent with the plan, and that verify makes it.
+#include "runtime/traffic.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/verify.h"
+#include "tests/support/tiny_run.h"
+
+namespace orthant::traffic_test {
+namespace {
+
+TEST(TrafficDifference, NamesCollectiveAxesAndNumbers) {
+  const TrafficTable planned = {{{"data", "all_reduce"}, {2, 64}}, {{"ring", "exchange"}, {0, 0}}};
+  EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {2, 64}}}), "");
+  EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {1, 64}}}),
+            "sends 64 bytes in 1 call of all_reduce over data, and the plan says 64 bytes in 2 calls");
+  EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {2, 64}}, {{"ring", "exchange"}, {1, 8}}}),
+            "sends 8 bytes in 1 call of exchange over ring, and the plan says 0 bytes in 0 calls");
+}
+
+TEST(TrafficDifference, IsCountedFromTheFirstReading) {
+  const TrafficTable before = {{{"data", "all_reduce"}, {1, 10}}};
+  const TrafficTable after = {{{"data", "all_reduce"}, {3, 50}}, {{"data", "broadcast"}, {1, 4}}};
+  EXPECT_EQ(traffic_since(before, after),
+            (TrafficTable{{{"data", "all_reduce"}, {2, 40}}, {{"data", "broadcast"}, {1, 4}}}));
+}
+
+TEST(Verify, FailsWhereARankSendsAnotherNumberOfBytesThanPlanned) {
+  const TinyRun run;
+  Plan plan = run.plan(2);
+  plan.communication.front().bytes_per_rank[1] += 8;
+  const VerifyReport report = verify_layout(plan, run.data(), 1);
+  EXPECT_FALSE(report.ok);
+  EXPECT_EQ(report.first_difference.rfind("step 1, rank 1: sends ", 0), 0u) << report.first_difference;
+}
+
+}  // namespace
+}  // namespace orthant::traffic_test
