@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 namespace orthant {
@@ -29,10 +30,12 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
   PlainAdamW optimizer{.options = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps, c.optimizer.weight_decay},
                        .m = {},
                        .v = {}};
+  std::vector<int64_t> positions(static_cast<size_t>(c.training.seq_len));
+  std::iota(positions.begin(), positions.end(), 0);
   std::vector<StepTrace> trace;
   for (int64_t step = 1; step <= steps; ++step) {
     const int64_t size = c.training.global_batch_size;
-    Microbatch batch = to_microbatch(data.train.batch((step - 1) * size, size));
+    Microbatch batch = to_microbatch(data.train.batch((step - 1) * size, size), positions, c.data.mask_documents);
     batch.loss_scale = 1.0 / batch.labels_BT.ge(0).sum().item<double>();
     batch.step = step;
     weights.gradients().zero_();
