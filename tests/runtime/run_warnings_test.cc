@@ -1,6 +1,7 @@
 // Warnings about cores, ranks without sequences and the disk; planned checkpoint sizes against real checkpoints.
 #include "runtime/run_warnings.h"
 
+#include "base/text.h"
 #include "tests/support/says.h"
 #include "tests/support/tiny_run.h"
 
