@@ -12,11 +12,11 @@
 namespace orthant {
 namespace {
 
-// Less than the time slice that Linux gives to a busy program, so that a waiting thread gives its core up first; long
-// enough for the pauses between one parallel operation and the next. Measured: benchmarks/threads/RESULTS.md.
+// Long enough for the pauses between one parallel operation and the next; short enough that a waiting thread gives its
+// core to a busy program. Measured: benchmarks/threads/RESULTS.md.
 constexpr double kSpin_s = 2.5e-3;
 
-// Seconds of one turn of libgomp's waiting loop, which is one pause instruction: 26 ns or 50 ns on CPUs of today.
+// Seconds of one turn of libgomp's waiting loop, which is one pause instruction. CPUs differ by a factor of two or more.
 double pause_s() {
   constexpr int kTurns = 1000, kTries = 3;
   double fastest_s = 1;

@@ -17,7 +17,7 @@ BUILD = pathlib.Path(os.environ.get("ORTHANT_BUILD", SOURCE / "build"))
 ORTHANT = str(BUILD / "orthant")
 HANG_S = 120  # a limit that only a hang can reach
 STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_NUM")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_", "GOMP_")
 
 
 

@@ -1,0 +1,31 @@
+"""How OpenMP's idle threads wait: every rank starts with a bound on their spinning, unless the user chose another way."""
+import pathlib
+
+from orthant_process import ProcessTest, main
+
+
+class IdleThreads(ProcessTest):
+    def variables(self, pid):
+        pairs = pathlib.Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+        return dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+
+    def test_every_rank_bounds_their_spinning(self):
+        libgomp_default = 300_000
+        for keys in (("run.ranks=1",), ("run.ranks=2",)):
+            with self.subTest(keys):
+                running = self.start_training(*keys, f"job.dump_folder={self.dump}", until_step=1)
+                for pid in running.ranks().values() or [running.process.pid]:
+                    self.assertIn(int(self.variables(pid)["GOMP_SPINCOUNT"]), range(1000, libgomp_default))
+                running.end()
+
+    def test_the_users_choice_counts(self):
+        for choice in ({"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": "77"}):
+            with self.subTest(choice):
+                running = self.start_training("run.ranks=1", f"job.dump_folder={self.dump}", until_step=1, env=choice)
+                variables = self.variables(running.process.pid)
+                self.assertEqual(variables.get("GOMP_SPINCOUNT"), choice.get("GOMP_SPINCOUNT"))
+                running.end()
+
+
+if __name__ == "__main__":
+    main()
