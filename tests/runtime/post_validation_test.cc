@@ -8,6 +8,7 @@
 
 #include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/trained.h"
 
@@ -170,10 +171,10 @@ std::vector<Mesh3> meshes() {
           {"gpipe, ring", 4, pipeline("gpipe", 2, {kWithRing})}};
 }
 
-TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
+SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
-    for (const auto& [name, ranks, keys] : meshes()) {
+    for (const auto& [name, ranks, keys] : sweep.of(meshes(), 3)) {
       if (name != "zb_h2" && name != "1f1b, data 2" && dtype != std::string("float64")) continue;
       const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
       // Twice in turn, once alone, in the last step; the first step is waited for in any case.
@@ -197,9 +198,9 @@ TEST(PostValidation, ANormThatRanksOnTheWaySee) {
   }
 }
 
-TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
+SWEEP_TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
-  for (const auto& [name, ranks, keys] : meshes()) {
+  for (const auto& [name, ranks, keys] : sweep.of(meshes(), 3)) {
     const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
     for (const double max_norm : {100.0, 0.0}) {
       const Training course{.injection = {last, {{4, kInf}}}};
@@ -214,11 +215,11 @@ TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
   }
 }
 
-TEST(PostValidation, SendsWhatThePlanSaysWhereEveryStepIsClippedOrNone) {
+SWEEP_TEST(PostValidation, SendsWhatThePlanSaysWhereEveryStepIsClippedOrNone) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
   std::vector<Mesh3> all = meshes();
   all.push_back({"2d", 8, with(pipeline("zb_h2", 2), grid(2, 2, 1).keys)});
-  for (const auto& [name, ranks, keys] : all)
+  for (const auto& [name, ranks, keys] : sweep.of(all, 3))
     for (const double max_norm : {1e-4, 1e6, 0.0}) {
       if (max_norm == 0 && name != "zb_v") continue;
       const Training course{.steps = 4};

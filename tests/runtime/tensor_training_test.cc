@@ -62,7 +62,7 @@ SWEEP_TEST(TensorTraining, TwentyStepsOfAdamWAndOfDescentAreOneRanks) {
 }
 
 // The control, and why descent is asked for: without clipping and decay AdamW hides a scale, descent does not.
-TEST(TensorTraining, DescentSeesAScaleThatAdamWHides) {
+TEST(LongTensorTraining, DescentSeesAScaleThatAdamWHides) {
   const TinyRun run(long_run({kFourKeyHeads}));
   const TensorCut cut = grid(2, 2, 2, {"training.max_norm=0", "optimizer.weight_decay=0"});
   const auto error_of = [&](double descent_rate) {
@@ -136,7 +136,7 @@ Copies compare_copies(const Plan& plan, const std::vector<RankTrace>& ranks) {
   return copies;
 }
 
-TEST(TensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
+TEST(LongTensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
   const TinyRun run(
       {"training.global_batch_size=8", "training.steps=100", "training.dtype=float32", "model.dropout=0.1"});
   const Plan plan = run.plan(8, grid(2, 2, 2).keys);

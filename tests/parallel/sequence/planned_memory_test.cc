@@ -3,6 +3,7 @@
 #include "parallel/sequence/plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/product_scratch.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::planned_memory_test {
 namespace {
@@ -63,9 +64,9 @@ double scratch_of_tiles(at::ScalarType type, int64_t head_dim) {
                                        product_scratch(512, head_dim, 256)}));
 }
 
-TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
+SWEEP_TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
   ThreadMemory::install();
-  for (Form form : kForms) {
+  for (Form form : sweep.of(kForms, 4)) {
     for (const int64_t key_heads : {8, 2}) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         form.plan.placement = form.plan.ring == 1 ? SequencePlacement::contiguous : SequencePlacement::zigzag;

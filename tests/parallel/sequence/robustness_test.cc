@@ -77,7 +77,7 @@ TEST(SequenceRobustness, RingsBesideAPipeline) {
 // Unified Sequence Parallelism, check 11; Ring Self-Attention, check 13: a thousand times, two groups side by side,
 // each time another rank late by up to 20 ms; the results are those of the first time in every bit, and memory does not
 // grow.
-TEST(SequenceRobustness, AThousandTimesWithLateRanks) {
+TEST(LongSequenceRobustness, AThousandTimesWithLateRanks) {
   ThreadMemory::install();
   struct Form {
     int ulysses, ring, data;
