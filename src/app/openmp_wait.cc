@@ -16,7 +16,8 @@ namespace {
 // core to a busy program. Measured: benchmarks/threads/RESULTS.md.
 constexpr double kSpin_s = 2.5e-3;
 
-// Seconds of one turn of libgomp's waiting loop, which is one pause instruction. CPUs differ by a factor of two or more.
+// Seconds of one turn of libgomp's waiting loop, which is one pause instruction. CPUs differ by a factor of two or
+// more.
 double pause_s() {
   constexpr int kTurns = 1000, kTries = 3;
   double fastest_s = 1;
