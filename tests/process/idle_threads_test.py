@@ -11,9 +11,10 @@ class IdleThreads(ProcessTest):
 
     def test_every_rank_bounds_their_spinning(self):
         libgomp_default = 300_000
-        for keys in (("run.ranks=1",), ("run.ranks=2",)):
-            with self.subTest(keys):
-                running = self.start_training(*keys, f"job.dump_folder={self.dump}", until_step=1)
+        for ranks in (1, 2):
+            with self.subTest(ranks):
+                self.dump = self.folder / f"run-{ranks}"
+                running = self.start_training(f"run.ranks={ranks}", f"job.dump_folder={self.dump}", until_step=1)
                 for pid in running.ranks().values() or [running.process.pid]:
                     self.assertIn(int(self.variables(pid)["GOMP_SPINCOUNT"]), range(1000, libgomp_default))
                 running.end()
@@ -21,6 +22,7 @@ class IdleThreads(ProcessTest):
     def test_the_users_choice_counts(self):
         for choice in ({"OMP_WAIT_POLICY": "passive"}, {"GOMP_SPINCOUNT": "77"}):
             with self.subTest(choice):
+                self.dump = self.folder / "-".join(choice)
                 running = self.start_training("run.ranks=1", f"job.dump_folder={self.dump}", until_step=1, env=choice)
                 variables = self.variables(running.process.pid)
                 self.assertEqual(variables.get("GOMP_SPINCOUNT"), choice.get("GOMP_SPINCOUNT"))
