@@ -14,7 +14,6 @@ class Sweep {
   static Sweep over_a_sample() { return Sweep(false); }
   static Sweep over_all() { return Sweep(true); }
 
-  bool is_full() const { return full_; }
   /// All cases, or num_sampled of them at equal distances, the first and the last among them (the last alone if one).
   template <class Cases>
   auto of(const Cases& cases, size_t num_sampled) const {
