@@ -74,13 +74,13 @@ TEST(Combinations, DocumentsWithDropoutAndOneSequenceAMicrobatch) {
   expect_works({"documents", "dropout", "ring 2"});
 }
 
-TEST(Combinations, EveryThirteenthPair) {
+TEST(Combinations, EveryTwentiethPair) {
   const std::vector<Draw> pairs = all_pairs();
-  for (size_t i = 4; i < pairs.size(); i += 13) expect_settled(pairs[i]);
+  for (size_t i = 4; i < pairs.size(); i += 20) expect_settled(pairs[i]);
 }
 
 TEST(Combinations, SomeTriples) {
-  for (const Draw& draw : random_triples(1, 40)) expect_settled(draw);
+  for (const Draw& draw : random_triples(1, 30)) expect_settled(draw);
 }
 
 TEST(Draws, AreTheSameForASeed) {

@@ -12,6 +12,7 @@
 #include "comm/spawn.h"
 #include "tests/support/program.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::death_test {
 namespace {
@@ -96,9 +97,9 @@ double seconds_to_end(Program& program) {
   return at == std::string::npos ? 1e9 : end_s - std::stod(output.substr(at + 10));
 }
 
-TEST(Death, OfARankIsKnownSoon) {
+SWEEP_TEST(Death, OfARankIsKnownSoon) {
   constexpr const char* kNoForce = "1000";  // the ranks end by themselves, or not at all
-  for (const std::string transport : {"auto", "gloo"}) {
+  for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     for (const std::string told : {"yes", "no"}) {
       Program program(play("Launcher"),
                       {{"SIGNAL", "kill"}, {"TRANSPORT", transport}, {"TOLD", told}, {"GRACE_S", kNoForce}});
@@ -113,8 +114,8 @@ TEST(Death, OfARankIsKnownSoon) {
   }
 }
 
-TEST(Death, AStoppedRankIsKnownByItsSilence) {
-  for (const std::string transport : {"auto", "gloo"}) {
+SWEEP_TEST(Death, AStoppedRankIsKnownByItsSilence) {
+  for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
     EXPECT_LT(seconds, 6) << program.output();  // of which three are the patience with a process seen stopped

@@ -6,6 +6,7 @@
 
 #include "tests/comm/line.h"
 #include "tests/support/random.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::delays_test {
 namespace {
@@ -117,12 +118,12 @@ void run_rounds(const std::string& transport, const Rounds& rounds) {
   });
 }
 
-TEST(Delays, AThousandRoundsOverUcx) {
+SWEEP_TEST(Delays, ManyRoundsOverUcx) {
   if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
-  run_rounds("ucx", {.count = 1000});
+  run_rounds("ucx", {.count = sweep.of(std::vector{1000, 200}, 1)[0]});
 }
 
-TEST(Delays, AHundredRoundsOverGloo) { run_rounds("gloo", {.count = 100}); }
+SWEEP_TEST(Delays, ManyRoundsOverGloo) { run_rounds("gloo", {.count = sweep.of(std::vector{100, 40}, 1)[0]}); }
 
 // Chunks of several segments, and ranks so long away that the engine's threads take over in between.
 constexpr Rounds kLong{.count = 15, .sizes = {1, 20000, 300000, 1200000}, .pause_us = 20000};

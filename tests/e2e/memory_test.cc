@@ -247,7 +247,7 @@ class PlannedMemory : public ::testing::TestWithParam<Case> {
   }
 };
 class LongPlannedMemory : public PlannedMemory {};
-INSTANTIATE_TEST_SUITE_P(Runs, PlannedMemory, ::testing::ValuesIn(Sweep::over_a_sample().of(planned_cases(), 12)),
+INSTANTIATE_TEST_SUITE_P(Runs, PlannedMemory, ::testing::ValuesIn(Sweep::over_a_sample().of(planned_cases(), 8)),
                          [](const auto& instance) { return std::string(instance.param.name); });
 INSTANTIATE_TEST_SUITE_P(Runs, LongPlannedMemory, ::testing::ValuesIn(planned_cases()),
                          [](const auto& instance) { return std::string(instance.param.name); });
@@ -277,7 +277,7 @@ TEST_P(GradientSums, AreInThePlan) {
 
 // What is kept for a layer is what is planned, and no operand that was gathered; weights
 // are cut, gains are on every row; and no step takes more than the first.
-TEST(TensorMemory, KeepsNothingGathered) {
+TEST(LongTensorMemory, KeepsNothingGathered) {
   const TinyRun run;
   for (const int columns : {1, 2}) {
     const int rows = 2 / columns;
@@ -301,14 +301,14 @@ TEST(PlannedMemoryControl, APlanOfAnotherRunIsFarOff) {
 
 // Unified Sequence Parallelism, check 11: activations follow the tokens that a rank has. Four sequences cut in two take
 // what two whole ones take, and two cut in two take half of it.
-TEST(ActivationMemory, FollowsTheTokensOfARank) {
+SWEEP_TEST(ActivationMemory, FollowsTheTokensOfARank) {
   const TinyRun run;
   const auto of = [&](const std::string& sequences, const std::string& cut, const std::string& more = "--run.ranks=2") {
     const std::string size = "--training.local_batch_size=" + sequences;
     return measure(run, narrow({"--model.num_key_value_heads=2", size, cut, more})).activations();
   };
   const double alone = of("2", "--parallelism.data_parallel_degree=2");
-  for (const std::string& cut : {kWithRing, kWithUlysses}) {
+  for (const std::string& cut : sweep.of(std::vector<std::string>{kWithRing, kWithUlysses}, 1)) {
     // Ulysses keeps each layer's output twice: by heads, for attention, and by tokens, for the product after it.
     const double twice = cut == kWithUlysses ? 3 * 2 * 512 * 96 * 4 : 0;
     EXPECT_NEAR((of("4", cut) - twice) / alone, 1, 0.01) << cut;

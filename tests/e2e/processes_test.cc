@@ -1,24 +1,17 @@
 // The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped
 // and resumed.
-#include "tests/support/trained.h"
-
 #include <gtest/gtest.h>
+
+#include "tests/support/sweep.h"
+#include "tests/support/trained.h"
 
 namespace orthant::processes_test {
 namespace {
 
 std::string raw_bytes(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
 
-class Processes : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
-INSTANTIATE_TEST_SUITE_P(All, Processes,
-                         ::testing::Combine(::testing::Values("float32", "bfloat16", "float64"),
-                                            ::testing::Values(1, 2, 3)),
-                         [](const auto& instance) {
-                           return fmt::format("{}_{}_ranks", std::get<0>(instance.param), std::get<1>(instance.param));
-                         });
-
-TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
-  const auto [dtype, count] = GetParam();
+void expect_equal_bits(const std::string& dtype, int count) {
+  SCOPED_TRACE(fmt::format("{}, {} ranks", dtype, count));
   const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), fmt::format("run.ranks={}", count),
                                          "training.steps=6", "model.dropout=0.1", "parallelism.bucket_mib=0.02"};
   const TinyRun run(keys);
@@ -52,6 +45,14 @@ TEST_P(Processes, EqualThreadsAndAResumedRunInEveryBit) {
   train(run, "half", halves);
   EXPECT_EQ(losses_of(half), losses);
   EXPECT_TRUE(bytes_of(half, 6) == stored) << "resumed";
+}
+
+SWEEP_TEST(Processes, EqualThreadsAndAResumedRunInEveryBit) {
+  std::vector<std::pair<const char*, int>> cases;
+  for (const char* dtype : {"float32", "bfloat16", "float64"}) {
+    for (const int count : {1, 2, 3}) cases.emplace_back(dtype, count);
+  }
+  for (const auto& [dtype, count] : sweep.of(cases, 3)) expect_equal_bits(dtype, count);
 }
 
 TEST(Processes, OtherDataIsOtherBits) {

@@ -5,6 +5,7 @@
 #include "comm/launch.h"
 #include "comm/transport.h"
 #include "tests/support/says.h"
+#include "tests/support/sweep.h"
 #include "tests/support/trained.h"
 
 namespace orthant::transports_test {
@@ -12,20 +13,8 @@ namespace {
 
 constexpr int64_t kSteps = 10;  // of the golden curve
 
-class Transports : public ::testing::TestWithParam<std::tuple<const char*, int>> {
- protected:
-  void SetUp() override {
-    if (!ucx_problem().empty()) GTEST_SKIP() << ucx_problem();
-  }
-};
-INSTANTIATE_TEST_SUITE_P(All, Transports,
-                         ::testing::Combine(::testing::Values("float64", "bfloat16"), ::testing::Values(2, 3)),
-                         [](const auto& one) {
-                           return fmt::format("{}_{}_ranks", std::get<0>(one.param), std::get<1>(one.param));
-                         });
-
-TEST_P(Transports, GiveTheSameBits) {
-  const auto [dtype, count] = GetParam();
+void expect_same_bits(const std::string& dtype, int count) {
+  SCOPED_TRACE(fmt::format("{}, {} ranks", dtype, count));
   const std::vector<std::string> keys = {fmt::format("training.dtype={}", dtype), fmt::format("run.ranks={}", count),
                                          fmt::format("training.steps={}", kSteps), "parallelism.bucket_mib=0.02"};
   const TinyRun run(keys);
@@ -49,6 +38,15 @@ TEST_P(Transports, GiveTheSameBits) {
     EXPECT_EQ(over_gloo[0].steps[step].loss, losses[step]) << step;
   }
   EXPECT_TRUE(over_ucx[0].values.equal(over_gloo[0].values));
+}
+
+SWEEP_TEST(Transports, GiveTheSameBits) {
+  if (!ucx_problem().empty()) GTEST_SKIP() << ucx_problem();
+  std::vector<std::pair<const char*, int>> cases;
+  for (const char* dtype : {"float64", "bfloat16"}) {
+    for (const int count : {2, 3}) cases.emplace_back(dtype, count);
+  }
+  for (const auto& [dtype, count] : sweep.of(cases, 2)) expect_same_bits(dtype, count);
 }
 
 TEST(Transport, OfTheProgramIsThatWhichTheseTestsAreRunFor) {

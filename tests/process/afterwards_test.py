@@ -112,7 +112,7 @@ class GenerateMemory(ProcessTest):
 
 class TensorRun(ProcessTest):
     """What a run leaves whose weights no rank held whole: the text is that of one rank's run."""
-    MESH = ("run.ranks=8", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]")
+    MESH = ("run.ranks=4", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,1,2]")
 
     def run_to(self, steps, dump, *arguments):
         return self.train_well(f"training.steps={steps}", f"job.dump_folder={dump}", "training.dtype=float64",
@@ -139,13 +139,17 @@ class TensorRun(ProcessTest):
             self.assertNotEqual(before, after)  # the control: other weights, another text
 
     def test_a_sample_of_fewer_steps_does_not_stay(self):
-        for mesh in (self.MESH, ("run.ranks=2",)):
+        for mesh in self.sweep((self.MESH, ("run.ranks=2",)), 1):
             self.train_well("training.steps=5", "training.global_batch_size=8", *mesh)
             self.assertTrue((self.dump / "sample.txt").exists())
             running = self.start_training("training.global_batch_size=8", "--resume", *mesh, until_step=8)
             running.process.send_signal(signal.SIGTERM)
             self.assertEqual(running.result().code, 0)
             self.assertFalse((self.dump / "sample.txt").exists())
+
+
+class LongTensorRun(TensorRun):
+    MESH = ("run.ranks=8", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]")
 
 
 class Report(ProcessTest):

@@ -48,17 +48,17 @@ class InAStep(DeadStage):
             self.assert_named(running, victim, number, self.ACTION)
 
     def test_killed(self):
-        for schedule, ranks, victim in (("1f1b", 3, 1), ("zb_v", 2, 0), ("zb_h1", 2, 1)):
+        for schedule, ranks, victim in self.sweep([("zb_v", 2, 0), ("zb_h1", 2, 1), ("1f1b", 3, 1)], 1):
             self.check(schedule, ranks, victim, signal.SIGKILL)
 
     def test_where_steps_are_post_validated_or_the_vocabulary_is_cut(self):
         for keys in ("parallelism.pipeline_parallel_post_validation=true",
                      "parallelism.vocabulary_parallel=algorithm_1"):
-            self.check("zb_h1", 2, 0, signal.SIGKILL, keys)
-            self.check("zb_h1", 2, 1, signal.SIGSTOP, keys)
+            for victim, number in self.sweep([(1, signal.SIGSTOP), (0, signal.SIGKILL)], 1):
+                self.check("zb_h1", 2, victim, number, keys)
 
     def test_stopped(self):
-        for schedule, victim in (("1f1b", 0), ("zb_v", 1)):
+        for schedule, victim in self.sweep([("1f1b", 0), ("zb_v", 1)], 1):
             self.check(schedule, 2, victim, signal.SIGSTOP)
 
 
@@ -74,7 +74,7 @@ class BesideSteps(DeadStage):
         (self.folder / "text.txt").write_text(text(4000))
 
     def test_validating(self):
-        for victim, number in self.WAYS:
+        for victim, number in self.sweep(self.WAYS, 1):
             with self.subTest(victim):
                 running = self.start_run(*self.DEEP, "data.validation=0.5", "validation.freq=1",
                                          "validation.steps=1000000", until_step=1)
@@ -104,22 +104,30 @@ class BesideSteps(DeadStage):
 
     def test_saving(self):
         """Rank 0 writes what the other one sends, tensor by tensor."""
-        for number in (signal.SIGKILL, signal.SIGSTOP):
-            for victim in (0, 1):
-                with self.subTest(victim=victim, number=number):
-                    running = self.start_run(*stages("1f1b", 2), "checkpoint.interval=1", until_step=1)
-                    self.hold_writer()
-                    self.assert_named(running, victim, number, r"saving step \d+")
+        for victim, number in self.sweep([(victim, number) for victim in (0, 1)
+                                          for number in (signal.SIGSTOP, signal.SIGKILL)], 1):
+            with self.subTest(victim=victim, number=number):
+                running = self.start_run(*stages("1f1b", 2), "checkpoint.interval=1", until_step=1)
+                self.hold_writer()
+                self.assert_named(running, victim, number, r"saving step \d+")
 
     def test_writing_the_sample(self):
         """A token at a time through both stages, of a model that has learned not to end a text."""
-        for victim, number in self.WAYS:
+        for victim, number in self.sweep(self.WAYS[::-1], 1):
             with self.subTest(victim):
                 running = self.start_run(*self.DEEP, "model.max_position_embeddings=512", "optimizer.lr=5e-2",
                                          "training.steps=6", until_step=6)
                 running.until((self.dump / "checkpoints/latest").exists, "last checkpoint")
                 time.sleep(HEARD_S)
                 self.assert_named(running, victim, number, "writing a sample")
+
+
+class LongInAStep(InAStep):
+    pass
+
+
+class LongBesideSteps(BesideSteps):
+    pass
 
 
 if __name__ == "__main__":

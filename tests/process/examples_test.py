@@ -7,9 +7,23 @@ EXAMPLES = sorted((SOURCE / "examples").glob("*.toml"))
 
 
 class Examples(ProcessTest):
-    def test_each(self):
+    def test_the_plan_of_each(self):
+        """Its text is the README's where the README shows it."""
         self.assertTrue(EXAMPLES)
         for example in EXAMPLES:
+            with self.subTest(example.name):
+                plan = self.orthant("plan", example)
+                self.assertEqual(plan.code, 0, plan)
+                if example.stem == "pipeline":
+                    self.assertGreater(self.check_readme(plan, "every schedule of as many"), 4)
+                if "tensor_parallel" in example.read_text():
+                    self.check_tensor_plan(plan)
+                if "vocabulary_parallel" in example.read_text():
+                    chosen = [line for line in plan.out.splitlines() if line.strip().startswith("algorithm_2")]
+                    self.assertEqual([line.endswith("as planned; recommended") for line in chosen], [True], plan)
+
+    def test_a_run_of_each(self):
+        for example in self.sweep(EXAMPLES, 2):
             with self.subTest(example.name):
                 dump = self.folder / example.stem
                 result = self.orthant("train", example, "training.steps=2", "lr_scheduler.warmup_steps=1",
@@ -20,42 +34,24 @@ class Examples(ProcessTest):
                 self.assertGreater(len((dump / "sample.txt").read_text()), 20)
                 if "objective = \"masked\"" in example.read_text():
                     self.check_masked(dump, result)
-                if example.stem == "pipeline":
-                    self.check_pipeline(example)
                 if "tensor_parallel" in example.read_text():
-                    self.check_tensor(example, dump)
+                    self.check_verified(example)
+                    text = self.orthant("generate", dump, "--prompt", "The", "--max-new-tokens", "8")
+                    self.assertEqual((text.code, text.out[:3]), (0, "The"), text)
                 if "vocabulary_parallel" in example.read_text():
-                    self.check_vocabulary(example)
+                    self.check_verified(example)
 
-    def check_tensor(self, example, dump):
-        """Its plan shows the mesh among the others, verify accepts it, and one rank goes on with its text."""
-        plan = self.orthant("plan", example)
-        self.assertEqual(plan.code, 0, plan)
+    def check_tensor_plan(self, plan):
+        """The chosen mesh is shown among the others."""
         chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
         self.assertGreater(self.check_readme(plan, "every tensor mesh"), 9)
+
+    def check_verified(self, example):
         verify = self.orthant("verify", example, "--steps", "1")
         self.assertEqual(verify.code, 0, verify)
         self.assertIn("ok: the layout computes what one device computes", verify.out)
-        text = self.orthant("generate", dump, "--prompt", "The", "--max-new-tokens", "8")
-        self.assertEqual((text.code, text.out[:3]), (0, "The"), text)
-
-    def check_vocabulary(self, example):
-        """Its plan recommends what it does, and verify accepts it."""
-        plan = self.orthant("plan", example)
-        self.assertEqual(plan.code, 0, plan)
-        chosen = [line for line in plan.out.splitlines() if line.strip().startswith("algorithm_2")]
-        self.assertEqual([line.endswith("as planned; recommended") for line in chosen], [True], plan)
-        verify = self.orthant("verify", example, "--steps", "1")
-        self.assertEqual(verify.code, 0, verify)
-        self.assertIn("ok: the layout computes what one device computes", verify.out)
-
-    def check_pipeline(self, example):
-        """Its plan has the chosen schedule among the others."""
-        plan = self.orthant("plan", example)
-        self.assertEqual(plan.code, 0, plan)
-        self.assertGreater(self.check_readme(plan, "every schedule of as many"), 4)
 
     def check_readme(self, plan, title):
         """The table that the README shows of the plan has the plan's lines, dots where some are left out; how many."""
@@ -85,6 +81,10 @@ class Examples(ProcessTest):
         config = json.loads((self.latest(dump) / "config.json").read_text())
         self.assertEqual((config["is_causal"], config["mask_token_id"]), (False, config["vocab_size"] - 1))
         self.assert_says(self.orthant("generate", dump, "--prompt", "The"), 1, str(dump), "model.objective = \"masked\"")
+
+
+class LongExamples(Examples):
+    pass
 
 
 if __name__ == "__main__":

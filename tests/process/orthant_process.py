@@ -160,6 +160,7 @@ class Running:
 
 class ProcessTest(unittest.TestCase):
     maxDiff = None
+    SPINNING = {"GOMP_SPINCOUNT": "100000"}
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="orthant-process-"))
@@ -167,6 +168,16 @@ class ProcessTest(unittest.TestCase):
         (self.folder / "text.txt").write_text(text())
         self.write_run_file()
         self.dump = self.folder / "run"
+
+    def sweep(self, cases, num_sampled):
+        """All cases in a class named Long..., which only `make test-full` runs; in other classes num_sampled of them at
+        equal distances, the first and the last among them (the last alone if one), as tests/support/sweep.h does."""
+        cases = list(cases)
+        if type(self).__name__.startswith("Long") or num_sampled >= len(cases):
+            return cases
+        if num_sampled == 1:
+            return cases[-1:]
+        return [cases[i * (len(cases) - 1) // (num_sampled - 1)] for i in range(num_sampled)]
 
     def write_run_file(self, **values):
         """run.toml, with single lines replaced: write_run_file(steps="20")."""
@@ -178,8 +189,10 @@ class ProcessTest(unittest.TestCase):
         (self.folder / "run.toml").write_text("\n".join(lines) + "\n")
 
     def environment(self, more):
+        """Without the variables of launchers. GOMP_SPINCOUNT spares the program its start again with a bound on spinning
+        (0.3 s), which idle_threads_test.py tests."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
-        return {**clean, **more}
+        return {**clean, **self.SPINNING, **more}
 
     def start(self, arguments, env={}, **options):
         running = Running(self.folder, [str(a) for a in arguments], self.environment(env), **options)

@@ -125,7 +125,7 @@ class StoppedEarly(ProcessTest):
     def test_while_the_ranks_start(self):
         """From the moment they exist, whatever they are doing: loading libraries, meeting, the first step."""
         for number in self.SIGNALS:
-            for pause in (0, 0.05, 0.3, 0.6, 1):
+            for pause in self.sweep((0, 0.05, 0.3, 0.6, 1), 2):
                 with self.subTest(signal=number.name, pause=pause):
                     shutil.rmtree(self.dump, ignore_errors=True)
                     running = self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"])
@@ -139,6 +139,10 @@ class StoppedEarly(ProcessTest):
                     self.assertEqual(early + late, 1, result)
                     done = late == 1 and number == signal.SIGTERM
                     self.assertEqual(result.code, 0 if done else 130, result)
+
+
+class LongStoppedEarly(StoppedEarly):
+    pass
 
 
 class SoleWriter(ProcessTest):

@@ -88,13 +88,14 @@ class LittleSharedMemory(TransportTest):
         return ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs -o size={size} none /dev/shm && exec "$@"', "sh"]
 
     def test_too_little_says_so(self):
-        for size, shown in (("64k", "64.0 KiB"), ("1m", "1.0 MiB"), ("4m", "4.0 MiB")):
-            for ranks in (2, 8):
-                started = time.monotonic()
-                result = self.under(self.within(size), f"run.ranks={ranks}", "training.global_batch_size=8")
-                self.assert_says(result, 1, f"/dev/shm has {shown} free, and {ranks} ranks", ENLARGE,
-                                 'run.transport = "gloo"')
-                self.assertLess(time.monotonic() - started, 60)
+        for (size, shown), ranks in self.sweep(
+                [(size, ranks) for size in (("64k", "64.0 KiB"), ("1m", "1.0 MiB"), ("4m", "4.0 MiB")) for ranks in (2, 8)],
+                2):
+            started = time.monotonic()
+            result = self.under(self.within(size), f"run.ranks={ranks}", "training.global_batch_size=8")
+            self.assert_says(result, 1, f"/dev/shm has {shown} free, and {ranks} ranks", ENLARGE,
+                             'run.transport = "gloo"')
+            self.assertLess(time.monotonic() - started, 60)
 
     def test_enough_is_enough(self):
         self.assert_carried_by(self.under(self.within("64m")), "ucx")
@@ -129,10 +130,10 @@ class FewFiles(TransportTest):
 class WrongEnvironment(TransportTest):
     def test_ucxs_own_variables_are_named(self):
         self.need_ucx()
-        for name, value, reason in (("UCX_TLS", "nothing", "transport 'nothing' is not available"),
-                                    ("UCX_NET_DEVICES", "nosuch0", "network device 'nosuch0' is not available"),
-                                    ("UCX_RNDV_THRESH", "abc", "Invalid value for RNDV_THRESH"),
-                                    ("UCX_TLS", "self", "finds no way to rank")):
+        for name, value, reason in self.sweep((("UCX_TLS", "nothing", "transport 'nothing' is not available"),
+                                               ("UCX_NET_DEVICES", "nosuch0", "network device 'nosuch0' is not available"),
+                                               ("UCX_RNDV_THRESH", "abc", "Invalid value for RNDV_THRESH"),
+                                               ("UCX_TLS", "self", "finds no way to rank")), 2):
             result = self.under([], "run.timeout_s=20", env={name: value})
             message = self.assert_says(result, 1, reason, f"the environment has {name}={value}")
             self.assertNotIn("UCX_LOG_LEVEL", message)  # which is not the user's
@@ -148,6 +149,14 @@ class WrongEnvironment(TransportTest):
                                                         "MASTER_PORT": "29500"})
         self.assert_says(result, 1, "nobody answered at 192.0.2.1:29500 for 4 s", "MASTER_ADDR")
         self.assertLess(time.monotonic() - started, 30)
+
+
+class LongLittleSharedMemory(LittleSharedMemory):
+    pass
+
+
+class LongWrongEnvironment(WrongEnvironment):
+    pass
 
 
 if __name__ == "__main__":

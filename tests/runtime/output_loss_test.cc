@@ -160,8 +160,11 @@ SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
 // In bfloat16 not on a tensor mesh: docs/numerics.md, gradients that are zero.
 SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
-    for (const Words& loss : {Words{"model.final_logit_softcapping=1"}, Words{"training.label_smoothing=0.2"},
-                              Words{"training.z_loss=0.1"}, kLosses.back()}) {
+    const std::vector<Words> losses = {{"model.final_logit_softcapping=1"},
+                                       {"training.label_smoothing=0.2"},
+                                       {"training.z_loss=0.1"},
+                                       kLosses.back()};
+    for (const Words& loss : sweep.of(losses, 2)) {
       const TinyRun run(deep(loss, {fmt::format("training.dtype={}", dtype)}));
       std::vector<TensorCut> layouts = {{2, {}}, {2, cut("algorithm_2", "1f1b", 2)}};
       if (dtype != std::string("bfloat16")) layouts.push_back(grid(2, 2, 1));

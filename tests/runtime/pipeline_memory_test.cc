@@ -76,11 +76,13 @@ TEST(PipelineMemory, OfOneRankIsExact) {
   }
 }
 
-TEST(PipelineMemory, IsAsPlanned) {
+SWEEP_TEST(PipelineMemory, IsAsPlanned) {
+  std::vector<std::pair<const char*, int>> cases;
   for (const char* schedule : {"gpipe", "1f1b", "interleaved_1f1b", "zb_h1", "zb_h2", "zb_v", "v_half", "v_min"}) {
-    for (const int ranks : {2, 3, 4}) {
-      expect_planned(wide_run().plan(ranks, pipeline(schedule, ranks)), fmt::format("{} on {}", schedule, ranks));
-    }
+    for (const int ranks : {2, 3, 4}) cases.emplace_back(schedule, ranks);
+  }
+  for (const auto& [schedule, ranks] : sweep.of(cases, 8)) {
+    expect_planned(wide_run().plan(ranks, pipeline(schedule, ranks)), fmt::format("{} on {}", schedule, ranks));
   }
 }
 
@@ -104,7 +106,7 @@ TEST(PipelineMemory, WithCopiesOfWhatAStepIsUndoneFrom) {
   }
 }
 
-TEST(PipelineMemory, BesideTheRest) {
+SWEEP_TEST(PipelineMemory, BesideTheRest) {
   struct Case {
     const char* name;
     int ranks;
@@ -118,45 +120,42 @@ TEST(PipelineMemory, BesideTheRest) {
   const std::string last_first = folder.write("last_first.csv",
                                               "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0\n"
                                               "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0\n");
-  for (const Case& c : std::vector<Case>{
-           {"data, backwards from the last", 4, pipeline(last_first, 2, {p + "data_parallel_degree=2"})},
-           {"uneven layers, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,2,2,1"})},
-           {"empty stage, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,3,2,0"})},
-           {"dual_pipe_v", 2, pipeline("dual_pipe_v", 2)},
-           {"dual_pipe_v, four ranks", 4, pipeline("dual_pipe_v", 4)},
-           {"three chunks", 2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
-           {"data", 4, pipeline("1f1b", 2, {p + "data_parallel_degree=2"})},
-           {"data, zb_v", 4, pipeline("zb_v", 2, {p + "data_parallel_degree=2"})},
-           {"ring", 4, pipeline("zb_h1", 2, {p + "context_parallel_ring=2"})},
-           {"ulysses", 4, pipeline("v_half", 2, {p + "context_parallel_ulysses=2"})},
-           {"recompute", 2, pipeline("1f1b", 2, {kFull})},
-           {"recompute, split", 2, pipeline("zb_h1", 2, {kFull})},
-           {"recompute, v_min", 2, pipeline("v_min", 2, {kFull})},
-           {"recompute, many wait for W", 4, pipeline("zb_h2", 4, {kFull})},
-           {"rows of scores, many wait for W", 4,
-            pipeline("zb_h2", 2,
-                     {p + "context_parallel_ring=2", p + "context_parallel_attention=ring_self_attention"})},
-           {"bfloat16", 2, pipeline("1f1b", 2, {kHalf})},
-           {"bfloat16, split", 2, pipeline("zb_h2", 2, {kHalf})},
-           {"bfloat16, recompute", 2, pipeline("1f1b", 2, {kHalf, kFull})},
-           {"tied", 2, pipeline("1f1b", 2, {kTied})},
-           {"tied, zb_v", 2, pipeline("zb_v", 2, {kTied})},
-           {"dropout", 2, pipeline("1f1b", 2, {kDropout})},
-           {"dropout, split", 2, pipeline("zb_h1", 2, {kDropout})},
-           {"uneven layers", 3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,1,2"})},
-           {"uneven layers, split", 3, pipeline("zb_h1", 3, {p + "pipeline_parallel_layers=1,5,2"})},
-           {"uneven batch, interleaved", 2, pipeline("interleaved_1f1b", 2, {"training.global_batch_size=7"})},
-           {"uneven batch", 2, pipeline("1f1b", 2, {"training.global_batch_size=13"})},
-           {"tensor", 4, pipeline("1f1b", 2, {p + "tensor_parallel_degree=2"})},
-           {"tensor [2,1,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[2,1,1]"})},
-           {"tensor [1,2,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[1,2,1]"})},
-       }) {
-    expect_planned(wide_run().plan(c.ranks, c.words), c.name);
-  }
+  const std::vector<Case> cases = {
+      {"data, backwards from the last", 4, pipeline(last_first, 2, {p + "data_parallel_degree=2"})},
+      {"uneven layers, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,2,2,1"})},
+      {"empty stage, zb_v", 2, pipeline("zb_v", 2, {p + "pipeline_parallel_layers=3,3,2,0"})},
+      {"dual_pipe_v", 2, pipeline("dual_pipe_v", 2)},
+      {"dual_pipe_v, four ranks", 4, pipeline("dual_pipe_v", 4)},
+      {"three chunks", 2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
+      {"data", 4, pipeline("1f1b", 2, {p + "data_parallel_degree=2"})},
+      {"data, zb_v", 4, pipeline("zb_v", 2, {p + "data_parallel_degree=2"})},
+      {"ring", 4, pipeline("zb_h1", 2, {p + "context_parallel_ring=2"})},
+      {"ulysses", 4, pipeline("v_half", 2, {p + "context_parallel_ulysses=2"})},
+      {"recompute", 2, pipeline("1f1b", 2, {kFull})},
+      {"recompute, split", 2, pipeline("zb_h1", 2, {kFull})},
+      {"recompute, v_min", 2, pipeline("v_min", 2, {kFull})},
+      {"recompute, many wait for W", 4, pipeline("zb_h2", 4, {kFull})},
+      {"rows of scores, many wait for W", 4,
+       pipeline("zb_h2", 2, {p + "context_parallel_ring=2", p + "context_parallel_attention=ring_self_attention"})},
+      {"bfloat16", 2, pipeline("1f1b", 2, {kHalf})},
+      {"bfloat16, split", 2, pipeline("zb_h2", 2, {kHalf})},
+      {"bfloat16, recompute", 2, pipeline("1f1b", 2, {kHalf, kFull})},
+      {"tied", 2, pipeline("1f1b", 2, {kTied})},
+      {"tied, zb_v", 2, pipeline("zb_v", 2, {kTied})},
+      {"dropout", 2, pipeline("1f1b", 2, {kDropout})},
+      {"dropout, split", 2, pipeline("zb_h1", 2, {kDropout})},
+      {"uneven layers", 3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,1,2"})},
+      {"uneven layers, split", 3, pipeline("zb_h1", 3, {p + "pipeline_parallel_layers=1,5,2"})},
+      {"uneven batch, interleaved", 2, pipeline("interleaved_1f1b", 2, {"training.global_batch_size=7"})},
+      {"uneven batch", 2, pipeline("1f1b", 2, {"training.global_batch_size=13"})},
+      {"tensor", 4, pipeline("1f1b", 2, {p + "tensor_parallel_degree=2"})},
+      {"tensor [2,1,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[2,1,1]"})},
+      {"tensor [1,2,1]", 4, pipeline("1f1b", 2, {k2d, p + "tensor_parallel_mesh=[1,2,1]"})}};
+  for (const Case& c : sweep.of(cases, 9)) expect_planned(wide_run().plan(c.ranks, c.words), c.name);
 }
 
 // Rows of a vocabulary that is most of what ranks hold, and what S keeps of them.
-TEST(PipelineMemory, OfAVocabularyOverRanks) {
+SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
   const std::string p = "parallelism.", order = p + "vocabulary_parallel=", kLarge = "model.vocab_size=8003";
   const std::string kHalf = "training.dtype=bfloat16", kCapped = "model.final_logit_softcapping=30";
   const std::string kSmoothed = "training.label_smoothing=0.1";
@@ -164,24 +163,25 @@ TEST(PipelineMemory, OfAVocabularyOverRanks) {
     int ranks;
     Words words;
   };
-  for (const Case& c :
-       std::vector<Case>{{2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
-                         {4, pipeline("1f1b", 4, {order + "algorithm_2", kLarge})},
-                         {4, pipeline("1f1b", 4, {order + "algorithm_1", kLarge})},
-                         {2, pipeline("zb_h1", 2, {order + "naive", kLarge})},
-                         {4, pipeline("zb_v", 4, {order + "algorithm_2", kLarge})},
-                         {4, pipeline("v_half", 4, {order + "algorithm_1", kLarge})},
-                         {3, pipeline("interleaved_1f1b", 3, {order + "algorithm_2", kLarge})},
-                         {2, pipeline("1f1b", 2, {order + "interlaced", kLarge})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kHalf})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped})},
-                         {2, pipeline("1f1b", 2, {order + "naive", kLarge, kCapped})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kSmoothed})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed})},
-                         {4, pipeline("zb_v", 4, {order + "algorithm_1", kLarge, kCapped, kSmoothed})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed, kHalf})},
-                         {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
-                         {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}}) {
+  const std::vector<Case> cases = {
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge})},
+      {4, pipeline("1f1b", 4, {order + "algorithm_2", kLarge})},
+      {4, pipeline("1f1b", 4, {order + "algorithm_1", kLarge})},
+      {2, pipeline("zb_h1", 2, {order + "naive", kLarge})},
+      {4, pipeline("zb_v", 4, {order + "algorithm_2", kLarge})},
+      {4, pipeline("v_half", 4, {order + "algorithm_1", kLarge})},
+      {3, pipeline("interleaved_1f1b", 3, {order + "algorithm_2", kLarge})},
+      {2, pipeline("1f1b", 2, {order + "interlaced", kLarge})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kHalf})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped})},
+      {2, pipeline("1f1b", 2, {order + "naive", kLarge, kCapped})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kSmoothed})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed})},
+      {4, pipeline("zb_v", 4, {order + "algorithm_1", kLarge, kCapped, kSmoothed})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, kCapped, kSmoothed, kHalf})},
+      {2, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, "model.tie_word_embeddings=true"})},
+      {4, pipeline("1f1b", 2, {order + "algorithm_2", kLarge, p + "data_parallel_degree=2"})}};
+  for (const Case& c : sweep.of(cases, 6)) {
     std::string name;
     for (const std::string& word : c.words) name += word.substr(word.find('.') + 1) + " ";
     const bool sums = name.find("data_parallel") != std::string::npos;
@@ -197,7 +197,7 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverMeshes) {
                                        grid(2, 2, 1, {}, kStages), grid(2, 1, 1, {}, kStages),
                                        grid(1, 2, 1, {}, kStages), grid(1, 1, 2, {}, kStages)},
                 2)) {
-    for (const char* how : {"algorithm_2", "algorithm_1", "naive"}) {
+    for (const std::string how : sweep.of(std::vector{"algorithm_1", "naive", "algorithm_2"}, 1)) {
       Words words = mesh.keys;
       words.insert(words.end(), {order + how, kLarge});
       expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", " + how,
@@ -205,7 +205,7 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverMeshes) {
     }
   }
   for (const TensorCut& mesh :
-       sweep.of(std::vector<TensorCut>{one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}, 2)) {
+       sweep.of(std::vector<TensorCut>{one_dimension(2, {}, kStages), grid(2, 2, 1, {}, kStages)}, 1)) {
     Words words = mesh.keys;
     words.insert(words.end(), {order + "algorithm_2", kLarge, "training.dtype=bfloat16"});
     expect_planned(wide_run().plan(mesh.ranks, pipeline("1f1b", kStages, words)), mesh.name() + ", bfloat16");
@@ -240,7 +240,7 @@ SWEEP_TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
                                        one_dimension(2, {kNoSequence}, kStages), grid(2, 1, 1, {kSumma}, kStages),
                                        grid(2, 2, 1, {}, kStages)},
                 2)) {
-    for (const char* schedule : {"zb_h1", "zb_h2", "zb_v", "v_min"}) {
+    for (const std::string schedule : sweep.of(std::vector{"zb_h1", "zb_h2", "v_min", "zb_v"}, 2)) {
       expect_planned(wide_run().plan(cut.ranks, pipeline(schedule, kStages, cut.keys)),
                      fmt::format("{}, {}", schedule, cut.name()));
     }

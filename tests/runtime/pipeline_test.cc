@@ -52,27 +52,27 @@ TEST(Pipeline, RunsAScheduleOfAFile) {
   expect_equal(plan, train_ranks(plan, deep_run().data()), one[0], "a file");
 }
 
-TEST(Pipeline, ComposesWithTheRest) {
+SWEEP_TEST(Pipeline, ComposesWithTheRest) {
   struct Case {
     int ranks;
     Words words;
   };
   const std::string p = "parallelism.";
-  for (const Case& c : std::vector<Case>{
-           {4, pipeline("1f1b", 2, {p + "data_parallel_degree=2"})},
-           {6, pipeline("zb_v", 2, {p + "data_parallel_degree=3"})},
-           {4, pipeline("zb_h1", 2, {p + "context_parallel_ring=2"})},
-           {8, pipeline("v_half", 2, {p + "context_parallel_ring=2", p + "context_parallel_ulysses=2"})},
-           {4, pipeline("interleaved_1f1b", 2, {p + "data_parallel_degree=2", "activation_checkpoint.mode=full"})},
-           {2, pipeline("zb_h2", 2, {"activation_checkpoint.mode=full", "model.tie_word_embeddings=true"})},
-           {3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,0,3", "model.tie_word_embeddings=true"})},
-           {4, pipeline("v_min", 4, {"model.tie_word_embeddings=true", "model.dropout=0.2"})},
-           {2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
-           {4,
-            pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=4", p + "data_parallel_degree=2"})},
-           // Clipping that clips, by the norm of all stages.
-           {4, pipeline("zb_v", 4, {"training.max_norm=0.05"})},
-           {6, pipeline("dual_pipe_v", 2, {p + "data_parallel_degree=3", "training.max_norm=0.05"})}}) {
+  const std::vector<Case> cases = {
+      {4, pipeline("1f1b", 2, {p + "data_parallel_degree=2"})},
+      {6, pipeline("zb_v", 2, {p + "data_parallel_degree=3"})},
+      {4, pipeline("zb_h1", 2, {p + "context_parallel_ring=2"})},
+      {8, pipeline("v_half", 2, {p + "context_parallel_ring=2", p + "context_parallel_ulysses=2"})},
+      {4, pipeline("interleaved_1f1b", 2, {p + "data_parallel_degree=2", "activation_checkpoint.mode=full"})},
+      {2, pipeline("zb_h2", 2, {"activation_checkpoint.mode=full", "model.tie_word_embeddings=true"})},
+      {3, pipeline("1f1b", 3, {p + "pipeline_parallel_layers=5,0,3", "model.tie_word_embeddings=true"})},
+      {4, pipeline("v_min", 4, {"model.tie_word_embeddings=true", "model.dropout=0.2"})},
+      {2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
+      {4, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=4", p + "data_parallel_degree=2"})},
+      // Clipping that clips, by the norm of all stages.
+      {4, pipeline("zb_v", 4, {"training.max_norm=0.05"})},
+      {6, pipeline("dual_pipe_v", 2, {p + "data_parallel_degree=3", "training.max_norm=0.05"})}};
+  for (const Case& c : sweep.of(cases, 5)) {
     Words model;
     for (const std::string& word : c.words) {
       if (word.starts_with("model.") || word.starts_with("training.")) model.push_back(word);

@@ -174,7 +174,7 @@ std::vector<Mesh3> meshes() {
 SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
-    for (const auto& [name, ranks, keys] : sweep.of(meshes(), 3)) {
+    for (const auto& [name, ranks, keys] : sweep.of(meshes(), 2)) {
       if (name != "zb_h2" && name != "1f1b, data 2" && dtype != std::string("float64")) continue;
       const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
       // Twice in turn, once alone, in the last step; the first step is waited for in any case.
@@ -200,7 +200,7 @@ TEST(PostValidation, ANormThatRanksOnTheWaySee) {
 
 SWEEP_TEST(PostValidation, AnInfinityStopsAsTheSynchronousStepDoes) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
-  for (const auto& [name, ranks, keys] : sweep.of(meshes(), 3)) {
+  for (const auto& [name, ranks, keys] : sweep.of(meshes(), 2)) {
     const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
     for (const double max_norm : {100.0, 0.0}) {
       const Training course{.injection = {last, {{4, kInf}}}};
@@ -219,7 +219,7 @@ SWEEP_TEST(PostValidation, SendsWhatThePlanSaysWhereEveryStepIsClippedOrNone) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
   std::vector<Mesh3> all = meshes();
   all.push_back({"2d", 8, with(pipeline("zb_h2", 2), grid(2, 2, 1).keys)});
-  for (const auto& [name, ranks, keys] : sweep.of(all, 3))
+  for (const auto& [name, ranks, keys] : sweep.of(all, 2))
     for (const double max_norm : {1e-4, 1e6, 0.0}) {
       if (max_norm == 0 && name != "zb_v") continue;
       const Training course{.steps = 4};

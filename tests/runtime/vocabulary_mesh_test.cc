@@ -51,18 +51,20 @@ void expect_equal_to_one(const TinyRun& run, const TensorCut& cut, const RankTra
 }
 
 // Every order on each way to cut the stream, and on every mesh one, another where weights are tied.
-TEST(VocabularyMesh, EqualsOneRank) {
+SWEEP_TEST(VocabularyMesh, EqualsOneRank) {
   for (const size_t tied : {0u, 1u}) {
-    const TinyRun run(deep(tied ? Words{kTied} : Words{}));
-    const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+    std::vector<TensorCut> layouts;
     for (size_t mesh = 0; mesh < meshes().size(); ++mesh) {
       for (size_t order = 0; order < kOrders.size(); ++order) {
         const bool all = !tied && mesh < 3;
         if (all || (mesh + tied) % kOrders.size() == order) {
-          expect_equal_to_one(run, with(meshes()[mesh], kOrders[order], "1f1b"), one);
+          layouts.push_back(with(meshes()[mesh], kOrders[order], "1f1b"));
         }
       }
     }
+    const TinyRun run(deep(tied ? Words{kTied} : Words{}));
+    const RankTrace one = train_ranks(run.plan(1), run.data())[0];
+    for (const TensorCut& layout : sweep.of(layouts, tied ? 3 : 5)) expect_equal_to_one(run, layout, one);
   }
 }
 
@@ -77,20 +79,20 @@ SWEEP_TEST(VocabularyMesh, InEverySchedule) {
   }
 }
 
-TEST(VocabularyMesh, ComposesWithTheRest) {
+SWEEP_TEST(VocabularyMesh, ComposesWithTheRest) {
   const std::string p = "parallelism.";
   const Words dropped = {"model.dropout=0.2", kTied};
   struct Case {
     Words model;
     TensorCut cut;
   };
-  for (const Case& c :
-       std::vector<Case>{{{}, with(grid(2, 2, 1), "interlaced", "1f1b")},
-                         {{}, with(one_dimension(2), "redistribution", "1f1b")},
-                         {{}, with(one_dimension(2), "algorithm_2", "zb_h1", {}, 3)},
-                         {dropped, with(grid(2, 1, 1), "algorithm_2", "zb_v", {kRecompute})},
-                         {{kTied, "training.max_norm=0.05"}, with(one_dimension(2), "naive", "v_min")},
-                         {{"training.local_batch_size=3"}, with(one_dimension(2), "algorithm_1", "1f1b")}}) {
+  const std::vector<Case> cases = {{{}, with(grid(2, 2, 1), "interlaced", "1f1b")},
+                                   {{}, with(one_dimension(2), "redistribution", "1f1b")},
+                                   {{}, with(one_dimension(2), "algorithm_2", "zb_h1", {}, 3)},
+                                   {dropped, with(grid(2, 1, 1), "algorithm_2", "zb_v", {kRecompute})},
+                                   {{kTied, "training.max_norm=0.05"}, with(one_dimension(2), "naive", "v_min")},
+                                   {{"training.local_batch_size=3"}, with(one_dimension(2), "algorithm_1", "1f1b")}};
+  for (const Case& c : sweep.of(cases, 3)) {
     const TinyRun run(deep(c.model));
     expect_equal_to_one(run, c.cut, train_ranks(run.plan(1), run.data())[0]);
   }
@@ -117,7 +119,7 @@ SWEEP_TEST(VocabularyMesh, ValidatesAsOneRank) {
 }
 
 SWEEP_TEST(VocabularyMesh, GoesOnOverOtherRanks) {
-  for (const Words& more : {Words{}, Words{kTied}}) {
+  for (const Words& more : sweep.of(std::vector<Words>{{}, {kTied}}, 1)) {
     const TinyRun run(deep(more));
     std::vector<TensorCut> in_turn = {{1, {}}};
     for (const TensorCut& cut : sweep.of(cuts(), 3)) in_turn.push_back(cut);

@@ -1,7 +1,7 @@
 // Every core against attention on one device, in float64: outputs, gradients, bytes; and the mistakes that must show.
-#include "tests/parallel/sequence/sharded_attention.h"
-
 #include "parallel/sequence/ulysses/heads_plan.h"
+#include "tests/parallel/sequence/sharded_attention.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::attention_test {
 namespace {
@@ -12,10 +12,10 @@ void expect_equal(const AttentionCase& c, const MakeCore& make, double bound = 1
   EXPECT_LT(relative_error(have.dqkv, want.dqkv), bound) << name_of(c);
 }
 
-TEST(SequenceParallel, EveryUlyssesAndRingEqualsOneDevice) {
+SWEEP_TEST(SequenceParallel, EveryUlyssesAndRingEqualsOneDevice) {
   const std::pair<int, int> meshes[] = {{1, 1}, {1, 2}, {2, 1}, {1, 3}, {3, 1}, {1, 4}, {2, 2}, {4, 1}, {5, 1},
                                         {1, 5}, {6, 1}, {3, 2}, {2, 3}, {1, 8}, {2, 4}, {4, 2}, {8, 1}};
-  for (const auto& [u, r] : meshes) {
+  for (const auto& [u, r] : sweep.of(meshes, 9)) {
     for (const SequencePlacement placement : kPlacements) {
       for (const bool causal : {true, false}) {
         AttentionCase c{.ulysses = u, .ring = r, .placement = placement, .heads = 8, .key_heads = 4};
@@ -26,8 +26,8 @@ TEST(SequenceParallel, EveryUlyssesAndRingEqualsOneDevice) {
   }
 }
 
-TEST(SequenceParallel, AnyLengthAnyHeads) {
-  for (const int64_t length : {7, 13, 50}) {
+SWEEP_TEST(SequenceParallel, AnyLengthAnyHeads) {
+  for (const int64_t length : sweep.of(std::vector{7, 50, 13}, 1)) {
     for (const auto& [heads, key_heads] : {std::pair{8, 8}, {8, 2}, {8, 1}, {7, 7}, {12, 3}, {9, 3}}) {
       for (const auto& [u, r] : {std::pair{3, 1}, {4, 1}, {3, 2}, {7, 1}, {1, 3}}) {
         expect_equal({.ulysses = u, .ring = r, .length = length, .heads = heads, .key_heads = key_heads}, usp);
@@ -36,12 +36,12 @@ TEST(SequenceParallel, AnyLengthAnyHeads) {
   }
 }
 
-TEST(SequenceParallel, DocumentsWindowsAndPadding) {
+SWEEP_TEST(SequenceParallel, DocumentsWindowsAndPadding) {
   const auto documents = packing({{0, 7, 14, 40}, {0, 1, 33}});
   const auto padded = packing({{0, 20}, {0}}, {64, 17});
   const auto nothing = packing({}, {0, 64});
   for (const SequencePlacement placement : kPlacements) {
-    for (const auto& [u, r] : {std::pair{1, 4}, {2, 2}, {4, 1}, {2, 3}}) {
+    for (const auto& [u, r] : sweep.of(std::vector{std::pair{1, 4}, {2, 2}, {4, 1}, {2, 3}}, 2)) {
       for (const bool causal : {true, false}) {
         for (const auto& pack : {documents, padded, nothing}) {
           for (const int64_t window : {0, 9}) {
@@ -56,8 +56,8 @@ TEST(SequenceParallel, DocumentsWindowsAndPadding) {
   }
 }
 
-TEST(SequenceParallel, RingSelfAttentionEqualsOneDevice) {
-  for (const int ring : {1, 2, 3, 4, 5, 8, 16}) {
+SWEEP_TEST(SequenceParallel, RingSelfAttentionEqualsOneDevice) {
+  for (const int ring : sweep.of(std::vector{1, 2, 3, 4, 8, 16, 5}, 4)) {
     for (const SequencePlacement placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
       for (const bool causal : {true, false}) {
         AttentionCase c{.ring = ring, .placement = placement, .length = 32, .heads = 6, .key_heads = 3};

@@ -9,6 +9,7 @@
 #include "parallel/tensor/layers.h"
 #include "parallel/tensor/words_plan.h"
 #include "tests/parallel/tensor/matrices.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::bias_test {
 namespace {
@@ -120,8 +121,8 @@ Matrices matrices_of(int64_t T, int64_t K, int64_t N, at::ScalarType type) {
 }
 at::Tensor exact_bias(int64_t N, at::ScalarType type) { return integers(N, 1, 4, 0, 9, 4).flatten().to(type); }
 
-TEST(TensorBias, LayersAreBitEqualToOneDevices) {
-  for (const LinearCase& c : all_cases()) {
+SWEEP_TEST(TensorBias, LayersAreBitEqualToOneDevices) {
+  for (const LinearCase& c : sweep.of(all_cases(), 25)) {
     const bool divides = c.plan.panel_bytes > 1 && c.plan.form == ProductForm::stationary;
     const int64_t T = 48, K = divides ? 12 : 13, N = divides ? 24 : 22;
     on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {

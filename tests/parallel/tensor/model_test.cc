@@ -1,5 +1,6 @@
 // Whole models on tensor meshes against one device: loss and every gradient.
 #include "tests/parallel/tensor/model_on_mesh.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::model_test {
 namespace {
@@ -27,8 +28,8 @@ std::vector<ModelCase> all_cases() {
   return all;
 }
 
-TEST(TensorModel, EqualsOneDevice) {
-  for (const ModelCase& c : all_cases()) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
+SWEEP_TEST(TensorModel, EqualsOneDevice) {
+  for (const ModelCase& c : sweep.of(all_cases(), 35)) EXPECT_LT(worst_error(c), 1e-12) << name_of(c);
 }
 
 TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
@@ -55,7 +56,8 @@ TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
 TEST(TensorModel, OfLargeLogitsAndScatteredLabelsEqualsOneDevice) {
   for (ModelCase c : {ModelCase{{.columns = 2, .stream = StreamCut::tokens}},
                       {{.columns = 2, .stream = StreamCut::none}},
-                      {{.rows = 2, .columns = 2}}, {{.rows = 2, .columns = 2, .depth = 2, .form = ProductForm::summa}},
+                      {{.rows = 2, .columns = 2}},
+                      {{.rows = 2, .columns = 2, .depth = 2, .form = ProductForm::summa}},
                       {{.rows = 3, .columns = 4, .depth = 2}, {.kv_heads = 4}, 26, 43, 41}}) {
     c.scattered = true;
     EXPECT_LT(worst_error(c), 1e-12) << name_of(c);

@@ -12,6 +12,7 @@
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/reference_values.h"
 #include "tests/support/relative_error.h"
+#include "tests/support/sweep.h"
 
 namespace orthant::products_test {
 namespace {
@@ -84,9 +85,9 @@ TEST(TensorProducts, ExampleOfAWholeProduct) {
   }
 }
 
-TEST(TensorProducts, AreBitEqualToOneRanks) {
+SWEEP_TEST(TensorProducts, AreBitEqualToOneRanks) {
   for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
-    for (const MeshCase& c : all_meshes()) {
+    for (const MeshCase& c : sweep.of(all_meshes(), 15)) {
       on_mesh(tensor_mesh(c.rows, c.columns, c.depth), [&](Comm& comm) {
         for (const auto type : {at::kDouble, at::kFloat, at::kBFloat16}) {
           const Matrices m = exact_matrices(T, K, N, type);
