@@ -201,7 +201,7 @@ Finding check_products(const MachineSpeed& speed) {
 
 Finding check_neighbours(const MachineSpeed& speed) {
   return {"neighbours",
-          fmt::format("the threads of these products got {:.0f}% of the time that they could have used",
+          fmt::format("the threads of these products got {:.0f}% of the CPU time that they could have used",
                       100 * speed.cpu_share),
           neighbours_advice(speed)};
 }

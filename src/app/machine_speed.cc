@@ -51,7 +51,7 @@ Measured multiply(int threads, double seconds) {
   const at::NoGradGuard no_grad;
   at::set_num_threads(threads);
   const at::Tensor a = at::ones({n, n}), b = at::ones({n, n});
-  at::Tensor c = at::mm(a, b);  // once before the clock: a library may prepare itself
+  at::Tensor c = at::mm(a, b);  // untimed first call: the library may initialize itself
   const auto start = Clock::now();
   const double cpu_start_s = process_cpu_s();
   int64_t products = 0;
@@ -113,7 +113,7 @@ std::string neighbours_advice(const MachineSpeed& speed) {
                       "run.threads_per_rank so that ranks x threads fit the rest",
                       speed.others_cores, counted(speed.threads, "core"));
   } else if (speed.cpu_share < 1 - 2 * kMuch) {
-    who = fmt::format("the threads got {:.0f}% of the time that they could have used: other programs, or this "
+    who = fmt::format("the threads got {:.0f}% of the CPU time that they could have used: other programs, or this "
                       "container's limit (cpu.max), take the rest; stop them, raise the limit, or use fewer threads",
                       100 * speed.cpu_share);
   }

@@ -23,8 +23,8 @@ bool is_launcher(const std::string& program, const std::string& launcher) {
   return is_one_of(name.substr(0, name.find('.')), {"mpirun", "mpiexec", "orterun", "prterun"});  // "mpiexec.hydra"
 }
 
-// The launcher's command line as its user types it; empty if the process is another. A script has its interpreter as
-// the first word.
+// The launcher's command line as its user typed it; empty if the process is not that launcher. Where the launcher is a
+// script, the first word of a process is its interpreter.
 Words line_of(const Words& words, const std::string& launcher) {
   for (size_t i = 0; i < std::min<size_t>(2, words.size()); ++i) {
     if (is_launcher(words[i], launcher)) return {words.begin() + static_cast<std::ptrdiff_t>(i), words.end()};
@@ -40,8 +40,9 @@ bool ends_with(const Words& words, const Words& end) {
   return words.size() >= end.size() && std::equal(end.rbegin(), end.rend(), words.rbegin());
 }
 
-// The nearest launcher among the ancestors, if its line ends with our own arguments, so that an argument added there is
-// ours. Not so below a script, or where several programs are started at once.
+// The command line of the nearest launcher among the ancestors, if it ends with this program's arguments: then an
+// argument appended to it reaches this program. Empty if a script is between them, or if the launcher starts several
+// programs at once.
 Words launcher_line(const Words& command, const std::string& launcher, const std::vector<Words>& ancestors) {
   for (const Words& ancestor : ancestors) {
     const Words line = line_of(ancestor, launcher);
@@ -62,7 +63,7 @@ std::string note_for_hosts(const Words& line, const Launch& launch) {
   const bool ranked = std::any_of(line.begin(), line.end(), [](const std::string& word) {
     return word.starts_with("--node-rank") || word.starts_with("--node_rank");
   });
-  return ranked ? "on every host, each with its own --node-rank" : "on every host";
+  return ranked ? "run it on every host, each with its own --node-rank" : "run it on every host";
 }
 
 std::string under_srun(const Words& command, const Launch& launch, const Environment& environment) {
@@ -74,7 +75,7 @@ std::string under_srun(const Words& command, const Launch& launch, const Environ
   if (nodes) words.push_back("--nodes=" + *nodes);
   words.push_back(fmt::format("--ntasks={}", launch.world_size));
   words.insert(words.end(), command.begin(), command.end());
-  return with_note(words, "with the other options of srun that the run was started with");
+  return with_note(words, "add the other options of srun that the run was started with");
 }
 
 }  // namespace
@@ -104,8 +105,8 @@ std::string resume_command(const Words& command, const std::optional<Launch>& la
     return with_note(resumed(line), note_for_hosts(line, *launch));
   const bool by_hand = launch->launcher == "environment";
   const std::string how =
-      by_hand ? "as each of the {} ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as before"
-              : "with the launcher that started the {} ranks";
+      by_hand ? "run it as each of the {} ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as before"
+              : "run it with the launcher that started the {} ranks";
   return with_note(resumed(command), fmt::format(fmt::runtime(how), launch->world_size));
 }
 

@@ -1,4 +1,4 @@
-// The command with which a user goes on with a run: the one that started it, its launcher included, with --resume.
+// The command that resumes a run: the command that started it, with its launcher and with --resume.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,14 @@
 
 namespace orthant {
 
-/// One command line for a shell, words quoted where they need it.
+/// The words as one shell command line, quoted where the shell requires it.
 std::string shell_quoted(const std::vector<std::string>& words);
 
-/// `command`: the command line of this process, program first. `launch`: the launcher that started it, if any.
-/// `ancestors`: the command lines of the processes above this one, nearest first; on the machine of torchrun or mpirun,
-/// its line is among them. srun is no ancestor of its tasks, so its line is made from the numbers of nodes and tasks.
-/// Returns the command and, in a second line in brackets, what the user has to add where the command is not complete.
+/// Returns the command that resumes the run. If the user must complete it, a second line in parentheses says how.
+/// `command`: the command line of this process, program first. `launch`: what the launcher told this process, if there
+/// is a launcher. `ancestors`: the command lines of the processes above this one, nearest first. They include that of
+/// torchrun or mpirun on the machine where it was started. srun is no ancestor of its tasks, so its command line is
+/// built from the numbers of nodes and tasks.
 std::string resume_command(const std::vector<std::string>& command, const std::optional<Launch>& launch,
                            const std::vector<std::vector<std::string>>& ancestors, const Environment& environment);
 

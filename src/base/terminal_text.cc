@@ -39,7 +39,7 @@ size_t utf8_length(std::string_view text, size_t at) {
   for (size_t k = 1; k < length; ++k) {
     if ((byte_at(text, at + k) & 0xc0) != 0x80) return 0;
   }
-  // Longer than needed, a surrogate, or beyond the last code point.
+  // Overlong forms, surrogates and values above U+10FFFF are not valid.
   if ((lead == 0xe0 && second < 0xa0) || (lead == 0xed && second >= 0xa0)) return 0;
   if ((lead == 0xf0 && second < 0x90) || (lead == 0xf4 && second >= 0x90)) return 0;
   return length;

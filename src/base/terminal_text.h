@@ -1,4 +1,4 @@
-// Text that another process or a file supplies, made safe for a terminal.
+// Makes text from another process or a file safe to print on a terminal.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,13 @@
 
 namespace orthant {
 
-/// Number of bytes of the UTF-8 character that begins at `at`; 0 where the bytes are not valid UTF-8.
+/// Number of bytes of the UTF-8 character that begins at byte `at`; 0 if the bytes there are not valid UTF-8.
 size_t utf8_length(std::string_view text, size_t at);
 
-/// The text with every character that a terminal could obey written as an escape: control characters as \x1b, the
-/// controls of Unicode (U+0080 to U+009F, and those of line ends and of the direction of writing) as \u{202e}, bytes
-/// that are not valid UTF-8 as \xff. Line ends and tabs stay. Text beyond max_bytes is cut, and the cut is stated.
+/// Returns the text with every control character replaced by an escape, so that a terminal prints it and does not obey
+/// it. ASCII controls become \x1b. The controls of Unicode (U+0080 to U+009F, its line and paragraph separators, and the
+/// marks of writing direction) become \u{202e}. Bytes that are not valid UTF-8 become \xff. Newlines and tabs stay.
+/// The result is cut at max_bytes, and then ends with the number of bytes of `text` that it lacks.
 std::string escape_for_terminal(std::string_view text, size_t max_bytes = 4096);
 
 }  // namespace orthant

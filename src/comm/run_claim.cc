@@ -19,8 +19,8 @@ namespace {
 
 constexpr const char* kMagic = "orthant-run-1";
 
-// A store that rank 0 serves belongs to one run, which strangers must be able to find. On the store of a launcher,
-// several runs may live side by side.
+// The part of the store that holds the record. A store that rank 0 serves belongs to one run, and other runs must find
+// its record, so the prefix is fixed. A launcher's store may hold several runs, so each has a prefix of its own.
 Store board_of(const Store& store, const Launch& launch) {
   return launch.meeting == Meeting::kLauncherServes ? store.under(run_prefix(launch.run_id, launch.attempt))
                                                     : store.under("orthant");
@@ -28,9 +28,9 @@ Store board_of(const Store& store, const Launch& launch) {
 
 std::string claim_key(int rank) { return fmt::format("claimed/{}", rank); }
 constexpr const char* kRecordKey = "run";
-constexpr double kExists_s = 1;  // for a key that exists
+constexpr double kExists_s = 1;  // timeout for a key that is known to exist
 
-// A run id may hold any bytes.
+// A run id may hold any bytes; its hash holds no space and no line end, which separate the fields of a record.
 std::string hash_of_run_id(const std::string& run_id) {
   return run_id.empty() ? "-" : fmt::format("{:016x}", xxh3(run_id));
 }
@@ -51,11 +51,11 @@ RunRecord publish_record(const Store& board, const Launch& launch, const std::st
                          .run_id = hash_of_run_id(launch.run_id),
                          .text = text};
   const std::string printed = to_text(record);
-  if (board.set_if_new(kRecordKey, printed) != printed) refuse_rank(launch, "a rank 0 has already come there");
+  if (board.set_if_new(kRecordKey, printed) != printed) refuse_rank(launch, "another process has already claimed its rank 0");
   return record;
 }
 
-// Whether rank 0 publishes its record in time. CommError when the store is gone.
+// Whether rank 0 publishes its record within timeout_s. Throws CommError if the store is gone.
 bool record_comes(const Store& board, double timeout_s) {
   try {
     (void)board.get(kRecordKey, timeout_s);
@@ -66,8 +66,8 @@ bool record_comes(const Store& board, double timeout_s) {
 }
 
 RunRecord read_record(const Store& board, const Launch& launch, double timeout_s) {
-  constexpr double kPiece_s = 2;  // the wait is reported after the first; a failure is looked for after each
-  const std::string awaited = fmt::format("rank 0 of {} to come to the {}", launch.world_size, board.name());
+  constexpr double kPiece_s = 2;  // a failure is looked for after each piece of the wait; the first one also reports it
+  const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, board.name());
   for (double left_s = timeout_s; !record_comes(board, std::min(kPiece_s, left_s)); left_s -= kPiece_s) {
     if (has_failed(board)) throw CommError("another rank has failed");
     if (left_s <= kPiece_s) {
@@ -79,7 +79,7 @@ RunRecord read_record(const Store& board, const Launch& launch, double timeout_s
       fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", awaited, timeout_s);
   }
   const auto record = parse_run_record(board.get(kRecordKey, kExists_s));
-  if (!record) refuse_rank(launch, "it is one of another version of Orthant, or of another program");
+  if (!record) refuse_rank(launch, "its record was written by another version of Orthant, or by another program");
   return *record;
 }
 
@@ -135,7 +135,7 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   const RunRecord record = read_record(board, launch, timeout_s);
   const std::string why = foreign_because(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
-  const std::string taken = fmt::format("its rank {} has already come", launch.rank), mine = random_nonce();
+  const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank), mine = random_nonce();
   const Store keys = keys_of(record);
   if (keys.has(claim_key(launch.rank))) refuse_rank(launch, taken);
   if (keys.set_if_new(claim_key(launch.rank), mine) != mine) refuse_rank(launch, taken);
@@ -149,7 +149,7 @@ bool serves_a_run(const Store& store) {
 
 std::string another_run_serves(const Launch& launch, const std::string& why) {
   return fmt::format("rank {}: another run already serves on {}:{}{}. Choose another MASTER_PORT, the same for all "
-                     "ranks of this run; the other run goes on untouched. If the ranks are meant to be of one run, "
+                     "ranks of this run; the other run continues undisturbed. If all these ranks belong to one run, "
                      "start all with the same run file and the same number of ranks",
                      launch.rank, launch.address, launch.port, why.empty() ? "" : ": " + why);
 }

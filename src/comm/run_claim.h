@@ -1,9 +1,9 @@
-// Before a rank writes to a store, it makes sure that the store serves its own run and that no other process holds its
-// rank. Two runs that were given one MASTER_PORT therefore do not write to each other's keys: the second one fails.
+// The protocol by which a rank joins its run before it writes to the store of the run. It keeps two runs that were
+// given one MASTER_PORT from writing to each other's keys: the second run fails.
 //
-// Rank 0 publishes a RunRecord. Every other rank reads it, compares, and only then claims its own rank, in one atomic
-// step. After all ranks have claimed theirs, no other process can join. A refused rank has changed no key.
-// Each rank sends a constant number of messages.
+// Rank 0 publishes a RunRecord. Every other rank reads the record, compares it with its own launch, and only then
+// claims its rank in one atomic step. Once all ranks are claimed, no other process can join. A refused rank has changed
+// no key. Each rank sends a constant number of requests; while it waits for rank 0, it repeats some of them every 2 s.
 #pragma once
 
 #include <optional>
@@ -16,34 +16,35 @@ namespace orthant {
 
 /// The run that a store serves, as rank 0 publishes it.
 struct RunRecord {
-  std::string nonce;   // random
+  std::string nonce;   // random; prefix of the run's keys on a store that rank 0 serves
   int world_size = 1;
   int attempt = 0;     // Launch::attempt
   std::string run_id;  // hash of Launch::run_id, "-" where the launcher gives none
-  std::string text;    // the effective configuration, one setting a line; empty where it is not known
+  std::string text;    // the effective configuration, one setting a line; empty if it is not known
 };
 
 std::string to_text(const RunRecord& record);
-/// Nothing where the text is not that of a record.
+/// Empty if the text is not that of a record.
 std::optional<RunRecord> parse_run_record(const std::string& text);
 
-/// Why a rank that was launched so, with this configuration, does not belong to the run of the record; empty where it
-/// may. Configurations are compared only where the launcher names no run: otherwise a difference is a mistake within
-/// one run, which check_agreement() reports to all ranks.
+/// Returns why a rank with this launch and this configuration does not belong to the run of the record; empty if it may
+/// belong to it. Configurations are compared only if the launcher gives the run no id. If it gives one, a difference is
+/// a mistake within one run, which check_agreement() reports to all ranks.
 std::string foreign_because(const RunRecord& record, const Launch& launch, const std::string& text);
 
-/// The first line that differs between two texts, as a sentence about rank 0 and `rank`; empty where they are equal.
+/// The first line that differs between two texts, as a clause about rank 0 and `rank`; empty if they are equal.
 std::string first_difference(const std::string& rank_0_text, const std::string& text, int rank);
 
-/// Claims the rank of the launch on a store over TCP. Returns the store under the prefix of the run. CommError, with
-/// nothing written, when another run serves there or the rank has already been claimed; CommError after timeout_s
-/// when no run publishes its record.
+/// Claims the rank of the launch on a store over TCP. (A store in a file is not claimed.) Returns the store under the
+/// prefix of the run: the nonce if rank 0 serves the store, run_prefix() if a launcher does. Throws CommError, with
+/// nothing written, if another run serves there or the rank is already claimed, and if no run publishes its record
+/// within timeout_s.
 Store claim_rank(const Store& store, const Launch& launch, const std::string& text, double timeout_s);
 
-/// Whether a run of Orthant in which rank 0 serves is to be found on the store. Writes nothing.
+/// Whether rank 0 of a run of Orthant serves this store. Writes nothing. It does not recognise a launcher's store.
 bool serves_a_run(const Store& store);
 
-/// The message of a rank that meets another run than its own at MASTER_ADDR:MASTER_PORT.
+/// The message of a rank that finds a run other than its own at MASTER_ADDR:MASTER_PORT. `why` may be empty.
 std::string another_run_serves(const Launch& launch, const std::string& why);
 
 }  // namespace orthant

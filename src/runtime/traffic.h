@@ -8,13 +8,13 @@
 
 namespace orthant {
 
-/// Calls and bytes that the plan says a rank sends in a step, by axes and collective, as Comm counts them.
+/// Planned calls and bytes that a rank sends in one step, by axes and collective, as Comm counts them.
 TrafficTable planned_traffic_table(const Plan& plan, int rank);
 
 /// Calls and bytes counted between two readings of Comm::traffic().
 TrafficTable traffic_since(const TrafficTable& before, const TrafficTable& after);
 
-/// "sends 64 bytes in 2 calls of all_reduce over data, and the plan says 32 bytes in 1 call"; empty where equal.
+/// "sends 64 bytes in 2 calls of all_reduce over data, but the plan states 32 bytes in 1 call"; empty if equal.
 std::string traffic_difference(const TrafficTable& planned, const TrafficTable& sent);
 
 }  // namespace orthant

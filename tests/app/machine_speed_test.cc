@@ -1,4 +1,4 @@
-// doctor measures matrix products, and sees the neighbours that take the cores.
+// doctor measures matrix products, and reports other programs that take CPU time.
 #include "app/machine_speed.h"
 
 #include "base/errors.h"

@@ -1,4 +1,4 @@
-// The command that goes on with a run has the launcher that the run was started with.
+// The command that resumes a run contains the launcher that the run was started with.
 #include "app/resume_command.h"
 
 #include <gtest/gtest.h>
@@ -50,9 +50,9 @@ TEST(ResumeCommand, UnderTorchrun) {
 TEST(ResumeCommand, UnderTorchrunOnSeveralHosts) {
   const std::string line = "torchrun --no-python --nnodes 2 build/orthant train run.toml training.steps=20 --resume";
   EXPECT_EQ(resumed(launch("torchrun", 8, 4), {with({"python3", "torchrun", "--no-python", "--nnodes", "2"})}),
-            line + "\n  (on every host)");
+            line + "\n  (run it on every host)");
   const std::string ranked = resumed(launch("torchrun", 8, 4), {with({"python3", "torchrun", "--node-rank=1"})});
-  EXPECT_TRUE(ranked.ends_with("--resume\n  (on every host, each with its own --node-rank)")) << ranked;
+  EXPECT_TRUE(ranked.ends_with("--resume\n  (run it on every host, each with its own --node-rank)")) << ranked;
 }
 
 TEST(ResumeCommand, UnderMpirun) {
@@ -73,19 +73,19 @@ TEST(ResumeCommand, AResumedRunIsResumedAgain) {
 TEST(ResumeCommand, UnderSrunItIsMadeFromTheNumbers) {
   EXPECT_EQ(resumed(launch("slurm", 16, 8), {{"slurmstepd: [1234.0]"}}, kCommand, {{"SLURM_NNODES", "2"}}),
             "srun --nodes=2 --ntasks=16 build/orthant train run.toml training.steps=20 --resume\n"
-            "  (with the other options of srun that the run was started with)");
+            "  (add the other options of srun that the run was started with)");
 }
 
-// A launcher on another host, a script between it and the ranks, several programs at once: the line is not known.
+// The launcher's line is not known if it runs on another host, starts a script, or starts several programs at once.
 TEST(ResumeCommand, WhereTheLauncherCannotBeRepeatedWordsSaySo) {
   const std::string words = "build/orthant train run.toml training.steps=20 --resume\n"
-                            "  (with the launcher that started the 4 ranks)";
+                            "  (run it with the launcher that started the 4 ranks)";
   EXPECT_EQ(resumed(launch("openmpi"), {{"orted", "-mca", "ess"}, kSystem}), words);
   EXPECT_EQ(resumed(launch("openmpi"), {{"sh", "start.sh"}, {"mpirun", "-np", "4", "sh", "start.sh"}}), words);
   EXPECT_EQ(resumed(launch("openmpi"), {with({"mpirun", "-np", "1", "other", ":", "-np", "3"})}), words);
   EXPECT_EQ(resumed(launch("environment"), {kShell}),
             "build/orthant train run.toml training.steps=20 --resume\n"
-            "  (as each of the 4 ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as before)");
+            "  (run it as each of the 4 ranks, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as before)");
 }
 
 TEST(ResumeCommand, WordsAreQuotedForAShell) {

@@ -1,4 +1,4 @@
-// Text of other processes on a terminal: nothing in it may be obeyed, and everything readable must stay readable.
+// Text of other processes on a terminal: the terminal must not obey it, and readable characters must stay readable.
 #include "base/terminal_text.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(TerminalText, InvalidUtf8IsEscapedByteByByte) {
   EXPECT_EQ(escape_for_terminal("\xff\xc0\xaf"), "\\xff\\xc0\\xaf");
   EXPECT_EQ(escape_for_terminal("a\xe2\x82"), "a\\xe2\\x82");              // cut off
   EXPECT_EQ(escape_for_terminal("\xed\xa0\x80"), "\\xed\\xa0\\x80");       // a surrogate
-  EXPECT_EQ(escape_for_terminal("\xe0\x80\x9b"), "\\xe0\\x80\\x9b");       // longer than needed
+  EXPECT_EQ(escape_for_terminal("\xe0\x80\x9b"), "\\xe0\\x80\\x9b");       // overlong
   EXPECT_EQ(escape_for_terminal("\x9b" "31m"), "\\x9b31m");                // CSI in one byte
 }
 

@@ -31,7 +31,7 @@ std::string refusal(const Store& store, const Launch& launch, const std::string&
   return message_of<CommError>([&] { (void)claim_rank(store, launch, text, kSoon_s); });
 }
 
-// Everything that the store holds.
+// All keys and values of the store.
 std::vector<std::string> contents(const Store& store) {
   std::vector<std::string> all;
   for (const auto& key : store.handle().board->listKeys())
@@ -40,12 +40,12 @@ std::vector<std::string> contents(const Store& store) {
   return all;
 }
 
-// A run of two ranks on a store of its own; rank 0 has come.
+// A run of two ranks on a store of its own, whose rank 0 has published the record.
 class RunClaim : public testing::Test {
  protected:
   void come(int rank) { claim_rank(store_, rank_of(rank, 2, id_), "seed = 7", kSoon_s); }
 
-  // The rank is refused for this reason, and the store is as it was.
+  // The rank is refused for this reason, and the store is unchanged.
   void expect_refused(const Launch& launch, const std::string& reason, const std::string& text = "seed = 7") {
     const auto before = contents(store_);
     EXPECT_TRUE(says(refusal(store_, launch, text),
@@ -67,8 +67,8 @@ TEST_F(RunClaim, RanksOfOneRunShareTheirKeys) {
 
 TEST_F(RunClaim, OnceAllRanksHaveComeNobodyElseCan) {
   come(0), come(1);
-  expect_refused(rank_of(1), "its rank 1 has already come");
-  expect_refused(rank_of(0), "a rank 0 has already come there");
+  expect_refused(rank_of(1), "another process has already claimed its rank 1");
+  expect_refused(rank_of(0), "another process has already claimed its rank 0");
 }
 
 TEST_F(RunClaim, AnotherNumberOfRanks) {
@@ -81,7 +81,7 @@ TEST_F(RunClaim, AnotherNumberOfRanks) {
 TEST_F(RunClaim, AnotherRunFile) {
   come(0);
   expect_refused(rank_of(1), "`seed = 7` on rank 0, but `seed = 8` on rank 1", "seed = 8");
-  EXPECT_NO_THROW(claim_rank(store_, rank_of(1), "", kSoon_s));  // its run file cannot be read: it comes to say so
+  EXPECT_NO_THROW(claim_rank(store_, rank_of(1), "", kSoon_s));  // its run file cannot be read: it joins to report that
 }
 
 TEST_F(RunClaim, AnotherJobOfTheLauncher) {
@@ -119,11 +119,11 @@ TEST_F(RunClaim, AStoreWithoutARun) {
 
 TEST_F(RunClaim, WhatIsNoRecordIsRefused) {
   store_.set("orthant/run", "\x1b[2J");
-  expect_refused(rank_of(1), "another version of Orthant, or of another program");
+  expect_refused(rank_of(1), "another version of Orthant, or by another program");
   EXPECT_FALSE(serves_a_run(store_));
 }
 
-// On the store of a launcher, runs with ids of their own live side by side; the second of one id is refused.
+// The store of a launcher may hold several runs with different ids. A second run with the same id is refused.
 TEST_F(RunClaim, OnTheStoreOfALauncher) {
   const auto launch = [](int rank, const std::string& id) {
     Launch one = rank_of(rank, 2, id);
@@ -137,8 +137,8 @@ TEST_F(RunClaim, OnTheStoreOfALauncher) {
   stores[0].set("key", "a"), stores[2].set("key", "b");
   EXPECT_EQ(stores[1].get("key", kSoon_s), "a");
   EXPECT_EQ(stores[3].get("key", kSoon_s), "b");
-  expect_refused(launch(0, "torchrun a"), "a rank 0 has already come there");
-  expect_refused(launch(1, "torchrun a"), "its rank 1 has already come");
+  expect_refused(launch(0, "torchrun a"), "another process has already claimed its rank 0");
+  expect_refused(launch(1, "torchrun a"), "another process has already claimed its rank 1");
 }
 
 TEST(RunRecord, IsReadAsItWasWritten) {

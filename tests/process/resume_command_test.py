@@ -1,4 +1,4 @@
-"""The command that a stopped run names goes on with it, under the launcher that the run was started with."""
+"""The command that a stopped run prints resumes it, under the launcher that the run was started with."""
 import os
 import signal
 import sys
@@ -20,7 +20,7 @@ sys.exit(max(process.wait() for process in started))
 
 class ResumingTest(ProcessTest):
     def stop_and_go_on(self, launcher, process_to_stop=lambda running: running.process.pid):
-        """Stops a run under way and goes on with the command that its summary names. Returns the command."""
+        """Stops a running training run and resumes it with the command in its summary. Returns the command."""
         running = self.start_training("checkpoint.interval=0", "optimizer.lr=1e-3", command=launcher)
         os.kill(process_to_stop(running), signal.SIGTERM)
         result = running.result()
@@ -48,13 +48,13 @@ class ResumeCommand(ResumingTest):
         self.assertTrue(command.startswith(f"{mpirun} -np 2 {ORTHANT} train run.toml "), command)
 
     def test_of_ranks_started_by_hand(self):
-        """There is no launcher to repeat, so the message says what the user has to repeat."""
+        """No launcher can be repeated, so the message says how the user must start the ranks."""
         variables = meeting(2)
         ranks = [self.start([ORTHANT, "train", "run.toml", "training.steps=1000000"],
                             env={"RANK": str(rank), **variables}) for rank in (0, 1)]
         ranks[0].until(lambda: len(self.steps()) >= 8, "step 8")
         os.kill(ranks[1].process.pid, signal.SIGKILL)
-        message = self.assert_says(ranks[0].result(), 1, "rank 1", "(as each of the 2 ranks, with RANK, WORLD_SIZE, ")
+        message = self.assert_says(ranks[0].result(), 1, "rank 1", "(run it as each of the 2 ranks, with RANK, WORLD_SIZE, ")
         self.resume_command(message)
 
 

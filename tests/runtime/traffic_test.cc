@@ -1,4 +1,4 @@
-// The comparison of bytes sent with the plan, and that verify makes it.
+// Compares the bytes that ranks send with the plan, and checks that verify does so.
 #include "runtime/traffic.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@ TEST(TrafficDifference, NamesCollectiveAxesAndNumbers) {
   const TrafficTable planned = {{{"data", "all_reduce"}, {2, 64}}, {{"ring", "exchange"}, {0, 0}}};
   EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {2, 64}}}), "");
   EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {1, 64}}}),
-            "sends 64 bytes in 1 call of all_reduce over data, and the plan says 64 bytes in 2 calls");
+            "sends 64 bytes in 1 call of all_reduce over data, but the plan states 64 bytes in 2 calls");
   EXPECT_EQ(traffic_difference(planned, {{{"data", "all_reduce"}, {2, 64}}, {{"ring", "exchange"}, {1, 8}}}),
-            "sends 8 bytes in 1 call of exchange over ring, and the plan says 0 bytes in 0 calls");
+            "sends 8 bytes in 1 call of exchange over ring, but the plan states 0 bytes in 0 calls");
 }
 
 TEST(TrafficDifference, IsCountedFromTheFirstReading) {
