@@ -31,7 +31,7 @@ std::string options_text(const CLI::App& app, bool has_keys) {
     const std::string value = option->get_type_size() > 0 ? " " + option->get_type_name() : "";
     line(option->get_positional() ? option->get_name() : option->get_name() + value, option->get_description());
   }
-  line("-h, --help", has_keys ? "print the options and the keys most used" : "print this text");
+  line("-h, --help", has_keys ? "print the options and the most used keys" : "print this text");
   if (has_keys) line("--help-all", "print the options and all keys of the run file");
   return text;
 }
@@ -70,21 +70,21 @@ std::string help_all() {
       fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage, entry.name));
 }
 
-// The last component of a key, without dashes and value: "hidden_size" of "--hidden-size=64".
+// The name in a word of the command line, without leading dashes and value: "hidden-size" of "--hidden-size=64".
 std::string key_name(std::string_view word) {
   word = word.substr(0, word.find('='));
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   return std::string(word);
 }
 
-// Full keys, and the beginning that the user gave them ("--" or nothing).
+// Offers full keys, with the "--" that the user wrote, if any.
 std::string offer(const Words& keys, const std::string& extra) {
   Words offered;
   for (const std::string& key : keys) offered.push_back((extra.starts_with("-") ? "--" : "") + key);
   return "; did you mean " + join_or(offered) + "?";
 }
 
-// The keys whose last component is nearest to a name that is none.
+// The keys whose last component is nearest to `name`, which no key has.
 Words keys_like(const std::string& name) {
   Words names;
   for (const std::string& key : config_keys()) names.push_back(key.substr(key.find('.') + 1));
@@ -92,8 +92,8 @@ Words keys_like(const std::string& name) {
   return near ? keys_named(*near) : Words{};
 }
 
-// A shell replaces an unquoted glob by the names that match it: the first is taken for the value of data.path, and the
-// others stand alone. Empty where that is not what happened.
+// Explains an unquoted glob. A shell expands it to the names that match: the first becomes the value of data.path, and
+// the others become unexpected arguments. Empty if the arguments do not look like that.
 std::string glob_hint(const Words& overrides, const Words& others) {
   namespace fs = std::filesystem;
   for (size_t i = 0; i + 1 < overrides.size(); ++i) {
@@ -104,7 +104,7 @@ std::string glob_hint(const Words& overrides, const Words& others) {
     };
     if (std::ranges::none_of(others, alike)) continue;
     const std::string pattern = value.parent_path() / ("*" + value.extension().string());
-    return fmt::format("; the shell replaced a glob by several names: put it in quotes, {} '{}'", overrides[i],
+    return fmt::format("; the shell expanded a glob to several names: put it in quotes, {} '{}'", overrides[i],
                        pattern);
   }
   return "";

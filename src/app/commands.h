@@ -19,7 +19,7 @@ struct TrainArguments : RunFileArguments {
   bool resume = false;
   bool dry_run = false;              // plan, print the banner, start nothing
   std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
-  std::string resume_command;        // how the user goes on with the run; see resume_command.h
+  std::string resume_command;        // the command that resumes the run; see resume_command.h
 };
 
 struct PlanArguments : RunFileArguments {
@@ -56,7 +56,7 @@ struct ReportArguments {
 
 struct DoctorArguments {
   bool json = false;
-  double measure_s = 2;  // for which matrices are multiplied
+  double measure_s = 2;  // seconds for which matrices are multiplied
 };
 
 /// The program's version, such as "0.1.0".

@@ -52,8 +52,9 @@ std::string show(double value, int decimals);
 std::string card(std::string_view id, std::string_view title, const std::string& note, const std::string& body);
 /// The sentence that stands for a piece that is not there.
 std::string missing(std::string_view sentence);
-/// The chart as given, and drawn anew for screens of about 400 pixels, with the names of its lines below it instead of
-/// beside their ends; the style sheet shows one of the two. The wide one scrolls sideways where `scrolls` is true.
+/// Two drawings of the chart: one as given, and one for screens of about 400 pixels, which lists the names of the lines
+/// below the chart instead of at their ends. The style sheet shows one of them. If `scrolls`, the wide one can be
+/// scrolled sideways.
 std::string responsive(const Chart& chart, bool scrolls);
 /// Something wide that scrolls sideways on a narrow screen.
 std::string scrolling(const std::string& html);

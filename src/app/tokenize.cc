@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder beside the outputs that goes away with this object, and all that is in it.
+// A temporary folder next to the outputs. It is removed with its contents when this object is destroyed.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const std::string& prefix) {
@@ -52,16 +52,17 @@ std::string dataset_prefix(const std::string& output) {
   return prefix;
 }
 
-// Says what a document of these files is, and how it is stored.
+// Describes what counts as a document in these files, and how documents are stored.
 std::string describe_documents(const TokenizedText& text, size_t files) {
   const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
   if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
   std::string whole = text.files_with_separators == 0
                           ? "each file is one document, because no line holds only <|endoftext|>"
-                          : fmt::format("{}; of {} without such a line, each is one document", separator,
+                          : fmt::format("{}; every file without such a line is one document ({})", separator,
                                         counted(static_cast<int64_t>(files) - text.files_with_separators, "file"));
   if (text.pieces > text.documents) {
-    whole += fmt::format("; long ones are stored in pieces of about {}, cut at blank lines or else at line ends; {}",
+    whole += fmt::format("; long documents are stored in pieces of about {}, cut at blank lines or else at line ends ({} in "
+                         "all)",
                          human_bytes(static_cast<double>(text.piece_bytes)), counted(text.pieces, "piece"));
   }
   return whole;
@@ -73,7 +74,7 @@ int tokenize(const TokenizeArguments& arguments) {
   const std::string prefix = dataset_prefix(arguments.output);
   const std::vector<std::string> files = expand_paths(arguments.inputs, "INPUT");
   std::string spec = arguments.tokenizer;
-  // A model that is trained here takes its name when the tokens have theirs.
+  // A tokenizer that is trained here gets its final name only after the dataset is complete.
   std::optional<ScratchFolder> scratch;
   std::string trained;
   if (spec.starts_with("train:")) {

@@ -43,8 +43,8 @@ std::string sample_command(const TrainArguments& arguments, const Config& config
                        config.job.dump_folder, "--prompt", "The"});
 }
 
-// Writes what stands in the run folder from the start: what will run, and how it was planned. Each file is replaced
-// whole, so that a full disk leaves the earlier run's.
+// Writes the files of the run folder that exist from the start: the effective run file, the plan and its schedule. Each
+// file is replaced atomically, so that a full disk leaves the file of the earlier run.
 void write_run_folder(const Plan& plan) {
   const std::string& folder = plan.config.job.dump_folder;
   write_file(folder + "/config.toml", print_config(plan.config));
@@ -108,14 +108,15 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
   return need.warning;
 }
 
-// Returns the banner's warnings; empty ones are left out there. Throws as memory_warning() does.
+// Returns the warnings for the banner, which leaves out empty ones. Throws as memory_warning() does.
 std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
   return {memory_warning(plan, local_ranks),
           cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), available_cores()),
           idle_ranks_warning(plan), disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
 }
 
-// The checkpoint to resume, compared with the run as far as that needs no tokens. Throws ConfigError or DataError.
+// Returns the checkpoint to resume, after all comparisons with the run that need no tokens. Throws ConfigError or
+// DataError.
 std::string refuse_to_resume_another_run(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
   check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
@@ -202,7 +203,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     comm.emplace(plan.mesh, meeting.rank, meeting, watching);
     g_all_here = true;
     if (setup) setup->leave(true);
-    Trainer trainer(plan, data, *comm, options);  // writes nothing; when it returns, every rank has accepted the run
+    Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
     if (meeting.rank == 0 && !arguments.resume) set_aside_earlier_run(config);
     const int code = trainer.run();
     require_printed();

@@ -11,9 +11,9 @@ namespace orthant {
 size_t utf8_length(std::string_view text, size_t at);
 
 /// Returns the text with every control character replaced by an escape, so that a terminal prints it and does not obey
-/// it. ASCII controls become \x1b. The controls of Unicode (U+0080 to U+009F, its line and paragraph separators, and the
-/// marks of writing direction) become \u{202e}. Bytes that are not valid UTF-8 become \xff. Newlines and tabs stay.
-/// The result is cut at max_bytes, and then ends with the number of bytes of `text` that it lacks.
+/// it. ASCII controls become \x1b. Unicode controls (U+0080 to U+009F, line and paragraph separators, and marks of
+/// writing direction) become \u{202e}. Bytes that are not valid UTF-8 become \xff. Newlines and tabs stay. The result
+/// is cut at max_bytes, and then ends with the number of bytes of `text` that it lacks.
 std::string escape_for_terminal(std::string_view text, size_t max_bytes = 4096);
 
 }  // namespace orthant

@@ -98,8 +98,8 @@ void require_descriptors(int ranks = 1) {
                               limit.rlim_cur, least));
 }
 
-// c10d waits without limit for the first answer of a program that accepts a connection and is silent. A thread of its
-// own therefore connects; it is left behind where no answer comes.
+// c10d waits without limit for the first answer of a program that accepts a connection but sends nothing. A separate
+// thread therefore connects. It is abandoned if no answer comes in time.
 c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, double timeout_s) {
   constexpr double kAnswer_s = 0.5;  // beyond the time in which c10d itself gives up
   std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
@@ -113,11 +113,11 @@ c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, do
   return connected.get();
 }
 
-// A listening socket on 127.0.0.1, which c10d takes over. -1 and errno where there can be none.
+// Returns a socket that listens on 127.0.0.1, for c10d to take over; -1 with errno set if that fails.
 int listen_on_loopback(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
-  const int yes = 1;  // connections of a run that has ended do not keep the port
+  const int yes = 1;  // lingering connections of a finished run do not block the port
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   sockaddr_in address{};
   address.sin_family = AF_INET;

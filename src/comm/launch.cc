@@ -144,7 +144,7 @@ Launch from_slurm(const Environment& environment) {
   return launch;
 }
 
-// The name that MPI or Slurm gives to the job, which all its ranks see; empty where there is none.
+// The name that Open MPI or Slurm gives to the job, the same on all its ranks; empty if there is none.
 std::string job_id(const Launch& launch, const Environment& environment, const Family& family) {
   if (launch.launcher == "openmpi") return environment("PMIX_NAMESPACE").value_or("");
   const auto job = environment("SLURM_JOB_ID");

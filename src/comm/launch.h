@@ -9,7 +9,7 @@
 
 namespace orthant {
 
-/// The variable by which our own launcher names a run to its ranks.
+/// The environment variable in which our own launcher gives its ranks the name of the run.
 inline constexpr const char* kRunId = "ORTHANT_RUN_ID";
 
 /// Looks up an environment variable; tests pass a table.
@@ -28,7 +28,8 @@ struct Launch {
   int local_size = 1;
   Meeting meeting = Meeting::kRankZeroServes;
   int attempt = 0;      // torchrun's restart count
-  /// The launcher's name of this run: the same on all its ranks, and no other run's. Empty where the launcher has none.
+  /// The launcher's name for this run: equal on all its ranks, and different for every other run. Empty if the launcher
+  /// gives none.
   std::string run_id;
   std::string address;  // of the store
   int port = 0;

@@ -133,7 +133,7 @@ std::string parent_key() {
 }
 
 std::vector<std::vector<std::string>> ancestor_commands() {
-  constexpr size_t kMost = 100;  // more than any tree of launchers is high
+  constexpr size_t kMost = 100;  // deeper than any tree of launchers
   std::vector<std::vector<std::string>> commands;
   for (int pid = getppid(); pid > 0 && commands.size() < kMost;) {
     std::ifstream file(fmt::format("/proc/{}/cmdline", pid));

@@ -19,7 +19,7 @@ Life life_of(const std::string& identity);
 /// Its pid, for messages.
 int pid_of(const std::string& identity);
 
-/// 16 random hexadecimal digits: what one process makes, no other has.
+/// 16 random hexadecimal digits, which identify the process that draws them.
 std::string random_nonce();
 
 /// Sleeps until another process of this machine ends: the kernel tells, so nobody has to look.
@@ -47,7 +47,7 @@ class Deaths {
 /// run.
 std::string parent_key();
 
-/// The command lines of the processes above this one in this container, nearest first.
+/// The command lines of the ancestors of this process in this container, nearest first.
 std::vector<std::vector<std::string>> ancestor_commands();
 
 /// Asks the kernel to kill this process when the one that launched it dies. For ranks that our launcher spawned; it

@@ -36,7 +36,7 @@ constexpr const char* kHostFile = ".host";
 constexpr const char* kCome = "meeting/come";
 constexpr auto kLook = std::chrono::milliseconds(20);
 
-// All ranks run on this machine.
+// Whether all ranks run on this machine.
 bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
 
 // A wait for other ranks with an end, which does not stay silent: after two seconds it says what it is for.
@@ -174,7 +174,7 @@ Store join_meeting(const Launch& launch, double timeout_s) {
                               launch.rank, launch.path, timeout_s));
 }
 
-// Whether the program that listens on this port of this machine is a run of ours. It only reads.
+// Whether a run of Orthant serves its store on this port of this machine. Writes nothing.
 bool is_served_by_a_run(int port) {
   constexpr double kAnswer_s = 1;
   try {
@@ -184,7 +184,7 @@ bool is_served_by_a_run(int port) {
   }
 }
 
-// No other machine can reach the store of a local run.
+// Serves the store of the run. If all ranks run on this machine, no other machine can reach it.
 Store serve_store(const Launch& launch, double timeout_s) {
   try {
     return Store::serve(launch.port, timeout_s, launch.world_size,
@@ -195,7 +195,7 @@ Store serve_store(const Launch& launch, double timeout_s) {
   }
 }
 
-// The store of the run, with the keys of no other. `text`: see connect().
+// Returns the store of the run under a prefix that no other run uses. `text`: see connect().
 Store meet(const Launch& launch, const std::string& text, double timeout_s) {
   if (launch.meeting == Meeting::kFile) {
     const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);

@@ -31,9 +31,9 @@ struct Rendezvous {
 
 /// Meets the other ranks of the launch: as a client of the launcher's store, or with rank 0 serving it, or in a file,
 /// whose name is gone when all have come; what an earlier start left under that name is not read. `text` is the
-/// effective configuration, by which ranks of two runs are distinguished (see run_claim.h); empty where
-/// it is not known. CommError when nobody answers or ranks do not come within timeout_s, when the port is in use, and,
-/// with nothing written, when another run serves there.
+/// effective configuration, which distinguishes the ranks of two runs (see run_claim.h); empty if it is not known.
+/// Throws CommError if no store answers or ranks are missing after timeout_s, if the port is in use, and, with nothing
+/// written, if another run serves there.
 Rendezvous connect(const Launch& launch, double timeout_s = 60, const std::string& text = "");
 
 /// The prefix of a run's keys on a store that its launcher serves.

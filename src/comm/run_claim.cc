@@ -51,7 +51,8 @@ RunRecord publish_record(const Store& board, const Launch& launch, const std::st
                          .run_id = hash_of_run_id(launch.run_id),
                          .text = text};
   const std::string printed = to_text(record);
-  if (board.set_if_new(kRecordKey, printed) != printed) refuse_rank(launch, "another process has already claimed its rank 0");
+  if (board.set_if_new(kRecordKey, printed) != printed)
+    refuse_rank(launch, "another process has already claimed its rank 0");
   return record;
 }
 
@@ -135,7 +136,8 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   const RunRecord record = read_record(board, launch, timeout_s);
   const std::string why = foreign_because(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
-  const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank), mine = random_nonce();
+  const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank);
+  const std::string mine = random_nonce();
   const Store keys = keys_of(record);
   if (keys.has(claim_key(launch.rank))) refuse_rank(launch, taken);
   if (keys.set_if_new(claim_key(launch.rank), mine) != mine) refuse_rank(launch, taken);

@@ -33,8 +33,8 @@ class Store {
   /// A board in a file that all ranks of one machine can reach; whoever made the file removes it.
   static Store file(const std::string& path);
   /// Listens on the port (0: any free one, see port()) and serves the store to `ranks` ranks. kThisMachine listens on
-  /// 127.0.0.1 only. PortInUse when another program listens there; CommError when this process may not open as many
-  /// files as that takes.
+  /// 127.0.0.1 only. Throws PortInUse if another program listens there, and CommError if this process may not open
+  /// enough files for the connections.
   static Store serve(int port, double timeout_s, int ranks = 1, Reach reach = Reach::kThisMachine);
   /// Joins a board that somebody serves; tries until timeout_s have passed, and says on stderr after two seconds what
   /// it waits for. CommError with the host and the reason of the last attempt.
@@ -53,7 +53,7 @@ class Store {
   std::vector<std::string> get_all(const std::vector<std::string>& keys) const;
   /// Adds to a counter (0 if new) and returns the sum: the one that reads 1 was first.
   int64_t add(const std::string& key, int64_t delta) const;
-  /// Sets the key if it does not exist, in one step. Returns the value that it holds then: the new or the old one.
+  /// Sets the key if it does not exist, in one atomic step. Returns the value that the key then has, new or old.
   std::string set_if_new(const std::string& key, const std::string& value) const;
   bool has(const std::string& key) const;
 

@@ -83,9 +83,10 @@ class UcxTransport : public Transport {
  public:
   UcxTransport(const TransportOptions& options, MessageSink& sink) : sink_(sink), rank_(options.rank) {
     ORTHANT_CHECK(options.world_size <= 1 << 16, options.world_size);
-    // UCX listens on every network that it may use. Ranks of one machine need none beyond the loopback.
+    // UCX listens on every network that it may use. Ranks of one machine need only the loopback, unless the user has
+    // chosen a network.
     const bool one_machine = std::count(options.local.begin(), options.local.end(), false) == 0;
-    const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;  // by the user
+    const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;
     const std::string network_name = one_machine && undecided ? "lo" : options.interface_name;
     const ucp_context_h within = ucx_context(network_name);
     lanes_.push_back(std::make_unique<Lane>(within));

@@ -24,7 +24,7 @@ std::chrono::duration<double> seconds(double s) { return std::chrono::duration<d
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
 std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // the name of a rank's latest Watch
-// Anybody who can reach the store may have written this.
+// The failure that a rank posted, escaped because any program that reaches the store can write there.
 std::string read_failure(const Store& store, double timeout_s) {
   return escape_for_terminal(store.get(kRecord, timeout_s));
 }

@@ -39,7 +39,7 @@ struct WatchOptions {
 /// Posts the record that stops a run. True for the first who does so: the one to tell the user. The store is the
 /// run's own.
 bool post_failure(const Store& store, const std::string& message);
-/// Whether somebody has posted it.
+/// Whether a failure has been posted.
 bool has_failed(const Store& store);
 /// What a rank last said it was doing, as " (last heard at: ...)", or nothing.
 std::string last_activity(const Store& store, int rank);

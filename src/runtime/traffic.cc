@@ -45,8 +45,8 @@ std::string traffic_difference(const TrafficTable& planned, const TrafficTable& 
     const Traffic want = entry_of(planned, key), have = entry_of(sent, key);
     if (have == want) continue;
     const auto& [axes, collective] = key;
-    return fmt::format("sends {}, but the plan states {}", text_of(have, fmt::format(" of {} over {}", collective, axes)),
-                       text_of(want, ""));
+    return fmt::format("sends {}, but the plan states {}",
+                       text_of(have, fmt::format(" of {} over {}", collective, axes)), text_of(want, ""));
   }
   return "";
 }

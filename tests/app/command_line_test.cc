@@ -138,13 +138,13 @@ TEST(CommandLine, AShortNameOffersTheFullKeys) {
 }
 
 TEST(CommandLine, AnUnquotedGlobIsRecognized) {
-  const std::string quote = "; the shell replaced a glob by several names: put it in quotes, --data.path 'books/*.txt'";
+  const std::string quote = "; the shell expanded a glob to several names: put it in quotes, --data.path 'books/*.txt'";
   EXPECT_EQ(first_line(error_of({"train", "run.toml", "--data.path", "books/a.txt", "books/b.txt", "books/c.txt"})),
             "unexpected argument books/b.txt" + quote);
   EXPECT_EQ(first_line(error_of({"train", "--data.path", "books/a.txt", "books/b.txt", "run.toml"})),
             "unexpected argument run.toml" + quote);
   EXPECT_EQ(first_line(error_of({"plan", "run.toml", "--data.validation", "a.txt", "b.txt", "--json"})),
-            "unexpected argument b.txt; the shell replaced a glob by several names: put it in quotes, "
+            "unexpected argument b.txt; the shell expanded a glob to several names: put it in quotes, "
             "--data.validation '*.txt'");
   EXPECT_EQ(first_line(error_of({"train", "run.toml", "more.toml", "--data.path", "books/a.txt"})),
             "unexpected argument more.toml");

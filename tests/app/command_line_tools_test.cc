@@ -59,7 +59,7 @@ TEST(Tokenize, SaysWhatSeparatesDocuments) {
                    {" tokens in 1 document\n", "each file is one document", "cut at blank lines"}));
   const std::string both = told({"plain.txt", "marked.txt"});
   EXPECT_TRUE(says(both, {" tokens in 3 documents\n", "<|endoftext|> ends a document",
-                          "of 1 file without such a line"}));
+                          "every file without such a line is one document (1 file)"}));
 }
 
 TEST(Tokenize, LeavesOneFileOfATrainedTokenizer) {

@@ -179,7 +179,7 @@ TEST_F(ReportFolder, OnlyPipelinesHaveASchedule) {
   EXPECT_EQ(unbalanced(page_of(1)), "");
 }
 
-// Drawn anew for narrow screens, since a wide chart shrunk to 400 pixels cannot be read.
+// Narrow screens have their own drawing, because a wide chart shrunk to 400 pixels cannot be read.
 TEST_F(ReportFolder, EveryChartHasAFormForNarrowScreens) {
   put_everything();
   const std::string html = page();

@@ -1,4 +1,5 @@
-// Any program that reaches the store of a run can write to it. Text read there is escaped and cut before it is shown.
+// Any program that reaches the store of a run can write to it. Text from the store is escaped and cut before it is
+// printed.
 #include <gtest/gtest.h>
 
 #include <thread>

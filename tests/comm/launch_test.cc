@@ -145,13 +145,13 @@ TEST(Launch, AnOuterLauncherReachesThrough) {
 
 TEST(Launch, TheRunIdIsTheLaunchers) {
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "a1"}})).run_id, "torchrun a1");
-  EXPECT_EQ(detect(kTorchrun).run_id, "");  // "none", the same for all who give no --rdzv-id
+  EXPECT_EQ(detect(kTorchrun).run_id, "");  // "none" is the same for every run without --rdzv-id
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}, {"ORTHANT_RUN_ID", "77"}})).run_id,
             "orthant 77");
   EXPECT_EQ(detect(kOpenMpi).run_id, "openmpi 27/1");
   EXPECT_EQ(detect(with(kOpenMpi, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "4000"}})).run_id, "openmpi 27/1");
   EXPECT_EQ(detect(without(kOpenMpi, "PMIX_NAMESPACE")).run_id, "");
-  EXPECT_EQ(detect(kHydra).run_id, "");  // a parent that a script between them and the launcher would change
+  EXPECT_EQ(detect(kHydra).run_id, "");  // the parent process would differ if a script started the rank
   EXPECT_EQ(detect(kSlurm).run_id, "slurm 1234567.3.0");
   EXPECT_EQ(detect(with(kSlurm, {{"SLURM_RESTART_COUNT", "1"}})).run_id, "slurm 1234567.3.1");
   EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).run_id, "");

@@ -55,7 +55,7 @@ TEST(Rendezvous, AnotherRunOnThePort) {
   }
 }
 
-// As sshd does before it knows whom it talks to, or a debugger's port.
+// A program that accepts connections and sends nothing, as a debugger's port does.
 TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};

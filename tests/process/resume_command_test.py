@@ -54,7 +54,8 @@ class ResumeCommand(ResumingTest):
                             env={"RANK": str(rank), **variables}) for rank in (0, 1)]
         ranks[0].until(lambda: len(self.steps()) >= 8, "step 8")
         os.kill(ranks[1].process.pid, signal.SIGKILL)
-        message = self.assert_says(ranks[0].result(), 1, "rank 1", "(run it as each of the 2 ranks, with RANK, WORLD_SIZE, ")
+        message = self.assert_says(ranks[0].result(), 1, "rank 1",
+                                   "(run it as each of the 2 ranks, with RANK, WORLD_SIZE, ")
         self.resume_command(message)
 
 
