@@ -4,7 +4,8 @@
   tools/slowest_tests.py BUILD_FOLDER
 
 Test programs write the seconds of each test to BUILD_FOLDER/test_results/ENTRY.json (GoogleTest's format, which
-tests/process/orthant_process.py writes too). Entries without such a file count as one test; ctest's own log has their time.
+tests/process/orthant_process.py writes too). An entry without such a file counts as one test, with the time of ctest's
+log.
 """
 import json
 import pathlib
@@ -15,7 +16,7 @@ COUNT = 10
 
 
 def seconds_of_entries(build):
-    """Seconds of each ctest entry that ran last: entry -> seconds."""
+    """Seconds of each ctest entry of the last run: entry -> seconds."""
     log = build / "Testing/Temporary/LastTest.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return {name: float(seconds) for name, seconds in

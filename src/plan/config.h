@@ -14,7 +14,7 @@
 namespace orthant {
 
 struct JobConfig {
-  std::string dump_folder = "runs/run";  // load_config and parse_config: "runs/" and the name of the run file
+  std::string dump_folder = "runs/run";  // load_config() and parse_config(): runs/NAME for NAME.toml
   std::string description;
 };
 
@@ -204,7 +204,7 @@ std::string print_config(const Config& config);
 
 /// The keys as text for --help, grouped by section: `--section.key TYPE`, help, default and legal values.
 std::string config_help();
-/// The keys most used, one line of at most 80 columns each, for the short help.
+/// The most used keys for --help, one line of at most 80 columns each.
 std::string config_short_help();
 
 /// The reference page of the run file, in Markdown (docs/run-file.md).

@@ -1,4 +1,4 @@
-// Refusals of a run file: each has the law that the file breaks, and settings that make the run legal.
+// Refusals of a run file: each states the law that the file breaks, and offers settings that make the run legal.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Setting {
 /// Settings that make a refused configuration legal when they are applied together.
 using WayOut = std::vector<Setting>;
 
-/// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`; where
-/// that is empty, every key has its name.
+/// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`; if `key`
+/// is empty, the message writes every key in full.
 class Refusal : public ConfigError {
  public:
   Refusal(std::string key, std::string problem, std::vector<WayOut> ways);
@@ -30,12 +30,12 @@ class Refusal : public ConfigError {
   std::vector<WayOut> ways;
 };
 
-/// The refusal of `config`, with ways out that `check` accepts. Where a way leads to a configuration that `check`
-/// refuses by another law, the first way out of that refusal becomes part of it. A way that stays illegal is left out,
-/// unless all do. `check` throws ConfigError.
+/// Returns the refusal of `config` with ways out that `check` accepts. If a way breaks another law, the first way out
+/// of that refusal is added to it. A way that stays illegal is left out; if all do, the ways stay as they were.
+/// `check` throws ConfigError.
 Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check);
 
-/// The checks of check_config(); the ways out of its Refusal need not be complete.
+/// Makes the checks of check_config(). The ways out of its Refusal may break other laws.
 void check_laws(const Config& config, const Abilities& abilities);
 
 /// ConfigError "model.head_dim = 3 (run.toml:3) <why>".
@@ -45,7 +45,7 @@ void check_laws(const Config& config, const Abilities& abilities);
                          const std::vector<WayOut>& ways);
 
 /// Unless it holds, Refusal "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>". `legal`: the value, or
-/// values joined by " or ". `with`: settings that go with it.
+/// values joined by " or ". `with`: settings that each of these values requires.
 void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
              const WayOut& with = {});
 

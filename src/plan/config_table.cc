@@ -44,7 +44,7 @@ std::vector<std::string> schedule_names() {
 
 // clang-format off
 const Key kTable[] = {
-  KEY(job, dump_folder, any(), "", "everything a run writes goes below this folder; NAME: name of the run file",
+  KEY(job, dump_folder, any(), "", "folder of everything that the run writes; NAME is the name of the run file",
       "folder of everything the run writes", "\"runs/NAME\""),
   KEY(job, description, any(), "", "free text, kept with the run"),
 

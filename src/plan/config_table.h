@@ -37,8 +37,8 @@ struct Key {
   Legal legal;
   std::string_view unit;  // empty: none
   std::string_view help;  // one line, no period
-  std::string_view short_help = {};    // for the short help; empty: the key is not among the most used ones
-  std::string_view default_text = {};  // of a default that follows from something else; empty: Config's own
+  std::string_view short_help = {};    // one line for --help; empty if the key is not among the most used
+  std::string_view default_text = {};  // for a default that is computed; empty: the value in Config
 
   std::string full_name() const { return std::string(section) + "." + std::string(name); }
 };
@@ -71,8 +71,8 @@ std::optional<std::string> set_from_word(const Key& key, Config& config, std::st
 std::optional<std::string> illegal(const Key& key, Config& config);
 /// Text as a TOML basic string.
 std::string toml_quoted(std::string_view text);
-/// Sets what follows from other keys, or from the name of the run file, where the user set nothing, and says so in the
-/// origin.
+/// Sets the keys that follow from other keys or from the name of the run file, unless the user has set them. Their
+/// origins record this.
 void derive_defaults(Config& config, const std::string& run_file);
 /// Sets what the TOML text says. Throws ConfigError as parse_config does.
 void apply_toml(Config& config, std::string_view text, const std::string& name);

@@ -26,7 +26,8 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
 /// How weights and the residual stream are cut over it. ConfigError where they cannot be.
 TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
 
-/// The mesh, and the sequences and weights cut over it. Throws what the three above throw; the kind "auto" stays open.
+/// Checks the mesh, and how sequences and weights are sharded over it, as the three functions above do. It does not
+/// choose the mesh of kind "auto".
 void check_mesh(const Config& config, int ranks);
 
 /// The axes that cut batches, from inner to outer.

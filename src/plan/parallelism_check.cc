@@ -61,7 +61,7 @@ void check_degree_settings(const Config& config, std::string_view degree_key, in
   }
 }
 
-// The windows of a ring that are nearest to `asked`, below and above; 0 where there are none.
+// Sets the window to the legal sizes nearest to `asked`, below and above, or to 0 if the ring has none.
 std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
   const auto window = [](int64_t size) {
     return WayOut{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
@@ -78,7 +78,7 @@ std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
   return ways.empty() ? std::vector<WayOut>{window(0)} : ways;
 }
 
-// The largest divisor of the Ulysses ranks that the heads allow; the ring takes the other ranks.
+// Lowers the Ulysses degree to its largest divisor that is at most the number of heads. The ring takes the other ranks.
 WayOut fewer_ulysses(const Config& config, int64_t ulysses) {
   int64_t fewer = std::min(ulysses, config.model.num_attention_heads);
   while (ulysses % fewer != 0) --fewer;

@@ -225,7 +225,7 @@ int64_t Plan::largest_communication_bytes() const {
 
 namespace {
 
-// The plan with its tensor mesh chosen, where the file leaves that open.
+// Makes the plan. If the file leaves the tensor mesh open, the cheapest one is chosen.
 Plan plan_of_choice(const Config& config, const RunFacts& facts) {
   require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
   if (config.parallelism.tensor_parallel_kind != "auto") return plan_once(config, facts);
@@ -234,7 +234,7 @@ Plan plan_of_choice(const Config& config, const RunFacts& facts) {
   return plan_once(with_cheapest_tensor_plan(config, tensor_ranks, plan_of), facts);
 }
 
-// As plan_of_choice(), with complete ways out of a refusal.
+// As plan_of_choice(), but the ways out of a refusal are complete.
 Plan plan_or_refuse(const Config& config, const RunFacts& facts) {
   try {
     return plan_of_choice(config, facts);

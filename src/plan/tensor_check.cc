@@ -236,8 +236,8 @@ constexpr const char* kTensorDegreeKey = "parallelism.tensor_parallel_degree";
 
 std::string number(int64_t value) { return fmt::format("{}", value); }
 
-// Other degrees of the kind "1d": where data ranks are the rest, the nearest that divides all ranks, else the largest
-// that divides this one.
+// Another degree of kind "1d". If the data degree is -1, it is the nearest legal degree of the same ranks. Otherwise it
+// is the largest legal divisor of the present degree.
 WayOut other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
   if (config.parallelism.data_parallel_degree == -1) {
     const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
@@ -252,7 +252,7 @@ WayOut other_degree(const Config& config, const TensorPlan& plan, const Sequence
   return {{kTensorDegreeKey, "1"}};
 }
 
-// Other lengths, or a stream that is not cut by tokens.
+// Offers another sequence length, or no sequence parallelism.
 std::vector<WayOut> uncut_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
   std::vector<WayOut> ways;
   if (const int64_t seq_len = nearest_seq_len(config, plan, sequence); seq_len > 0)

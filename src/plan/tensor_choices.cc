@@ -130,8 +130,8 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
 
 namespace {
 
-// Ways out where no mesh of the ranks works: what the refusals of its meshes ask for besides another mesh, then fewer
-// ranks.
+// Collects the ways out if no tensor mesh of the ranks works: first those that the refusals of the meshes offer without
+// changing tensor parallelism, then fewer ranks.
 class AutoWays {
  public:
   void add(const Refusal& refusal) {

@@ -63,7 +63,7 @@ struct Banner {
   std::string transport = {};  // "ucx"; empty: not known yet, or nobody to talk to
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;  // of the largest rank
-  std::vector<std::string> warnings = {};  // what this machine lacks for the run
+  std::vector<std::string> warnings = {};  // see run_warnings.h
   std::string output_folder = {};
   std::string resumed_from = {};   // "step 100 of runs/jargon/checkpoints/step-000100"
   std::string learning_rate = {};  // where resuming with other settings changes it

@@ -58,7 +58,7 @@ class State {
         source_(checkpoint.directory + "/orthant/state.json"),
         json_(parse_json(checkpoint.state_json, source_)) {}
 
-  /// A text field that earlier versions did not write.
+  /// A text field; empty in the state of an earlier version, which did not write it.
   std::optional<std::string> find(const char* field) const {
     const auto found = json_.find(field);
     return found != json_.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
@@ -101,7 +101,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
-// The run file that the checkpoint was written under; nothing where another version of Orthant wrote it.
+// The run file of the run that wrote the checkpoint; empty if this version of Orthant cannot read it.
 std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
   try {
     return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
@@ -110,15 +110,15 @@ std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
   }
 }
 
-// Only two texts are compared: tokens of a Megatron PREFIX may be those of the text, which their own fingerprint shows.
+// Compares two texts. A Megatron PREFIX has no fingerprint of its text; that of its tokens is compared later.
 void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, std::optional<uint64_t> fingerprint,
                        const Config& c) {
   const std::string then = state.find("text_xxh3").value_or("");
   if (then.empty() || !fingerprint || then == fmt::format("{:016x}", *fingerprint)) return;
   const auto before = config_then(checkpoint);
   throw ConfigError(
-      fmt::format("{} holds other text than the checkpoint {} was trained on{}, or its files have changed since; name "
-                  "the same files, or choose another job.dump_folder",
+      fmt::format("{} holds a different text from the one that the checkpoint {} was trained on{}, or its files have "
+                  "changed since; name the same files, or choose another job.dump_folder",
                   c.locate("data.path"), checkpoint.directory,
                   before ? fmt::format(" ({})", join(before->data.path, ", ")) : ""));
 }
@@ -136,7 +136,7 @@ void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, cons
   refuse_tokenizer(directory, c);
 }
 
-// A tokenizer that is trained on the text is not there yet. On the same text it is the same if its size is.
+// The tokenizer that this run trains on the text does not exist yet. Equal texts and sizes give equal tokenizers.
 void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = config_then(checkpoint);
   if (!before || before->data.tokenizer == c.data.tokenizer) return;

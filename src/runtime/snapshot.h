@@ -30,8 +30,8 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
 /// Weights alone, from a Hugging Face directory, into a session's masters and working values.
 void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights);
 
-/// The weights that step 1 starts from: those of model.from where training.seed_weights is false, else drawn from the
-/// seed.
+/// Sets the weights that step 1 starts from. They come from model.from if that is set and training.seed_weights is
+/// false; otherwise they are drawn from the seed.
 void load_first_weights(const Plan& plan, Weights& weights);
 
 HfConfig hf_config_of(const Architecture& architecture, Dtype dtype, int64_t end_of_text);

@@ -34,8 +34,8 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-  /// Loads the weights, or the checkpoint, and compares it with the run. Returns when every rank has; writes nothing.
-  /// Throws ConfigError or DataError where this rank refuses. Plan, data and Comm must outlive the Trainer.
+  /// Loads the weights or the checkpoint, which it compares with the run. Writes nothing, and returns when every rank
+  /// is done. Throws ConfigError or DataError if this rank refuses. Plan, data and Comm must outlive the Trainer.
   Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
 
   /// Trains from where the checkpoint (or step 0) stands to the last step, or to a stop request. Returns an ExitCode:
@@ -45,7 +45,7 @@ class Trainer {
  private:
   struct Output;  // files and terminal of the speaking rank
 
-  /// Opens metrics.jsonl and TensorBoard's files on rank 0, and writes the run folder's description.
+  /// On rank 0, opens metrics.jsonl and TensorBoard's files, and calls write_run_folder.
   void open_output();
   void step(int64_t step);
   /// Records what is final of a step; throws where it is not finite.

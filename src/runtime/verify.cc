@@ -16,7 +16,7 @@
 namespace orthant {
 namespace {
 
-// A rank's part of a parameter in one of the oracle's flat buffers.
+// This rank's shard of a parameter, from one of the oracle's flat buffers.
 at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const ParameterInfo& held) {
   const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
   const auto index = static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
@@ -123,7 +123,7 @@ class Findings {
   }
 
  private:
-  // Step, kind, tensor and rank. Tensors come before norms, losses and bytes sent: they say where to look.
+  // Step, kind, tensor and rank. Tensors come before norms, losses and bytes sent, because they locate the fault.
   using Place = std::array<int64_t, 4>;
 
   void tell(double error, double bound, const Place& place, const std::string& what) {
@@ -190,7 +190,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
 
 namespace {
 
-// One rank's steps, each compared with the oracle's.
+// Runs the steps of one rank and compares each with the oracle's.
 class ComparedRank {
  public:
   ComparedRank(const OracleTrace& oracle, const Plan& plan, Session& session, Comm& comm, Findings& findings)

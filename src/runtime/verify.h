@@ -60,9 +60,9 @@ using StepProgress = std::function<void(const std::string& who, int64_t done, in
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
 
-/// The two halves of verify_layout(), so that one oracle serves many layouts: the plan's run on one device, and the
-/// comparison of the plan's ranks with it over the steps of the trace. The second also compares the calls and bytes
-/// that each rank sends in a step with the plan, for every axis and collective.
+/// The two halves of verify_layout(), so that one oracle serves many layouts. trace_oracle() runs the plan's model on
+/// one device. verify_against() compares the plan's ranks with it over the steps of the trace; it also compares the
+/// calls and bytes that each rank sends in a step with the plan, for every axis and collective.
 OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress = {});
 VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
                             Mutation mutation = Mutation::none, const StepProgress& progress = {});

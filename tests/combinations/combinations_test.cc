@@ -67,7 +67,7 @@ TEST(Combinations, VocabularyWithTensorAndUlysses) {
   for (const std::string& vocabulary : kCutVocabulary) expect_works({vocabulary, "1d, 2 columns", "Ulysses 2"});
 }
 
-// Found by the matrix: dropout was drawn by positions in the document where a microbatch is one sequence.
+// The matrix found this fault: if a microbatch was one sequence, dropout was drawn by positions in the document.
 TEST(Combinations, DocumentsWithDropoutAndOneSequenceAMicrobatch) {
   expect_works({"documents", "dropout", "1 sequence a microbatch"});
   expect_works({"documents", "dropout", "7 sequences"});
@@ -89,7 +89,7 @@ TEST(Draws, AreTheSameForASeed) {
   for (const Draw& draw : random_triples(3, 50)) EXPECT_LE(ranks_of(config_of(settings_of(draw))), kMostRanks);
 }
 
-// The controls: a result that is wrong in one number, one byte or one offered setting is seen.
+// Negative controls: the comparison reports one wrong number, one wrong byte and one wrong offered setting.
 Settings small_run() { return settings_of(draw_named({"data 2", "ring 2", "tied"})); }
 
 TEST(CombinationControls, AGradientOfTheOracleThatDiffersIsWrong) {

@@ -1,5 +1,5 @@
-// Draws: which levels a combination has, every pair of levels in turn or triples at random, and the command that
-// repeats one by hand.
+// A draw is the choice of levels that makes one combination. This header lists all pairs of levels, draws triples at
+// random, and gives the settings and the command of a draw.
 #pragma once
 
 #include "plan/config.h"
@@ -14,13 +14,13 @@ namespace orthant {
 /// Levels of different features, in the order of the features.
 using Draw = std::vector<LevelId>;
 
-/// Most ranks that a combination may have: they run as threads of one process.
+/// Largest number of ranks of a random triple. All ranks run as threads of one process.
 inline constexpr int kMostRanks = 16;
 
 /// Every pair of levels of two features.
 std::vector<Draw> all_pairs();
 
-/// Triples drawn at random, the same for a seed on every machine. Those of more than kMostRanks ranks are left out.
+/// `count` triples drawn at random, equal for equal seeds on every machine. None has more than kMostRanks ranks.
 std::vector<Draw> random_triples(uint64_t seed, size_t count);
 
 /// The draw of the levels of these names.
@@ -32,13 +32,13 @@ std::string name_of(const Draw& draw);
 /// All settings of the levels, run.ranks among them: the product of the degrees.
 Settings settings_of(const Draw& draw);
 
-/// Ranks that the degrees of a configuration multiply to.
+/// Number of ranks of a configuration: the product of its degrees.
 int64_t ranks_of(const Config& config);
 
-/// The run of those settings, as the command line reads it, from tests/combinations/run.toml.
+/// The configuration of tests/combinations/run.toml with the settings, read as the command line reads it.
 Config config_of(const Settings& settings);
 
-/// "orthant verify tests/combinations/run.toml --run.ranks=2 ...", for the root of the repository.
+/// The command that runs the settings from the root of the repository: "build/orthant verify ... run.ranks=2".
 std::string command_of(const Settings& settings);
 
 }  // namespace orthant

@@ -1,5 +1,5 @@
-// The features of a run file that the matrix combines: each a name and the settings of its levels. A draw takes one
-// level of each of two or three features.
+// The features of a run file that the matrix combines. A feature has levels, and each level is a list of settings. A
+// draw takes one level of each of two or three features.
 #pragma once
 
 #include <string>
@@ -20,14 +20,15 @@ struct Feature {
   std::vector<Level> levels;
 };
 
-/// In the order of the rows of docs/combinations.md. Where two levels set one key, the later feature's value holds.
+/// In the order of the rows of docs/combinations.md. If two levels set one key, the later feature's value applies.
 const std::vector<Feature>& features();
 
-/// Position of the feature and level of that name. LogicError if there is none.
+/// Index of a feature in features(), and of a level in the feature.
 struct LevelId {
   size_t feature = 0, level = 0;
   bool operator==(const LevelId&) const = default;
 };
+/// Throws LogicError if no level has that name.
 LevelId level_named(const std::string& name);
 const Level& level_of(const LevelId& id);
 

@@ -24,7 +24,7 @@ void print_wrong(size_t number, const Row& row) {
   std::fflush(stdout);
 }
 
-// The outcomes of draws number first, first + 1, ... within the options' bounds.
+// Runs the draws, which have the numbers first, first + 1, ..., as far as the options select them.
 std::vector<Row> run_all(const std::vector<Draw>& draws, size_t first, const Options& options,
                          CombinationRunner& runner) {
   std::vector<Row> rows;
@@ -51,7 +51,7 @@ int run(const Options& options) {
   if (!options.markdown.empty()) spill(options.markdown, page);
   const bool page_differs = !options.check.empty() && slurp(options.check) != page;
   if (page_differs) {
-    std::printf("%s differs from the outcome; print it anew with --markdown %s\n", options.check.c_str(),
+    std::printf("%s differs from the outcome; print it again with --markdown %s\n", options.check.c_str(),
                 options.check.c_str());
     std::fflush(stdout);
   }

@@ -9,13 +9,13 @@
 namespace orthant {
 namespace {
 
-// All settings as text, whoever set them.
+// All settings as text, without their origins.
 std::string text_of(Config config) {
   config.origins.clear();
   return print_config(config);
 }
 
-// The configuration on one device: the part that no layout changes.
+// The same run on one device: everything but parallelism and recomputation.
 Config one_device(Config config) {
   config.parallelism = {};
   config.activation_checkpoint = {};
@@ -23,7 +23,8 @@ Config one_device(Config config) {
   return config;
 }
 
-// The engine's run on one rank against plain operations without the engine.
+// Compares the engine's run on one rank with plain operations, which do not use the engine. Throws LogicError if they
+// differ.
 void require_plain(const Plan& plan, const TrainingData& data, const OracleTrace& trace) {
   if (plan.config.training.dtype != "float64") return;
   constexpr double kBound = 1e-10;

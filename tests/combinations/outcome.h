@@ -1,4 +1,5 @@
-// Runs one combination: it equals one device and sends what was planned, or it is refused with ways out that work.
+// Runs one combination. It works if it equals one device and sends the planned bytes. It is refused if planning refuses
+// it and offers ways out that work. Otherwise it is wrong.
 #pragma once
 
 #include "plan/plan.h"
@@ -21,21 +22,21 @@ enum class Verdict { works, refused, wrong };
 
 struct Outcome {
   Verdict verdict = Verdict::wrong;
-  std::string refusal;  // the ConfigError; empty where it works
+  std::string refusal;  // the ConfigError; empty if there was none
   std::string problem;  // why it is wrong; empty otherwise
 };
 
-/// Keeps the data and the one-device runs that combinations share. Used by one thread.
+/// Runs combinations, and keeps the data and the one-device runs that they share. Not thread-safe.
 class CombinationRunner {
  public:
   /// Plans and runs the settings. A refusal is accepted if it offers a way out and every way out works.
   Outcome run(const Settings& settings);
 
-  /// As run(), where the comparison is of a Plan and an oracle that a negative control has changed.
+  /// As run(), for negative controls: `change` alters the Plan and the oracle before the comparison.
   using Change = std::function<void(Plan& plan, OracleTrace& oracle)>;
   Outcome run_changed(const Settings& settings, const Change& change);
 
-  /// The outcome of settings that were refused with this message: every way out that it offers is applied and run.
+  /// Returns the outcome of settings that were refused with this message. It applies and runs every way out offered.
   Outcome follow(const Settings& settings, const std::string& refusal);
 
   size_t oracles() const { return oracles_.size(); }
@@ -44,7 +45,7 @@ class CombinationRunner {
   Config checked(const Settings& settings) const;
   const TrainingData& data_of(const Config& config);
   const OracleTrace& oracle_of(const Config& config);
-  /// Empty where the run equals one device; ConfigError where it is refused.
+  /// Returns the first difference from one device; empty if there is none. Throws ConfigError if planning refuses.
   std::string difference(const Settings& settings, const Change& change);
 
   RunWatch watch_;

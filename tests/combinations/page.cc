@@ -46,7 +46,7 @@ class Laws {
     int64_t refusals = 0;
   };
 
-  // A message in a cell of a table, without where its values stand.
+  // The message for a cell of a table, without the origins of its values.
   static std::string escaped(const std::string& message) {
     std::string text;
     for (const char c : without_origins(message)) text += c == '|' ? "\\|" : std::string(1, c);

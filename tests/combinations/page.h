@@ -1,4 +1,4 @@
-// docs/combinations.md, printed from the outcomes of the matrix.
+// Prints docs/combinations.md from the outcomes of the matrix.
 #pragma once
 
 #include "tests/combinations/outcome.h"

@@ -16,7 +16,7 @@ namespace {
 std::array<char, 4096> current{};
 
 void print_current(const char* what) {
-  // write() and no other: a signal handler may call it.
+  // A signal handler may call write(), but not printf().
   for (const char* text : {"\n", what, ": ", static_cast<const char*>(current.data()), "\n"})
     (void)!::write(STDERR_FILENO, text, std::strlen(text));
 }

@@ -1,4 +1,4 @@
-// Says which combination is running when the process hangs or crashes.
+// Reports which combination was running when the process hangs or crashes.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace orthant {
 
-/// Longest time for one combination with all its ways out, on a busy machine.
+/// Time limit for one combination with all its ways out, even on a busy machine.
 inline constexpr std::chrono::seconds kLongestRun{180};
 
-/// From start() to stop(), a run that takes longer than `longest`, or that dies of a signal, ends the process with a
-/// message that holds the text given to start(). One object in a process.
+/// Watches the run between start() and stop(). If it takes longer than `longest`, or a signal kills the process, the
+/// process ends with a message that holds the text given to start(). A process may have only one RunWatch.
 class RunWatch {
  public:
   explicit RunWatch(std::chrono::milliseconds longest = kLongestRun);
@@ -30,7 +30,7 @@ class RunWatch {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool running_ = false, ends_ = false;
-  int64_t number_ = 0;  // of the run
+  int64_t number_ = 0;  // number of runs started
   std::thread thread_;
 };
 

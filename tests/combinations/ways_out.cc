@@ -11,7 +11,7 @@ namespace {
 
 const std::string kValue = R"re(("[^"]*"|\[[^\]]*\]|-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|true|false))re";
 
-// A reader of the text behind a "set ".
+// Reads the ways out that follow a "set ".
 class WayReader {
  public:
   WayReader(const std::string& text, size_t begin, const std::string& subject)

@@ -1,4 +1,4 @@
-// The ways out that a ConfigError offers, read from its text as settings that can be applied.
+// Reads the ways out that the text of a ConfigError offers, as settings that can be applied.
 #pragma once
 
 #include "tests/combinations/features.h"
@@ -16,11 +16,11 @@ std::vector<Settings> ways_out(const std::string& message);
 /// The first key that a message names; empty if it names none.
 std::string first_key(const std::string& message);
 
-/// The message without the places of its values: "(command line)", "(run.toml:3:1)", "(default)".
+/// The message without the origins of its values: "(command line)", "(run.toml:3:1)", "(default)".
 std::string without_origins(const std::string& message);
 
-/// The message without its ways out, origins, numbers, mesh extents and values in quotes: the same for every refusal by
-/// one law.
+/// The message without its ways out, origins, numbers, mesh extents and quoted values. All refusals by one law have the
+/// same text.
 std::string law_of(const std::string& message);
 
 }  // namespace orthant

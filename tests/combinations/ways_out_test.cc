@@ -1,4 +1,4 @@
-// Reading a refusal: its key, its law and the settings that it offers.
+// Reads the key, the law and the offered settings of a refusal.
 #include "tests/combinations/ways_out.h"
 
 #include <gtest/gtest.h>

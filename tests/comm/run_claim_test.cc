@@ -111,7 +111,8 @@ TEST_F(RunClaim, AStoreWithoutARun) {
   store_.set("a/stranger's", "key");
   EXPECT_FALSE(serves_a_run(store_));
   const auto before = contents(store_);
-  EXPECT_TRUE(says(refusal(store_, rank_of(1)), {"rank 1: waited 0.2 s for rank 0 of 2 to publish the run", "MASTER_PORT"}));
+  EXPECT_TRUE(says(refusal(store_, rank_of(1)),
+                   {"rank 1: waited 0.2 s for rank 0 of 2 to publish the run", "MASTER_PORT"}));
   EXPECT_EQ(contents(store_), before);
   come(0);
   EXPECT_TRUE(serves_a_run(store_));

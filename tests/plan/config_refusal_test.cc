@@ -1,4 +1,4 @@
-// A refusal offers settings that make the run legal, all that are needed, whatever laws the run breaks.
+// A refusal offers all the settings that make the run legal, even if the run breaks several laws.
 #include "plan/config_refusal.h"
 
 #include <gtest/gtest.h>
@@ -86,7 +86,7 @@ TEST(ConfigRefusal, WaysOutThatStayIllegalAreLeftOut) {
   EXPECT_STREQ(completed(refusal, config, never).what(), refusal.what());
 }
 
-// Two laws that ask for the opposite of each other: the search ends.
+// Two laws that require opposite settings: the search for a way out terminates.
 TEST(ConfigRefusal, AWayOutDoesNotContradictItself) {
   const Config config = parse_config("", "run.toml", {});
   const auto other_value = [](const Config& other) {

@@ -11,7 +11,7 @@ std::vector<int64_t> values(const at::Tensor& t) {
   return {flat.const_data_ptr<int64_t>(), flat.const_data_ptr<int64_t>() + flat.numel()};
 }
 
-// Positions begin anew in each document. Dropout is drawn by the places in the sequence, which do not.
+// Positions restart at 0 in each document. Dropout is drawn by the positions in the sequence, which do not restart.
 TEST(MicrobatchOfDocuments, KeepsThePlacesOfItsTokens) {
   const std::vector<int64_t> all = {0, 1, 2, 3, 4, 5}, some = {1, 2, 5};
   for (const int64_t sequences : {1, 2}) {

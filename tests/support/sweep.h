@@ -1,4 +1,4 @@
-// Tests that go over many cases: `make test` runs them on a sample of the cases, `make test-full` on all.
+// Tests over many cases: `make test` runs them on a sample of the cases, `make test-full` on all.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@ class Sweep {
   static Sweep over_a_sample() { return Sweep(false); }
   static Sweep over_all() { return Sweep(true); }
 
-  /// All cases, or num_sampled of them at equal distances, the first and the last among them (the last alone if one).
+  /// All cases, or a sample of num_sampled cases at equal distances. The sample has the first and the last case; a
+  /// sample of one has the last.
   template <class Cases>
   auto of(const Cases& cases, size_t num_sampled) const {
     std::vector<std::decay_t<decltype(*std::begin(cases))>> all(std::begin(cases), std::end(cases));
@@ -32,8 +33,8 @@ class Sweep {
 
 }  // namespace orthant
 
-/// Defines TEST(Suite, Name), which goes over a sample, and TEST(LongSuite, Name), which goes over all. The body asks
-/// its parameter `sweep` for the cases: for (const Case& c : sweep.of(cases(), 4)).
+/// Defines TEST(Suite, Name), which runs a sample of the cases, and TEST(LongSuite, Name), which runs all. The body gets
+/// the cases from its parameter `sweep`: for (const Case& c : sweep.of(cases(), 4)).
 #define SWEEP_TEST(Suite, Name)                                                      \
   static void Suite##_##Name##_over(const ::orthant::Sweep& sweep);                  \
   TEST(Suite, Name) { Suite##_##Name##_over(::orthant::Sweep::over_a_sample()); }    \
