@@ -9,17 +9,19 @@
 # The pure half of a folder: in parallel/* the files plan.* and *_plan.*, in model/ the files architecture.*.
 set(ORTHANT_PLAN_FILES "(^|/)(plan|[a-z0-9_]+_plan|architecture)\\.(cc|h)$")
 
-# Source files are compiled in batches, so that the headers of libtorch are read once for many files: a build from an empty
-# compiler cache takes a third of the processor time. Switch it off to recompile single files while editing. (CMake's own
-# UNITY_BUILD writes absolute paths, so that a second clone could not use what ccache keeps of the first.)
+# Source files are compiled in batches, so that the headers of libtorch are read once for many files. A build from an
+# empty compiler cache then takes a third of the processor time. Switch batches off to recompile single files while
+# editing. (CMake's own UNITY_BUILD writes absolute paths, so a second clone could not use what ccache keeps of the
+# first.)
 option(ORTHANT_BATCHES "compile source files in batches" ON)
 set(ORTHANT_BATCH_FILES 12)
-# Files that are compiled alone: those with compile options of their own, and Highway's kernels, which include themselves
+# Files that are compiled alone: those with their own compile options, and Highway's kernels, which include themselves
 # once for each instruction set.
 set(ORTHANT_ALONE "src/(comm/(gloo_transport|ordered_sum|ucx_[a-z]+|c10d_nccl)|model/kernels/[a-z0-9_]+)\\.cc$")
 
 # A designated initializer that leaves members at their defaults is the house style, not an oversight.
-# subobject-linkage: a private struct with members of an anonymous namespace is no fault, though a batch makes it look so.
+# subobject-linkage: a private struct with members of an anonymous namespace is correct, but a batch includes it from
+# another file, which makes the compiler warn.
 set(ORTHANT_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-subobject-linkage -Werror)
 
 function(orthant_target_name folder out)
@@ -27,8 +29,8 @@ function(orthant_target_name folder out)
   set(${out} orthant_${name} PARENT_SCOPE)
 endfunction()
 
-# Sets out to the files that the compiler is to read for these sources of a target: batches of equal length, each of which
-# includes its sources by their path below src/ or tests/, and the files that are compiled alone.
+# Sets `out` to the files that are compiled for the given sources of a target: the files that are compiled alone, and
+# batches of equal length. A batch includes its sources by their paths below src/ or tests/.
 function(orthant_batches target out)
   set(batched ${ARGN})
   set(compiled ${ARGN})

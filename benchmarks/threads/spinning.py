@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Tokens/s of one rank with two threads, on a quiet machine and beside busy programs, by how OpenMP's idle threads wait.
+"""Measures how the way in which idle OpenMP threads wait changes tokens/s, on a quiet and on a busy machine.
 
-The policies take turns, so that whatever else the machine does hits all of them. A run's figure is the median over its
-steps; the table's is the median over the runs, and the ratio to `active` (libgomp's own default), quiet, and to one
-thread, busy: the two bounds are 0.98 and 1.
+One rank trains with two threads. The policies take turns, so that other load on the machine affects all of them. A
+run's figure is the median over its steps; the table's is the median over the runs. Two ratios have bounds: on the quiet
+machine, the speed over that of `active` (libgomp's own default) must be at least 0.98; on the busy one, the speed over
+that of one thread must be at least 1.
 
   python3 benchmarks/threads/spinning.py [--steps 60] [--repeats 3] [--counts 1000,10000,100000]
 """
@@ -25,7 +26,7 @@ def arguments():
     add_json_argument(p)
     p.add_argument("--steps", type=int, default=60)
     p.add_argument("--repeats", type=int, default=3)
-    p.add_argument("--busy", type=int, default=2, help="busy programs")
+    p.add_argument("--busy", type=int, default=2, help="number of busy programs")
     p.add_argument("--counts", default="", help="values of GOMP_SPINCOUNT to try as well")
     return p.parse_args()
 
@@ -64,7 +65,7 @@ def main():
         cases = [f"{policy}, {load}" for load in ("quiet", "busy") for policy in policies(a)]
         found = Runs(a.json).take_turns(a.repeats, cases, run)
     figures = {case: median_of(runs)["tokens_per_second"] for case, runs in found.items()}
-    print_head(["policy", "quiet: tokens/s", "to active", "busy: tokens/s", "to one thread"])
+    print_head(["policy", "quiet: tokens/s", "/ active", "busy: tokens/s", "/ one thread"])
     for policy in policies(a):
         quiet, busy = figures[f"{policy}, quiet"], figures[f"{policy}, busy"]
         print_row([policy, f"{quiet:,.0f}", f"{quiet / figures['active, quiet']:.3f}", f"{busy:,.0f}",

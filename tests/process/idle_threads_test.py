@@ -1,4 +1,4 @@
-"""How OpenMP's idle threads wait: every rank starts with a bound on their spinning, unless the user chose another way."""
+"""Every rank bounds the spinning of idle OpenMP threads, unless the user has chosen how they wait."""
 import pathlib
 
 from orthant_process import ProcessTest, main

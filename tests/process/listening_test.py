@@ -1,4 +1,4 @@
-"""A run of one machine listens on the loopback only: no other machine can reach its store or its messages."""
+"""A run on one machine listens on the loopback only, so no other machine can reach its store or its messages."""
 import os
 import pathlib
 import re

@@ -170,8 +170,8 @@ class ProcessTest(unittest.TestCase):
         self.dump = self.folder / "run"
 
     def sweep(self, cases, num_sampled):
-        """All cases in a class named Long..., which only `make test-full` runs; in other classes num_sampled of them at
-        equal distances, the first and the last among them (the last alone if one), as tests/support/sweep.h does."""
+        """All cases in a class named Long..., which only `make test-full` runs. In other classes, num_sampled of them
+        at equal distances, with the first and the last (one case: the last), as tests/support/sweep.h does."""
         cases = list(cases)
         if type(self).__name__.startswith("Long") or num_sampled >= len(cases):
             return cases
@@ -189,8 +189,8 @@ class ProcessTest(unittest.TestCase):
         (self.folder / "run.toml").write_text("\n".join(lines) + "\n")
 
     def environment(self, more):
-        """Without the variables of launchers. GOMP_SPINCOUNT spares the program its start again with a bound on spinning
-        (0.3 s), which idle_threads_test.py tests."""
+        """The environment without the variables of launchers. With GOMP_SPINCOUNT the program need not execute itself
+        again to bound spinning, which takes 0.3 s; idle_threads_test.py tests that."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
         return {**clean, **self.SPINNING, **more}
 
@@ -260,7 +260,7 @@ def torchrun():
 
 
 class TimedResult(unittest.TextTestResult):
-    """Also keeps how long each test took: (class, method, seconds)."""
+    """A result that also records the seconds of each test: (class, method, seconds)."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -281,9 +281,9 @@ def flat(suite):
 
 
 def main():
-    """Runs the tests of the file that was started: `FILE [--long] [NAME...]`. Classes named Long... run with --long alone,
-    all others without it; NAME is Class or Class.method. Seconds go to the file that GTEST_OUTPUT=json:PATH names, in
-    GoogleTest's format (tools/slowest_tests.py reads it)."""
+    """Runs the tests of the file that was started: `FILE [--long] [NAME...]`. With --long, only classes named Long...
+    run; without it, all others. NAME is Class or Class.method. The seconds of the tests go to the file that
+    GTEST_OUTPUT=json:PATH names, in GoogleTest's format, which tools/slowest_tests.py reads."""
     names = [name for name in sys.argv[1:] if name != "--long"]
     module, loader = sys.modules["__main__"], unittest.defaultTestLoader
     if names:

@@ -1,4 +1,4 @@
-"""Two runs that were given one MASTER_PORT: the second fails and says why, the first goes on untouched."""
+"""Two runs that were given one MASTER_PORT: the second fails with the reason, and the first continues undisturbed."""
 import signal
 import time
 
@@ -11,7 +11,7 @@ class SecondRun(ProcessTest):
         return self.start([ORTHANT, "train", "run.toml", *arguments], env={"RANK": str(rank), **variables})
 
     def start_first(self):
-        """Both ranks of a run under way, and the variables that its ranks were started with."""
+        """Starts a run of two ranks. Returns them and the environment variables that they were started with."""
         variables = meeting(2)
         ranks = [self.start_rank(rank, variables, "training.steps=1000000", "checkpoint.interval=0") for rank in (0, 1)]
         ranks[0].until(lambda: len(self.steps()) >= 3, "step 3")
@@ -22,7 +22,7 @@ class SecondRun(ProcessTest):
         self.assert_says(running.result(), 1, place, "Choose another MASTER_PORT", *parts)
 
     def assert_goes_on(self, ranks):
-        """It trains, and answers a request to stop by saving."""
+        """The run continues to train, and saves when it is asked to stop."""
         time.sleep(LOOK_S)
         before = len(self.steps())
         ranks[0].until(lambda: len(self.steps()) >= before + 5, "steps after the second run")

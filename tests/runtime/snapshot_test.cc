@@ -124,7 +124,8 @@ TEST(Resume, NamesOtherTextBeforeTheTokenizerTrainedOnIt) {
   folder.write("other.txt", markov_text(8, 6000));
   const TinyRun other({"data.tokenizer=train:290", "data.path=" + (folder / "other.txt")});
   const std::string message = resumed_with(other, checkpoint_of(plan, 1));
-  EXPECT_TRUE(says(message, {"data.path = [\"" + (folder / "other.txt"), "other text", run.folder() + "/text.txt"}));
+  EXPECT_TRUE(says(message,
+                   {"data.path = [\"" + (folder / "other.txt"), "a different text", run.folder() + "/text.txt"}));
   EXPECT_EQ(message.find("is another tokenizer"), std::string::npos) << message;
 }
 
@@ -142,7 +143,7 @@ TEST(Resume, ComparesBeforeTheDataAreOpened) {
   };
   EXPECT_EQ(message({"training.steps=20"}), "");
   const std::string path = "data.path=" + (folder / "other.txt");
-  EXPECT_TRUE(says(message({path, "data.tokenizer=train:290"}, 290), {"data.path = [", "other text"}));
+  EXPECT_TRUE(says(message({path, "data.tokenizer=train:290"}, 290), {"data.path = [", "a different text"}));
   EXPECT_TRUE(says(message({"data.tokenizer=train:290"}, 290), {"data.tokenizer = ", "another tokenizer"}));
   EXPECT_TRUE(says(message({"model.hidden_size=48"}), {"model.hidden_size = 48", "which has 24"}));
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));

@@ -33,8 +33,8 @@ class Sweep {
 
 }  // namespace orthant
 
-/// Defines TEST(Suite, Name), which runs a sample of the cases, and TEST(LongSuite, Name), which runs all. The body gets
-/// the cases from its parameter `sweep`: for (const Case& c : sweep.of(cases(), 4)).
+/// Defines TEST(Suite, Name), which runs a sample of the cases, and TEST(LongSuite, Name), which runs all. The body
+/// gets the cases from its parameter `sweep`: for (const Case& c : sweep.of(cases(), 4)).
 #define SWEEP_TEST(Suite, Name)                                                      \
   static void Suite##_##Name##_over(const ::orthant::Sweep& sweep);                  \
   TEST(Suite, Name) { Suite##_##Name##_over(::orthant::Sweep::over_a_sample()); }    \
