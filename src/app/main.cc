@@ -1,4 +1,5 @@
 // The program: argv to a command, errors to one line and an exit code.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -55,6 +56,7 @@ int fail(const std::string& type, const std::string& message, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prctl(PR_SET_NAME, "orthant");  // ss and top would show "exe", since ranks are started as /proc/self/exe
   orthant::make_streams_safe();
   std::set_new_handler(out_of_memory);
   orthant::resolve_vector_math();

@@ -39,7 +39,8 @@ double pause_s() {
 
 void limit_openmp_spinning(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  const auto turns = static_cast<int64_t>(kSpin_s / std::max(pause_s(), 1e-10));
+  constexpr int64_t kDefaultTurns = 300'000;  // libgomp's own limit, in turns of its waiting loop
+  const int64_t turns = std::min(kDefaultTurns, static_cast<int64_t>(kSpin_s / std::max(pause_s(), 1e-10)));
   setenv("GOMP_SPINCOUNT", std::to_string(turns).c_str(), 1);
   execv("/proc/self/exe", argv);
   // If the program cannot be executed again, it continues with libgomp's default: correct, but slower on busy machines.

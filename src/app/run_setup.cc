@@ -93,7 +93,7 @@ Config load_run(const RunFileArguments& arguments, int launched) {
 
 int threads_per_rank(const Config& config, int local_ranks) {
   if (config.run.threads_per_rank > 0) return static_cast<int>(config.run.threads_per_rank);
-  return std::max(1, available_cores() / std::max(1, local_ranks));
+  return std::max(1, cores_of_local_ranks(local_ranks) / std::max(1, local_ranks));
 }
 
 std::function<void(int64_t, int64_t)> shown_progress(const std::string& label, const std::string& unit) {

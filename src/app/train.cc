@@ -111,7 +111,7 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
 // Returns the warnings for the banner, which leaves out empty ones. Throws as memory_warning() does.
 std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
   return {memory_warning(plan, local_ranks),
-          cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), available_cores()),
+          cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), cores_of_local_ranks(local_ranks)),
           idle_ranks_warning(plan), disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
 }
 
@@ -222,6 +222,15 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
   }
 }
 
+// Ends this rank without a message if another rank has already reported a failure.
+Rendezvous connect_or_end(const Config& config, const Launch& launch) {
+  try {
+    return connect(launch, config.run.timeout_s, print_config(config));
+  } catch (const PeerFailed& failure) {
+    end_failed(failure.what(), false, false);
+  }
+}
+
 // A launcher made us a rank. Ranks whose run file cannot be still agree on which of them says so.
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
   constexpr double kMeetAfterFailure_s = 5;
@@ -234,13 +243,13 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     bool speak = true;
     try {
       speak = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
+    } catch (const PeerFailed&) {
+      speak = false;
     } catch (const Error&) {  // alone: then it is for us to speak
     }
     end_failed(error.what(), speak, false);
   }
-  if (plan) {
-    return train_rank(arguments, *plan, launch, connect(launch, config.run.timeout_s, print_config(config)));
-  }
+  if (plan) return train_rank(arguments, *plan, launch, connect_or_end(config, launch));
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
   return kDone;
 }

@@ -82,7 +82,7 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
   try {
     return std::make_unique<Engine>([&](MessageSink& sink) { return open(transport, sink); },
                                     EngineOptions{.timeout_s = options.timeout_s,
-                                                  .cores_to_spare = local_ranks <= available_cores()});
+                                                  .cores_to_spare = local_ranks <= cores_of_local_ranks(local_ranks)});
   } catch (const ConfigError& error) {
     const std::string cause = shared_memory_problem(free_bytes, local_ranks);
     throw ConfigError(cause.empty() ? error.what() : fmt::format("{}. {}", cause, error.what()));

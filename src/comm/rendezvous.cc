@@ -240,7 +240,7 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
       try {
         return store.get(key, std::min(kPiece_s, timeout_s));
       } catch (const CommError&) {
-        if (has_failed(rendezvous.store)) throw CommError("another rank has failed");
+        if (has_failed(rendezvous.store)) throw PeerFailed();
         if (!wait.is_over()) continue;
         throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:g} s", rendezvous.rank,
                                     rank, rendezvous.world_size, store.name(), timeout_s));

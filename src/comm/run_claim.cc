@@ -56,30 +56,38 @@ RunRecord publish_record(const Store& board, const Launch& launch, const std::st
   return record;
 }
 
-// Whether rank 0 publishes its record within timeout_s. Throws CommError if the store is gone.
-bool record_comes(const Store& board, double timeout_s) {
+// What rank 0 publishes within timeout_s, or nothing. Throws CommError if the store is gone.
+std::optional<std::string> await_record(const Store& board, double timeout_s) {
   try {
-    (void)board.get(kRecordKey, timeout_s);
-    return true;
+    return board.get(kRecordKey, timeout_s);
   } catch (const CommError&) {
-    return board.has(kRecordKey);
+    if (!board.has(kRecordKey)) return std::nullopt;
+    return board.get(kRecordKey, kExists_s);
   }
+}
+
+// A launcher's store outlives a failed rank, so the ranks agree there which of them reports the failure.
+[[noreturn]] void end_waiting(const Store& board, const Launch& launch, const std::string& message) {
+  if (launch.meeting == Meeting::kLauncherServes && !post_failure(board, message)) throw PeerFailed();
+  throw CommError(message);
 }
 
 RunRecord read_record(const Store& board, const Launch& launch, double timeout_s) {
   constexpr double kPiece_s = 2;  // a failure is looked for after each piece of the wait; the first one also reports it
   const std::string awaited = fmt::format("rank 0 of {} to publish the run on the {}", launch.world_size, board.name());
-  for (double left_s = timeout_s; !record_comes(board, std::min(kPiece_s, left_s)); left_s -= kPiece_s) {
-    if (has_failed(board)) throw CommError("another rank has failed");
+  std::optional<std::string> text;
+  for (double left_s = timeout_s; !(text = await_record(board, std::min(kPiece_s, left_s))); left_s -= kPiece_s) {
+    if (has_failed(board)) throw PeerFailed();
     if (left_s <= kPiece_s) {
-      throw CommError(fmt::format("rank {}: waited {:g} s for {}; if another program serves there, choose another "
-                                  "MASTER_PORT (the same for all ranks)",
-                                  launch.rank, timeout_s, awaited));
+      end_waiting(board, launch,
+                  fmt::format("rank {}: waited {:g} s for {}; if another program serves there, choose another "
+                              "MASTER_PORT (the same for all ranks)",
+                              launch.rank, timeout_s, awaited));
     }
     if (launch.rank == 1 && left_s == timeout_s)
       fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", awaited, timeout_s);
   }
-  const auto record = parse_run_record(board.get(kRecordKey, kExists_s));
+  const auto record = parse_run_record(*text);
   if (!record) refuse_rank(launch, "its record was written by another version of Orthant, or by another program");
   return *record;
 }
@@ -139,7 +147,6 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank);
   const std::string mine = random_nonce();
   const Store keys = keys_of(record);
-  if (keys.has(claim_key(launch.rank))) refuse_rank(launch, taken);
   if (keys.set_if_new(claim_key(launch.rank), mine) != mine) refuse_rank(launch, taken);
   return keys;
 }

@@ -230,12 +230,20 @@ class Launcher {
   std::optional<Clock::time_point> deadline_;
 };
 
-}  // namespace
-
-int available_cores() {
+// Cores on which a process may run (0: this process), or 0 if the kernel does not say.
+int cores_of_process(pid_t process) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  return sched_getaffinity(process, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+
+}  // namespace
+
+int available_cores() { return std::max(1, cores_of_process(0)); }
+
+int cores_of_local_ranks(int local_ranks) {
+  const int own = available_cores();
+  return own < cores_of_process(getppid()) ? own * local_ranks : own;
 }
 
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options) {

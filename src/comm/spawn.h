@@ -21,8 +21,11 @@ struct SpawnOptions {
   std::function<void(const std::string& message)> report;
 };
 
-/// Cores that this process may run on.
+/// Number of cores on which this process may run.
 int available_cores();
+/// Number of cores on which this machine's ranks may run together. A launcher that binds each rank to cores of its own
+/// (mpirun, srun) leaves this process fewer cores than its parent has; the ranks then have that many each.
+int cores_of_local_ranks(int local_ranks);
 
 /// Starts `ranks` processes of argv and waits for all.
 /// The first SIGINT or SIGTERM is handed on to them, SIGUSR1 and SIGHUP as SIGTERM; a second SIGINT or SIGTERM kills

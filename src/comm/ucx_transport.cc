@@ -79,6 +79,15 @@ struct Lane {
   void* flush = nullptr;
 };
 
+// Restricts UCX to the loopback where there is a usable one. Without one, shared memory is enough.
+ucp_context_h loopback_context() {
+  try {
+    return ucx_context("lo");
+  } catch (const ConfigError&) {
+    return ucx_context("");
+  }
+}
+
 class UcxTransport : public Transport {
  public:
   UcxTransport(const TransportOptions& options, MessageSink& sink) : sink_(sink), rank_(options.rank) {
@@ -87,11 +96,11 @@ class UcxTransport : public Transport {
     // chosen a network.
     const bool one_machine = std::count(options.local.begin(), options.local.end(), false) == 0;
     const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;
-    const std::string network_name = one_machine && undecided ? "lo" : options.interface_name;
-    const ucp_context_h within = ucx_context(network_name);
+    const ucp_context_h within =
+        one_machine && undecided ? loopback_context() : ucx_context(options.interface_name);
     lanes_.push_back(std::make_unique<Lane>(within));
     if (!one_machine) {
-      const ucp_context_h network = ucx_network_context(network_name);
+      const ucp_context_h network = ucx_network_context(options.interface_name);
       if (network != within) lanes_.push_back(std::make_unique<Lane>(network));
     }
     for (const auto& lane : lanes_) {

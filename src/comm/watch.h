@@ -36,6 +36,11 @@ struct WatchOptions {
   double leave_s = 5;
 };
 
+/// Another rank has failed and has reported why: the rank that catches this error ends without a message of its own.
+struct PeerFailed : CommError {
+  PeerFailed() : CommError("another rank has failed") {}
+};
+
 /// Posts the record that stops a run. True for the first who does so: the one to tell the user. The store is the
 /// run's own.
 bool post_failure(const Store& store, const std::string& message);

@@ -144,12 +144,21 @@ void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Co
   if (!a_file) refuse_tokenizer(checkpoint.directory, c);
 }
 
-void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
-  if (state.get<std::string>("data_xxh3") == fmt::format("{:016x}", fingerprint)) return;
+[[noreturn]] void refuse_data(const std::string& directory, const Config& c) {
   throw ConfigError(
       fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
                   "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
                   c.locate("data.path"), c.locate("data.validation"), directory));
+}
+
+void refuse_other_data(const State& state, uint64_t fingerprint, const std::string& directory, const Config& c) {
+  if (state.get<std::string>("data_xxh3") != fmt::format("{:016x}", fingerprint)) refuse_data(directory, c);
+}
+
+// Another share of held-out documents leaves other documents to train on, even if the text is the same.
+void refuse_other_share(const LoadedCheckpoint& checkpoint, const Config& c) {
+  const auto before = config_then(checkpoint);
+  if (before && before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
 }
 
 }  // namespace
@@ -165,6 +174,7 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   }
   refuse_other_model(architecture_of(checkpoint.model), plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
+  refuse_other_share(checkpoint, config);
 }
 
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {

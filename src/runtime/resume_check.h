@@ -12,8 +12,9 @@
 namespace orthant {
 
 /// Compares the run with the checkpoint before the data are opened, so that a refused run has tokenized and written
-/// nothing: the text of data.path, the tokenizer unless it is trained on that text, the model, and the settings that
-/// would change the run. Throws as state_to_go_on_from() does.
+/// nothing: the text of data.path, the share of it that is held out, the tokenizer, the model, and the settings that
+/// would change the run. One case is found only by state_to_go_on_from(), after the text is tokenized: a tokenizer
+/// that is now trained on the text, where the checkpoint's run read one from a file. Throws as state_to_go_on_from().
 void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& plan);
 
 /// Where the checkpoint's run stood. Throws ConfigError where this run has another text, tokenizer, model, settings

@@ -67,7 +67,7 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
     load_first_weights(plan, session_.weights());
   }
   // Ranks that share cores share their peak.
-  const double at_once = std::min<double>(options_.local_ranks, std::max(1, available_cores() / options_.threads));
+  const double at_once = std::min<double>(options_.local_ranks, std::max(1, cores_of_local_ranks(options_.local_ranks) / options_.threads));
   peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
   reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
   comm_.set_activity("waiting until every rank has loaded its weights");

@@ -233,6 +233,18 @@ Scratch scratch_of(const Config& config) {
   return {static_cast<double>(table), static_cast<double>(here)};
 }
 
+// The cases of at most four ranks.
+std::vector<Case> small_cases() {
+  std::vector<Case> small;
+  for (const Case& c : planned_cases()) {
+    const auto is_large = [](const std::string& key) {
+      return key.starts_with("--run.ranks=") && std::stoi(key.substr(key.find('=') + 1)) > 4;
+    };
+    if (std::ranges::none_of(c.keys, is_large)) small.push_back(c);
+  }
+  return small;
+}
+
 // One run in real processes for each case: a sample of the cases in `make test`, all of them in `make test-full`.
 class PlannedMemory : public ::testing::TestWithParam<Case> {
  protected:
@@ -247,7 +259,7 @@ class PlannedMemory : public ::testing::TestWithParam<Case> {
   }
 };
 class LongPlannedMemory : public PlannedMemory {};
-INSTANTIATE_TEST_SUITE_P(Runs, PlannedMemory, ::testing::ValuesIn(Sweep::over_a_sample().of(planned_cases(), 8)),
+INSTANTIATE_TEST_SUITE_P(Runs, PlannedMemory, ::testing::ValuesIn(Sweep::over_a_sample().of(small_cases(), 8)),
                          [](const auto& instance) { return std::string(instance.param.name); });
 INSTANTIATE_TEST_SUITE_P(Runs, LongPlannedMemory, ::testing::ValuesIn(planned_cases()),
                          [](const auto& instance) { return std::string(instance.param.name); });

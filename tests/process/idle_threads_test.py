@@ -18,7 +18,7 @@ class IdleThreads(ProcessTest):
                 self.dump = self.folder / f"run-{ranks}"
                 running = self.start_training(f"run.ranks={ranks}", f"job.dump_folder={self.dump}", until_step=1)
                 for pid in running.ranks().values() or [running.process.pid]:
-                    self.assertIn(int(self.variables(pid)["GOMP_SPINCOUNT"]), range(1000, libgomp_default))
+                    self.assertIn(int(self.variables(pid)["GOMP_SPINCOUNT"]), range(1000, libgomp_default + 1))
                 running.end()
 
     def test_the_users_choice_counts(self):
