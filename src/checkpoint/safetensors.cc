@@ -12,7 +12,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
 
-// JSON text of a string; names are ours, so text that is not UTF-8 is our bug.
+// JSON text of a string. Names are chosen by this program, so a name that is not UTF-8 is a bug.
 std::string quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
