@@ -1,5 +1,5 @@
-// Steps one after the other. Where the plan post-validates, a step is made by what a rank knows of it, and is final
-// once what all know has come back: docs/decisions/0014.
+// Consecutive training steps. With post-validation, a rank updates its weights as soon as the statistics that it has
+// seen permit it. The step is final when the total statistics have come back: docs/decisions/0014.
 #include <cmath>
 
 #include "runtime/session.h"
@@ -20,10 +20,10 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     sum(numbers, false);
     chain_.add_up(numbers);
     read(numbers, made.result);
-    // Where the last step was clipped, this one may well be: then no rank makes it before it knows.
+    // After a clipped step, this step is likely to be clipped too. No rank then updates before it knows the total norm.
     made.moved = !expects_clipping_ && permitted(made.result);
     if (!made.moved) return;
-    if (!chain_.ends_here()) before_.keep();
+    if (!chain_.ends_here()) before_.keep();  // the last rank knows the total and never undoes a step
     update(step, made.result);
   };
   const auto validate = [&](const auto& discard) { return validate_pending(known, discard); };

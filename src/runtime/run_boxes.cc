@@ -78,7 +78,7 @@ Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
       waited += m.communication_seconds;
       spent += m.step_seconds;
     }
-    // Steps without labels have none.
+    // Steps without labels have no loss.
     const auto has_loss = [](const StepMetrics& m) { return !std::isnan(m.loss); };
     if (const auto first = std::ranges::find_if(steps, has_loss); first != steps.end()) {
       s.first_loss = first->loss;
