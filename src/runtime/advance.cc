@@ -1,5 +1,18 @@
 // Consecutive training steps. With post-validation, a rank updates its weights as soon as the statistics that it has
 // seen permit it. The step is final when the total statistics have come back: docs/decisions/0014.
+// In pseudo-code, the row of step s on one rank is:
+//
+//   forwards of the first microbatches
+//   SETTLE: receive the total statistics of step s - 1
+//           if the update of step s - 1 was wrong: restore the copies
+//           report the result of step s - 1
+//           if its update was wrong or has not been made: update with the total, and start this row again
+//   the other forwards, and the backwards
+//   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
+//           if they permit the update: copy masters and moments, and update
+//
+// After a clipped step, no rank updates in STEP. All then wait after the row for the total, and SETTLE of step s + 1
+// has nothing to do.
 #include <cmath>
 
 #include "runtime/session.h"

@@ -1,5 +1,5 @@
-// The allocator of all CPU tensors. It counts every byte, and caches freed blocks for later tensors of the same size,
-// because the kernel charges a page fault for each page of a new large block.
+// The allocator of all CPU tensors. It counts every byte, and caches freed blocks for later tensors of the same size.
+// Without the cache, the kernel would charge a page fault for each page of a new large block.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// One rank's part in post-validation of the optimizer's step (parallel/pipeline/post_validation_plan.h): the chain that
-// sums step statistics over pipeline ranks, and the copies that undo a step. Session decides when to use them.
+// Post-validation of the optimizer's step on one rank (parallel/pipeline/post_validation_plan.h). StepChain sums the
+// step statistics over pipeline ranks. StepCopy undoes a step. Session decides when to use them.
 #pragma once
 
 #include "comm/comm.h"

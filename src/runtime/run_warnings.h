@@ -1,5 +1,5 @@
-// Warnings about a run that is legal but performs badly or fails on this machine: too few cores, ranks without
-// sequences, a disk too small for a checkpoint. Each costs O(ranks).
+// Warnings about a run that is legal, but performs badly or fails on this machine. Causes are too few cores, ranks
+// without sequences, and a disk too small for a checkpoint. Each function costs O(ranks).
 #pragma once
 
 #include "plan/plan.h"

@@ -27,9 +27,9 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
 /// return the same text.
 std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 
-/// Three lines from the beginning of a held-out (else a training) sample: with [MASK] for hidden tokens, with the
-/// model's guesses in brackets, and the original. All ranks must call it together, each with its weight shards. All
-/// return the same text.
+/// Three lines from the beginning of a held-out (else a training) sample. The first has [MASK] for hidden tokens, the
+/// second the model's guesses in brackets, the third the original. All ranks must call it together, each with its
+/// weight shards. All return the same text.
 std::string filled_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 
 }  // namespace orthant

@@ -13,8 +13,8 @@ void hold_stop_signals();
 /// From now on, these signals end the process with kInterrupted. `speak`: print a message on stderr first.
 void end_on_stop_signals(bool speak);
 /// From now on, these signals are only recorded. `speak`: answer with a line on stderr. A second SIGINT ends the
-/// process at once, unless it comes within one second of the first: a terminal and a wrapper process may both deliver
-/// the one that the user sent.
+/// process at once, unless it comes within one second of the first. In that case a terminal and a wrapper process may
+/// both have delivered the one that the user sent.
 void note_stop_signals(bool speak);
 
 /// From now on only the sample and the report are left to do, and the answer to a signal says so.

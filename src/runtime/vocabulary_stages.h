@@ -1,6 +1,6 @@
-// The vocabulary layers of a pipeline whose vocabulary is sharded over its ranks: the embedding before the first stage
-// and the output layer after the last. Every rank has rows of both, and carries them out by the Actions S, Z, T, TW, E
-// and EB of its row (schedule/barriers.h).
+// The vocabulary layers of a pipeline whose vocabulary is sharded over its ranks. They are the embedding before the
+// first stage and the output layer after the last. Every rank has rows of both, and carries them out by the Actions S,
+// Z, T, TW, E and EB of its row (schedule/barriers.h).
 #pragma once
 
 #include <functional>
