@@ -1,3 +1,5 @@
+// Saves and opens checkpoints. A save writes into a temporary directory, the manifest last, and renames it when it is
+// complete; opening checks the manifest before it reads anything else.
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Durable files on POSIX: every write is checked, synced and renamed, and every error names the file.
 #include "checkpoint/files.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// Reads config.json. Every key that changes the computation is either interpreted or refused; the others are kept.
 #include "checkpoint/hf_config.h"
 
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Writes and opens Hugging Face model directories, and compares their tensors with those of a model.
 #include "checkpoint/hf_directory.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Writes and reads the manifest of a checkpoint, and checks files against it.
 #include "checkpoint/manifest.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Renames, links and removes checkpoints, each by one atomic operation, so that a kill at any moment leaves a complete
+// checkpoint.
 #include "checkpoint/retention.h"
 
 #include <fcntl.h>

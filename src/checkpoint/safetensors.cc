@@ -1,3 +1,4 @@
+// Writes safetensors files, and gives access to the tensors of mapped ones.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>

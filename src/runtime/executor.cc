@@ -1,3 +1,5 @@
+// The loop over a row. For each computation it posts the receives that follow, waits for the input, computes, and
+// stores the result for its SEND.
 #include "runtime/executor.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// Copies the values of a Plan and of a Batch into the structures that the runtime and the model use.
 #include "runtime/from_plan.h"
 
 #include "model/lr_schedule.h"

@@ -1,3 +1,4 @@
+// Reads the memory of the machine and of its control groups, and compares a plan with it.
 #include "runtime/machine_memory.h"
 
 #include "base/text.h"

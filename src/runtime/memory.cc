@@ -1,3 +1,4 @@
+// The counting and caching CPU allocator. Each block has a header with its sizes, so that freeing it needs no table.
 #include "runtime/memory.h"
 
 #include <c10/core/Allocator.h>

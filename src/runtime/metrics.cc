@@ -1,3 +1,4 @@
+// Writes and reads metrics.jsonl. Every line is written by write(2) at once, so that a killed run keeps its history.
 #include "runtime/metrics.h"
 
 #include "base/errors.h"

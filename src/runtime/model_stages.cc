@@ -1,3 +1,4 @@
+// Forward and backward of single stages. Between the two, only the autograd graph and the stage's input are kept.
 #include "runtime/model_stages.h"
 
 #include "base/errors.h"

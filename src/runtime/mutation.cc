@@ -1,3 +1,5 @@
+// Plants the mistakes of mutation.h. Each function changes one value; without its mutation, it returns the value
+// unchanged.
 #include "runtime/mutation.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// Sends step statistics along the pipeline axis and back, and copies the state that a step changes.
 #include "runtime/post_validation.h"
 
 #include "runtime/stage_messages.h"

@@ -1,3 +1,4 @@
+// Formats the lines of steps and validations, with numbers that fit a fixed number of characters.
 #include "runtime/progress.h"
 
 #include "base/text.h"

@@ -1,3 +1,5 @@
+// Compares a checkpoint's state.json and config.json with a run. Each difference that would change the results is
+// refused, with the key to set back.
 #include "runtime/resume_check.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Fills the Banner from the plan and the data, and the Summary from the metrics of the steps.
 #include "runtime/run_boxes.h"
 
 #include "base/text.h"

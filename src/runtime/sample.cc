@@ -1,3 +1,5 @@
+// Generation on a mesh. The ranks of one replica compute each token together: stages in turn, tensor mesh and
+// vocabulary shards at once.
 #include "runtime/sample.h"
 
 #include "base/labels.h"

@@ -1,3 +1,4 @@
+// Builds one rank's model from the plan, and computes a step: its row, its gradients, and the statistics of all ranks.
 #include "runtime/session.h"
 
 #include "base/clock.h"
@@ -159,6 +160,8 @@ void Session::sum_copies() {
   }
 }
 
+// First, the ranks of the first replica unshard the parameter within each pipeline rank. Then its owner sends it to
+// rank 0. A parameter whose vocabulary rows are sharded over the pipeline is sent by all pipeline ranks, each its rows.
 at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   const at::NoGradGuard no_grad;
   const ParameterInfo& info = plan_.parameters[parameter];

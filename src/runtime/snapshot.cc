@@ -1,3 +1,5 @@
+// Saves and loads the tensors of a Session. Saving gathers one tensor at a time on rank 0; loading copies each rank's
+// shards from the mapped files.
 #include "runtime/snapshot.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// Gathers the periods of all pipeline ranks and compares their clocks. The all-gather carries 16 bytes per Action.
 #include "runtime/step_timeline.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// Installs the signal handlers. A handler only sets atomic variables and calls async-signal-safe functions.
 #include "runtime/stop.h"
 
 #include "base/errors.h"

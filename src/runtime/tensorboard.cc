@@ -1,3 +1,4 @@
+// Encodes TensorBoard events in protobuf's wire format, and writes them as records.
 #include "runtime/tensorboard.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// The training loop: steps, validations, checkpoints, stop requests, and the output of rank 0.
 #include "runtime/trainer.h"
 
 #include "base/errors.h"

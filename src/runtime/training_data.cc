@@ -1,3 +1,5 @@
+// Opens tokenizer, corpus and loaders from the run file, and computes the fingerprints that a resumed run is checked
+// by.
 #include "runtime/training_data.h"
 
 #include "base/file_errors.h"

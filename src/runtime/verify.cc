@@ -1,3 +1,4 @@
+// Runs the oracle and the layout on the same data, and compares them tensor by tensor after each step.
 #include "runtime/verify.h"
 
 #include "base/errors.h"

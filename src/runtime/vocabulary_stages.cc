@@ -1,3 +1,4 @@
+// Posts the collectives of the sharded vocabulary layers in the order of microbatches, which is the same on all ranks.
 #include "runtime/vocabulary_stages.h"
 
 #include <ATen/ATen.h>
