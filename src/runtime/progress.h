@@ -64,7 +64,7 @@ struct Banner {
   std::string transport = {};  // "ucx"; empty with one rank
   int64_t threads_per_rank = 0;
   int64_t memory_expected_bytes = 0;       // of the largest rank
-  std::vector<std::string> warnings = {};  // about this machine or this run
+  std::vector<std::string> warnings = {};  // see run_warnings.h
   std::string output_folder = {};
   std::string resumed_from = {};   // "step 100 of runs/jargon/checkpoints/step-000100"
   std::string learning_rate = {};  // the change, if the run is resumed with settings that change the learning rate

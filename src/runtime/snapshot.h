@@ -32,7 +32,8 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
 /// Loads only weights, from a Hugging Face directory, into masters and working values.
 void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights);
 
-/// Sets the weights before step 1: from model.from if training.seed_weights is false, else drawn from the seed.
+/// Sets the weights before step 1. They come from model.from if that is set and training.seed_weights is false;
+/// otherwise they are drawn from the seed.
 void load_first_weights(const Plan& plan, Weights& weights);
 
 /// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.

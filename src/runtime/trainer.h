@@ -47,7 +47,7 @@ class Trainer {
  private:
   struct Output;  // files and terminal; exists on rank 0
 
-  /// On rank 0: opens metrics.jsonl and TensorBoard's files, and writes the description into the run folder.
+  /// On rank 0: opens metrics.jsonl and TensorBoard's files, and calls write_run_folder.
   void open_output();
   /// Runs one step, and records its times.
   void step(int64_t step);

@@ -64,8 +64,8 @@ using StepProgress = std::function<void(const std::string& who, int64_t done, in
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
 
-/// The two halves of verify_layout(), so that one oracle serves many layouts. trace_oracle() runs the plan on one
-/// device. verify_against() compares the plan's ranks with that trace, step by step. It also compares the calls and
+/// The two halves of verify_layout(), so that one oracle serves many layouts. trace_oracle() runs the plan's model on
+/// one device. verify_against() compares the plan's ranks with that trace, step by step. It also compares the calls and
 /// bytes that each rank sends in a step with the plan, by axes and collective, unless the plan post-validates.
 OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress = {});
 VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
