@@ -16,9 +16,9 @@
 namespace orthant {
 
 /// The tensor with the largest relative error over all steps and ranks: |layout - oracle| / |oracle|, in Euclidean
-/// norms. The denominator of a gradient has a lower bound: the rounding error of a gradient that is mathematically zero
-/// (RoundingBounds::rest). In less than float64, the gradient of a bias has another lower bound: the mean size of a
-/// column of its matrix's gradient.
+/// norms. The denominator of a gradient has a lower bound, so that the rounding error of a gradient that is
+/// mathematically zero (RoundingBounds::rest) stays within the bound. In less than float64, the gradient of a bias has
+/// another lower bound: the root mean square of the column norms of its matrix's gradient.
 struct Worst {
   std::string name;
   double relative_error = 0;
