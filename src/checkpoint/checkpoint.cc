@@ -1,3 +1,5 @@
+// Saves and opens checkpoints. A save writes into a temporary directory, the manifest last, and renames it when it is
+// complete; opening checks the manifest before it reads anything else.
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>
@@ -21,7 +23,7 @@ constexpr const char* kStateFile = "orthant/state.json";
 constexpr const char* kConfigFile = "orthant/config.toml";
 constexpr const char* kOptimizerFile = "orthant/optimizer.safetensors";
 
-// Files that `content.write_extra_files` wrote: in the directory, and not among those we wrote.
+// Adds the files of `content.write_extra_files`: those in the directory that are not in `files` yet.
 void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest>& files) {
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
     const std::string name = entry.path().lexically_relative(directory);
@@ -35,7 +37,8 @@ void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest
   }
 }
 
-// All of a checkpoint, manifest last, durable but for its own name.
+// Writes all files of a checkpoint, with the manifest last, and makes them durable, except for the directory's own
+// name.
 void write_content(const fs::path& directory, int64_t step, const CheckpointContent& content) {
   fs::create_directory(directory / "orthant");
   if (content.write_extra_files) content.write_extra_files(directory);
@@ -52,7 +55,7 @@ void write_content(const fs::path& directory, int64_t step, const CheckpointCont
   write_file(directory / kManifestFile, manifest);
 }
 
-// The safetensors files of a manifest whose path starts with `prefix`, which holds all of the path's folders.
+// The manifest's safetensors files directly in the folder of `prefix`, whose file names start with it.
 std::vector<std::string> tensor_files(const fs::path& directory, const Manifest& manifest, std::string_view prefix) {
   std::vector<std::string> paths;
   for (const auto& [name, digest] : manifest.files) {
@@ -81,7 +84,7 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
   }
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
   loaded.model = read_hf_config(directory / "config.json");
-  // Whatever files hold tensors: one, shards by size, or (later) one of each rank.
+  // Weights may be in one file, in shards by size, or (later) in one file per rank.
   loaded.weights = TensorSet(tensor_files(directory, manifest, "model"));
   loaded.optimizer = TensorSet(tensor_files(directory, manifest, "orthant/optimizer"));
   loaded.state_json = read_file(directory / kStateFile);
@@ -89,7 +92,7 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
   return loaded;
 }
 
-// The newest member that is whole, other than `except`; what is wrong with the ones tried is added to `failures`.
+// The newest complete member except `except`. Errors of damaged members are appended to `failures`.
 std::optional<std::string> newest_whole(const fs::path& checkpoints_dir, const fs::path& except,
                                         std::string& failures) {
   std::vector<int64_t> steps = list_steps(checkpoints_dir);
@@ -137,7 +140,7 @@ std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, co
   try {
     remove_old(checkpoints_dir, step, keep_latest_k);
   } catch (const fs::filesystem_error&) {
-    // What cannot be removed stays, is still whole or has lost its name, and is tried again at the next save.
+    // A directory that cannot be removed stays complete or has lost its name; the next save tries again.
   }
   return saved;
 }

@@ -1,7 +1,7 @@
-// Training checkpoints that survive a kill at any moment: DUMP/checkpoints/step-000100/ is a Hugging Face directory
-// plus orthant/ (optimizer.safetensors, state.json, config.toml, manifest.json). A directory has its final name only
-// when whole; `latest` is a symbolic link to the newest. Tensors are found by global name, whichever file of however
-// many holds them.
+// Training checkpoints that survive a kill at any moment. DUMP/checkpoints/step-000100/ is a Hugging Face directory
+// plus orthant/ (optimizer.safetensors, state.json, config.toml, manifest.json). A directory gets its final name only
+// when it is complete; `latest` is a symbolic link to the newest. Tensors are found by global name in any number of
+// files.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,31 @@
 
 namespace orthant {
 
-/// What is saved. Spans, and what tensors are made of, must stay valid until save_checkpoint returns.
+/// Content to save. Spans, and the data that TensorBytes::make reads, must stay valid until save_checkpoint returns.
 struct CheckpointContent {
   HfConfig model;
   std::vector<TensorBytes> weights;
   std::vector<TensorBytes> optimizer;
   std::string state_json;   // one JSON object: step, next global sample, tokens seen, seed, data fingerprint, ...
   std::string config_toml;  // the effective run file
-  /// Writes more files into the checkpoint's directory (a tokenizer's); they are synced and enter the manifest.
+  /// Writes additional files into the checkpoint's directory (a tokenizer's). They are synced and enter the manifest.
   std::function<void(const std::string& directory)> write_extra_files;
   int64_t shard_limit_bytes = kShardLimitBytes;
 };
 
-/// Saves step-NNNNNN into `checkpoints_dir` (made if missing), points `latest` at it, then removes the oldest
-/// checkpoints beyond `keep_latest_k` (0 = keep all) and what an earlier crash left. An existing checkpoint of the same
-/// step is replaced. On a failure throws (DataError for the system's), removes its own temporary, and leaves every
-/// earlier checkpoint whole and `latest` leading to one. One process at a time may save into a directory. An old
-/// checkpoint that cannot be removed does not fail the save. Returns the new directory.
+/// Saves step-NNNNNN into `checkpoints_dir` (created if missing), sets `latest` to it, and replaces a checkpoint of the
+/// same step. Then removes the oldest checkpoints beyond `keep_latest_k` (0 = keep all) and leftovers of earlier
+/// crashes; a failed removal of an old checkpoint is ignored. On failure it throws (DataError for a system error),
+/// removes its own temporary directory, and leaves every earlier checkpoint complete and `latest` valid. Only one
+/// process at a time may save into a directory. Returns the new directory.
 std::string save_checkpoint(const std::string& checkpoints_dir, int64_t step, const CheckpointContent& content,
                             int keep_latest_k);
 
-/// sizes: every file is there and as long as the manifest says. checksums: its XXH3 is right too (reads every byte).
+/// sizes: every file exists with the size in the manifest. checksums: the XXH3 of its content is right too, which reads
+/// every byte.
 enum class Verify { sizes, checksums };
 
-/// A checkpoint whose files have been checked; tensors are views into mapped files.
+/// A checkpoint whose files have been checked. Tensors are views into mapped files.
 struct LoadedCheckpoint {
   std::string directory;
   int64_t step = 0;
@@ -50,14 +51,14 @@ struct LoadedCheckpoint {
   std::string config_toml;
 };
 
-/// Checks all, then maps. `directory` is step-NNNNNN or `latest`. Throws DataError that names the file, what was
-/// expected and found, and the newest whole checkpoint beside it. Of several ranks, one verifies checksums and the
-/// others sizes.
+/// Checks all files, then maps them. `directory` is step-NNNNNN or `latest`. Throws DataError with the damaged file,
+/// the expected and the found content, and the newest complete checkpoint in the same folder. When several ranks open a
+/// checkpoint, one should verify checksums and the others sizes.
 LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify = Verify::checksums);
 
-/// Where to resume: what `latest` names if that directory exists (damaged or not: open_checkpoint then says so); else
-/// the newest whole checkpoint; nullopt when there is none at all. Throws DataError when there are some and none is
-/// whole.
+/// The checkpoint to resume from, or nullopt if there is none. It is the target of `latest` if that directory exists,
+/// even damaged, because open_checkpoint() then reports the damage; else the newest complete checkpoint. Throws
+/// DataError if there are checkpoints but none is complete.
 std::optional<std::string> find_latest(const std::string& checkpoints_dir);
 
 }  // namespace orthant

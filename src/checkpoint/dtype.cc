@@ -1,3 +1,4 @@
+// Table of the element types of safetensors: names and sizes.
 #include <array>
 #include <nlohmann/json.hpp>
 

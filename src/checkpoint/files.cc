@@ -1,3 +1,4 @@
+// Durable files on POSIX: every write is checked, synced and renamed, and every error names the file.
 #include "checkpoint/files.h"
 
 #include "base/errors.h"
@@ -19,8 +20,8 @@ namespace {
   throw DataError(fmt::format("{}: {}: {}", path, doing, std::strerror(error_number)));
 }
 
-// A descriptor that is closed on every way out. Non-blocking, so that a pipe in place of a file is refused, not waited
-// for.
+// A file descriptor that the destructor closes. It is opened non-blocking, so that a pipe in place of a file is refused
+// at once.
 struct Descriptor {
   int number = -1;
   explicit Descriptor(const std::string& path, int flags = O_RDONLY)
@@ -39,7 +40,7 @@ struct Descriptor {
   }
 };
 
-// Fills `buffer` from the file as far as it goes; returns the bytes read.
+// Reads until the buffer is full or the file ends. Returns the number of bytes read.
 std::size_t read_fully(int descriptor, std::span<char> buffer, const std::string& path) {
   std::size_t done = 0;
   while (done < buffer.size()) {
@@ -91,7 +92,7 @@ OutputFile::~OutputFile() {
 void OutputFile::write(std::span<const std::byte> bytes) {
   digester_.add(bytes);
   while (!bytes.empty()) {
-    // One call writes at most 2 GiB on Linux; a gibibyte keeps the remainder simple.
+    // One call writes at most 2 GiB on Linux; calls of 1 GiB keep the remainder simple.
     const std::size_t wanted = std::min<std::size_t>(bytes.size(), std::size_t{1} << 30);
     const ssize_t written = ::write(descriptor_, bytes.data(), wanted);
     if (written < 0 && errno == EINTR) continue;
@@ -106,7 +107,7 @@ void OutputFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 FileDigest OutputFile::commit() {
   ORTHANT_CHECK(descriptor_ >= 0, path_);
   if (::fsync(descriptor_) != 0) fail(path_, "cannot sync", errno);
-  // A network file system may report a full disk only here.
+  // A network file system may report a full disk only when the file is closed.
   if (::close(std::exchange(descriptor_, -1)) != 0) fail(path_, "cannot close", errno);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_, "cannot rename the finished file", errno);
   temporary_.clear();
@@ -151,7 +152,7 @@ void sync_file(const std::string& path) {
 
 void sync_directory(const std::string& directory) {
   const Descriptor file(directory, O_RDONLY | O_DIRECTORY);
-  // Some network and user-space file systems cannot sync directories: they make renames durable in their own way.
+  // Some network and user-space file systems cannot sync directories; they make renames durable by other means.
   if (::fsync(file.number) != 0 && errno != EINVAL && errno != ENOTSUP) fail(directory, "cannot sync", errno);
 }
 

@@ -1,3 +1,4 @@
+// Reads config.json. Every key that changes the computation is either interpreted or refused; the others are kept.
 #include "checkpoint/hf_config.h"
 
 #include <filesystem>
@@ -14,14 +15,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kSizeLimit = int64_t{1} << 31;  // of any dimension: products of two stay far from overflow
+constexpr int64_t kSizeLimit = int64_t{1} << 31;  // of any dimension: products of two cannot overflow
 
-// Takes known keys out of an object with checked types, and remembers which ones.
+// Reads keys of an object with checked types, and records which keys were read.
 class Fields {
  public:
   Fields(const Json& object, std::string source) : object_(object), source_(std::move(source)) {}
 
-  // Null counts as absent, as in transformers.
+  // Returns null for an absent key. A null value counts as absent, as in transformers.
   const Json* find(const std::string& key) {
     taken_.insert(key);
     const auto found = object_.find(key);
@@ -91,7 +92,7 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-// One rope dictionary: rope_scaling of transformers 4, rope_parameters of 5.
+// Reads one rope dictionary: rope_scaling of transformers 4, or rope_parameters of transformers 5.
 Rope read_rope(const Json& object, double theta, const std::string& source) {
   if (!object.is_object()) throw DataError(fmt::format("{}: expected an object", source));
   for (const auto& [key, value] : object.items()) {
@@ -104,7 +105,7 @@ Rope read_rope(const Json& object, double theta, const std::string& source) {
   }
   Fields fields(object, source);
   Rope rope{.theta = fields.positive("rope_theta", theta)};
-  const auto old_type = fields.text("type");  // the spelling before rope_type
+  const auto old_type = fields.text("type");  // older name of rope_type
   const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3") {
@@ -133,7 +134,7 @@ void read_all_rope(Fields& fields, HfConfig& config, const std::string& source) 
   if (v5 != nullptr) {
     const Rope other = read_rope(*v5, theta, source + ": rope_parameters");
     const bool v4_speaks = v4 != nullptr || fields.find("rope_theta") != nullptr;
-    // A file of transformers 5 may keep rope_theta beside rope_parameters, without rope_scaling.
+    // A file of transformers 5 may have rope_theta and rope_parameters, without rope_scaling.
     if (v4 != nullptr ? !(other == rope) : (v4_speaks && other.theta != theta)) {
       fields.refuse("rope_parameters", "contradicts rope_theta and rope_scaling of the same file");
     }
@@ -147,13 +148,13 @@ void read_all_rope(Fields& fields, HfConfig& config, const std::string& source) 
   config.rope_scaling_original_max_position_embeddings = rope.original;
 }
 
-// What would change the mathematics in a way we do not compute.
+// Refuses settings that change the computation in a way that Orthant does not support.
 void refuse_unsupported(Fields& fields) {
   const auto type = fields.text("model_type");
   if (!type || (*type != "llama" && *type != "mistral")) {
     fields.refuse("model_type", "only \"llama\" and \"mistral\" are supported");
   }
-  for (const char* key : {"attention_bias", "mlp_bias"}) {  // transformers' Mistral would not look at them
+  for (const char* key : {"attention_bias", "mlp_bias"}) {  // transformers' Mistral would ignore them
     if (*type == "mistral" && fields.boolean(key, false)) {
       fields.refuse(key, "only \"llama\" has biases; expected false");
     }
@@ -170,7 +171,7 @@ void refuse_unsupported(Fields& fields) {
   if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "only 1 is supported");
 }
 
-// Mistral's; Llama has none, and a file that says otherwise was not written for it.
+// Only Mistral has a sliding window. A llama file that states one was not written for transformers' Llama.
 int64_t read_sliding_window(Fields& fields) {
   constexpr int64_t kMistralDefault = 4096;
   const bool mistral = fields.text("model_type") == "mistral";
@@ -196,7 +197,7 @@ Dtype read_dtype(Fields& fields) {
 void read_token_ids(Fields& fields, HfConfig& config) {
   const auto one = [&](const std::string& key) -> std::optional<int64_t> {
     if (fields.find(key) == nullptr) return std::nullopt;
-    return fields.integer(key, std::nullopt, -1);  // -1 is LLaMA's first way to say "none"
+    return fields.integer(key, std::nullopt, -1);  // -1 is the older LLaMA notation for "none"
   };
   config.bos_token_id = one("bos_token_id");
   config.pad_token_id = one("pad_token_id");

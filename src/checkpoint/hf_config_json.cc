@@ -1,4 +1,4 @@
-// Writing config.json and generation_config.json.
+// Writes config.json and generation_config.json.
 #include <nlohmann/json.hpp>
 
 #include "base/errors.h"
@@ -25,7 +25,7 @@ std::string torch_dtype_name(Dtype dtype) {
   }
 }
 
-// The scaling alone, as in rope_scaling of transformers 4.
+// Only the scaling, in the form of rope_scaling in transformers 4.
 Json rope_scaling(const HfConfig& config) {
   Json rope = {{"rope_type", config.rope_scaling_type}, {"factor", config.rope_scaling_factor}};
   if (config.rope_scaling_type == "llama3") {
@@ -49,11 +49,11 @@ std::string config_json(const HfConfig& config) {
   const std::string& type = config.rope_scaling_type;
   ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
   const bool scaled = type != "none";
-  const bool windowed = config.sliding_window > 0;  // transformers' Llama would not look at it
-  const bool capped = config.final_logit_softcapping > 0;  // nor at this, nor would its Mistral
+  const bool windowed = config.sliding_window > 0;         // transformers' Llama would ignore it
+  const bool capped = config.final_logit_softcapping > 0;  // transformers' Llama and Mistral would ignore it
   Json object = {
-      // No loader has the other names, and so none takes a model of masked tokens for one that goes on with a text, or
-      // one whose logits are capped for one whose are not.
+      // No loader knows these modified names. Therefore none takes a model of masked tokens for a causal one, or a
+      // model with capped logits for one without.
       {"architectures",
        {(windowed ? "Mistral" : "Llama") + std::string(capped ? "Softcapped" : "") +
         std::string(config.is_causal ? "ForCausalLM" : "ForMaskedLM")}},
@@ -84,10 +84,10 @@ std::string config_json(const HfConfig& config) {
     object["linformer_length"] = config.linformer_length;
     object["linformer_tokens"] = config.linformer_tokens;
   }
-  // transformers 5 keeps theta and scaling in one dictionary; equal ones satisfy both readers.
+  // transformers 5 keeps theta and scaling in one dictionary. Equal values satisfy both readers.
   object["rope_parameters"] = scaled ? rope_scaling(config) : Json{{"rope_type", "default"}};
   object["rope_parameters"]["rope_theta"] = config.rope_theta;
-  // A missing id would be LlamaConfig's default, 1 or 2; null is none.
+  // LlamaConfig replaces a missing id by its default, 1 or 2; null means none.
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) object[key] = nullptr;
   put_token_ids(object, config);
   const Json others = parse_json(config.other_keys, "HfConfig::other_keys");

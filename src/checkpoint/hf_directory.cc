@@ -1,3 +1,4 @@
+// Writes and opens Hugging Face model directories, and compares their tensors with those of a model.
 #include "checkpoint/hf_directory.h"
 
 #include <algorithm>
@@ -21,7 +22,8 @@ std::string shard_name(std::size_t number, std::size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", number, count);
 }
 
-// First tensor of each shard: filled in order, a tensor is never split, one beyond the limit stands alone.
+// Index of the first tensor of each shard. Shards are filled in order. A tensor is never split; one larger than the
+// limit gets a shard of its own.
 std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int64_t limit_bytes) {
   std::vector<std::size_t> starts{0};
   int64_t filled_bytes = 0;
@@ -36,7 +38,7 @@ std::vector<std::size_t> shard_starts(std::span<const TensorBytes> weights, int6
   return starts;
 }
 
-// model.safetensors, its index, or a name as shard_name makes it.
+// True for model.safetensors, its index, and names in the form of shard_name().
 bool is_weights_file(std::string_view name) {
   std::string shape(name);
   std::replace_if(
@@ -71,7 +73,7 @@ std::string index_json(std::span<const TensorBytes> weights, const std::map<std:
 }
 
 // The path of a file that an index names. It must lie in the directory, or be a link into the blobs of a Hugging Face
-// hub cache (snapshots/REVISION/FILE -> ../../blobs/HASH), which is how downloaded models lie on disk.
+// hub cache (snapshots/REVISION/FILE -> ../../blobs/HASH), where downloaded models are stored.
 std::string file_inside(const fs::path& directory, const std::string& name, const std::string& index) {
   const fs::path relative(name);
   const bool climbs = std::any_of(relative.begin(), relative.end(), [](const fs::path& part) { return part == ".."; });
@@ -99,7 +101,7 @@ TensorSet open_shards(const fs::path& directory) {
   if (!index.is_object() || found == index.end() || !found->is_object() || found->empty()) {
     throw DataError(fmt::format("{}: expected an object weight_map with tensor names and their files", index_path));
   }
-  std::map<std::string, std::set<std::string>> names_of;  // path -> names
+  std::map<std::string, std::set<std::string>> names_of;  // names of tensors, by path
   for (const auto& [name, file] : found->items()) {
     if (!file.is_string())
       throw DataError(fmt::format("{}: weight_map: {}: expected a file name", index_path, printable(name)));

@@ -1,3 +1,4 @@
+// Writes and reads the manifest of a checkpoint, and checks files against it.
 #include "checkpoint/manifest.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ constexpr int kVersion = 1;
 
 std::string hex(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
-// Of the manifest without its own checksum.
+// Checksum of a manifest without its checksum field.
 std::string own_checksum(const Json& object) { return hex(xxh3(object.dump())); }
 
 uint64_t parse_hex(const Json& value, const std::string& where) {

@@ -1,3 +1,5 @@
+// Renames, links and removes checkpoints, each by one atomic operation, so that a kill at any moment leaves a complete
+// checkpoint.
 #include "checkpoint/retention.h"
 
 #include <fcntl.h>
@@ -20,11 +22,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStep = "step-";
-constexpr std::string_view kTemporary = ".tmp-";  // never of use to anybody: removed by the next save
-constexpr std::string_view kOld = ".old-";        // whole, moved aside while its successor takes its name
+constexpr std::string_view kTemporary = ".tmp-";  // incomplete or removed: deleted by the next save
+constexpr std::string_view kOld = ".old-";        // complete, moved aside while its successor takes its name
 constexpr const char* kLatest = "latest";
 
-// The step of a name as step_name makes it; nullopt for all others.
+// The step in a name as step_name() makes it; nullopt for all other names.
 std::optional<int64_t> parse_step_name(std::string_view name) {
   if (!name.starts_with(kStep)) return std::nullopt;
   int64_t step = -1;
@@ -41,7 +43,8 @@ std::vector<std::string> member_names(const fs::path& directory) {
   return names;
 }
 
-// A tree loses its name before its files, so that a kill half-way leaves nothing that looks like a checkpoint.
+// Removes a tree. It is renamed before its files are deleted, so that a kill in between leaves nothing that looks like
+// a checkpoint.
 void remove_tree(const fs::path& directory, const std::string& name) {
   fs::path victim = directory / name;
   if (!name.starts_with(kTemporary)) {
@@ -53,7 +56,7 @@ void remove_tree(const fs::path& directory, const std::string& name) {
   fs::remove_all(victim);
 }
 
-// Exchanges two names in one step. False where the file system cannot.
+// Exchanges two names in one atomic operation. Returns false if the file system does not support it.
 bool exchange_names(const fs::path& a, const fs::path& b) {
   if (::syscall(SYS_renameat2, AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
@@ -106,7 +109,7 @@ std::string put_in_place(const std::string& checkpoints_dir, int64_t step, bool 
   }
   sync_directory(checkpoints_dir);
   if (fs::exists(old)) remove_tree(directory, old.filename());
-  fs::remove_all(temporary);  // after an exchange: the replaced one
+  fs::remove_all(temporary);  // after an exchange, it holds the replaced checkpoint
   return final_path;
 }
 
@@ -124,7 +127,7 @@ std::optional<std::string> follow_latest(const std::string& checkpoints_dir) {
   const fs::path target = fs::read_symlink(fs::path(checkpoints_dir) / kLatest, error);
   if (error || !parse_step_name(target.string())) return std::nullopt;
   const fs::path path = fs::path(checkpoints_dir) / target;
-  // While a replacement without exchange is under way, or after it was cut off, the old one stands aside.
+  // During a replacement without exchange, or after it was interrupted, the old checkpoint is at .old-step-N.
   const fs::path old = fs::path(checkpoints_dir) / fmt::format("{}{}", kOld, target.string());
   if (fs::is_directory(path, error)) return path;
   if (fs::is_directory(old, error)) return old;

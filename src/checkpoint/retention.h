@@ -1,4 +1,4 @@
-// The directory of checkpoints: names of its members, what is left over from a crash, which one is the latest.
+// The directory of checkpoints: names of its members, leftovers of a crash, the latest checkpoint, removal of old ones.
 #pragma once
 
 #include <cstdint>
@@ -8,30 +8,30 @@
 
 namespace orthant {
 
-/// "step-000100".
+/// Name of a checkpoint's directory, for example "step-000100".
 std::string step_name(int64_t step);
 
-/// The steps of all members named step-N, ascending. A directory that does not exist has none.
+/// Steps of all members named step-N, in ascending order. Empty if the directory does not exist.
 std::vector<int64_t> list_steps(const std::string& checkpoints_dir);
 
 /// Removes temporaries of an interrupted save, and finishes or undoes an interrupted replacement (see put_in_place).
 void remove_leftovers(const std::string& checkpoints_dir);
 
-/// The directory of a fresh temporary member that becomes step-N by put_in_place.
+/// Creates an empty temporary member, which put_in_place() renames to step-N. Returns its path.
 std::string make_temporary(const std::string& checkpoints_dir, int64_t step);
 
-/// Renames the temporary of `step` to its final name and makes that durable. A checkpoint that is already there is
-/// replaced in one exchange where the file system can, else (`exchange` false forces it) moved to .old-step-N first,
-/// from where remove_leftovers and find_latest take it back if the process dies in between.
+/// Renames the temporary of `step` to its final name, and makes that durable. An existing checkpoint of the step is
+/// exchanged in one atomic operation if the file system supports it. Otherwise, or with `exchange` false, it is first
+/// moved to .old-step-N. If the process dies in between, remove_leftovers() and find_latest() still find it there.
 std::string put_in_place(const std::string& checkpoints_dir, int64_t step, bool exchange = true);
 
 /// Makes `latest` a symbolic link to step-N, atomically and durably.
 void point_latest(const std::string& checkpoints_dir, int64_t step);
-/// The directory that `latest` leads to, if it is a link to an existing member step-N.
+/// The target of `latest`, if that is a link to an existing member step-N.
 std::optional<std::string> follow_latest(const std::string& checkpoints_dir);
 
-/// Keeps `step`, what `latest` names, and the newest others up to `keep_latest_k` in all (0 = all); removes the rest.
-/// Steps beyond `step` belong to a course of training that was abandoned by resuming earlier: they are the first to go.
+/// Keeps `step`, the target of `latest`, and the newest others, up to `keep_latest_k` in all (0 = all); removes the
+/// rest. Steps after `step` are removed first: a run that resumed from an earlier checkpoint has abandoned them.
 void remove_old(const std::string& checkpoints_dir, int64_t step, int keep_latest_k);
 
 }  // namespace orthant

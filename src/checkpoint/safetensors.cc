@@ -1,3 +1,4 @@
+// Writes safetensors files, and gives access to the tensors of mapped ones.
 #include "checkpoint/safetensors.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "tensors are written as they lie in memory");
 
-// JSON text of a string; names are ours, so text that is not UTF-8 is our bug.
+// JSON text of a string. Names are chosen by this program, so a name that is not UTF-8 is a bug.
 std::string quoted(const std::string& text) {
   try {
     return nlohmann::json(text).dump();

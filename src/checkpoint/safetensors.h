@@ -1,6 +1,6 @@
-// safetensors: named tensors as raw little-endian bytes in one file, read by mapping it, written from the caller's
-// memory. Layout: u64 N, N bytes of JSON (name -> dtype, shape, data_offsets), data. Source: huggingface/safetensors,
-// README.
+// The safetensors format: named tensors as raw little-endian bytes in one file. Files are read by mapping them, and
+// written directly from the caller's memory. Layout: u64 N, N bytes of JSON (name -> dtype, shape, data_offsets), data.
+// Source: huggingface/safetensors, README.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@
 
 namespace orthant {
 
-/// All element types of the format, in its order of alignment (a writer puts the last ones first).
+/// All element types of the format, in its alignment order. A writer stores the last ones first.
 enum class Dtype {
   boolean,
   f4,
@@ -45,16 +45,16 @@ enum class Dtype {
   u64
 };
 
-/// Bits of one element: 4 for f4, 32 for f32.
+/// Bits of one element, for example 4 for f4 and 32 for f32.
 int dtype_bits(Dtype dtype);
-/// The format's own name: "F32", "BF16".
+/// The name in the format, for example "F32" or "BF16".
 std::string_view dtype_name(Dtype dtype);
 std::optional<Dtype> dtype_from_name(std::string_view name);
 
-/// A name from a file as one line of JSON text in ASCII, at most 200 characters of it: safe to print.
+/// Makes a name from a file safe to print: one line of ASCII JSON text, from at most 200 bytes of the name.
 std::string printable(const std::string& name);
 
-/// Where a tensor lies: [begin, end) in bytes from the start of the file's data part. shape [] is a scalar.
+/// Position of a tensor: [begin, end) in bytes from the start of the file's data part. An empty shape is a scalar.
 struct TensorInfo {
   std::string name;
   Dtype dtype = Dtype::f32;
@@ -63,8 +63,8 @@ struct TensorInfo {
   int64_t end = 0;
 };
 
-/// A tensor as contiguous row-major bytes that somebody else owns. To be written, it may have a way to them instead:
-/// `make` is called once, when their turn in the file has come, and they need not outlive the next tensor's.
+/// A tensor as contiguous row-major bytes, which it does not own. A tensor to write may have `make` instead: it is
+/// called once, when the tensor's turn in the file comes. Its bytes must stay valid only until the next tensor's call.
 struct TensorBytes {
   std::string name;
   Dtype dtype = Dtype::f32;
@@ -72,41 +72,40 @@ struct TensorBytes {
   std::span<const std::byte> bytes = {};
   std::function<std::span<const std::byte>()> make = {};
 };
-/// Of a tensor so large; LogicError where that is no whole number of bytes, or more than can be counted.
+/// Size of a tensor of this dtype and shape. LogicError if it is no whole number of bytes, or overflows.
 int64_t size_bytes(const TensorBytes& tensor);
 
-/// The header of a file: tensors in the order of their data, and where the data part starts (bytes from the file's
-/// start).
+/// The header of a file: its tensors in the order of their data, and the offset of the data part in bytes.
 struct SafetensorsHeader {
   std::vector<TensorInfo> tensors;
   std::map<std::string, std::string> metadata;
   int64_t data_begin = 0;
 };
 
-/// Checks everything the format demands: sizes, JSON, known dtypes, shapes without overflow, tensors that tile the data
-/// exactly. `head` is the file's beginning (at least its header, or all there is), `file_bytes` its whole size.
+/// Checks all laws of the format: sizes, JSON, known dtypes, shapes without overflow, tensors that tile the data
+/// exactly. `head` is the beginning of the file and must contain its header; `file_bytes` is the size of the file.
 /// Throws DataError("source: offset N: ...").
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int64_t file_bytes,
                                            const std::string& source);
 
-/// Writes tensors (any order; the file has them by dtype, then name) through an OutputFile: temporary, fsync, rename.
-/// Bytes go from the caller's memory to the file, tensor by tensor, and none is copied. LogicError when a tensor's
-/// bytes do not fit its shape or a name comes twice; DataError when the system refuses, and then `path` is as it was.
+/// Writes the tensors, sorted by dtype and then name, through an OutputFile (temporary file, fsync, rename). Bytes go
+/// from the caller's memory to the file, tensor by tensor, without a copy. LogicError if a tensor's bytes do not match
+/// its shape or two tensors have one name; DataError on a system error, after which `path` is unchanged.
 FileDigest write_safetensors(const std::string& path, std::span<const TensorBytes> tensors,
                              const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
-/// A mapped file, all of whose header is checked before anything of it can be used.
+/// A mapped file. Its header is checked completely before any tensor can be used.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  /// In the order of the data.
+  /// In the order of their data.
   std::span<const TensorInfo> tensors() const { return header_.tensors; }
   bool contains(const std::string& name) const { return index_.contains(name); }
-  /// A view into the mapping, valid while this object lives (moving it keeps views valid). Throws DataError when
-  /// absent.
+  /// A view into the mapping, valid while this object lives; moving the object keeps views valid. Throws DataError if
+  /// there is no such tensor.
   TensorBytes tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const { return tensor(name).bytes; }
 
@@ -116,24 +115,24 @@ class SafetensorsFile {
   std::unordered_map<std::string, std::size_t> index_;
 };
 
-/// Several files read as one, by global tensor name (shards of a model, of several ranks).
+/// Several files read as one, by global tensor name, for example the shards of a model.
 class TensorSet {
  public:
   TensorSet() = default;
-  /// Opens and checks all files. Throws DataError when one is damaged or a name is in two of them.
+  /// Opens and checks all files. Throws DataError if one is damaged, or if a name is in two of them.
   explicit TensorSet(std::span<const std::string> paths);
 
   /// All names, sorted.
   std::vector<std::string> names() const;
   bool contains(const std::string& name) const { return index_.contains(name); }
-  /// As SafetensorsFile::tensor.
+  /// As SafetensorsFile::tensor().
   TensorBytes tensor(const std::string& name) const;
   std::span<const std::byte> bytes(const std::string& name) const { return tensor(name).bytes; }
   std::span<const SafetensorsFile> files() const { return files_; }
 
  private:
   std::vector<SafetensorsFile> files_;
-  std::unordered_map<std::string, std::size_t> index_;  // name -> file
+  std::unordered_map<std::string, std::size_t> index_;  // index into files_, by name
 };
 
 }  // namespace orthant

@@ -1,4 +1,5 @@
-// Reading and checking the header. A handler of JSON events rather than a tree: a header may be 100 MB of hostile text.
+// Reads and checks the header of a safetensors file. It handles JSON events instead of building a tree, because a
+// header may be 100 MB of hostile text.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -99,7 +100,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  // Where in the header the next event stands.
+  // Position of the next event in the header.
   enum class At {
     file,
     names,
@@ -126,12 +127,12 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   const std::string& source_;
   At at_ = At::file;
   std::string name_, field_;
-  unsigned fields_ = 0;  // bit i: field i of a tensor has been seen
+  unsigned fields_ = 0;  // bit i is set if field i of the current tensor has been read
   int offsets_ = 0;
   std::unordered_set<std::string> names_;
 };
 
-// Shape and dtype must give exactly the bytes between the offsets.
+// Shape and dtype must match the number of bytes between the offsets.
 void check_size(const TensorInfo& tensor, const std::string& source) {
   int64_t bits = dtype_bits(tensor.dtype);
   bool overflow = false;
@@ -149,7 +150,7 @@ void check_size(const TensorInfo& tensor, const std::string& source) {
   }
 }
 
-// Sorts by offset; then each tensor starts where the one before ended, and the last ends with the file.
+// Sorts tensors by offset. Each must start where the previous one ends, and the last must end with the file.
 void check_tiling(SafetensorsHeader& header, int64_t file_bytes, const std::string& source) {
   std::sort(header.tensors.begin(), header.tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
@@ -178,7 +179,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int6
   if (file_bytes < kLengthBytes || head.size() < static_cast<std::size_t>(kLengthBytes)) {
     throw DataError(fmt::format("{}: {} bytes, too short for a safetensors file", source, file_bytes));
   }
-  uint64_t length = 0;  // little-endian, as is every machine we run on
+  uint64_t length = 0;  // little-endian, like all supported machines
   std::memcpy(&length, head.data(), sizeof length);
   const uint64_t available = std::min<uint64_t>(head.size(), static_cast<uint64_t>(file_bytes)) - kLengthBytes;
   if (length > static_cast<uint64_t>(kHeaderLimitBytes) || length > available) {
@@ -189,7 +190,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> head, int6
   if (text.empty() || text.front() != '{') {
     throw DataError(fmt::format("{}: offset {}: expected {{ at the start of the header", source, kLengthBytes));
   }
-  // The JSON parser takes a zero byte for the end of its input and would not look at what follows.
+  // The JSON parser takes a zero byte for the end of its input, and would ignore the text after it.
   if (const auto zero = text.find('\0'); zero != std::string_view::npos) {
     throw DataError(fmt::format("{}: offset {}: a zero byte in the header", source, kLengthBytes + zero));
   }

@@ -1,5 +1,18 @@
-// Steps one after the other. Where the plan post-validates, a step is made by what a rank knows of it, and is final
-// once what all know has come back: docs/decisions/0014.
+// Consecutive training steps. With post-validation, a rank updates its weights as soon as the statistics that it has
+// seen permit it. The step is final when the total statistics have come back: docs/decisions/0014.
+// In pseudo-code, the row of step s on one rank is:
+//
+//   forwards of the first microbatches
+//   SETTLE: receive the total statistics of step s - 1
+//           if the update of step s - 1 was wrong: restore the copies
+//           report the result of step s - 1
+//           if its update was wrong or has not been made: update with the total, and start this row again
+//   the other forwards, and the backwards
+//   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
+//           if they permit the update: copy masters and moments, and update
+//
+// After a clipped step, no rank updates in STEP. All then wait after the row for the total, and SETTLE of step s + 1
+// has nothing to do.
 #include <cmath>
 
 #include "runtime/session.h"
@@ -20,10 +33,10 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     sum(numbers, false);
     chain_.add_up(numbers);
     read(numbers, made.result);
-    // Where the last step was clipped, this one may well be: then no rank makes it before it knows.
+    // After a clipped step, this step is likely to be clipped too. No rank then updates before it knows the total norm.
     made.moved = !expects_clipping_ && permitted(made.result);
     if (!made.moved) return;
-    if (!chain_.ends_here()) before_.keep();
+    if (!chain_.ends_here()) before_.keep();  // the last rank knows the total and never undoes a step
     update(step, made.result);
   };
   const auto validate = [&](const auto& discard) { return validate_pending(known, discard); };

@@ -1,4 +1,4 @@
-// Where a run went wrong: the same forward again, with every primitive's result looked at.
+// Finds the first tensor that is not finite: repeats a step's forward, and examines the result of every primitive.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 bool finite(const at::Tensor& t) { return at::isfinite(t).all().item<bool>(); }
 
-// The primitives, each telling `found` of the first result that is not finite.
+// The primitives, wrapped: each writes the name of its result to `found` if that is the first that is not finite.
 Primitives watched(const Primitives& inner, const Weights& weights, std::string& found) {
   auto look = [&found](const at::Tensor& t, const std::string& what) {
     if (found.empty() && !finite(t)) found = what;
@@ -61,8 +61,8 @@ std::string Session::first_weight_not_finite() const {
 
 Session::NotFinite Session::first_not_finite(int64_t step) {
   at::NoGradGuard no_grad;
-  // Where it was found: in a weight, by a stage's forward, in a gradient, not at all. Backward goes from the last
-  // stage to the first.
+  // Position of the tensor in the order of computation: 0 for a weight, 1 + stage for a result of forward, then the
+  // gradients. Backward goes from the last stage to the first, so gradients of later stages come first.
   const auto stages = static_cast<int>(plan_.stages.size());
   const int nowhere = 2 * stages + 1;
   int place = nowhere;
@@ -85,7 +85,7 @@ Session::NotFinite Session::first_not_finite(int64_t step) {
                           if (by_forward.empty()) stage = action.stage;
                         },
                     .loss =
-                        [&](double sum) {  // where it is nobody's primitive
+                        [&](double sum) {  // covers a loss that no primitive here computes: the vocabulary is sharded
                           if (by_forward.empty() && !std::isfinite(sum)) by_forward = "the loss", stage = stages - 1;
                         }});
   if (found.what.empty() && !by_forward.empty()) found.what = by_forward, place = 1 + stage;

@@ -1,3 +1,5 @@
+// The loop over a row. For each computation it posts the receives that follow, waits for the input, computes, and
+// stores the result for its SEND.
 #include "runtime/executor.h"
 
 #include "base/errors.h"
@@ -12,8 +14,9 @@
 namespace orthant {
 namespace {
 
-// Nothing comes back to a rank that does forwards alone: it would run ahead of all behind it, and hold what they have
-// not read yet. Where there are backwards it is the row that ends this, as the plan of memory knows.
+// Maximum number of incomplete sends in a row without backwards. Nothing comes back to such a rank, so it would run
+// ahead of later stages, and hold outputs that they have not read. In a row with backwards, the order of the row limits
+// this, and the memory plan counts it.
 constexpr size_t kAhead = 2;
 
 bool has_backwards(std::span<const Action> row) {
@@ -30,13 +33,13 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
   periods_.clear();
   learns_ = has_backwards(row);
   messages_.limit(learns_ ? std::numeric_limits<size_t>::max() : kAhead);
-  size_t received = 0;  // RECVs before it are posted
+  size_t received = 0;  // all RECVs before this index are posted
   for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
     periods_.push_back({Clock::now(), {}});
     const Lane lane = facts(row[index].kind).lane;
     if (row[index].kind == ActionKind::SETTLE) {
-      // What comes behind it is not received ahead: it may be sent anew.
+      // RECVs after SETTLE are not posted before it: if the row starts again, their messages are sent again.
       if (work_.settle(row[index])) {
         periods_.clear();
         received = 0, index = 0;
@@ -45,7 +48,9 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
       periods_.back().start = Clock::now();
     } else if (lane == Lane::compute) {
       received = receive_ahead(row, index);
-      comm_.progress();  // the next time may be a pass later, and a peer's row waits where a message should have left
+      // Lets small messages advance. The next chance may come only after a whole pass, while a peer waits for its send
+      // completion.
+      comm_.progress();
     }
     if (lane != Lane::receive || index >= received) carry_out(row[index], index);
     periods_.back().end = Clock::now();
@@ -54,7 +59,7 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
   messages_.finish();
 }
 
-// Posts what stands between the computation and the next; where that is.
+// Posts the RECVs between the computation at `index` and the next computation. Returns the index of that computation.
 size_t Executor::receive_ahead(std::span<const Action> row, size_t index) {
   for (++index; index < row.size(); ++index) {
     const Lane lane = facts(row[index].kind).lane;
@@ -85,7 +90,8 @@ void Executor::carry_out(const Action& action, size_t index) {
   }
 }
 
-// Its waits for what other ranks know of the step come in the middle of it.
+// In its middle, a STEP waits for the statistics of other ranks. Shifting the start of its period by that time excludes
+// the wait from its length.
 void Executor::step(const Action& action) {
   const double waited_s = comm_.exposed_wait_s();
   work_.step(action);
@@ -112,7 +118,7 @@ void Executor::wait_for(const Action& action) {
   periods_.back().start = Clock::now();
 }
 
-// A microbatch without sequences costs nothing, adds nothing and sends nothing.
+// A microbatch without sequences is skipped: it has no computation, gradient or message.
 void Executor::compute(const Action& action) {
   if (!has_sequences(action)) return;
   const bool forward = action.kind == ActionKind::F;

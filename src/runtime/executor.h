@@ -1,7 +1,9 @@
-// The one interpreter: carries out a rank's row of the schedule. It knows what each kind of Action does with messages,
-// when it was done, and nothing of why the row is as it is or of what a stage computes. What stands in the row behind a
-// computation and before the next is received during the first: a RECV is posted before the computation in front of it,
-// and its buffer lives from there until the stage that reads it is done with it.
+// The interpreter of the schedule: it carries out one rank's row of Actions. It knows how each kind of Action computes,
+// sends or receives, and it records when each Action ran. It knows neither why the row has its order nor what a stage
+// computes.
+// A RECV that stands between two computations is posted before the first of them, so that the message arrives while the
+// rank computes. In the row 0F0 1RECV_F1 1F1, the receive is posted before 0F0 starts. Its buffer lives from then until
+// the stage that reads it is done with it.
 #pragma once
 
 #include "base/clock.h"
@@ -17,33 +19,38 @@
 
 namespace orthant {
 
-/// What computations do: those of the model, or for measuring a schedule, naps (benchmarks/pipeline/pipeline_dry.cc).
+/// The computations behind Actions: the model's, or sleeps when a benchmark measures a schedule alone
+/// (benchmarks/pipeline/pipeline_dry.cc).
 struct StageWork {
-  /// F: a stage's output from its input, which is undefined on the first stage, as the output is on the last.
+  /// F: computes a stage's output from its input. The input is undefined on the first stage, the output on the last.
   std::function<at::Tensor(const Action& action, at::Tensor input)> forward;
-  /// B or I: the gradient of the stage's input from that of its output, undefined where those are.
+  /// B or I: computes the gradient of the stage's input from the gradient of its output. The gradient of the output is
+  /// undefined on the last stage, the gradient of the input on the first.
   std::function<at::Tensor(const Action& action, at::Tensor gradient)> backward;
   std::function<void(const Action& action)> weight_gradients = {};  // W
   std::function<void(const Action& action)> reduce = {};            // REDUCE
   std::function<void(const Action& action)> vocabulary = {};        // S, Z, T, TW, E, EB
-  /// Returns when there is what a computation reads at a barrier of the vocabulary.
+  /// Returns when the result of a vocabulary barrier that this computation reads has arrived.
   std::function<void(const Action& action)> wait_for = {};
   std::function<void(const Action& action)> step = {};  // STEP
-  /// SETTLE. True: weights have changed, and the row begins anew; before that it has called discard().
+  /// SETTLE: finalizes the previous step. Returns true if the weights have changed, after calling discard(); the row
+  /// then starts again from its beginning.
   std::function<bool(const Action& action)> settle = {};
 };
 
-/// What the interpreter knows of the pipeline.
+/// The facts about the pipeline that the interpreter needs.
 struct StageTable {
   std::vector<int> owners;  // pipeline rank by stage
-  PerResult<int> departures = {};  // of the schedule with backwards; none: what is sent is held to the row's end
-  /// What this rank has of the residual stream in a microbatch; no sequences where it is empty.
+  // Send completions of the training schedule. If it is empty, sent tensors are held to the end of the row.
+  PerResult<int> departures = {};
+  /// Shape of this rank's shard of the residual stream in a microbatch. Its first dimension is 0 if the rank has no
+  /// sequences in that microbatch.
   std::function<std::vector<int64_t>(int microbatch)> stream_shape;
   at::TensorOptions stream;
 };
 
-/// From when an Action began, with what it reads there, to its end: a STEP is as long as it does not wait. A message's:
-/// of starting it.
+/// Start and end of one Action. It starts when the last input that it waits for has arrived. A STEP's time excludes its
+/// waits. The period of a SEND or RECV is the time to post it, not the time of the transfer.
 struct Period {
   Clock::time_point start, end;
 };
@@ -52,11 +59,12 @@ class Executor {
  public:
   /// The Comm must outlive it.
   Executor(StageTable table, StageWork work, Comm& comm);
-  /// `announce` is told before each Action what is about to be done, and its index in the row.
+  /// Carries out the row. `announce` is called before each Action with the Action and its index in the row.
   void run(std::span<const Action> row, const std::function<void(const Action&, size_t index)>& announce);
-  /// Drops what stages have handed each other since the row began. validate() has seen to it that others do as well.
+  /// Drops all messages between stages since the row began. The schedule's validate() guarantees that the ranks at the
+  /// other ends drop them too.
   void discard() { messages_.discard(); }
-  /// Of the row that was carried out last, by index.
+  /// Periods of the row that was carried out last, by index.
   const std::vector<Period>& periods() const { return periods_; }
 
  private:
@@ -69,7 +77,8 @@ class Executor {
   void vocabulary(const Action& action);
   void wait_for(const Action& action);
   void receive(const Action& action);
-  /// What a stage reads, undefined where it has no neighbor; the Action's period begins when it is there.
+  /// Returns a stage's input; undefined if the stage has no neighbor on that side. The Action's period starts when the
+  /// input has arrived.
   at::Tensor take(const Action& action);
 
   Comm& comm_;

@@ -1,3 +1,4 @@
+// Copies the values of a Plan and of a Batch into the structures that the runtime and the model use.
 #include "runtime/from_plan.h"
 
 #include "model/lr_schedule.h"
@@ -62,7 +63,7 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   microbatch.labels_BT = here(tensor_of(batch.labels, {B, T}));
   microbatch.sequence_length = T;
   microbatch.samples_B = tensor_of(batch.sample_ids, {B});
-  // repeat() copies. Positions change below, and contiguous() of a single sequence would share the memory of places_T.
+  // A copy, because positions change below: contiguous() of a single sequence would return the memory of places_T.
   microbatch.positions_BT = microbatch.places_T.unsqueeze(0).repeat({B, 1});
   if (!mask_documents && batch.lengths.empty()) return microbatch;
   auto packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = batch.lengths});

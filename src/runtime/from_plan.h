@@ -1,4 +1,4 @@
-// What a run makes of its values: of a Plan the primitives and the pipeline's stages, of samples tensors.
+// Builds the runtime's objects from values: primitives and pipeline stages from a Plan, tensors from samples.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,27 @@
 
 namespace orthant {
 
-/// How many sequences each has.
+/// Number of sequences in each microbatch.
 std::vector<int64_t> microbatch_sequences(const DataShare& share);
 
-/// What stands on which rank of the pipeline, as the plan says.
+/// The pipeline as this rank sees it: stages, buckets, send completions, stream shapes and vocabulary slice.
 ModelPipeline pipeline_of(const Plan& plan, int rank);
 
-/// The rate of a step (the first is 1) under the run file's schedule.
+/// Learning rate of a step (the first step is 1) under the run file's schedule.
 double learning_rate_of(const Config& config, int64_t step);
 
-/// "float32" -> at::kFloat and so on.
+/// Maps a dtype's name to its libtorch type: "bfloat16" to at::kBFloat16, "float64" to at::kDouble, any other name to
+/// at::kFloat.
 at::ScalarType scalar_type(const std::string& dtype);
 
-/// Tensors of some samples: all of them, positions from 0 in each sequence.
+/// Tensors of whole samples. Positions start at 0 in each sequence, and documents are not masked.
 Microbatch to_microbatch(const Batch& batch);
-/// Their tokens at these places. mask_documents: positions begin anew in each document, and attention stays inside.
+/// Tensors of the tokens at these positions of each sample. With mask_documents, rotary positions restart in each
+/// document, and attention stays inside it.
 Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
 
-/// The model's primitives as the plan binds them on this rank; or with another cut of the stream.
+/// The model's primitives as the plan binds them on this rank. The second form takes the sharding of weights and
+/// residual stream from `tensor` instead of plan.tensor.
 Primitives primitives_of(const Plan& plan, Comm& comm);
 Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm);
 

@@ -1,3 +1,4 @@
+// Reads the memory of the machine and of its control groups, and compares a plan with it.
 #include "runtime/machine_memory.h"
 
 #include "base/text.h"
@@ -16,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
 
-// Lines of "name value" or "name: value kB"; values in the unit of the file.
+// Reads lines of the form "name value" or "name: value kB". Values keep the unit of the file.
 std::map<std::string, int64_t> table_in(const fs::path& path) {
   std::map<std::string, int64_t> table;
   std::ifstream file(path);
@@ -28,7 +29,7 @@ std::map<std::string, int64_t> table_in(const fs::path& path) {
   return table;
 }
 
-// The number in a file; without one ("max", or no such file), none.
+// The number in a file, or `none` if there is no number ("max") or no such file.
 int64_t number_in(const fs::path& path, int64_t none) {
   int64_t value = 0;
   std::ifstream file(path);
@@ -41,7 +42,7 @@ struct GroupFiles {
 constexpr GroupFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"},
                      kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-// The tightest of the limits from a group up to its root.
+// Lowers total and available memory to the tightest limit of a group and its ancestors.
 void limit_by(MachineMemory& memory, const fs::path& top, const fs::path& group, const GroupFiles& names) {
   for (fs::path at = group;; at = at.parent_path()) {
     const fs::path folder = top / at.relative_path();
@@ -68,7 +69,7 @@ MachineMemory machine_memory(const std::string& root) {
   memory.available_bytes = counted["MemAvailable"] * 1024;
   std::ifstream groups(root + "/proc/self/cgroup");
   for (std::string line; memory.total_bytes > 0 && std::getline(groups, line);) {
-    const auto fields = split(line, ':');  // "0::/a/b" or "5:memory:/a/b"
+    const auto fields = split(line, ':');  // for example "0::/a/b" or "5:memory:/a/b"
     if (fields.size() < 3 || !fields[2].starts_with('/')) continue;
     if (fields[1].empty()) limit_by(memory, root + "/sys/fs/cgroup", fields[2], kVersion2);
     if (fields[1] == "memory") limit_by(memory, root + "/sys/fs/cgroup/memory", fields[2], kVersion1);

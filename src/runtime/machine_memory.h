@@ -1,4 +1,4 @@
-// Whether what a plan needs fits the memory of this machine, or of the control group that this process may use of it.
+// Checks whether a plan's memory fits this machine, or the control group that limits this process.
 #pragma once
 
 #include "plan/plan.h"
@@ -13,14 +13,15 @@ struct MachineMemory {
   std::string owner = "this machine";            // or "this control group"
 };
 
-/// From /proc/meminfo and the memory limits of the control groups above this process (both versions); what can be given
-/// back, such as cached files, counts as available. `root` stands before all paths: tests have their own.
+/// Reads /proc/meminfo and the memory limits of all control groups above this process, versions 1 and 2. Memory that
+/// the kernel can reclaim, such as cached files, counts as available. `root` is a prefix of all paths, for tests.
 MachineMemory machine_memory(const std::string& root = "");
 
-/// What to say about a plan whose local ranks are to run there. The program itself, with libtorch, comes on top.
+/// Result of comparing a plan's tensors for all local ranks with this machine. The program itself and libtorch need
+/// more memory, which is not counted.
 struct MemoryNeed {
-  std::string warning;              // empty where the plan fits what is available
-  bool beyond_the_machine = false;  // it would not fit if all else ended
+  std::string warning;              // empty if the plan fits the available memory
+  bool beyond_the_machine = false;  // the plan exceeds the machine's total memory
 };
 MemoryNeed memory_need(const Plan& plan, int local_ranks, const MachineMemory& machine);
 

@@ -1,3 +1,4 @@
+// The counting and caching CPU allocator. Each block has a header with its sizes, so that freeing it needs no table.
 #include "runtime/memory.h"
 
 #include <c10/core/Allocator.h>
@@ -19,8 +20,8 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kHeaderBytes = 64;              // holds the block's sizes; keeps data on a cache line's border
-constexpr size_t kCachedFrom = size_t{1} << 16;  // below, malloc's own caches do well
+constexpr size_t kHeaderBytes = 64;              // holds the block's sizes; keeps the data aligned to cache lines
+constexpr size_t kCachedFrom = size_t{1} << 16;  // smaller blocks: malloc's own caches are fast enough
 
 struct Header {
   size_t asked, capacity;
@@ -28,11 +29,11 @@ struct Header {
 
 std::atomic<int64_t> g_allocated{0}, g_peak{0};
 
-// Freed blocks by size class. glibc gives large blocks back to the kernel and pays a page fault for each page of the
-// next one; a training step asks for the same sizes again and again.
+// Freed blocks by size class. glibc returns large blocks to the kernel, and then pays a page fault for each page of the
+// next block. A training step requests the same sizes again and again.
 class BlockCache {
  public:
-  // Eight classes per power of two: at most an eighth is lost.
+  // Rounds up to one of eight size classes per power of two, so that at most one eighth of a block is wasted.
   static size_t round_up(size_t bytes) {
     if (bytes < kCachedFrom) return bytes;
     const size_t step = std::bit_floor(bytes) / 8;
@@ -53,7 +54,7 @@ class BlockCache {
     blocks_[class_of(capacity)].push_back(block);
   }
 
-  // Everything back to malloc: when memory is short.
+  // Returns all blocks to malloc, for when memory is short.
   void release() {
     const std::lock_guard lock(mutex_);
     for (auto& blocks : blocks_) {
@@ -73,7 +74,7 @@ class BlockCache {
 };
 
 BlockCache& cache() {
-  static auto* instance = new BlockCache;  // tensors in statics are freed after main: never destroyed
+  static auto* instance = new BlockCache;  // never destroyed: static tensors are freed after main
   return *instance;
 }
 

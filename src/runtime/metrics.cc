@@ -1,3 +1,4 @@
+// Writes and reads metrics.jsonl. Every line is written by write(2) at once, so that a killed run keeps its history.
 #include "runtime/metrics.h"
 
 #include "base/errors.h"
@@ -78,7 +79,7 @@ ValidationMetrics to_validation(const Json& line, const std::string& where) {
           .bits_per_byte = real(line, "bits_per_byte", where)};
 }
 
-// Adds a line to metrics; steps must go forward, among training lines and among validation lines.
+// Adds a line to metrics. Steps must increase, separately among training lines and among validation lines.
 void add_line(const Json& line, const std::string& where, Metrics& metrics) {
   if (!line.is_object()) throw DataError(fmt::format("{}: expected one object", where));
   const auto forward = [&](int64_t step, int64_t last) {
@@ -95,13 +96,13 @@ void add_line(const Json& line, const std::string& where, Metrics& metrics) {
   }
 }
 
-// Reads the text line by line until a line of a step beyond last_step, or the end, or a last line that is torn.
-// Returns the number of bytes before that place.
+// Reads lines until a step after last_step, an incomplete last line, or the end of the text. Returns the number of
+// bytes before that place.
 size_t read_lines(const std::string& text, const std::string& path, int64_t last_step, Metrics& metrics) {
   int64_t number_of_line = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t newline = text.find('\n', begin);
-    if (newline == std::string::npos) return begin;  // write() ends each line, so this one is torn
+    if (newline == std::string::npos) return begin;  // write() ends each line with a newline, so this one is incomplete
     const std::string where = fmt::format("{}:{}", path, ++number_of_line);
     const Json line = parse_json(std::string_view(text).substr(begin, newline - begin), where);
     if (line.is_object() && integer(line, "step", where) > last_step) return begin;

@@ -1,3 +1,4 @@
+// Forward and backward of single stages. Between the two, only the autograd graph and the stage's input are kept.
 #include "runtime/model_stages.h"
 
 #include "base/errors.h"
@@ -74,7 +75,7 @@ void ModelStages::run(std::span<const Action> row, const StepInput& input) {
     weights_.begin_gradients();
     reducer_.begin(live);
     if (live == 0) {
-      settle();  // here, for those of the step before may be needed
+      settle();  // before finish_gradients(): redoing the previous step may need its gradients
       weights_.finish_gradients();
     }
   }
@@ -122,7 +123,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     loss_ += live.loss.item<double>();
     if (input_->loss) input_->loss(loss_);
   } else if (learns) {
-    // Backward needs the graph alone: the output's memory ends where it is sent.
+    // Backward needs only the graph, so the output is not kept here: its memory is freed once it has been sent.
     live.output = torch::autograd::impl::gradient_edge(x);
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));

@@ -1,4 +1,4 @@
-// What the Actions of a row do to the model: stages of layers forward and backward, and their gradients' reduction.
+// Applies the Actions of a row to the model: forward and backward of its stages, and the reduction of their gradients.
 #pragma once
 
 #include "model/transformer.h"
@@ -18,28 +18,29 @@
 namespace orthant {
 
 struct StepInput {
-  /// How many sequences this rank has of each microbatch. One without any costs nothing and sends nothing.
+  /// Sequences of this rank in each microbatch. A microbatch with 0 sequences is not computed and sends no message.
   std::vector<int64_t> sequences;
-  /// Those of a microbatch.
+  /// Loads the sequences of a microbatch.
   std::function<Microbatch(int microbatch)> load;
-  /// Told before each Action what is about to be done: its text and its index in the row.
+  /// Called before each Action with the Action and its index in the row.
   std::function<void(const Action&, size_t index)> announce;
-  /// Told after each F of the last stage the sum of scaled losses so far; where the vocabulary is cut over the ranks,
-  /// on that stage's rank when the row is done.
+  /// Called with the sum of scaled losses so far: after each F of the last stage. If the vocabulary is sharded over
+  /// pipeline ranks, it is called once, on the last stage's rank, when the row is done.
   std::function<void(double)> loss;
-  /// The optimizer's step, where the row has one.
+  /// Carries out STEP: the optimizer's step, if the row has one.
   std::function<void()> step = {};
-  /// True if the step before was redone: weights have changed, and the row begins anew. Before they change it calls
-  /// discard(), which drops what was computed with them.
+  /// Carries out SETTLE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
+  /// and the row starts again. Before they change, it calls discard(), which drops results computed with the old
+  /// weights.
   std::function<bool(const std::function<void()>& discard)> settle = {};
 };
 
 /// The model's stages on all pipeline ranks.
 struct ModelPipeline {
   std::vector<Stage> stages;
-  std::vector<std::vector<int>> buckets;  // of each stage: positions in the reducer's
-  PerResult<int> departures = {};           // see StageTable
-  /// What this rank has of the residual stream of so many sequences.
+  std::vector<std::vector<int>> buckets;  // by stage: indices of gradient buckets
+  PerResult<int> departures = {};         // send completions, see StageTable
+  /// Shape of this rank's shard of the residual stream for a number of sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
   VocabularyEnds vocabulary = {};
 };
@@ -49,20 +50,21 @@ class ModelStages {
   /// Model, weights, reducer and Comm must outlive it.
   ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm);
   ModelStages(const ModelStages&) = delete;
-  /// Forward and backward of all microbatches and the reductions; leaves summed gradients in the weights' buffers. Of
-  /// a row of forwards, without grad mode, nothing is left but the loss.
+  /// Carries out the row: forward and backward of all microbatches, and the reductions. Afterwards, the weights'
+  /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
   void run(std::span<const Action> row, const StepInput& input);
-  /// Negative controls for tests: a stage gets the output of the microbatch before; the first one's W is left out.
+  /// Negative controls for tests. hand_on_late(): a stage reads the output of the previous microbatch. drop_weights():
+  /// W of microbatch 0 is skipped.
   void hand_on_late() { late_ = true; }
   void drop_weights() { dropped_ = true, reducer_.accept_lost(); }
-  /// When each Action of that row was carried out.
+  /// When each Action of the last row was carried out.
   const std::vector<Period>& periods() const { return executor_.periods(); }
-  /// The most microbatches of stages between their F and their B or W, in that row.
+  /// Maximum number of (stage, microbatch) pairs that were held at once between F and B or W, in the last row.
   int peak_live() const { return peak_live_; }
 
  private:
   using Key = std::pair<int, int>;  // stage, microbatch
-  // Between F and B: what backward starts from, and the stage's input, which gets the gradient that goes on.
+  // State between F and B: the start of backward, and the stage's input, which receives the gradient to send.
   struct Live {
     torch::autograd::Edge output;
     at::Tensor input, loss;
@@ -80,15 +82,15 @@ class ModelStages {
   Weights& weights_;
   GradientReducer& reducer_;
   Comm& comm_;
-  std::unique_ptr<VocabularyStages> vocabulary_;  // none where the vocabulary is whole
+  std::unique_ptr<VocabularyStages> vocabulary_;  // null if the vocabulary is not sharded over pipeline ranks
   Executor executor_;
-  const StepInput* input_ = nullptr;  // of the step under way
+  const StepInput* input_ = nullptr;  // of the current step
   std::map<Key, Live> live_;
-  std::map<Key, std::vector<std::function<void()>>> deferred_;  // products of weight gradients, between I and W
+  std::map<Key, std::vector<std::function<void()>>> deferred_;  // products for weight gradients, deferred from I to W
   int peak_live_ = 0;
   double loss_ = 0;
   bool late_ = false, dropped_ = false;
-  std::map<int, at::Tensor> last_;  // by stage, its last output, where that is handed on late
+  std::map<int, at::Tensor> last_;  // by stage: the held-back output, for hand_on_late()
 };
 
 }  // namespace orthant

@@ -1,3 +1,5 @@
+// Plants the mistakes of mutation.h. Each function changes one value; without its mutation, it returns the value
+// unchanged.
 #include "runtime/mutation.h"
 
 #include <ATen/ATen.h>
@@ -8,7 +10,7 @@
 
 namespace orthant {
 
-// The row is taken for the column, and the column for the row.
+// Exchanges the row and column coordinates.
 int holder(const Plan& plan, int rank, Mutation mutation) {
   if (mutation != Mutation::swapped_groups) return rank;
   const int row = plan.mesh.coord(rank, kRow), column = plan.mesh.coord(rank, kColumn);
@@ -25,7 +27,7 @@ Transformer::Options spoiled(Transformer::Options options, Mutation mutation) {
   return options;
 }
 
-// A bias is added once for each column to what they sum.
+// The bias is added `columns` times in all, as if each column added it before the sum.
 Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation) {
   if (mutation != Mutation::bias_of_every_column) return primitives;
   primitives.linear = [&plan, linear = std::move(primitives.linear)](const at::Tensor& x, const Weight& weight) {
@@ -37,7 +39,6 @@ Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation) {
   return primitives;
 }
 
-// The rank's rows of the vocabulary are taken for those one further on.
 ModelPipeline spoiled(ModelPipeline pipeline, Mutation mutation) {
   Range& rows = pipeline.vocabulary.slice.rows;
   if (mutation == Mutation::shifted_rows) rows = {rows.begin + 1, rows.end + 1};
@@ -50,7 +51,6 @@ std::vector<GradientBucket> spoiled(std::vector<GradientBucket> buckets, Mutatio
   return buckets;
 }
 
-// The second rank reads the first one's.
 DataShare spoiled_share(const Plan& plan, int index, Mutation mutation) {
   return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && index == 1 ? 0 : index)];
 }

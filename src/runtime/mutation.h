@@ -1,4 +1,5 @@
-// Mistakes planted on purpose, in the values that a Session is made of or in what its parts do with them.
+// Deliberate mistakes, planted in the values that a Session is built from or in its computation. They are the negative
+// controls of `verify`.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +12,39 @@
 
 namespace orthant {
 
-/// Mistakes that `verify` must catch, planted on purpose: the negative controls. Five are of tensor meshes: weights
-/// held as if rows were columns, gradients not summed over depth, and divided by the rows that summed them; a bias
-/// added by every column to what they sum, and its gradient summed twice. Three are of pipelines: a stage gets the
-/// output of the microbatch before, the first microbatch's W is left out, and ranks take their rows of the vocabulary
-/// for those one further on. The last leaves capping, smoothing and z-loss out.
+/// The mistakes that `verify` must catch.
 enum class Mutation {
-  none,
-  dropped_reduction,
-  stray_mean,
-  wrong_shard,
-  local_numbers,
-  local_positions,
-  swapped_groups,
-  dropped_depth,
-  mean_over_rows,
-  bias_of_every_column,
-  bias_summed_twice,
-  late_messages,
-  dropped_weights,
-  shifted_rows,
-  plain_loss
+  none,                  // no mistake
+  dropped_reduction,     // the last gradient bucket is never all-reduced
+  stray_mean,            // gradients are divided by the number of ranks that summed them
+  wrong_shard,           // the second shard of a batch is replaced by the first
+  local_numbers,         // samples, the keys of dropout, are numbered from 0 on each rank
+  local_positions,       // rotary positions are counted from 0 on each rank
+  swapped_groups,        // tensor mesh: weights are sharded as if rows were columns
+  dropped_depth,         // tensor mesh: gradients are not summed over depth
+  mean_over_rows,        // tensor mesh: gradients summed over rows are divided by the rows
+  bias_of_every_column,  // tensor mesh: every column adds the bias before the sum over columns
+  bias_summed_twice,     // tensor mesh: the gradient of a bias is summed twice
+  late_messages,         // pipeline: a stage reads the output of the previous microbatch
+  dropped_weights,       // pipeline: W of the first microbatch is skipped
+  shifted_rows,          // pipeline: a rank takes its rows of the vocabulary for those one further on
+  plain_loss             // no logit softcapping, label smoothing and z-loss
 };
 
-/// Whose part of the weights the rank holds: its own, but for a mutation.
+/// The rank whose weight shards this rank holds: itself, except under swapped_groups.
 int holder(const Plan& plan, int rank, Mutation mutation);
 
-/// The value, as the mutation has it.
+/// Returns the value with the mistake planted, or unchanged if the mistake does not concern it.
 Architecture spoiled(Architecture architecture, Mutation mutation);
 Transformer::Options spoiled(Transformer::Options options, Mutation mutation);
 Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation);
 ModelPipeline spoiled(ModelPipeline pipeline, Mutation mutation);
 std::vector<GradientBucket> spoiled(std::vector<GradientBucket> buckets, Mutation mutation);
-/// The share at an index of the plan.
+/// The shard of the batch at `index` of the plan.
 DataShare spoiled_share(const Plan& plan, int index, Mutation mutation);
-/// first_sample: of this rank's share in the step.
+/// first_sample: global number of the first sample in this rank's shard of the step.
 Microbatch spoiled(Microbatch batch, int64_t first_sample, Mutation mutation);
+/// Plants the mistakes that concern summed gradients: stray_mean, bias_summed_twice and mean_over_rows.
 void spoil_gradients(Weights& weights, const Plan& plan, Mutation mutation);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Sends step statistics along the pipeline axis and back, and copies the state that a step changes.
 #include "runtime/post_validation.h"
 
 #include "runtime/stage_messages.h"
@@ -29,7 +30,7 @@ void StepChain::add_up(const at::Tensor& numbers) {
 void StepChain::learn(const at::Tensor& numbers) {
   const int own = comm_.position(kOverPipeline);
   if (!ends_here()) {
-    ahead_.work.wait();  // the next rank has it: all have
+    ahead_.work.wait();  // no extra wait: the total comes back only after the next rank has received this
     comm_.recv(numbers, kOverPipeline, own + 1).wait();
   }
   if (own > 0) tell(numbers, own - 1, back_);

@@ -1,5 +1,5 @@
-// What post-validation of the optimizer's step takes on one rank (parallel/pipeline/post_validation_plan.h): the chain
-// of numbers over pipeline ranks, and what a step is undone from. Session decides.
+// Post-validation of the optimizer's step on one rank (parallel/pipeline/post_validation_plan.h). StepChain sums the
+// step statistics over pipeline ranks. StepCopy undoes a step. Session decides when to use them.
 #pragma once
 
 #include "comm/comm.h"
@@ -7,17 +7,21 @@
 
 namespace orthant {
 
-/// Numbers of a step that grow from rank to rank, and go back when they are whole.
+/// Sums step statistics along the pipeline axis, and returns the total in the opposite direction. Example: 3 ranks have
+/// 1, 2 and 3. After add_up() they have 1, 3 and 6; after learn() all have 6. The last rank knows the total first.
 class StepChain {
  public:
   /// The Comm must outlive it.
   explicit StepChain(Comm& comm) : comm_(comm) {}
+  /// True on the last pipeline rank.
   bool ends_here() const;
-  /// Adds those of all ranks before, and tells the next rank; does not wait for it.
+  /// Adds the sum of all previous pipeline ranks to `numbers`, and sends the result to the next rank without waiting
+  /// for the send completion.
   void add_up(const at::Tensor& numbers);
-  /// Becomes what the last rank has; tells the rank before, and does not wait for it.
+  /// Overwrites `numbers` with the total of all ranks, and sends it to the previous rank without waiting for the send
+  /// completion.
   void learn(const at::Tensor& numbers);
-  /// Returns when everything told has left.
+  /// Returns when all sends have completed.
   void finish();
 
  private:
@@ -31,11 +35,13 @@ class StepChain {
   Leaving ahead_, back_;
 };
 
-/// Masters and moments before a step, bit by bit.
+/// A copy of masters and moments from before a step, which restores exactly the same bits.
 class StepCopy {
  public:
   StepCopy(Weights& weights, Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
+  /// Copies masters and moments.
   void keep();
+  /// Writes them back, and updates the working values from the masters.
   void restore();
 
  private:

@@ -1,3 +1,4 @@
+// Formats the lines of steps and validations, with numbers that fit a fixed number of characters.
 #include "runtime/progress.h"
 
 #include "base/text.h"
@@ -24,7 +25,8 @@ std::string paint(std::string_view text, Color color, const TerminalStyle& style
   return fmt::format("\x1b[{}m{}\x1b[0m", static_cast<int>(color), text);
 }
 
-// At most `width` characters: as many decimals as fit, a power of ten where none do or where only zeros would show.
+// Formats a value in at most `width` characters, with the largest number of decimals that fits. Uses a power of ten if
+// not even the integer fits, or if only zeros would show.
 std::string fit(double value, size_t width, int most_decimals) {
   if (std::isnan(value)) return "-";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -133,7 +135,7 @@ double eta_seconds(std::span<const double> step_seconds, int64_t steps_left) {
 std::string step_line(const StepMetrics& m, int64_t total_steps, double eta_s, const TerminalStyle& style) {
   enum { kStep, kLoss, kNorm, kRate, kSpeed, kTime, kComm, kMemory, kEta, kFields };
   std::array<std::string, kFields> fields;
-  // Colors take no columns: what fits is found out on the plain line.
+  // Colors take no columns, so the plain line decides which fields fit.
   const auto draw = [&](const TerminalStyle& as) {
     fields[kStep] = step_of("step", m.step, total_steps);
     fields[kLoss] = std::isnan(m.loss) ? paint("  no labels  ", kDim, as)

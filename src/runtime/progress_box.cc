@@ -1,4 +1,4 @@
-// The opening box and the closing summary.
+// The banner and the summary of a run, drawn as boxes.
 #include "base/terminal_text.h"
 #include "base/text.h"
 #include "runtime/progress.h"
@@ -21,12 +21,12 @@ struct Row {
   std::string value;
 };
 
-// Bytes that continue a UTF-8 character take no column.
+// Number of terminal columns. Continuation bytes of a UTF-8 character take none.
 size_t columns(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-// Breaks at spaces into lines of at most `width` columns; a longer word (a path) stays whole.
+// Breaks the text at spaces into lines of at most `width` columns. A longer word, such as a path, stays in one piece.
 std::vector<std::string> wrap(const std::string& text, size_t width) {
   std::vector<std::string> lines(1);
   for (const auto& word : split(text, ' ')) {
@@ -65,7 +65,7 @@ constexpr Pieces kAsciiPieces = {"+", "+", "+", "+", "-", "|"};
 
 std::string box(const std::string& title, const std::vector<Row>& rows, const TerminalStyle& style) {
   const Pieces& piece = style.unicode ? kUnicodePieces : kAsciiPieces;
-  constexpr size_t kFrame = 6;  // two bars, two spaces beside each
+  constexpr size_t kFrame = 6;  // two vertical bars, and two spaces next to each
   const size_t most = std::clamp<size_t>(static_cast<size_t>(style.columns), kLeastColumns, kMostColumns);
   std::vector<Row> lines;
   size_t width = std::min<size_t>(64, most - kFrame);

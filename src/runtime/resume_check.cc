@@ -1,3 +1,5 @@
+// Compares a checkpoint's state.json and config.json with a run. Each difference that would change the results is
+// refused, with the key to set back.
 #include "runtime/resume_check.h"
 
 #include <cstring>
@@ -23,7 +25,7 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
                                   "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
   };
   const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
-  same("objective", objective(have), objective(want));  // it brings a token of its own
+  same("objective", objective(have), objective(want));  // first: the masked objective adds a token to the vocabulary
   same("vocab_size", have.vocab_size, want.vocab_size);
   same("hidden_size", have.hidden_size, want.hidden_size);
   same("intermediate_size", have.intermediate_size, want.intermediate_size);
@@ -49,8 +51,7 @@ void refuse_other_model(const Architecture& have, const Architecture& want, cons
   same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
 }
 
-// What a checkpoint's state says. Every field that this version writes is there, or another version wrote the
-// checkpoint.
+// Content of a checkpoint's state.json. get() refuses a checkpoint that lacks a field: another version wrote it.
 class State {
  public:
   explicit State(const LoadedCheckpoint& checkpoint)
@@ -58,7 +59,7 @@ class State {
         source_(checkpoint.directory + "/orthant/state.json"),
         json_(parse_json(checkpoint.state_json, source_)) {}
 
-  /// A text field; empty in the state of an earlier version, which did not write it.
+  /// A text field that earlier versions did not write; nullopt if it is missing.
   std::optional<std::string> find(const char* field) const {
     const auto found = json_.find(field);
     return found != json_.end() && found->is_string() ? std::optional(found->get<std::string>()) : std::nullopt;
@@ -101,7 +102,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
-// The run file of the run that wrote the checkpoint; empty if this version of Orthant cannot read it.
+// The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
 std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
   try {
     return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
@@ -110,7 +111,7 @@ std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
   }
 }
 
-// Compares two texts. A Megatron PREFIX has no fingerprint of its text; that of its tokens is compared later.
+// Compares only text with text. A Megatron PREFIX may hold tokens of the same text; its own fingerprint decides later.
 void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, std::optional<uint64_t> fingerprint,
                        const Config& c) {
   const std::string then = state.find("text_xxh3").value_or("");
@@ -136,7 +137,8 @@ void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, cons
   refuse_tokenizer(directory, c);
 }
 
-// The tokenizer that this run trains on the text does not exist yet. Equal texts and sizes give equal tokenizers.
+// For a tokenizer that is trained on the text and does not exist yet. On the same text, equal sizes give equal
+// tokenizers.
 void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = config_then(checkpoint);
   if (!before || before->data.tokenizer == c.data.tokenizer) return;
@@ -210,7 +212,7 @@ std::string rate_since(const std::string& directory, const Config& config) {
     return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
                        decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
   } catch (const Error&) {
-    return "";  // what is damaged or another version's is for others to say
+    return "";  // damage and other versions are reported elsewhere
   }
 }
 

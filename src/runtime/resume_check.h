@@ -1,4 +1,4 @@
-// What a checkpoint and the run that goes on from it must have in common.
+// Checks that a run may continue from a checkpoint: both must agree on text, tokenizer, model, documents and settings.
 #pragma once
 
 #include <string>
@@ -12,21 +12,22 @@
 namespace orthant {
 
 /// Compares the run with the checkpoint before the data are opened, so that a refused run has tokenized and written
-/// nothing: the text of data.path, the share of it that is held out, the tokenizer, the model, and the settings that
-/// would change the run. One case is found only by state_to_go_on_from(), after the text is tokenized: a tokenizer
-/// that is now trained on the text, where the checkpoint's run read one from a file. Throws as state_to_go_on_from().
+/// nothing. It compares the text of data.path, the share of it that is held out, the tokenizer, the model, and the
+/// settings that may not change. Only state_to_go_on_from() finds a tokenizer that is now trained on the text, if the
+/// checkpoint's run read one from a file. Throws as state_to_go_on_from() does.
 void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& plan);
 
-/// Where the checkpoint's run stood. Throws ConfigError where this run has another text, tokenizer, model, settings
-/// that would change the run, or documents. They are compared in this order: a tokenizer may have been trained on the
-/// text, and brings its own vocabulary and its own tokens.
+/// Returns the step and token count of the checkpoint. Throws ConfigError if this run differs in text, tokenizer,
+/// model, a setting that may not change, or documents. They are compared in this order, because a tokenizer trained on
+/// another text would have another vocabulary, and the message should name the cause. Throws DataError if the state of
+/// the checkpoint lacks a field.
 TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data);
 
-/// What the run has otherwise than when it wrote that checkpoint, as config_changes() says, and may have.
+/// Permitted differences from the run file that the checkpoint was written under, as config_changes() describes them.
 std::vector<std::string> changes_since(const std::string& directory, const Config& config);
 
-/// The learning rate of the next step, and what it would have been without those changes: it follows training.steps.
-/// Empty where it is the same, where no step is left, or where that is not known.
+/// Learning rate of the next step, and its value without those changes; it depends on training.steps. Empty if both are
+/// equal, no step is left, or the earlier value is not known.
 std::string rate_since(const std::string& directory, const Config& config);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Fills the Banner from the plan and the data, and the Summary from the metrics of the steps.
 #include "runtime/run_boxes.h"
 
 #include "base/text.h"
@@ -78,7 +79,7 @@ Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
       waited += m.communication_seconds;
       spent += m.step_seconds;
     }
-    // Steps without labels have none.
+    // Steps without labels have no loss.
     const auto has_loss = [](const StepMetrics& m) { return !std::isnan(m.loss); };
     if (const auto first = std::ranges::find_if(steps, has_loss); first != steps.end()) {
       s.first_loss = first->loss;

@@ -1,4 +1,4 @@
-// What the opening and the closing box of a run say: from its plan, its data and its records to Banner and Summary.
+// Fills the Banner and the Summary of a run from its plan, data and metrics.
 #pragma once
 
 #include "runtime/progress.h"
@@ -10,7 +10,8 @@ namespace orthant {
 
 Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
 
-/// What follows from the steps and validations of this process; paths, commands and the sample are the caller's.
+/// Fills the fields that follow from the steps and validations of this process. The caller fills in the rest: training
+/// seconds, paths, commands and the sample.
 Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
                    std::span<const ValidationMetrics> validations);
 

@@ -1,3 +1,4 @@
+// Computes what a run needs of cores, sequences and disk, and compares it with what the machine has.
 #include "runtime/run_warnings.h"
 
 #include "base/text.h"

@@ -1,5 +1,5 @@
-// Warnings about a run that is legal but wastes ranks or outgrows this machine: too few cores, ranks without sequences,
-// or a disk that is too small for a checkpoint. Each warning costs O(ranks).
+// Warnings about a run that is legal, but performs badly or fails on this machine. Causes are too few cores, ranks
+// without sequences, and a disk too small for a checkpoint. Each function costs O(ranks).
 #pragma once
 
 #include "plan/plan.h"
@@ -11,15 +11,15 @@
 
 namespace orthant {
 
-/// Bytes of the tensors of one checkpoint: weights, both moments and, in bfloat16, the master weights. Each parameter
-/// is stored once in every layout.
+/// Bytes of one checkpoint's tensors: weights, both moments, and in bfloat16 the master weights. Each parameter is
+/// stored once, in every layout.
 int64_t checkpoint_bytes(const Plan& plan);
 
-/// Bytes that this process may still write to the file system of the folder, or of its nearest existing parent. Empty
-/// if the number is not known.
+/// Bytes that this process may still write to the file system of the folder, or of its nearest existing parent; nullopt
+/// if not known.
 std::optional<int64_t> free_disk_bytes(const std::string& folder);
 
-/// Each function returns one sentence with the numbers and the keys to change; empty if there is nothing to warn of.
+/// Each function returns one sentence with the numbers and the keys to change, or an empty string without a problem.
 std::string cores_warning(int local_ranks, int threads_per_rank, int cores);
 std::string idle_ranks_warning(const Plan& plan);
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes);

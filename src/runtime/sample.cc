@@ -1,3 +1,5 @@
+// Generation on a mesh. The ranks of one replica compute each token together: stages in turn, tensor mesh and
+// vocabulary shards at once.
 #include "runtime/sample.h"
 
 #include "base/labels.h"
@@ -19,7 +21,8 @@ const Weight& head_of(const Weights& weights) {
   return weights[weights.contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight"];
 }
 
-// One token at a time no columns can share.
+// The tensor plan for generation. With one token at a time, columns cannot shard the residual stream by tokens, so it
+// is replicated instead.
 TensorPlan writers_plan(const Plan& plan) {
   TensorPlan uncut = plan.tensor;
   if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
@@ -34,7 +37,7 @@ WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
           .mesh = {comm, writers_plan(plan), plan.architecture.hidden_size}};
 }
 
-// The stream of one sequence's tokens as the writer has it.
+// Shape [1, tokens, C] of this rank's shard of the residual stream of one sequence, in generation.
 std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) {
   const Range width = plan.tensor.stream == StreamCut::width
                           ? shard(plan.architecture.hidden_size, plan.tensor.columns, plan.mesh.coord(rank, kColumn))
@@ -42,7 +45,7 @@ std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) 
   return {1, tokens, width.size()};
 }
 
-// Where the vocabulary is cut over the pipeline all of its ranks embed together, and make logits of one token.
+// If the vocabulary is sharded over the pipeline, all its ranks compute embeddings and logits of one token together.
 Primitives with_vocabulary_of_all(Primitives primitives, const Weights& weights, const Plan& plan, Comm& comm) {
   primitives.embedding = [&plan, &comm](const at::Tensor& tokens, const Weight& table) {
     return whole_embedding(comm, vocabulary_of(plan, comm), table, tokens);
@@ -55,8 +58,8 @@ Primitives with_vocabulary_of_all(Primitives primitives, const Weights& weights,
   return primitives;
 }
 
-// The logits [V] of one token, by `logits` on the rank that has its stream. Elsewhere they are undefined; or, where the
-// vocabulary is cut, what all ranks make together.
+// The logits [V] of one token. The rank with its residual stream (`here`) calls `logits`. On other ranks the result is
+// undefined, or the same logits if the vocabulary is sharded: then all ranks compute them together.
 at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Comm& comm,
                          const std::function<at::Tensor()>& logits) {
   if (here) return logits();
@@ -66,7 +69,7 @@ at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Co
                      plan.architecture.final_logit_softcapping);
 }
 
-// The model as it writes: with the logits of all columns.
+// The model for generation, with unsharded logits on all columns.
 Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
   Primitives primitives = primitives_of(plan, writers_plan(plan), comm);
   if (plan.vocabulary.empty() && plan.tensor.rows * plan.tensor.columns > 1) {
@@ -77,7 +80,8 @@ Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
   return {plan.architecture, weights, std::move(primitives), {}};
 }
 
-// x through all stages, each where its layers are; what the last one makes is on its rank only, elsewhere undefined.
+// Passes x through all stages, each on its own rank. The result exists only on the last stage's rank, and is undefined
+// elsewhere.
 template <class Embed, class Block>
 at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> shape, const at::TensorOptions& options,
                           Embed embed, Block block) {
@@ -100,7 +104,7 @@ at::Tensor through_stages(const Plan& plan, Comm& comm, std::vector<int64_t> sha
   return x;
 }
 
-// As Decoder::advance(), by all ranks that hold the stages together; all have the logits.
+// Decoder::advance() on all ranks that hold stages together; all return the logits.
 at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weights& weights, const Plan& plan,
                    Comm& comm) {
   const at::NoGradGuard no_grad;
@@ -117,8 +121,9 @@ at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weig
   return logits_V;
 }
 
-// The likeliest of the tokenizer's tokens at each place of one sequence where a label is. The ranks of the first copy
-// of the weights work it out, each where its tokens are, and all are told, by the first row in each column.
+// The most likely of the tokenizer's `ids` tokens at each position of one sequence with a label, else 0. The first
+// replica computes them, each rank at its own positions. Then an all-reduce over all axes but the columns gives them to
+// all ranks; only the first row contributes, because rows compute the same.
 std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights, const Plan& plan, const Batch& batch,
                                int64_t ids, Comm& comm) {
   at::NoGradGuard no_grad;
@@ -147,7 +152,7 @@ std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights,
   return {tokens, tokens + batch.seq_len};
 }
 
-// What a token adds to the text of those before it, on one line.
+// The text that a token adds after the tokens before it, on one line.
 std::string word_after(const std::vector<int32_t>& before, int64_t token, const Tokenizer& tokenizer) {
   std::vector<int32_t> tokens = before;
   tokens.push_back(static_cast<int32_t>(token));
@@ -156,7 +161,7 @@ std::string word_after(const std::vector<int32_t>& before, int64_t token, const 
   return word;
 }
 
-// "[word]", its spaces outside.
+// "[word]", with leading and trailing spaces outside the brackets.
 std::string in_brackets(const std::string& word) {
   const auto inner = trim(word);
   if (inner.empty()) return "[" + word + "]";
@@ -173,11 +178,11 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
   std::vector<int64_t> tokens(ids.begin(), ids.end());
   if (tokens.empty()) tokens.push_back(tokenizer.end_of_text());
   Sampling drawn = sampling;
-  drawn.vocabulary = tokenizer.vocab_size();  // a model may have more rows than the tokenizer has ids
+  drawn.vocabulary = tokenizer.vocab_size();  // a model may have more embedding rows than the tokenizer has tokens
   const auto text_of = [&](const std::vector<int64_t>& made) {
     return tokenizer.decode(std::vector<int32_t>(made.begin(), made.end()));
   };
-  std::vector<int64_t> so_far;  // behind the prompt, which is what comes first
+  std::vector<int64_t> so_far;  // after the prompt, which is the first call's tokens
   bool begun = false;
   const Advance watched = [&](std::span<const int64_t> next) {
     if (begun) so_far.insert(so_far.end(), next.begin(), next.end());
@@ -192,7 +197,7 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
 std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
   constexpr int64_t kNewTokens = 240;
   auto prompt = data.tokenizer->encode(data.opening);
-  // Half of the context for the prompt at most, so that there is room for what follows.
+  // The prompt takes at most half of the context, to leave room for the continuation.
   const int64_t positions = plan.architecture.max_position_embeddings;
   prompt.resize(std::min(prompt.size(), static_cast<size_t>(std::max<int64_t>(1, positions / 2))));
   const std::string opening = data.tokenizer->decode(prompt);
@@ -206,7 +211,7 @@ std::string sample_text(const Weights& weights, const Plan& plan, const Training
 }
 
 std::string filled_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm) {
-  constexpr size_t kShownBytes = 80;  // about a line
+  constexpr size_t kShownBytes = 80;  // about one line
   const Tokenizer& tokenizer = *data.tokenizer;
   Batch batch = (data.held_out ? *data.held_out : data.train).batch(0, 1);
   std::vector<int64_t> text = batch.tokens;

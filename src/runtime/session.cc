@@ -1,3 +1,4 @@
+// Builds one rank's model from the plan, and computes a step: its row, its gradients, and the statistics of all ranks.
 #include "runtime/session.h"
 
 #include "base/clock.h"
@@ -141,7 +142,7 @@ std::function<void(const Action&, size_t)> Session::announcing(size_t actions, s
   };
 }
 
-// Each of two stages has a part of the gradient; both may be on one rank.
+// Each of the two stages has a partial sum of the gradient. Both may be on one rank.
 void Session::sum_copies() {
   for (const auto& [original, copy] : plan_.copies()) {
     const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
@@ -159,12 +160,14 @@ void Session::sum_copies() {
   }
 }
 
+// First, the ranks of the first replica unshard the parameter within each pipeline rank. Then its owner sends it to
+// rank 0. A parameter whose vocabulary rows are sharded over the pipeline is sent by all pipeline ranks, each its rows.
 at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   const at::NoGradGuard no_grad;
   const ParameterInfo& info = plan_.parameters[parameter];
   const Layout& layout = plan_.layouts[parameter];
   bool holds = plan_.holds(comm_.rank(), parameter);
-  bool alone = true;  // at the beginning of all axes but the pipeline's
+  bool alone = true;  // coordinate 0 on all axes but the pipeline's
   for (const Axis& axis : comm_.mesh().axes) {
     if (axis.name == kPipeline || comm_.mesh().coord(comm_.rank(), axis.name) == 0) continue;
     alone = false;
@@ -172,7 +175,7 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   }
   const bool sliced = placement(layout, kPipeline).what == Placing::S;
   Layout here = whole(static_cast<int>(info.shape.size()));
-  if (sliced) here.split[0] = {kPipeline};  // rows of a vocabulary
+  if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
   if (holds) all = redistribute(comm_, part, layout, here, info.shape);
   if (sliced) return alone ? with_other_slices(all, info.shape) : at::Tensor();
@@ -185,7 +188,6 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   return speaks() ? all : at::Tensor();
 }
 
-// On rank 0 all rows, from pipeline ranks that have some each; elsewhere nothing.
 at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const {
   if (!speaks()) {
     if (rows.numel() > 0) comm_.send(rows, kOverPipeline, 0).wait();

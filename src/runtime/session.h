@@ -1,4 +1,5 @@
-// Session: one rank's part of a run, from a Plan: weights, model, optimizer, and the step that moves them.
+// Session: one rank's part of a run. It is built from a Plan, holds weights, model and optimizer, and carries out
+// training steps.
 #pragma once
 
 #include "data/loader.h"
@@ -20,14 +21,15 @@
 
 namespace orthant {
 
-/// What all ranks know after the reductions of a step.
+/// Result of a step after its all-reduces, the same on all ranks except data_seconds.
 struct StepResult {
   int64_t step = 0;
-  double loss = 0;       // of the whole global batch, nats a token
-  double norm = 0;       // of all gradients, before clipping
+  double loss = 0;  // mean over the labels of the global batch, nats per token
+  double norm = 0;  // of all gradients, before clipping
   int64_t valid_labels = 0;
-  int64_t tokens = 0;    // as many as labels, unless masked ones are guessed
-  bool terminate = false, interrupt = false;  // some rank was asked to
+  int64_t tokens = 0;  // in the global batch; may exceed valid_labels, for example if tokens are masked
+  // A rank was asked to stop, by a signal other than SIGINT or by SIGINT.
+  bool terminate = false, interrupt = false;
   bool stopped() const { return terminate || interrupt; }
   double peak_memory_bytes = 0;               // of the largest rank, before this step
   double data_seconds = 0;                    // of this rank
@@ -39,46 +41,49 @@ class Session {
   Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation = Mutation::none);
   Session(const Session&) = delete;
 
-  /// What this rank tells the others with the next step.
+  /// Values of this rank that the others receive with the next step.
   struct Signals {
     bool terminate = false, interrupt = false;
     double peak_memory_bytes = 0;
   };
-  /// Gradients of global batch number step (from 1), summed over all ranks.
+  /// Computes the gradients of global batch number `step` (from 1), summed over all ranks, and the step's result.
   StepResult gradients(int64_t step, const Signals& signals);
-  /// Clips and updates.
+  /// Clips the gradients by the result's norm, and updates the weights.
   void update(int64_t step, const StepResult& result);
 
-  /// Told what all ranks know of a step before its update is final. May throw.
+  /// Called with a step's result, the same on all ranks, before its update becomes final. May throw.
   using Known = std::function<void(const StepResult&)>;
-  /// Computes gradients and updates. Calls `known` for every step that has become final: this one; where the plan
-  /// post-validates, as a rule the one before, or both.
+  /// Computes gradients and updates the weights. Calls `known` for each step that becomes final during the call.
+  /// Without post-validation that is this step. With it, that is usually the previous step; it may also be both.
   void advance(int64_t step, const Signals& signals, const Known& known);
-  /// Returns when the last step is known, and its update final. All ranks call it together.
+  /// Returns when the last step's result is known to all ranks and its update is final. All ranks must call it
+  /// together.
   void settle(const Known& known);
 
-  /// Sums over the held-out sequences, in one all-reduce over all ranks.
+  /// Sums over held-out sequences, from one all-reduce over all ranks.
   struct Validation {
     double nats = 0;
     int64_t labels = 0;
-    int64_t bytes = 0;  // of text that the labels stand for
+    int64_t bytes = 0;  // of text in the labels
   };
+  /// Evaluates at most `batches` global batches of held-out data. bytes_of_token: bytes of text, by token id.
   Validation validate(const Loader& held_out, int64_t batches, std::span<const int32_t> bytes_of_token);
 
-  /// The first tensor that is not finite: a weight, then what forward makes of the batch of that step, in order, then a
-  /// gradient. All ranks call it together.
+  /// Finds the first tensor that is not finite. It examines weights, then the results of a second forward on that
+  /// step's batch, in order, then gradients. All ranks must call it together.
   struct NotFinite {
-    std::string what;    // that this rank sees; empty if none
-    bool first = false;  // no rank sees one before it, in the order of the stages
+    std::string what;    // the first that this rank sees; empty if all are finite
+    bool first = false;  // no rank sees an earlier one, in the order of the stages
   };
   NotFinite first_not_finite(int64_t step);
-  /// "the weight NAME" of the first one that is not finite, or nothing.
+  /// "the weight NAME" for the first weight that is not finite; empty if all are finite.
   std::string first_weight_not_finite() const;
 
-  /// The whole of a parameter, or of what belongs to it, on rank 0, and elsewhere nothing. All ranks call it together;
-  /// those that hold the first copy have parts in it.
+  /// Returns the unsharded parameter on rank 0, and an undefined tensor elsewhere. `part` is this rank's shard of the
+  /// parameter, or of its moment or working copy. All ranks must call it together; replicas after the first send
+  /// nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
-  /// Rank 0's number, on every rank; all of them call it together: a broadcast of 8 bytes over all axes.
+  /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
   int64_t heard(int64_t number) const;
   bool speaks() const { return comm_.rank() == 0; }
 
@@ -88,29 +93,34 @@ class Session {
   Weights& weights() { return weights_; }
   Optimizer& optimizer() { return optimizer_; }
   const Transformer& model() const { return model_; }
-  int peak_live() const { return stages_.peak_live(); }  // of the last step
+  int peak_live() const { return stages_.peak_live(); }  // in the last step
 
  private:
   int64_t labels_of(int64_t step) const;
-  /// Of a row of so many, for StepInput.
+  /// Returns a StepInput::announce for a row of `actions` Actions. It reports each Action as the rank's activity.
   std::function<void(const Action&, size_t index)> announcing(size_t actions, std::string what) const;
-  /// What this rank tells the others of a step: StepSignals, then squares of gradients as norm_slots() has them.
+  /// This rank's step statistics: StepSignals, then zeros for squares of gradients in the order of norm_slots().
   at::Tensor numbers_of(const Signals& signals) const;
-  /// The rank's row; the loss goes into the numbers.
+  /// Carries out the rank's row, and writes the loss into the statistics.
   StepResult carry_out(int64_t step, const at::Tensor& numbers, StepInput input);
-  /// What is left to do to gradients behind the row, and their squares into the numbers.
+  /// Finishes the gradients after the row, and writes their squares into the statistics.
   void finish_gradients(const at::Tensor& numbers);
+  /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum.
   void sum_copies();
+  /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
   at::Tensor with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const;
-  /// Over all ranks; or over all that are at this place of the pipeline.
+  /// All-reduces the statistics over all ranks, or over the ranks with the same pipeline rank.
   void sum(const at::Tensor& numbers, bool along_pipeline);
+  /// Fills the result from summed statistics.
   void read(const at::Tensor& numbers, StepResult& result) const;
+  /// True if loss and norm are finite and the norm needs no clipping.
   bool permitted(const StepResult& result) const;
-  /// Learns what all know of the step before. True if that was redone: weights have changed, after `discard`.
+  /// Receives the total statistics of the previous step. Returns true if that step had to be redone: it calls
+  /// `discard`, and then changes the weights.
   bool validate_pending(const Known& known, const std::function<void()>& discard);
-  /// Columns see the same tokens, and the loss of all of them: one tells.
+  /// Columns of a tensor mesh see the same tokens and compute the same loss, so only column 0 reports it.
   bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
-  /// labels: valid ones of the step's whole batch.
+  /// Loads a microbatch; `labels` is the number of valid labels in the global batch of the step.
   Microbatch load(int64_t step, int microbatch, int64_t labels) const;
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
 
@@ -119,7 +129,7 @@ class Session {
   Comm& comm_;
   Mutation mutation_;
   DataShare share_;
-  std::vector<int64_t> places_;  // of the tokens of each sequence that are here
+  std::vector<int64_t> places_;  // positions of the tokens that this rank holds, in each sequence
   std::vector<NormSlots> norm_slots_;
   Weights weights_;
   Transformer model_;
@@ -128,14 +138,14 @@ class Session {
   ModelStages stages_;
   std::vector<Period> periods_;
 
-  // A step that is not known to all yet.
+  // A step whose total statistics are not known yet.
   struct Pending {
     StepResult result;
     at::Tensor numbers;
-    bool moved = false;  // by what was known of it
+    bool moved = false;  // updated already, as its own and earlier ranks' statistics permitted
   };
   std::optional<Pending> pending_;
-  bool expects_clipping_ = true;  // as in the last step; the first one is none's guess
+  bool expects_clipping_ = true;  // the last step was clipped or not finite; true before the first step
   StepChain chain_;
   StepCopy before_;
 };

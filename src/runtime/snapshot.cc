@@ -1,3 +1,5 @@
+// Saves and loads the tensors of a Session. Saving gathers one tensor at a time on rank 0; loading copies each rank's
+// shards from the mapped files.
 #include "runtime/snapshot.h"
 
 #include "base/errors.h"
@@ -37,7 +39,7 @@ std::span<const std::byte> bytes_of(const at::Tensor& t) {
   return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
 }
 
-// The stored tensor as a tensor; it views the mapped file.
+// The stored tensor as a view into the mapped file.
 at::Tensor stored(const TensorSet& set, const std::string& name, const std::string& directory) {
   const TensorBytes bytes = set.tensor(name);
   const auto type = scalar_type_of(bytes.dtype);
@@ -48,7 +50,7 @@ at::Tensor stored(const TensorSet& set, const std::string& name, const std::stri
   return at::from_blob(const_cast<std::byte*>(bytes.bytes.data()), bytes.shape, at::TensorOptions().dtype(*type));
 }
 
-// All sources are looked up, and may be refused, before the first is copied.
+// One tensor to copy. All sources are looked up, and may be refused, before the first is copied.
 struct Copy {
   at::Tensor to, from;
 };
@@ -66,7 +68,7 @@ std::vector<WantedTensor> wanted(const Weights& weights, const std::string& pref
 
 bool keeps_masters(const Weights& weights) { return weights.values().scalar_type() != weights.masters().scalar_type(); }
 
-// The optimizer file's tensors: prefix and flat buffer.
+// Prefixes of tensor names in the optimizer file, with the flat buffers that they belong to.
 std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
   std::vector<std::pair<std::string, at::Tensor>> buffers = {{"exp_avg.", session.optimizer().first_moments()},
                                                              {"exp_avg_sq.", session.optimizer().second_moments()}};
@@ -74,15 +76,15 @@ std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& sessi
   return buffers;
 }
 
-// Tensors of all ranks on their way into rank 0's files, one at a time: which is next, the writer knows, so rank 0 says
-// it to the others, who serve it until there is none.
+// Gathers tensors of all ranks into rank 0's files, one at a time. Only rank 0's file writer knows which tensor is
+// next. Rank 0 therefore broadcasts the number of each tensor, and the other ranks serve it until there is none.
 class Collection {
  public:
   explicit Collection(Session& session) : session_(session), buffers_(optimizer_buffers(session)) {
     buffers_.emplace(buffers_.begin(), "", session.weights().values());
   }
 
-  /// Of one buffer, on rank 0: tensors that are made when they are written.
+  /// On rank 0: the tensors of one buffer, each gathered when it is written.
   std::vector<TensorBytes> tensors(size_t buffer) {
     const auto& [prefix, flat] = buffers_[buffer];
     std::vector<TensorBytes> tensors;
@@ -101,6 +103,7 @@ class Collection {
     return tensors;
   }
   size_t buffers() const { return buffers_.size(); }
+  /// On other ranks: takes part in gathering until rank 0 calls end().
   void serve() {
     for (int64_t number; (number = session_.heard(kNoMore)) != kNoMore;) gathered(number);
   }
@@ -116,7 +119,7 @@ class Collection {
   }
 
   Session& session_;
-  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // prefix of names, and flat buffer: values first
+  std::vector<std::pair<std::string, at::Tensor>> buffers_;  // name prefix and flat buffer; first the values
   at::Tensor whole_;
 };
 

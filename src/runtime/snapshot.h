@@ -1,4 +1,5 @@
-// Between a running Session and a checkpoint on disk: tensors by global name, and where in the run it stands.
+// Moves the state of a running Session to and from a checkpoint on disk: tensors by global name, and the run's
+// position.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -11,29 +12,31 @@
 
 namespace orthant {
 
-/// Where a run stands: everything that does not follow from the plan.
+/// The position of a run: everything that does not follow from the plan.
 struct TrainState {
-  int64_t step = 0;    // steps done
-  int64_t tokens = 0;  // seen, all ranks together
+  int64_t step = 0;    // completed
+  int64_t tokens = 0;  // of all ranks
 };
 
-/// Writes DUMP/checkpoints/step-NNNNNN: weights in Hugging Face's names and layout, masters where they differ, moments,
-/// tokenizer, effective run file. All ranks call it: rank 0 writes, and holds of the others' one tensor at a time.
-/// Returns the directory.
+/// Writes DUMP/checkpoints/step-NNNNNN: weights with Hugging Face's names and shapes, masters if their dtype differs,
+/// moments, tokenizer, and the effective run file. All ranks must call it together. Rank 0 writes, and holds one
+/// unsharded tensor at a time. Returns the directory.
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state);
 
-/// Loads this rank's parts of masters, moments and working values; every check comes before the first byte is copied.
-/// ConfigError when the checkpoint is of another model or other data than the run file's; DataError when it is damaged.
+/// Loads this rank's shards of masters and moments, and sets the working values. All checks come before the first byte
+/// is copied. Throws ConfigError if the checkpoint belongs to another model or other data than the run file's, and
+/// DataError if it is damaged.
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify);
 
-/// Weights alone, from a Hugging Face directory, into a session's masters and working values.
+/// Loads only weights, from a Hugging Face directory, into masters and working values.
 void load_weights(const std::string& directory, const Architecture& architecture, Weights& weights);
 
-/// Sets the weights that step 1 starts from. They come from model.from if that is set and training.seed_weights is
-/// false; otherwise they are drawn from the seed.
+/// Sets the weights before step 1. They come from model.from if that is set and training.seed_weights is false;
+/// otherwise they are drawn from the seed.
 void load_first_weights(const Plan& plan, Weights& weights);
 
+/// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.
 HfConfig hf_config_of(const Architecture& architecture, Dtype dtype, int64_t end_of_text);
 Architecture architecture_of(const HfConfig& config);
 

@@ -1,3 +1,4 @@
+// Maps between SENDs, RECVs and the tensors that they carry.
 #include "runtime/stage_messages.h"
 
 #include "base/errors.h"

@@ -1,5 +1,5 @@
-// What pipeline stages hand each other: outputs forward, gradients of inputs backward. Between ranks as messages over
-// the pipeline axis; on one rank (V schedules) from hand to hand.
+// Tensors between pipeline stages: outputs forward, gradients of inputs backward. Between ranks they are messages over
+// the pipeline axis. Between two stages of one rank (V schedules) they are handed over without a copy.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,43 +16,46 @@
 
 namespace orthant {
 
-/// One step's messages of one rank, by their RECV: what stage reads what. Those between two ranks are sent and received
-/// in one order, which validate() has seen to, so that they need no tags. A message is what Plan::stream_bytes() says.
+/// The messages of one rank in one step, keyed by the RECV that reads them. Any two ranks send and receive their
+/// messages in the same order, as validate() ensures, so they need no message tags. Plan::stream_bytes() gives the size
+/// of a message.
 class StageMessages {
  public:
-  /// The Comm must outlive it. stage_owner: pipeline rank by stage.
+  /// The Comm must outlive it. stage_owner: pipeline rank, by stage.
   StageMessages(Comm& comm, std::vector<int> stage_owner) : comm_(comm), stage_owner_(std::move(stage_owner)) {}
 
-  /// At most so many are leaving at a time: send() then waits until the oldest has left. No order of a valid schedule
-  /// stops there, since it ends where each SEND waits for its RECV.
+  /// Limits the number of incomplete sends: send() then waits for the oldest. This cannot deadlock: a valid schedule
+  /// terminates even if each SEND waits for its RECV.
   void limit(size_t leaving) { most_leaving_ = leaving; }
-  /// The row has come to this place: what has left by then (departures()) needs its memory no more.
+  /// Called when the row reaches index `place`: waits for the sends whose completion is due by then, see departures(),
+  /// and releases their tensors.
   void leave(int place);
-  /// Keeps what a stage has made for its SEND, or for the stage here that reads it.
+  /// Stores a stage's result for its SEND, or for the stage on this rank that reads it.
   void keep(const Action& send, at::Tensor tensor);
-  /// What was kept leaves, and will have left at that place; returns at once, within the limit.
+  /// Starts sending the stored result, and returns at once unless limit() is reached. `departure` is the row index of
+  /// the send completion.
   void send(const Action& send, int departure);
-  /// Posts the buffer that it will be in; returns at once.
+  /// Posts the receive into `buffer`; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
-  /// What a stage reads, once it is there.
+  /// Returns a stage's input, after waiting for its message.
   at::Tensor take(const Action& receive);
-  /// Drops what has come, is coming, or was kept; waits for what was posted.
+  /// Drops all results and messages that no stage has read. Waits for the receives that are posted.
   void discard();
-  /// Returns when everything sent has left.
+  /// Returns when all sends have completed.
   void finish();
 
  private:
   struct Message {
     at::Tensor tensor;
-    Work work;  // none of what is kept
-    int departure = std::numeric_limits<int>::max();  // the place of the row where it has left
+    Work work;                                        // undefined for a stored result that is not a message
+    int departure = std::numeric_limits<int>::max();  // row index of the send completion
   };
   int owner(int stage) const { return stage_owner_[static_cast<size_t>(stage)]; }
 
   Comm& comm_;
   const std::vector<int> stage_owner_;
-  std::map<Action, Message> there_;
-  std::deque<Message> leaving_;  // the oldest first
+  std::map<Action, Message> there_;  // results and posted receives that no stage has read, by RECV
+  std::deque<Message> leaving_;      // incomplete sends, the oldest first
   size_t most_leaving_ = std::numeric_limits<size_t>::max();
 };
 

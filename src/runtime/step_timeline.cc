@@ -1,3 +1,4 @@
+// Gathers the periods of all pipeline ranks and compares their clocks. The all-gather carries 16 bytes per Action.
 #include "runtime/step_timeline.h"
 
 #include "base/errors.h"
@@ -13,11 +14,12 @@ namespace {
 double seconds_of(Clock::time_point time) { return std::chrono::duration<double>(time.time_since_epoch()).count(); }
 
 struct ClockOffset {
-  double ahead_s = 0;  // of the first rank's clock
+  double ahead_s = 0;  // compared with the first rank's clock
   double error_s = std::numeric_limits<double>::infinity();
 };
 
-// The quickest of some exchanges says most. Both ends call it, each with the other's position.
+// Clock offset of the peer, from the shortest of several round trips. Both ranks call it, each with the other's
+// pipeline rank as `with`. The side with `asks` gets the result; the other side answers with its clock.
 ClockOffset compare_clocks(Comm& comm, int with, bool asks, const std::function<Clock::time_point()>& now) {
   constexpr int kExchanges = 8;
   ClockOffset best;

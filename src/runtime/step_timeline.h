@@ -1,4 +1,4 @@
-// When the ranks of a pipeline carried out their rows, by one clock.
+// Measures when the ranks of a pipeline carried out their rows, on one common clock.
 #pragma once
 
 #include "comm/comm.h"
@@ -11,9 +11,11 @@
 
 namespace orthant {
 
-/// What the pipeline that a rank belongs to did, on its first rank; elsewhere it means nothing. All ranks of the mesh
-/// call it together, each with the periods of its own row. Clocks are compared in one exchange with each rank: the
-/// answer was given between question and answer, so half of that time is the most by which they can be wrong.
+/// Gathers the periods of this rank's pipeline, and returns the measured step on its first pipeline rank; elsewhere the
+/// result has no meaning. All ranks of the mesh must call it together, each with the periods of its own row. Clock
+/// offsets come from round trips with the first rank, the shortest of eight for each rank. The peer reads its clock
+/// between the two readings of the first rank, so the error is at most half of that round trip
+/// (MeasuredStep::clock_error_s).
 MeasuredStep gather_timeline(Comm& comm, const Schedule& schedule, int64_t step, const std::vector<Period>& periods,
                              const std::function<Clock::time_point()>& now = Clock::now);
 

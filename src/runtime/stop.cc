@@ -1,3 +1,4 @@
+// Installs the signal handlers. A handler only sets atomic variables and calls async-signal-safe functions.
 #include "runtime/stop.h"
 
 #include "base/errors.h"
@@ -13,13 +14,13 @@
 namespace orthant {
 namespace {
 
-// All that a handler touches is lock-free.
+// Variables that signal handlers use; they must be lock-free.
 std::atomic<int> g_signal{0};
 std::atomic<int64_t> g_interrupted_ns{0};
 std::atomic<bool> g_speak{false}, g_trained{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
-// The signals that ask for a stop. nohup asks to be left alone.
+// The signals that request a stop. SIGHUP is left out if it is ignored, as under nohup.
 sigset_t stop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -42,7 +43,7 @@ void handle_with(void (*handler)(int)) {
   pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
 }
 
-// For handlers: nothing but write(2).
+// Safe in a signal handler: calls only write(2).
 void put(const char* text) {
   if (g_speak && write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
@@ -94,7 +95,7 @@ void end_before_first_step(int signal) {
   put("stopped by SIG");
   put(sigabbrev_np(signal));
   put(" before the first step\n");
-  _exit(kInterrupted);  // nothing was trained: not done
+  _exit(kInterrupted);  // nothing was trained, so the run is not done
 }
 
 }  // namespace orthant

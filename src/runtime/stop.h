@@ -1,30 +1,31 @@
-// How a run is asked to stop: by SIGINT, SIGTERM, SIGUSR1 (a launcher's notice) or SIGHUP (unless it is ignored).
-// Before the first step there is nothing to save, and the process ends with a word; from then on the signal is a note
-// that the next step shares with all ranks, so that all stop behind the same step.
+// Requests to stop a run: SIGINT, SIGTERM, SIGUSR1 (a launcher's notice), and SIGHUP unless it is ignored. Before the
+// first step there is nothing to save, so the process prints a line and ends. Later, the signal is only recorded; the
+// next step shares it with all ranks, so that all stop after the same step.
 #pragma once
 
 #include <string>
 
 namespace orthant {
 
-/// Keeps the signals back, also in the processes started from now on, until these end_on or note them: a rank that is
-/// still loading its libraries must not die of one without a word.
+/// Blocks these signals, also in processes started from now on, until end_on_stop_signals() or note_stop_signals() is
+/// called. A rank that is still loading its libraries must not die of one without a message.
 void hold_stop_signals();
-/// From now on the signals end the process with kInterrupted. `speak`: and say so on stderr.
+/// From now on, these signals end the process with kInterrupted. `speak`: print a message on stderr first.
 void end_on_stop_signals(bool speak);
-/// From now on they are only noted; `speak`: and answered with a line on stderr. A second SIGINT ends the process at
-/// once, unless it comes within a second: a terminal and a wrapper between us may both deliver the one that a user
-/// asked for.
+/// From now on, these signals are only recorded. `speak`: answer with a line on stderr. A second SIGINT ends the
+/// process at once, unless it comes within one second of the first. In that case a terminal and a wrapper process may
+/// both have delivered the one that the user sent.
 void note_stop_signals(bool speak);
 
-/// From now on what is left is the sample and the report, and the answer says so.
+/// From now on only the sample and the report are left to do, and the answer to a signal says so.
 void note_that_all_is_trained();
 
-/// The signal noted first, or 0.
+/// The first signal that was recorded, or 0.
 int stop_signal();
-/// "SIGTERM".
+/// Name of a signal, for example "SIGTERM".
 std::string name_of_signal(int signal);
-/// Ends the process as end_on_stop_signals() would have for the signal noted: where the other ranks have ended so.
+/// Ends the process as end_on_stop_signals() would for this signal. For a rank that recorded the signal while the other
+/// ranks ended so.
 [[noreturn]] void end_before_first_step(int signal);
 
 }  // namespace orthant

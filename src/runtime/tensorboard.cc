@@ -1,3 +1,4 @@
+// Encodes TensorBoard events in protobuf's wire format, and writes them as records.
 #include "runtime/tensorboard.h"
 
 #include "base/errors.h"
@@ -35,7 +36,7 @@ std::string little_endian(Unsigned value) {
 
 std::string masked_crc(std::string_view bytes) { return little_endian(std::rotr(crc32c(bytes), 15) + 0xa282ead8u); }
 
-// Protobuf's wire format: a tag of (field number, wire type), then the value.
+// Protobuf's wire format: a tag of field number and wire type, then the value.
 enum Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 std::string varint(uint64_t value) {
@@ -99,8 +100,8 @@ std::string tensorboard_scalars_event(double wall_time_s, int64_t step,
 
 std::string tensorboard_text_event(double wall_time_s, int64_t step, const std::string& name,
                                    const std::string& markdown) {
-  // TensorProto: 1 dtype (7: string), 2 shape {2 dim {1 size}}, 8 string_val. Metadata: 1 plugin {1 name}, 4 data
-  // class (2: tensor).
+  // TensorProto: 1 dtype (7: string), 2 shape {2 dim {1 size}}, 8 string_val. Metadata: 1 plugin {1 name}, 4 data class
+  // (2: tensor).
   const std::string shape = bytes(2, integer(1, 1));
   const std::string tensor = integer(1, 7) + bytes(2, shape) + bytes(8, markdown);
   const std::string metadata = bytes(1, bytes(1, "text")) + integer(4, 2);
@@ -109,7 +110,7 @@ std::string tensorboard_text_event(double wall_time_s, int64_t step, const std::
 }
 
 std::string tensorboard_start_event(double wall_time_s, int64_t step) {
-  constexpr int64_t kStart = 1;  // SessionLog.SessionStatus
+  constexpr int64_t kStart = 1;  // value of SessionLog.SessionStatus
   return event_head(wall_time_s, step) + bytes(7, integer(1, kStart));
 }
 

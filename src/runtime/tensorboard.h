@@ -1,5 +1,5 @@
 // TensorBoard event files, written by hand: records of length, checksum, protobuf bytes, checksum. The format is small,
-// and a second protobuf library beside libtorch's own would crash the process.
+// and a second protobuf library next to the one inside libtorch would crash the process.
 // Source: tensorflow/core/lib/io/record_writer, tensorflow/core/util/event.proto, framework/summary.proto.
 #pragma once
 
@@ -14,35 +14,37 @@
 
 namespace orthant {
 
-/// CRC-32C (Castagnoli, reflected); of "123456789": 0xe3069283.
+/// CRC-32C (Castagnoli, reflected). The value for "123456789" is 0xe3069283.
 uint32_t crc32c(std::string_view bytes);
 
-/// A record around data: u64 length, masked crc of it, data, masked crc of it; little-endian.
+/// One record, little-endian: length of `data` (u64), masked CRC of the length, data, masked CRC of the data.
 std::string tensorboard_record(std::string_view data);
 
-/// Protobuf bytes of one Event. wall_time_s is seconds since 1970.
+/// Protobuf bytes of one Event. wall_time_s is in seconds since 1970.
 std::string tensorboard_version_event(double wall_time_s);
 std::string tensorboard_scalars_event(double wall_time_s, int64_t step,
                                       const std::vector<std::pair<std::string, float>>& scalars);
 std::string tensorboard_text_event(double wall_time_s, int64_t step, const std::string& tag,
                                    const std::string& markdown);
-/// "A run started here": TensorBoard forgets what earlier files of the folder say from this step on.
+/// Event that marks the start of a run: TensorBoard discards events of earlier files in the folder from this step on.
 std::string tensorboard_start_event(double wall_time_s, int64_t step);
 
-/// One event file in a folder (made if missing); one writer per file. Each record is in the file when a call returns.
+/// One event file in a folder, which is created if missing. A file has one writer. Each record is in the file when a
+/// call returns.
 class TensorBoardWriter {
  public:
-  /// resumed_step: steps beyond it, of earlier files in the folder, are withdrawn. Throws DataError.
+  /// resumed_step: TensorBoard will discard later steps of earlier files in the folder. Throws DataError if the folder
+  /// or the file cannot be written.
   explicit TensorBoardWriter(const std::string& folder, std::optional<int64_t> resumed_step = std::nullopt);
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
 
-  /// The tags are torchtitan's: loss_metrics/global_avg_loss, grad_norm, lr/AdamW, throughput(tps), mfu(%),
-  /// time_metrics/..., memory/..., validation_metrics/loss. Values that are not known are left out.
+  /// Writes scalars under torchtitan's names: loss_metrics/global_avg_loss, grad_norm, lr/AdamW, throughput(tps),
+  /// mfu(%), time_metrics/..., memory/..., validation_metrics/loss. Values that are not known are left out.
   void write(const StepMetrics& metrics);
   void write(const ValidationMetrics& metrics);
-  /// A text that TensorBoard shows under Text, for instance the effective configuration.
+  /// Writes a text that TensorBoard shows under Text, for instance the effective configuration.
   void write_text(const std::string& tag, const std::string& markdown);
 
   const std::string& path() const { return path_; }

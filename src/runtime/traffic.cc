@@ -1,3 +1,4 @@
+// Adds up the communication of a plan by axes and collective, and compares it with the counters of Comm.
 #include "runtime/traffic.h"
 
 #include "base/text.h"

@@ -1,3 +1,4 @@
+// The training loop: steps, validations, checkpoints, stop requests, and the output of rank 0.
 #include "runtime/trainer.h"
 
 #include "base/errors.h"
@@ -66,10 +67,11 @@ Trainer::Trainer(const Plan& plan, const TrainingData& data, Comm& comm, Trainer
   } else {
     load_first_weights(plan, session_.weights());
   }
-  // Ranks that share cores share their peak.
-  const double at_once = std::min<double>(options_.local_ranks, std::max(1, cores_of_local_ranks(options_.local_ranks) / options_.threads));
+  // Ranks that share cores share the cores' FLOP/s.
+  const int cores = cores_of_local_ranks(options_.local_ranks);
+  const double at_once = std::min<double>(options_.local_ranks, std::max(1, cores / options_.threads));
   peak_flops_ = measure_peak_flops(config.training.dtype) * at_once / options_.local_ranks * comm.mesh().size();
-  reset_peak_allocated_bytes();  // what was measured with is no memory of the run's
+  reset_peak_allocated_bytes();  // the matrices of the measurement do not count as memory of the run
   comm_.set_activity("waiting until every rank has loaded its weights");
   const Axes all = all_axes(comm_.mesh());
   if (comm_.group_size(all) > 1) comm_.all_reduce(at::zeros({1}, at::kDouble), all).wait();
@@ -106,7 +108,7 @@ int Trainer::run() {
     const bool saves = last || (config.checkpoint.interval > 0 && done % config.checkpoint.interval == 0);
     if (validates || saves || last_.stopped()) settle();
     const bool stop = last_.stopped();
-    if (stop) save_once();  // whoever asked may not wait for a validation
+    if (stop) save_once();  // before validation: the sender of the signal may not wait that long
     if (validates) validate(done);
     if (saves) save_once();
     if (stop) break;
@@ -147,7 +149,7 @@ void Trainer::know(const StepResult& result) {
   state_.tokens += result.tokens;
   if (!output_) return;
   auto& [m, tokens] = unwritten_[result.step];
-  // Of no labels there is no loss.
+  // A step without labels has no loss.
   m.loss = result.valid_labels > 0 ? result.loss : std::numeric_limits<double>::quiet_NaN();
   m.grad_norm = result.norm;
   m.tokens = state_.tokens;
@@ -188,7 +190,7 @@ void Trainer::validate(int64_t step) {
   if (!output_ || sums.labels == 0) return;
   ValidationMetrics m{
       .step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
-  // What it takes to guess some of the tokens says nothing about the bytes of the text.
+  // Bits per byte has no meaning if the model guesses only some of the tokens.
   const bool known = sums.bytes > 0 && plan_.architecture.causal;
   m.bits_per_byte = known ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
                           : std::numeric_limits<double>::quiet_NaN();
@@ -199,7 +201,7 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save() {
   comm_.set_activity(fmt::format("saving step {}", state_.step));
-  // What cannot be gone on from must not take the place of a checkpoint that can.
+  // A checkpoint that cannot be continued must not replace one that can.
   if (const std::string weight = session_.first_weight_not_finite(); !weight.empty()) {
     throw Error(fmt::format("step {}: the update made {} not finite (rank {}). {}", state_.step, weight, comm_.rank(),
                             way_out()));
@@ -207,7 +209,7 @@ void Trainer::save() {
   checkpoint_ = save_snapshot(plan_, data_, session_, state_);
 }
 
-// Of the last step; where there is one rank in a pipeline, the metrics say it all.
+// Saves the timeline of the last step. With one pipeline rank it would add nothing to the metrics.
 void Trainer::save_timeline() {
   if (comm_.group_size(kOverPipeline) == 1) return;
   comm_.set_activity("comparing clocks");
@@ -226,8 +228,8 @@ std::string Trainer::way_out() const {
 void Trainer::stop_on_not_finite(const StepResult& result) {
   comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
   const auto [found, first] = session_.first_not_finite(result.step);
-  // The sums are the same everywhere, but only the rank whose data and stage it was can see where it began: let that
-  // one speak.
+  // The sums are the same on all ranks, but only the rank with the cause sees where it began. The others wait, so that
+  // this rank reports first.
   if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
   auto number = [](double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); };
   throw Error(fmt::format("step {}: loss {}, gradient norm {}. First tensor that is not finite: {} (rank {}). {}",
@@ -257,7 +259,7 @@ void Trainer::finish() {
   s.seconds = now_s() - output_->started_s;
   s.checkpoint = checkpoint_;
   if (last_.stopped()) {
-    // Rank 0 may not be the one that was asked.
+    // Rank 0 may not be the rank that received the signal.
     const int signal = last_.interrupt ? SIGINT : stop_signal() != 0 ? stop_signal() : SIGTERM;
     s.stopped = fmt::format("by {}, after step {} of {}", name_of_signal(signal), state_.step, config.training.steps);
   }
@@ -265,8 +267,8 @@ void Trainer::finish() {
     s.sample_text = text;
     if (!masked) s.sample_command = options_.sample_command;
     std::ofstream(sample_file) << visible_text(text) << "\n";
-  } else if (!output_->steps.empty()) {  // else it has just done nothing
-    std::filesystem::remove(sample_file);  // of fewer steps, before the run went on
+  } else if (!output_->steps.empty()) {    // else this process has trained no step
+    std::filesystem::remove(sample_file);  // a sample of fewer steps, from before the run was continued
     s.resume_command = options_.resume_command;
   }
   if (options_.write_report) s.report = options_.write_report();
@@ -277,7 +279,7 @@ double measure_peak_flops(const std::string& dtype) {
   constexpr int64_t n = 512;
   at::NoGradGuard no_grad;
   const at::Tensor a = at::ones({n, n}, scalar_type(dtype)), b = at::ones({n, n}, scalar_type(dtype));
-  at::Tensor c = at::mm(a, b);  // once before the clock: a library may prepare itself
+  at::Tensor c = at::mm(a, b);  // before the clock starts: a library may initialize itself
   double best = std::numeric_limits<double>::infinity();
   const double until = now_s() + 0.03;
   do {

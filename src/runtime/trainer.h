@@ -1,4 +1,4 @@
-// Trainer: the loop over steps on one rank, and everything that a run writes.
+// Trainer: the loop over steps on one rank, and all files and terminal output of a run.
 #pragma once
 
 #include "comm/comm.h"
@@ -21,43 +21,46 @@
 namespace orthant {
 
 struct TrainerOptions {
-  std::string resume_from;     // a checkpoint's directory, or empty
-  std::string resume_command;  // what a user types to go on with this run
+  std::string resume_from;     // directory of a checkpoint, or empty
+  std::string resume_command;  // command that continues this run, for messages
   std::string sample_command;
-  std::string version;         // of the program, for the banner
-  int threads = 1;             // of this rank
-  int local_ranks = 1;         // on this machine
-  std::vector<std::string> warnings;  // for the banner; empty ones are left out
-  std::function<void()> write_run_folder;     // config.toml and the plan; called by rank 0 before the first step
-  std::function<std::string()> write_report;  // of the run folder as it is; returns its path
+  std::string version;                        // of the program, for the banner
+  int threads = 1;                            // of this rank
+  int local_ranks = 1;                        // number of ranks on this machine
+  std::vector<std::string> warnings;          // for the banner; empty ones are left out
+  std::function<void()> write_run_folder;     // writes config.toml and the plan; called on rank 0 before step 1
+  std::function<std::string()> write_report;  // writes the report of the run folder; returns its path
 };
 
 class Trainer {
  public:
-  /// Loads the weights or the checkpoint, which it compares with the run. Writes nothing, and returns when every rank
-  /// is done. Throws ConfigError or DataError if this rank refuses. Plan, data and Comm must outlive the Trainer.
+  /// Loads the weights; or loads the checkpoint, after checking that the run may continue from it. Returns when all
+  /// ranks have done so; writes nothing. Throws ConfigError or DataError on a rank that refuses. Plan, data and Comm
+  /// must outlive the Trainer.
   Trainer(const Plan& plan, const TrainingData& data, Comm& comm, TrainerOptions options);
 
-  /// Trains from where the checkpoint (or step 0) stands to the last step, or to a stop request. Returns an ExitCode:
-  /// kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error when the loss is not finite.
+  /// Trains from the checkpoint's step (or from step 0) to the last step, or until a stop is requested. Returns an
+  /// ExitCode: kDone, also after SIGTERM; kInterrupted after SIGINT. Throws Error if the loss or the gradient norm is
+  /// not finite, or a weight when a checkpoint is saved.
   int run();
 
  private:
-  struct Output;  // files and terminal of the speaking rank
+  struct Output;  // files and terminal; exists on rank 0
 
-  /// On rank 0, opens metrics.jsonl and TensorBoard's files, and calls write_run_folder.
+  /// On rank 0: opens metrics.jsonl and TensorBoard's files, and calls write_run_folder.
   void open_output();
+  /// Runs one step, and records its times.
   void step(int64_t step);
-  /// Records what is final of a step; throws where it is not finite.
+  /// Records the result of a step that has become final; throws if loss or gradient norm is not finite.
   void know(const StepResult& result);
-  /// Returns when all steps so far are final: comes before anything reads their weights.
+  /// Returns when all steps so far are final. Must be called before anything reads their weights.
   void settle();
-  /// What is both known and measured.
+  /// Writes the metrics of the steps that are final and measured, and prints their lines.
   void write_steps();
   void validate(int64_t step);
   void save();
   void save_timeline();
-  std::string way_out() const;  // of a run whose numbers are not finite
+  std::string way_out() const;  // advice for a run whose values are not finite
   [[noreturn]] void stop_on_not_finite(const StepResult& result);
   void print_banner() const;
   void finish();
@@ -68,9 +71,9 @@ class Trainer {
   TrainerOptions options_;
   Session session_;
   TrainState state_;
-  std::shared_ptr<Output> output_;  // null on ranks that do not speak
-  std::string checkpoint_;          // the newest
-  StepResult last_;  // that is known
+  std::shared_ptr<Output> output_;  // null on all ranks but rank 0
+  std::string checkpoint_;          // directory of the newest checkpoint
+  StepResult last_;                 // of the last final step
   struct Unwritten {
     StepMetrics metrics;
     int64_t tokens = 0;  // of this step
@@ -79,7 +82,7 @@ class Trainer {
   double peak_flops_ = 0;           // of all ranks
 };
 
-/// FLOP/s that one rank's matrix products reach in this dtype, measured in about 30 ms.
+/// FLOP/s of one rank's matrix products in this dtype, measured in about 30 ms.
 double measure_peak_flops(const std::string& dtype);
 
 }  // namespace orthant

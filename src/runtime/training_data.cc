@@ -1,3 +1,5 @@
+// Opens tokenizer, corpus and loaders from the run file, and computes the fingerprints that a resumed run is checked
+// by.
 #include "runtime/training_data.h"
 
 #include "base/file_errors.h"
@@ -9,7 +11,8 @@
 namespace orthant {
 namespace {
 
-// Training and validation mask the samples of the same number differently.
+// The masking of samples for the masked objective. Training and validation use different keys, so that samples with the
+// same number are masked differently.
 std::optional<Masking> masking_of(const Config& config, const Tokenizer& tokenizer, SampleOrder order) {
   if (config.model.objective == "causal") return std::nullopt;
   const std::string_view occasion = order == SampleOrder::kShuffled ? "masks of training" : "masks of validation";
@@ -18,7 +21,7 @@ std::optional<Masking> masking_of(const Config& config, const Tokenizer& tokeniz
                  .key = mix64(static_cast<uint64_t>(config.training.seed) ^ xxh3(occasion))};
 }
 
-// About a line of text, cut behind a word.
+// About one line of text, cut after a word.
 std::string opening_of(const IndexedDataset& dataset, int64_t document, const Tokenizer& tokenizer) {
   std::vector<int32_t> tokens(static_cast<size_t>(std::min<int64_t>(80, dataset.document_length(document))));
   dataset.read(document, 0, tokens);
@@ -28,8 +31,8 @@ std::string opening_of(const IndexedDataset& dataset, int64_t document, const To
   return std::string(trim(text));
 }
 
-// Names what is trained on: the documents chosen, and their tokens, all of a small corpus and an even sample of a large
-// one.
+// Fingerprint of the training data: the chosen documents, and their tokens. Of a large corpus, it includes an evenly
+// spaced selection of tokens.
 uint64_t fingerprint_of(const Corpus& corpus) {
   constexpr int64_t kWindow = 1024, kMostTokens = int64_t{1} << 24;
   Hasher hasher;
@@ -49,8 +52,8 @@ uint64_t fingerprint_of(const Corpus& corpus) {
   return hasher.digest();
 }
 
-// Documents that fit a sample may still lie across the end of one, as everywhere where samples are cut from a stream;
-// those that fit none are always torn. `key` names the dataset.
+// Throws ConfigError if a document is longer than a sample and must not be cut. A shorter document may still cross the
+// end of a sample, as in any stream of packed samples; a longer one always does. `key` names the dataset.
 void require_whole_documents(const Config& config, const IndexedDataset& dataset, const char* key) {
   if (!config.data.mask_documents || config.data.long_documents == "cut") return;
   int64_t longest = 0, length = 0, longer = 0;

@@ -1,4 +1,4 @@
-// Validation: forwards alone, by the same interpreter.
+// Validation: a row of forwards only, carried out by the same interpreter as training.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -22,9 +22,10 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     DataShare share = data_share(size, training.local_batch_size, static_cast<int>(plan_.shares.size()),
                                  plan_.share_index(comm_.rank()));
     std::vector<int64_t> sequences = microbatch_sequences(share);
-    // Ranks that hold rows of the same weights go on together: one without a sequence reads the first, and no label.
+    // Rows of a tensor mesh take part in the same collectives. A rank without sequences therefore reads the first one,
+    // and ignores its labels.
     if (plan_.tensor.rows > 1) std::ranges::replace(sequences, 0, 1);
-    sequences.resize(share_.microbatches.size());  // a smaller batch has fewer
+    sequences.resize(share_.microbatches.size());  // a smaller batch may have fewer microbatches
 
     std::vector<bool> counted(sequences.size(), !judges);
     const auto load = [&](int microbatch) {

@@ -1,3 +1,4 @@
+// Runs the oracle and the layout on the same data, and compares them tensor by tensor after each step.
 #include "runtime/verify.h"
 
 #include "base/errors.h"
@@ -16,7 +17,7 @@
 namespace orthant {
 namespace {
 
-// This rank's shard of a parameter, from one of the oracle's flat buffers.
+// The rank's shard of a parameter, from one of the oracle's flat buffers.
 at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const ParameterInfo& held) {
   const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
   const auto index = static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
@@ -24,7 +25,7 @@ at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const Pa
   return held_part(held, buffer.narrow(0, oracle.flat.parameter_offsets[index], full.size()).view(full.shape));
 }
 
-// The same run on one rank.
+// The plan of the same run on one rank.
 Plan oracle_of(const Plan& plan) {
   Config config = plan.config;
   config.parallelism = ParallelismConfig{};
@@ -33,7 +34,7 @@ Plan oracle_of(const Plan& plan) {
   return make_plan(config, facts);
 }
 
-// The layout would only repeat it.
+// Throws if the oracle is not finite: the layout would only repeat that.
 void require_finite(bool finite, int64_t step, const char* after, const std::string& found) {
   if (finite) return;
   throw Error(fmt::format("the one-rank oracle is not finite in step {}{}: {}. The layout has no part in it: lower "
@@ -41,7 +42,7 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
                           step, after, found.empty() ? "the loss or the gradient norm" : found));
 }
 
-// Puts a session where the oracle was after some step (from 0).
+// Sets a session to the oracle's weights and moments after a step (counted from 0).
 void stand_where(const OracleTrace& oracle, size_t step, Session& session) {
   const Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
@@ -60,7 +61,7 @@ double relative(double have, double want) {
   return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
 }
 
-// least: what a smaller tensor is measured against.
+// least: lower bound of the denominator.
 double relative(const at::Tensor& have, const at::Tensor& want, double least = 0) {
   const double error = (have - want).to(at::kDouble).norm().item<double>();
   const double size = std::max(want.to(at::kDouble).norm().item<double>(), least);
@@ -68,7 +69,7 @@ double relative(const at::Tensor& have, const at::Tensor& want, double least = 0
   return std::isfinite(error) && size > 0 ? error / size : std::numeric_limits<double>::infinity();
 }
 
-// What the ranks find, put together. A difference in an earlier step, tensor or rank is the one that is told.
+// Collects the findings of all ranks. Reports the difference in the earliest step, then tensor, then rank.
 class Findings {
  public:
   explicit Findings(const RoundingBounds& bounds) {
@@ -123,7 +124,8 @@ class Findings {
   }
 
  private:
-  // Step, kind, tensor and rank. Tensors come before norms, losses and bytes sent, because they locate the fault.
+  // Step, kind, tensor index and rank of a difference. Gradients and weights come before norm, loss and traffic,
+  // because they show where the mistake is.
   using Place = std::array<int64_t, 4>;
 
   void tell(double error, double bound, const Place& place, const std::string& what) {
@@ -143,9 +145,11 @@ class Findings {
   Place first_{};
 };
 
-// What a bias' gradient is measured by at least: it is a column of its matrix' gradient, of an input that is one, where
-// the others are normed to that size. A key's is what the softmax leaves of such a sum, and where channels turn slowly
-// that is nearly nothing.
+// Lower bound of the denominator for the gradient of a bias on a projection from the residual stream; 0 for other
+// parameters. Such a gradient is the column of the matrix's gradient for an input that is always 1. The other inputs
+// are normalized to that size, so the root mean square of the column norms is a fair scale. The gradient of a key bias
+// is nearly zero where rotary channels turn slowly. The reason is that the softmax does not change when a constant is
+// added to all scores.
 double least_gradient(const OracleTrace& oracle, size_t step, const std::vector<ParameterInfo>& held, size_t p) {
   if (held[p].role != ParameterRole::from_stream_bias) return 0;
   const std::string layer = held[p].name.substr(0, held[p].name.rfind('.'));
@@ -190,7 +194,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
 
 namespace {
 
-// Runs the steps of one rank and compares each with the oracle's.
+// The steps of one rank, each compared with the oracle's.
 class ComparedRank {
  public:
   ComparedRank(const OracleTrace& oracle, const Plan& plan, Session& session, Comm& comm, Findings& findings)

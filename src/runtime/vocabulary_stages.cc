@@ -1,3 +1,4 @@
+// Posts the collectives of the sharded vocabulary layers in the order of microbatches, which is the same on all ranks.
 #include "runtime/vocabulary_stages.h"
 
 #include <ATen/ATen.h>
@@ -49,7 +50,8 @@ void VocabularyStages::begin(std::vector<int> microbatches, std::function<Microb
   ask_for_outputs(1);
 }
 
-// A broadcast goes from rank to rank, so each asks for one more than it reads now: others may be ahead.
+// Posts the broadcasts of the first `end` outputs. A broadcast passes from rank to rank, so each rank posts one more
+// than it reads now: other ranks may be ahead.
 void VocabularyStages::ask_for_outputs(size_t end) {
   if (is_last()) return;
   for (; outputs_asked_ < std::min(end, microbatches_.size()); ++outputs_asked_) {

@@ -1,5 +1,6 @@
-// The ends of a pipeline whose vocabulary is cut over its ranks: the embedding in front of the first stage and the
-// output layer behind the last, as the row's S, Z, T, TW, E and EB do them on every rank (schedule/barriers.h).
+// The vocabulary layers of a pipeline whose vocabulary is sharded over its ranks. They are the embedding before the
+// first stage and the output layer after the last. Every rank has rows of both, and carries them out by the Actions S,
+// Z, T, TW, E and EB of its row (schedule/barriers.h).
 #pragma once
 
 #include <functional>
@@ -14,11 +15,12 @@
 namespace orthant {
 
 struct VocabularyEnds {
-  std::string algorithm;     // of vocabulary_algorithms(); empty: the ends are whole, on the first and last stage
-  VocabularySlice slice;     // this rank's
-  int first = 0, last = 0;   // pipeline ranks of the first and the last stage
-  TensorPlan tensor = {};    // of the ranks that have one pipeline rank's rows together
-  int64_t width = 0;         // C, whole
+  // One of vocabulary_algorithms(). Empty: the first stage has the whole embedding, the last the whole output layer.
+  std::string algorithm;
+  VocabularySlice slice;    // of this rank
+  int first = 0, last = 0;  // pipeline ranks of the first and the last stage
+  TensorPlan tensor = {};   // tensor mesh that shards the rows of one pipeline rank
+  int64_t width = 0;        // C, unsharded
 };
 
 class VocabularyStages {
@@ -26,20 +28,23 @@ class VocabularyStages {
   /// Comm and model must outlive it.
   VocabularyStages(Comm& comm, const VocabularyEnds& ends, const Transformer& model);
 
-  /// A row begins that does these microbatches; `load` has the tokens that are here.
+  /// Starts a row with these microbatches. `load` returns the tokens of a microbatch that this rank holds.
   void begin(std::vector<int> microbatches, std::function<Microbatch(int)> load);
-  /// Returns when there is what it reads: one of the vocabulary's, F of the first stage, B or I of the last.
+  /// Returns when the input of the Action has arrived: a vocabulary Action, F of the first stage, or B or I of the
+  /// last.
   void wait_for(const Action& action);
+  /// Carries out a vocabulary Action.
   void carry_out(const Action& action);
 
-  /// At the first stage: its input, this rank's part of [B,T,C], and of that the gradient.
+  /// On the first stage's rank: its input, this rank's shard of [B,T,C]; later the gradient of that input, which is
+  /// broadcast.
   at::Tensor embedding(int microbatch, at::IntArrayRef shape_BTC);
   void share_embedding_gradient(int microbatch, const at::Tensor& dx_BTC);
-  /// At the last stage: what its norm makes, and of that the gradient.
+  /// On the last stage's rank: the output of the final norm, which is broadcast; later returns its gradient.
   void share_output(int microbatch, const at::Tensor& x_BTC);
   at::Tensor output_gradient(int microbatch, at::IntArrayRef shape_BTC);
 
-  /// Waits for what is under way; the row's sum of scaled losses, the same on all ranks.
+  /// Waits for pending communication. Returns the row's sum of scaled losses, the same on all ranks.
   double finish();
 
  private:
@@ -58,7 +63,8 @@ class VocabularyStages {
   OutputLayer output_;
   std::vector<int> microbatches_;
   std::function<Microbatch(int)> load_;
-  // How many of microbatches_: the output layer's inputs asked for, E done, embeddings' gradients asked for, EB done.
+  // Counters over microbatches_: posted broadcasts of the output layer's input, completed E, posted broadcasts of
+  // embedding gradients, completed EB.
   size_t outputs_asked_ = 0, looked_up_ = 0, gradients_asked_ = 0, gradients_done_ = 0;
 };
 
