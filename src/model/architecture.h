@@ -50,8 +50,8 @@ enum class ParameterRole {
 };
 
 /// One parameter: its Hugging Face name, its unsharded shape ([out, in] for a matrix) and its initial values. Adjacent
-/// parameters with the same fused name are used as one matrix (q, k, v; gate, up). Their biases, if any, follow the
-/// matrix and are used as one vector.
+/// parameters with the same fused name are used as one matrix (q, k, v; gate, up). If they have biases, these follow
+/// the matrix and are used as one vector.
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
