@@ -70,21 +70,21 @@ std::string help_all() {
       fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage, entry.name));
 }
 
-// The name in a word of the command line, without leading dashes and value: "hidden-size" of "--hidden-size=64".
+// The last component of a key without dashes and value: "hidden_size" for "--hidden-size=64".
 std::string key_name(std::string_view word) {
   word = word.substr(0, word.find('='));
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   return std::string(word);
 }
 
-// Offers full keys, with the "--" that the user wrote, if any.
+// Suggests full keys, each with the prefix that the user typed ("--" or none).
 std::string offer(const Words& keys, const std::string& extra) {
   Words offered;
   for (const std::string& key : keys) offered.push_back((extra.starts_with("-") ? "--" : "") + key);
   return "; did you mean " + join_or(offered) + "?";
 }
 
-// The keys whose last component is nearest to `name`, which no key has.
+// The keys whose last component is most similar to an unknown name.
 Words keys_like(const std::string& name) {
   Words names;
   for (const std::string& key : config_keys()) names.push_back(key.substr(key.find('.') + 1));
@@ -92,8 +92,8 @@ Words keys_like(const std::string& name) {
   return near ? keys_named(*near) : Words{};
 }
 
-// Explains an unquoted glob. A shell expands it to the names that match: the first becomes the value of data.path, and
-// the others become unexpected arguments. Empty if the arguments do not look like that.
+// A shell replaces an unquoted glob by the matching names. The first becomes the value of data.path, and the others
+// become positional arguments. Returns a hint for that case, else an empty string.
 std::string glob_hint(const Words& overrides, const Words& others) {
   namespace fs = std::filesystem;
   for (size_t i = 0; i + 1 < overrides.size(); ++i) {
@@ -129,12 +129,12 @@ std::string glob_hint(const Words& overrides, const Words& others) {
 void parse(const CommandEntry& entry, CLI::App& app, Words arguments, const Words& overrides) {
   Words names = arguments;
   std::erase_if(names, [](const std::string& word) { return word.starts_with("-"); });
-  // CLI11 takes a vector from its end.
+  // CLI11 reads the vector from its end.
   std::reverse(arguments.begin(), arguments.end());
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    // Something unknown explains a missing argument better than the missing argument does.
+    // An unknown option explains the failure better than the argument that is missing because of it.
     for (const std::string& extra : app.remaining()) {
       if (extra.starts_with("-")) refuse_extra(entry, app, extra);
     }

@@ -51,7 +51,7 @@ Measured multiply(int threads, double seconds) {
   const at::NoGradGuard no_grad;
   at::set_num_threads(threads);
   const at::Tensor a = at::ones({n, n}), b = at::ones({n, n});
-  at::Tensor c = at::mm(a, b);  // untimed first call: the library may initialize itself
+  at::Tensor c = at::mm(a, b);  // untimed warm-up: a library may initialize itself
   const auto start = Clock::now();
   const double cpu_start_s = process_cpu_s();
   int64_t products = 0;
@@ -72,7 +72,7 @@ CoreTicks core_ticks(std::string_view stat, const std::vector<int>& cores) {
     std::string name;
     int64_t user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
     words >> name >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
-    if (!name.starts_with("cpu") || name.size() == 3) continue;  // "cpu" alone is the sum over all cores
+    if (!name.starts_with("cpu") || name.size() == 3) continue;  // "cpu" without a number is the sum over all cores
     if (std::ranges::find(cores, std::atoi(name.c_str() + 3)) == cores.end()) continue;
     ticks.busy += user + nice + system + irq + softirq;
     ticks.stolen += steal;
