@@ -13,9 +13,9 @@
 
 namespace orthant {
 
-/// Reads the run file with overrides, and the model's sizes from model.from if it is set, and validates them.
-/// `launched`: number of ranks that a launcher started, which becomes run.ranks; 0: no launcher. Throws ConfigError,
-/// also if the run file or the command line contradicts model.from.
+/// Reads and validates the run file with overrides, and the model's sizes from model.from if it is set. `launched`:
+/// number of ranks that a launcher started, which becomes run.ranks; 0: no launcher. Throws ConfigError, also if the
+/// run file or the command line contradicts model.from.
 Config load_run(const RunFileArguments& arguments, int launched = 0);
 
 /// run.threads_per_rank if set, else the cores of this machine / its ranks, at least 1.

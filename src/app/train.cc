@@ -81,7 +81,6 @@ void end_if_stopped_early() {
   write_error_file(process_environment, "Error", message);
   if (serves) std::this_thread::sleep_for(std::chrono::duration<double>(kNextLook_s));
   _exit(kFailed);  // no destructors: other threads may hang in a collective while they hold a stream's lock
-                   // safe
 }
 
 // Before a Comm exists: returns true if this rank is the first to fail. The rank that serves the store waits until all

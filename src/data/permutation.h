@@ -7,9 +7,9 @@
 
 namespace orthant {
 
-/// A bijection of [0, size). A balanced Feistel network permutes the smallest power of four >= size and is applied
-/// repeatedly until the value is below size (fewer than four times on average). The values must never change on any
-/// platform, because checkpoints rely on them.
+/// A bijection of [0, size). A balanced Feistel network permutes the smallest power of four >= size. It is applied
+/// again until the value is below size, fewer than four times on average. The values must never change on any platform,
+/// because checkpoints rely on them.
 class Permutation {
  public:
   /// LogicError unless size >= 1.

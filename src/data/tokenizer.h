@@ -42,9 +42,9 @@ class Tokenizer {
 };
 
 /// The tokenizer of the key data.tokenizer: "byte", FILE.model or "train:N". "train:N" trains a byte-pair model of N
-/// pieces on text_files (plain or gzip), once: work_dir caches it under a name made of N and the text's fingerprint.
-/// Throws ConfigError for an unknown spec, N out of range, no text, or missing sentencepiece (with the way to install
-/// it), and DataError with file and offset for a damaged model.
+/// pieces on text_files (plain or gzip). It does so once: work_dir caches the model under a name made of N and the
+/// text's fingerprint. Throws ConfigError for an unknown spec, N out of range, or no text; also without sentencepiece,
+/// with the way to install it. Throws DataError with file and offset for a damaged model.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& spec, const std::string& work_dir,
                                           std::span<const std::string> text_files);
 /// The N of "train:N". Throws ConfigError if it is not a number or out of range.

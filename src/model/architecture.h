@@ -43,8 +43,8 @@ struct Architecture {
   double initializer_range = 0.02;
 };
 
-/// Position of a parameter between the vocabulary and the residual stream. from_stream reads the stream (q, k, v, gate,
-/// up); to_stream writes to it (output and down projections).
+/// Relation of a parameter to the residual stream. from_stream reads the stream (q, k, v, gate, up). to_stream writes
+/// to it (output and down projections).
 enum class ParameterRole {
   embedding, gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
 };
