@@ -70,21 +70,21 @@ std::string help_all() {
       fmt::format("{}\nusage: orthant {} {}\nhelp:  orthant {} --help", problem, entry.name, entry.usage, entry.name));
 }
 
-// The last component of a key without dashes and value: "hidden_size" for "--hidden-size=64".
+// The name in a word of the command line, without leading dashes and value: "hidden-size" of "--hidden-size=64".
 std::string key_name(std::string_view word) {
   word = word.substr(0, word.find('='));
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   return std::string(word);
 }
 
-// Suggests full keys, each with the prefix that the user typed ("--" or none).
+// Offers full keys, with the "--" that the user wrote, if any.
 std::string offer(const Words& keys, const std::string& extra) {
   Words offered;
   for (const std::string& key : keys) offered.push_back((extra.starts_with("-") ? "--" : "") + key);
   return "; did you mean " + join_or(offered) + "?";
 }
 
-// The keys whose last component is most similar to an unknown name.
+// The keys whose last component is nearest to `name`, which no key has.
 Words keys_like(const std::string& name) {
   Words names;
   for (const std::string& key : config_keys()) names.push_back(key.substr(key.find('.') + 1));
@@ -92,8 +92,8 @@ Words keys_like(const std::string& name) {
   return near ? keys_named(*near) : Words{};
 }
 
-// A shell replaces an unquoted glob by the matching names. The first becomes the value of data.path, and the others
-// become positional arguments. Returns a hint for that case, else an empty string.
+// Explains an unquoted glob. A shell expands it to the names that match: the first becomes the value of data.path, and
+// the others become unexpected arguments. Empty if the arguments do not look like that.
 std::string glob_hint(const Words& overrides, const Words& others) {
   namespace fs = std::filesystem;
   for (size_t i = 0; i + 1 < overrides.size(); ++i) {

@@ -17,9 +17,9 @@ struct RunFileArguments {
 
 struct TrainArguments : RunFileArguments {
   bool resume = false;
-  bool dry_run = false;              // print the banner and the plan, but start no training
-  std::vector<std::string> command;  // complete command line, program first, to start each local rank
-  std::string resume_command;        // how the user resumes the run; see resume_command.h
+  bool dry_run = false;              // plan, print the banner, start nothing
+  std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
+  std::string resume_command;        // the command that resumes the run; see resume_command.h
 };
 
 struct PlanArguments : RunFileArguments {
@@ -56,7 +56,7 @@ struct ReportArguments {
 
 struct DoctorArguments {
   bool json = false;
-  double measure_s = 2;  // seconds of matrix products to measure speed
+  double measure_s = 2;  // seconds for which matrices are multiplied
 };
 
 /// The program's version, such as "0.1.0".

@@ -51,7 +51,7 @@ Measured multiply(int threads, double seconds) {
   const at::NoGradGuard no_grad;
   at::set_num_threads(threads);
   const at::Tensor a = at::ones({n, n}), b = at::ones({n, n});
-  at::Tensor c = at::mm(a, b);  // untimed warm-up: a library may initialize itself
+  at::Tensor c = at::mm(a, b);  // untimed first call: the library may initialize itself
   const auto start = Clock::now();
   const double cpu_start_s = process_cpu_s();
   int64_t products = 0;

@@ -12,12 +12,12 @@
 namespace orthant {
 namespace {
 
-// Longer than the pauses between two parallel operations; short enough that a waiting thread releases its core to a
-// busy program. Measured in benchmarks/threads/RESULTS.md.
+// 2.5 ms covers the pause between two parallel operations, and still lets a waiting thread give its core to a busy
+// program. benchmarks/threads/RESULTS.md has the measurements.
 constexpr double kSpin_s = 2.5e-3;
 
-// Seconds per iteration of libgomp's waiting loop, which is one pause instruction. CPUs differ by a factor of two or
-// more.
+// Seconds that one iteration of libgomp's spin loop takes, which is one pause instruction. CPUs differ by a factor of
+// two or more.
 double pause_s() {
   constexpr int kTurns = 1000, kTries = 3;
   double fastest_s = 1;
@@ -42,7 +42,7 @@ void limit_openmp_spinning(char** argv) {
   const auto turns = static_cast<int64_t>(kSpin_s / std::max(pause_s(), 1e-10));
   setenv("GOMP_SPINCOUNT", std::to_string(turns).c_str(), 1);
   execv("/proc/self/exe", argv);
-  // If exec fails, the program continues: correct, but slower on a busy machine.
+  // If the program cannot be executed again, it continues with libgomp's default: correct, but slower on busy machines.
 }
 
 }  // namespace orthant

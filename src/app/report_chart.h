@@ -36,7 +36,7 @@ struct Chart {
   double height = 300;
 };
 
-/// Width of the drawing for narrow screens; on a screen of 400 pixels its text keeps about its size.
+/// Width of a chart for narrow screens: on a screen of 400 pixels, its text keeps about its nominal size.
 inline constexpr double kNarrowWidth = 340;
 
 /// The chart as one <svg> element, or a sentence if no series has a known value.

@@ -38,7 +38,7 @@ std::string responsive(const Chart& chart, bool scrolls) {
   narrow.height = std::min(chart.height, 260.0);
   std::string names;
   for (Series& series : narrow.series) {
-    if (!chart.stacked) series.points = thin_out(series.points, kNarrowPoints);  // stacked areas need the same x
+    if (!chart.stacked) series.points = thin_out(series.points, kNarrowPoints);  // stacked series need equal x values
     if (series.labeled && !series.points.empty()) {
       names += fmt::format("<li><i class=\"back-{}\"></i>{}</li>", series.color, escape(series.name));
     }

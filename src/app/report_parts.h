@@ -52,8 +52,9 @@ std::string show(double value, int decimals);
 std::string card(std::string_view id, std::string_view title, const std::string& note, const std::string& body);
 /// The sentence that replaces a missing part.
 std::string missing(std::string_view sentence);
-/// The chart twice, as given and drawn again for screens of about 400 pixels; the style sheet shows one. The narrow one
-/// has the names of its lines below it instead of at their ends. If `scrolls`, the wide one scrolls horizontally.
+/// Two drawings of the chart: one as given, and one for screens of about 400 pixels, which lists the names of the lines
+/// below the chart instead of at their ends. The style sheet shows one of them. If `scrolls`, the wide one can be
+/// scrolled sideways.
 std::string responsive(const Chart& chart, bool scrolls);
 /// Wraps wide content so that it scrolls horizontally on a narrow screen.
 std::string scrolling(const std::string& html);

@@ -23,8 +23,8 @@ bool is_launcher(const std::string& program, const std::string& launcher) {
   return is_one_of(name.substr(0, name.find('.')), {"mpirun", "mpiexec", "orterun", "prterun"});  // "mpiexec.hydra"
 }
 
-// The launcher's command line as the user typed it; empty if the process is no such launcher. If the launcher is a
-// script, its interpreter is the first word and is removed.
+// The launcher's command line as its user typed it; empty if the process is not that launcher. Where the launcher is a
+// script, the first word of a process is its interpreter.
 Words line_of(const Words& words, const std::string& launcher) {
   for (size_t i = 0; i < std::min<size_t>(2, words.size()); ++i) {
     if (is_launcher(words[i], launcher)) return {words.begin() + static_cast<std::ptrdiff_t>(i), words.end()};
@@ -40,9 +40,9 @@ bool ends_with(const Words& words, const Words& end) {
   return words.size() >= end.size() && std::equal(end.rbegin(), end.rend(), words.rbegin());
 }
 
-// The line of the nearest launcher among the ancestors. Its end must equal this process's arguments, because only then
-// does an appended argument reach this program. Empty otherwise: below a script, or if the launcher starts several
-// programs.
+// The command line of the nearest launcher among the ancestors, if it ends with this program's arguments: then an
+// argument appended to it reaches this program. Empty if a script is between them, or if the launcher starts several
+// programs at once.
 Words launcher_line(const Words& command, const std::string& launcher, const std::vector<Words>& ancestors) {
   for (const Words& ancestor : ancestors) {
     const Words line = line_of(ancestor, launcher);

@@ -1,4 +1,4 @@
-// Builds the command that resumes a run: the command that started it, including its launcher, with --resume.
+// The command that resumes a run: the command that started it, with its launcher and with --resume.
 #pragma once
 
 #include <optional>
@@ -9,13 +9,14 @@
 
 namespace orthant {
 
-/// Joins words to one command line for a shell, with quotes where needed.
+/// The words as one shell command line, quoted where the shell requires it.
 std::string shell_quoted(const std::vector<std::string>& words);
 
-/// `command`: command line of this process, program first. `launch`: the launcher that started it, if detected.
-/// `ancestors`: command lines of the parent processes, nearest first; on the machine of torchrun or mpirun they contain
-/// its line. srun is no ancestor of its tasks, so its line is built from the numbers of nodes and tasks. Returns the
-/// command. If it is incomplete, a second line in parentheses states what the user must add.
+/// Returns the command that resumes the run. If the user must complete it, a second line in parentheses says how.
+/// `command`: the command line of this process, program first. `launch`: what the launcher told this process, if there
+/// is a launcher. `ancestors`: the command lines of the processes above this one, nearest first. They include that of
+/// torchrun or mpirun on the machine where it was started. srun is no ancestor of its tasks, so its command line is
+/// built from the numbers of nodes and tasks.
 std::string resume_command(const std::vector<std::string>& command, const std::optional<Launch>& launch,
                            const std::vector<std::vector<std::string>>& ancestors, const Environment& environment);
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A temporary folder next to the outputs, removed with its content by the destructor.
+// A temporary folder next to the outputs. It is removed with its contents when this object is destroyed.
 class ScratchFolder {
  public:
   explicit ScratchFolder(const std::string& prefix) {
@@ -52,7 +52,7 @@ std::string dataset_prefix(const std::string& output) {
   return prefix;
 }
 
-// Describes how the files were split into documents and pieces.
+// Describes what counts as a document in these files, and how documents are stored.
 std::string describe_documents(const TokenizedText& text, size_t files) {
   const std::string separator = "a line that holds only <|endoftext|> ends a document, and so does the end of a file";
   if (text.files_with_separators == static_cast<int64_t>(files)) return separator;
@@ -74,7 +74,7 @@ int tokenize(const TokenizeArguments& arguments) {
   const std::string prefix = dataset_prefix(arguments.output);
   const std::vector<std::string> files = expand_paths(arguments.inputs, "INPUT");
   std::string spec = arguments.tokenizer;
-  // A model trained here gets its final name only after the tokens got theirs.
+  // A tokenizer that is trained here gets its final name only after the dataset is complete.
   std::optional<ScratchFolder> scratch;
   std::string trained;
   if (spec.starts_with("train:")) {

@@ -43,8 +43,8 @@ std::string sample_command(const TrainArguments& arguments, const Config& config
                        config.job.dump_folder, "--prompt", "The"});
 }
 
-// Writes the configuration, the plan and the schedule to the run folder before the first step. Each file is replaced
-// atomically, so that a full disk keeps the earlier run's files.
+// Writes the files of the run folder that exist from the start: the effective run file, the plan and its schedule. Each
+// file is replaced atomically, so that a full disk leaves the file of the earlier run.
 void write_run_folder(const Plan& plan) {
   const std::string& folder = plan.config.job.dump_folder;
   write_file(folder + "/config.toml", print_config(plan.config));
@@ -111,15 +111,15 @@ std::string memory_warning(const Plan& plan, int local_ranks) {
   return need.warning;
 }
 
-// The warnings of the banner, which skips empty ones. Throws as memory_warning() does.
+// Returns the warnings for the banner, which leaves out empty ones. Throws as memory_warning() does.
 std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
   return {memory_warning(plan, local_ranks),
           cores_warning(local_ranks, threads_per_rank(plan.config, local_ranks), available_cores()),
           idle_ranks_warning(plan), disk_warning(plan, free_disk_bytes(plan.config.job.dump_folder))};
 }
 
-// Returns the checkpoint to resume after comparing it with the run, as far as that needs no tokens. Throws ConfigError
-// or DataError.
+// Returns the checkpoint to resume, after all comparisons with the run that need no tokens. Throws ConfigError or
+// DataError.
 std::string refuse_to_resume_another_run(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
   check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
@@ -207,7 +207,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     comm.emplace(plan.mesh, meeting.rank, meeting, watching);
     g_all_here = true;
     if (setup) setup->leave(true);
-    Trainer trainer(plan, data, *comm, options);  // writes no files; when it returns, every rank has accepted the run
+    Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
     if (meeting.rank == 0 && !arguments.resume) set_aside_earlier_run(config);
     const int code = trainer.run();
     require_printed();

@@ -44,19 +44,19 @@ std::vector<std::string> expand_paths(std::span<const std::string> paths, const 
 /// True if data.path is one Megatron PREFIX: PREFIX.idx exists. PREFIX.bin and PREFIX.idx also name PREFIX.
 bool is_indexed_prefix(std::span<const std::string> paths);
 
-/// Hash of the text of data.path, in order and after decompression; needs no tokenizer. Empty for a Megatron PREFIX.
-/// Reads all files once. Throws as expand_paths() does, and DataError.
+/// Hash of the decompressed text of the files that data.path names, in their order; it needs no tokenizer. Empty if
+/// data.path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
 std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths);
 
 /// Opens the corpus and tokenizes text that is not in the work folder yet. Throws ConfigError or DataError.
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
 
-/// Statistics of the output of tokenize_files().
+/// Numbers of documents and pieces that tokenize_files() has written.
 struct TokenizedText {
   int64_t documents = 0;  ///< documents of the text; each ends with the end-of-text id
-  int64_t pieces = 0;     ///< documents of the dataset; a long document of the text is stored in several
+  int64_t pieces = 0;     ///< documents of the dataset: a long document of the text has several
   int64_t files_with_separators = 0;
-  int64_t piece_bytes = 0;  ///< minimum size in bytes of a piece, except the last, of a document without separators
+  int64_t piece_bytes = 0;  ///< target size of the pieces of a file without separators
 };
 
 /// Tokenizes text files into the writer; the caller calls finish(). Lines that contain only <|endoftext|> separate
