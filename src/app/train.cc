@@ -83,8 +83,9 @@ void end_if_stopped_early() {
   _exit(kFailed);  // no destructors: other threads may hang in a collective while they hold a stream's lock
 }
 
-// Before a Comm exists: returns true if this rank is the first to fail. The rank that serves the store waits until all
-// others have asked. It uses the existing connection, because a new one to a dead store would retry for a minute.
+// Before a Comm exists: returns true if this rank is the first to fail. The rank that serves the store waits at most 3
+// s until all others have asked. It uses the existing connection, because a new one to a dead store would retry for a
+// minute.
 bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
   if (meeting.world_size == 1) return true;
   constexpr double kOthersFail_s = 3;
@@ -222,7 +223,7 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (lost_peer && !comm) text += where_the_store_went(meeting);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
     const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
-    // the other ranks' watches still read the store
+    // The watches of the other ranks still read the store, so the rank that serves it must not end at once.
     end_failed(text + advice, speak, (comm || setup) && meeting.serves);
   }
 }

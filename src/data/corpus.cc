@@ -149,10 +149,10 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
   add_texts(hasher, files);
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
   const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
-  // no lock: ranks need not wait for each other
+  // No lock is needed to read a complete dataset, so ranks need not wait for each other.
   if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   const FolderLock lock(work_dir);
-  // another process made it while this one waited
+  // Another process made it while this one waited for the lock.
   if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   report_damaged(kept);
   unseal(kept);

@@ -75,7 +75,7 @@ std::vector<int64_t> Loader::document_starts(int64_t position, int64_t count) co
   std::vector<int64_t> found{0};
   auto start = std::upper_bound(starts_.begin(), starts_.end() - 1, position);
   for (; start != starts_.end() - 1 && *start < position + count; ++start) {
-    // empty documents have the start of the next one
+    // Empty documents have the same start as the next one and are skipped.
     if (*start - position > found.back()) found.push_back(*start - position);
   }
   return found;

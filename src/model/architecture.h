@@ -34,7 +34,7 @@ struct Architecture {
   bool attention_bias = false;  // the query, key, value and output projections have biases
   bool mlp_bias = false;        // the gate, up and down projections have biases
   bool causal = true;          // false: every token attends to the whole sequence
-  // tokens a token attends to, itself included (to each side, if not causal); 0 = unlimited
+  // Number of tokens a token attends to, itself included (to each side, if not causal); 0 = unlimited.
   int64_t sliding_window = 0;
   int64_t linformer_length = 0;  // number of summary rows that replace keys and values (Linformer); 0 = full attention
   int64_t linformer_tokens = 0;  // sequence length of Linformer's projections

@@ -114,7 +114,7 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
     const Attended all = run(tiles[0]);
     return {all.out_BHTD.to(q.scalar_type()), all.lse_BHT.to(wide(q.scalar_type()))};
   }
-  // [B,T,H,D] in memory: the heads of a token are adjacent
+  // The memory order is [B,T,H,D], so that the heads of a token are adjacent.
   Attended all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),
                at::full({B, H, T}, kMinusInfinity, q.options().dtype(wide(q.scalar_type())))};
   for (const AttentionTile& tile : tiles) {

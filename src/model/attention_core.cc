@@ -46,7 +46,7 @@ struct Attention : torch::autograd::Function<Attention> {
     });
     std::vector<at::Tensor> kept = held->core.forward(q, k, v, held->batch, shape);
     const at::Tensor side_by_side = kept[0].transpose(1, 2).reshape({B, T, shape.heads * D});
-    // the result and the saved output share memory
+    // The result and the saved output share memory.
     kept[0] = side_by_side.view({B, T, shape.heads, D}).transpose(1, 2);
     context->save_for_backward(variable_list(kept.begin(), kept.end()));
     context->saved_data["held"] = c10::IValue::make_capsule(held);

@@ -47,7 +47,7 @@ at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Mic
 /// The key does not contain the positions: use one cache for each set of positions.
 class TileCache {
  public:
-  // tiles of each successive step of the core, such as a hop of the ring
+  // The tiles of each successive step of the core, such as a hop of the ring.
   using Tiles = std::vector<std::vector<AttentionTile>>;
   const Tiles& of(const Microbatch& batch, const VisibilityRule& rule, const std::function<Tiles()>& make);
 

@@ -43,7 +43,7 @@ Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
   const auto results =
       at::_scaled_dot_product_efficient_attention(q, k, v, expanded(bias, q), true, 0.0, causal, scale);
-  // the kernel pads lse to a multiple of 32 rows
+  // The kernel pads lse to a multiple of 32 rows.
   return {std::get<0>(results), std::get<1>(results).narrow(2, 0, q.size(2))};
 }
 

@@ -35,7 +35,7 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const AttentionShape& shape = model_.attention_;
   Cache& cache = caches_[layer];
   const int64_t before = cache.length, T = qkv_BTE.size(1), D = shape.head_dim;
-  // number of shards of the heads; this rank holds one
+  // The heads may be sharded: the number of shards, of which this rank holds one.
   const int64_t shares = (shape.heads + 2 * shape.kv_heads) * D / qkv_BTE.size(2);
   const int64_t H = shape.heads / shares, K = shape.kv_heads / shares;
   const auto dtype = wide(qkv_BTE.scalar_type());

@@ -52,9 +52,9 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
     at::addmm_out(sum, sum, a, b, add ? 1 : 0);
     return;
   }
-  // the matrix whose rows are contiguous
+  // The matrix or its transpose, whichever has contiguous rows.
   const auto rows_of = [](const at::Tensor& t) { return t.stride(1) == 1 ? t : t.t(); };
-  // true if rows are contiguous; a block of a larger matrix is accepted
+  // True if the rows are contiguous and do not overlap; a block of a larger matrix is accepted.
   const auto in_rows = [&](const at::Tensor& t) {
     const at::Tensor rows = rows_of(t);
     return rows.stride(1) == 1 && (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));

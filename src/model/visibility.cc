@@ -62,7 +62,8 @@ Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> pl
       }
       if (rule.causal) seen.end = std::min(seen.end, place + 1);
       if (rule.sliding_window > 0) {
-        // keeps the sums below from overflowing: a config may set any window
+        // A larger window sees no more. The limit keeps the sums below from overflowing, because a config may set any
+        // window.
         const int64_t window = std::min(rule.sliding_window, sequence_length);
         seen.first = std::max(seen.first, place - window + 1);
         seen.end = std::min(seen.end, place + window);

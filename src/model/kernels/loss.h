@@ -46,7 +46,7 @@ struct SoftmaxPart {
   int64_t rows;
   int64_t vocab;
   int64_t first;
-  // [rows]; softmax_statistics writes those of the shard, softmax_gradient reads those of the full vocabulary
+  // [rows]: softmax_statistics() writes those of the shard; softmax_gradient() reads those of the full vocabulary.
   SoftmaxStatistics* statistics;
   double scale = 0;               // factor of the gradient
   OutputLoss loss = {};

@@ -19,7 +19,7 @@ struct SoftmaxExponentials {
   int64_t first;
   bool has_maximum;               // statistics hold a maximum, usually one over more shards
   SoftmaxStatistics* statistics;  // out, [rows]; of this shard alone
-  // out, [rows]: slope of the label's capped logit, 1 if another shard holds it; null: none
+  // Out, [rows]: slope of the label's capped logit, 1 if another shard holds it; null: none.
   double* label_slopes;
   OutputLoss loss = {};
 };
