@@ -17,8 +17,8 @@ struct RunFileArguments {
 
 struct TrainArguments : RunFileArguments {
   bool resume = false;
-  bool dry_run = false;              // plan, print the banner, start nothing
-  std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
+  bool dry_run = false;              // print the banner and the plan; train nothing
+  std::vector<std::string> command;  // complete command line, program first, that starts each local rank
   std::string resume_command;        // the command that resumes the run; see resume_command.h
 };
 

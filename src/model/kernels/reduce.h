@@ -1,4 +1,4 @@
-// Sums over whole tensors whose bits do not depend on the number of threads.
+// Sums over complete tensors. Their bits do not depend on the number of threads.
 #pragma once
 
 #include "model/kernels/element.h"
