@@ -129,12 +129,12 @@ std::string glob_hint(const Words& overrides, const Words& others) {
 void parse(const CommandEntry& entry, CLI::App& app, Words arguments, const Words& overrides) {
   Words names = arguments;
   std::erase_if(names, [](const std::string& word) { return word.starts_with("-"); });
-  // CLI11 takes a vector from its end.
+  // CLI11 reads the vector from its end.
   std::reverse(arguments.begin(), arguments.end());
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    // Something unknown explains a missing argument better than the missing argument does.
+    // An unknown option explains the failure better than the argument that is missing because of it.
     for (const std::string& extra : app.remaining()) {
       if (extra.starts_with("-")) refuse_extra(entry, app, extra);
     }

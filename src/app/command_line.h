@@ -1,4 +1,5 @@
-// argv as a value: one struct of commands.h, or text to print. Pure, so that every message is testable.
+// Parses argv into a value: one struct of commands.h, or text to print. It is a pure function, so that every message
+// can be tested.
 #pragma once
 
 #include <string>
@@ -10,12 +11,12 @@
 
 namespace orthant {
 
-/// The command line itself is wrong: the program exits with kUsage instead of kFailed.
+/// An error of the command line: the program exits with kUsage instead of kFailed.
 struct UsageError : ConfigError {
   using ConfigError::ConfigError;
 };
 
-/// Nothing to run: help, version or the reference page, for stdout.
+/// Text for stdout instead of a command to run: help, version or the reference page.
 struct PrintText {
   std::string text;
 };
@@ -23,9 +24,9 @@ struct PrintText {
 using Command = std::variant<PrintText, TrainArguments, PlanArguments, VerifyArguments, TokenizeArguments,
                              GenerateArguments, ReportArguments, DoctorArguments>;
 
-/// Reads the arguments after the program's name. Settings of the run file ("--training.steps 20", "run.ranks=2") may
-/// stand anywhere and are checked against the table of keys here already. Throws UsageError with the nearest command,
-/// option or key, and how to get help.
+/// Parses the arguments after the program's name. Settings of the run file ("--training.steps 20", "run.ranks=2") may
+/// appear anywhere and are checked against the table of keys. Throws UsageError with the nearest command, option or key
+/// and a pointer to the help.
 Command parse_command_line(const std::vector<std::string>& arguments);
 
 }  // namespace orthant

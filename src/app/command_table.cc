@@ -9,7 +9,7 @@
 namespace orthant {
 namespace {
 
-// A validator in our words: "x must be a number at least 1".
+// A validator whose message is "x must be a number at least 1".
 CLI::Validator number(bool (*holds)(double), const std::string& text) {
   return CLI::Validator(
       [=](std::string& word) {
@@ -21,7 +21,7 @@ CLI::Validator number(bool (*holds)(double), const std::string& text) {
       "");
 }
 
-// The same for whole numbers; CLI11 would take what does not fit for the largest that does.
+// The same for whole numbers. CLI11's own parser would replace a number that is too large by the largest one.
 CLI::Validator whole_number(int64_t least, int64_t most = INT64_MAX) {
   return CLI::Validator(
       [=](std::string& word) {
@@ -33,7 +33,7 @@ CLI::Validator whole_number(int64_t least, int64_t most = INT64_MAX) {
       "");
 }
 
-// A path that is there at all: an empty variable of a script must not mean the defaults.
+// Rejects an empty path, because an empty variable of a script must not select the default.
 CLI::Validator named(const std::string& example) {
   return CLI::Validator(
       [=](std::string& word) { return word.empty() ? "is empty; name one, such as " + example : std::string(); }, "");
@@ -59,7 +59,7 @@ void define_plan(CLI::App& app, Command& command) {
   define_run_file(app, arguments);
   app.add_flag("--json", arguments.json, "print one JSON object");
   app.add_option("--svg", arguments.svg, "draw the schedule into FILE")->type_name("FILE");
-  // Beyond these, times are not finite.
+  // Rates outside this range would give times that are not finite.
   const auto rate = number([](double value) { return value >= 1e-9 && value <= 1e15; }, "from 1e-9 to 1e15");
   auto* inner = app.add_option("--inner-gbit", arguments.inner_gbit,
                                "Gbit/s from a rank to others of its host: adds times to the layouts")

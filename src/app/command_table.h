@@ -1,4 +1,4 @@
-// The commands as a table: their names, help and options. What the options' words may be is told here and nowhere else.
+// The table of commands: names, help and options. All limits of option values are stated here only.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ class App;
 
 namespace orthant {
 
-/// What a command is called, what its help shows, and which options fill its struct.
+/// One command: its name, its help, and a function that adds the options that fill its struct.
 struct CommandEntry {
   std::string name, usage, summary;
   std::vector<std::string> examples;

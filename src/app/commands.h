@@ -1,5 +1,5 @@
-// The commands of the program as functions on plain structs. Each returns the exit code and throws Error on failure;
-// command_line.h turns argv into these structs.
+// The commands of the program as functions on plain structs. Each returns the exit code and throws Error on failure.
+// command_line.h parses argv into these structs.
 #pragma once
 
 #include <cstdint>
@@ -8,24 +8,24 @@
 
 namespace orthant {
 
-/// What the commands that take a run file have in common.
+/// Arguments of all commands that take a run file.
 struct RunFileArguments {
   std::string run_file;
-  std::vector<std::string> overrides;  // as load_config takes them
+  std::vector<std::string> overrides;  // in the form that load_config() expects
   bool print_config = false;           // print the effective configuration and stop
 };
 
 struct TrainArguments : RunFileArguments {
   bool resume = false;
-  bool dry_run = false;              // plan, print the banner, start nothing
-  std::vector<std::string> command;  // the whole command line, program first: what each local rank is started with
+  bool dry_run = false;              // print the banner and the plan; train nothing
+  std::vector<std::string> command;  // complete command line, program first, that starts each local rank
   std::string resume_command;        // the command that resumes the run; see resume_command.h
 };
 
 struct PlanArguments : RunFileArguments {
   bool json = false;
-  std::string svg;  // file to draw the schedule into; empty: none
-  // Of the machines that the run is planned for; 0: not said.
+  std::string svg;  // file for a drawing of the schedule; empty: none
+  // The machines to plan for; 0: not given.
   int ranks_per_host = 0;
   double inner_gbit = 0, outer_gbit = 0, gflops = 0;
 };
@@ -45,7 +45,7 @@ struct GenerateArguments {
   std::string directory;  // a run folder, a checkpoint, or a Hugging Face directory
   std::string prompt;
   int64_t max_new_tokens = 200;
-  double temperature = 0.8;  // 0: always the likeliest token
+  double temperature = 0.8;  // 0: always the most probable token
   double top_p = 0.95;
   int64_t seed = 1234;
 };

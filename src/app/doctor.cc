@@ -1,4 +1,4 @@
-// orthant doctor: what this machine has and lacks for training, and what to do about it.
+// orthant doctor: reports how suitable this machine is for training, with advice for each problem.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ namespace {
 struct Finding {
   std::string name;
   std::string found;
-  std::string advice;  // empty: all is well
+  std::string advice;  // empty: no problem
 };
 
 constexpr double kMib = 1024.0 * 1024, kGib = 1024 * kMib;
@@ -42,7 +42,7 @@ std::string read_all(const std::string& path) {
   return text.str();
 }
 
-// The rest of the first line that begins with `name`, past ':' and spaces; /proc/cpuinfo and /proc/meminfo.
+// The text after the colon in the first line that begins with `name`, for /proc/cpuinfo and /proc/meminfo.
 std::string proc_field(const std::string& text, const std::string& name) {
   for (const std::string& line : split(text, '\n')) {
     if (!line.starts_with(name)) continue;
@@ -62,7 +62,7 @@ Finding check_cpu() {
   const int cores = usable_cores();
   Finding finding{"cpu", fmt::format("{}, {} cores usable", proc_field(read_all("/proc/cpuinfo"), "model name"), cores),
                   ""};
-  // A container's share of time, "quota period" in microseconds or "max period".
+  // A container's CPU limit: "quota period" in microseconds, or "max period".
   std::istringstream limit(read_all("/sys/fs/cgroup/cpu.max"));
   double quota = 0, period = 0;
   if (limit >> quota >> period && period > 0 && quota / period < cores) {
@@ -164,7 +164,7 @@ Finding check_shared_memory() {
           shared_memory_problem(free, std::max(2, usable_cores()))};
 }
 
-// What ranks talk over: memory within a machine, a network between machines.
+// Checks the transports of UCX: shared memory within a machine, a network between machines.
 Finding check_ucx() {
   const UcxReport ucx = examine_ucx();
   if (!ucx.problem.empty()) return {"ucx", "none, ranks talk over Gloo", ucx.problem};

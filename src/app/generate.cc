@@ -1,4 +1,4 @@
-// orthant generate: text from a run, a checkpoint, or a Hugging Face directory.
+// orthant generate: generates text with the model of a run, a checkpoint or a Hugging Face directory.
 #include "app/commands.h"
 #include "base/errors.h"
 #include "base/text.h"
@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run folder's newest checkpoint, or the directory itself.
+// The newest checkpoint of a run folder, or the directory itself if it holds a model.
 std::string model_directory(const std::string& directory) {
   if (fs::exists(fs::path(directory) / "config.json")) return directory;
   if (const auto latest = find_latest(directory + "/checkpoints")) return *latest;
@@ -33,19 +33,20 @@ at::ScalarType working_dtype(Dtype stored) {
   return stored == Dtype::bf16 ? at::kBFloat16 : stored == Dtype::f64 ? at::kDouble : at::kFloat;
 }
 
-// Prints a text as it grows. A terminal would obey what a young model happens to say; a file gets every byte.
+// Prints a text while it grows. A terminal receives visible_text(), because it would execute control characters that a
+// model generates. A file receives every byte.
 class GrowingText {
  public:
   void show(const std::string& text) { print(text, whole_characters(text)); }
   void end(const std::string& text) { print(text, text.size()); }
 
  private:
-  // Bytes up to a character at the end that is not all there yet.
+  // Number of bytes without an incomplete UTF-8 character at the end.
   static size_t whole_characters(const std::string& text) {
     for (size_t missing = 1; missing <= std::min<size_t>(3, text.size()); ++missing) {
       const auto byte = static_cast<unsigned char>(text[text.size() - missing]);
       if (byte < 0x80) break;
-      if (byte < 0xc0) continue;  // not its first
+      if (byte < 0xc0) continue;  // not the first byte of a character
       const size_t length = byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
       return missing < length ? text.size() - missing : text.size();
     }

@@ -72,7 +72,7 @@ CoreTicks core_ticks(std::string_view stat, const std::vector<int>& cores) {
     std::string name;
     int64_t user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
     words >> name >> user >> nice >> system >> idle >> iowait >> irq >> softirq >> steal;
-    if (!name.starts_with("cpu") || name.size() == 3) continue;  // "cpu" alone is the sum over all cores
+    if (!name.starts_with("cpu") || name.size() == 3) continue;  // "cpu" without a number is the sum over all cores
     if (std::ranges::find(cores, std::atoi(name.c_str() + 3)) == cores.end()) continue;
     ticks.busy += user + nice + system + irq + softirq;
     ticks.stolen += steal;

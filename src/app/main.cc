@@ -1,4 +1,4 @@
-// The program: argv to a command, errors to one line and an exit code.
+// The program: runs the command of argv, and turns errors into one line and an exit code.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -32,7 +32,7 @@ struct Run {
   int operator()(const orthant::DoctorArguments& arguments) const { return orthant::doctor(arguments); }
 };
 
-// Whether the command computes with tensors on several threads.
+// True if the command computes with tensors on several threads.
 bool computes(const orthant::Command& command) {
   return std::holds_alternative<orthant::TrainArguments>(command) ||
          std::holds_alternative<orthant::VerifyArguments>(command) ||
@@ -40,7 +40,7 @@ bool computes(const orthant::Command& command) {
          std::holds_alternative<orthant::DoctorArguments>(command);
 }
 
-// Without a handler the allocator ends the process, and says nothing.
+// Without this handler, the allocator ends the process without a message.
 [[noreturn]] void out_of_memory() {
   constexpr std::string_view kText = "error: out of memory\n";
   (void)!write(STDERR_FILENO, kText.data(), kText.size());

@@ -1,4 +1,4 @@
-// orthant plan: what a run will do, before it starts.
+// orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
@@ -38,7 +38,7 @@ int plan(const PlanArguments& arguments) {
     fmt::print(stderr, "warning: --inner-gbit and --outer-gbit change nothing here: how long a layer takes is told of "
                        "sequences and data over ranks, not of tensor meshes and pipelines\n");
   }
-  // Planning for other machines than this one is what the command is for: here it is no error.
+  // Too little memory is only a warning here, because the plan may be for other machines.
   const MemoryNeed need = memory_need(the_plan, the_plan.mesh.size(), machine_memory());
   for (const std::string& warning : {need.warning, idle_ranks_warning(the_plan)}) {
     if (!warning.empty()) fmt::print(stderr, "warning: {}\n", warning);

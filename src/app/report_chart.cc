@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-// The plot area in the drawing, and the values at its edges.
+// The plot area in pixels, and the values at its edges.
 struct Frame {
   double left, right, top, bottom;
   double x_low, x_high, y_low, y_high;
@@ -23,7 +23,7 @@ struct Frame {
 
 double spacing_of(const std::vector<double>& ticks) { return ticks.size() > 1 ? ticks[1] - ticks[0] : 1; }
 
-// Each series on top of those before it.
+// Adds to each series the values of all series before it.
 std::vector<Series> stack(std::vector<Series> series) {
   for (size_t s = 1; s < series.size(); ++s) {
     for (size_t i = 0; i < series[s].points.size() && i < series[s - 1].points.size(); ++i) {
@@ -33,7 +33,7 @@ std::vector<Series> stack(std::vector<Series> series) {
   return series;
 }
 
-// False when there is nothing to frame.
+// Computes the frame. False if no value is finite.
 bool find_frame(const Chart& chart, const std::vector<Series>& series, Frame& frame) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   double x_low = kInfinity, x_high = -kInfinity, y_low = kInfinity, y_high = -kInfinity;
@@ -83,7 +83,7 @@ std::string draw_axes(const Chart& chart, const Frame& f) {
   }
   const int most_x = std::clamp(static_cast<int>((f.right - f.left) / 80), 3, 12);
   auto x_ticks = nice_ticks(f.x_low, f.x_high, most_x);
-  std::erase_if(x_ticks, [](double tick) { return tick != std::round(tick); });  // steps are whole
+  std::erase_if(x_ticks, [](double tick) { return tick != std::round(tick); });  // steps are integers
   for (const double tick : x_ticks) {
     out += line(f.x(tick), f.bottom, f.x(tick), f.bottom + 5, "axis");
     out += text_at(f.x(tick), f.bottom + 19, "middle", tick_label(tick, std::max(1.0, spacing_of(x_ticks))));
@@ -94,7 +94,7 @@ std::string draw_axes(const Chart& chart, const Frame& f) {
   return out;
 }
 
-// The place along x at which the counted quantity reaches a value, between the points around it.
+// The x at which the cumulative quantity y reaches a value, by linear interpolation.
 double place_of(const std::vector<Point>& counted, double value) {
   const auto after = std::find_if(counted.begin(), counted.end(), [&](const Point& p) { return p.y >= value; });
   if (after == counted.begin() || after == counted.end()) return after == counted.end() ? counted.back().x : after->x;
@@ -114,7 +114,7 @@ std::string draw_top_axis(const Chart& chart, const Frame& f) {
   return out + text_at(0, f.top - 10, "start", chart.top_label, "label");
 }
 
-// "M x,y L x,y ..."; a new stretch after each unknown value.
+// "M x,y L x,y ..."; unknown values interrupt the line.
 std::string path_of(const std::vector<Point>& points, const Frame& f) {
   std::string out;
   bool drawing = false;
@@ -126,7 +126,7 @@ std::string path_of(const std::vector<Point>& points, const Frame& f) {
   return out;
 }
 
-// An area between two lines over the same x; unknown values count as nothing.
+// The area between two lines with the same x; unknown values count as 0.
 std::string area_of(const std::vector<Point>& upper, const std::vector<Point>* lower, const Frame& f) {
   std::string out = "M";
   const auto height = [&](double value) { return f.y(std::isfinite(value) ? value : 0); };
@@ -137,7 +137,7 @@ std::string area_of(const std::vector<Point>& upper, const std::vector<Point>* l
   return out;
 }
 
-// What the hover box reads: the name, and the values as they are (not stacked).
+// Attributes for the hover box: the name and the values, not stacked.
 std::string hover_data(const Series& series) {
   std::string values;
   for (const auto& point : series.points) {
@@ -177,7 +177,7 @@ struct EndLabel {
   std::string color, text;
 };
 
-// Names beside the ends of their lines (the middle of their area), pushed apart where they would overlap.
+// Writes names next to the ends of lines, or the middle of areas, and moves them apart if they overlap.
 std::string draw_end_labels(const Chart& chart, const std::vector<Series>& stacked, const Frame& f) {
   constexpr double kApart = 16;
   std::vector<EndLabel> labels;

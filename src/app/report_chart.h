@@ -1,5 +1,5 @@
-// Charts as SVG text: a frame with round ticks, lines, dots or stacked areas, names written beside their ends.
-// Colors are classes that the page's style sheet gives meaning to, for light and dark.
+// Draws charts as SVG text: a frame with round ticks; lines, dots or stacked areas; names at the ends of lines. Colors
+// are CSS classes that the page's style sheet defines for light and dark mode.
 #pragma once
 
 #include "app/report_scale.h"
@@ -10,13 +10,13 @@
 
 namespace orthant {
 
-/// Text for HTML and SVG: & < > and both quotes as entities; visible_text() first.
+/// Escapes text for HTML and SVG: applies visible_text(), then replaces & < > and both quotes by entities.
 std::string escape(std::string_view text);
 
 enum class Mark { kThin, kLine, kThick, kDashed, kDots };
 
 struct Series {
-  std::string name = {};       // written at the end of the line, and in the hover box
+  std::string name = {};       // shown at the end of the line and in the hover box
   std::string color = "blue";  // blue, orange, green, purple, gray
   Mark mark = Mark::kLine;
   std::vector<Point> points = {};  // x ascending
@@ -28,10 +28,10 @@ struct Chart {
   std::string x_label = "step";
   std::string y_label = {};  // with its unit
   std::vector<Series> series = {};
-  std::vector<Point> top_axis = {};  // x, and what is counted along the top (tokens), ascending; empty: no top axis
+  std::vector<Point> top_axis = {};  // step and tokens, ascending; empty: no top axis
   std::string top_label = {};
   bool from_zero = false;  // the y axis starts at 0
-  bool stacked = false;    // series are areas on top of each other; all have the same x
+  bool stacked = false;    // series are stacked areas, which must have the same x
   double width = 1000;
   double height = 300;
 };
@@ -39,7 +39,7 @@ struct Chart {
 /// Width of a chart for narrow screens: on a screen of 400 pixels, its text keeps about its nominal size.
 inline constexpr double kNarrowWidth = 340;
 
-/// The chart as one <svg> element; a sentence instead when no series has a known value.
+/// The chart as one <svg> element, or a sentence if no series has a known value.
 std::string draw_chart(const Chart& chart);
 
 }  // namespace orthant

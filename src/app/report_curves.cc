@@ -1,4 +1,4 @@
-// The sections of a report that show something over the steps.
+// The sections of a report that plot a quantity over the steps.
 #include "app/report_chart.h"
 #include "app/report_parts.h"
 #include "base/text.h"
@@ -22,10 +22,10 @@ double largest(const std::vector<Point>& points) {
   return most;
 }
 
-// Neighbors on each side that a thick line averages: a sixtieth of the run.
+// Number of neighbors on each side that a thick line averages: a sixtieth of the steps.
 size_t smoothing_reach(size_t steps) { return std::max<size_t>(2, steps / 60); }
 
-// What is shown as one line over the steps in a card of half the width.
+// One line over the steps, shown in a card of half the page's width.
 struct Line {
   std::string id, title, note, y_label, color;
   std::vector<Point> points;
@@ -59,7 +59,7 @@ std::string loss_section(const Metrics& metrics) {
                           .color = "blue",
                           .mark = Mark::kThick,
                           .points = thin_out(smoothed, kMostPoints)});
-  const bool dots = metrics.validations.size() <= 60;  // more would run into each other
+  const bool dots = metrics.validations.size() <= 60;  // more dots would overlap
   Series validation{.color = "orange", .mark = dots ? Mark::kDots : Mark::kLine};
   for (const auto& one : metrics.validations) {
     validation.points.push_back({static_cast<double>(one.step), one.validation_loss});
@@ -109,7 +109,7 @@ std::string throughput_section(const Metrics& metrics) {
                             .points = in_unit(thin_out(values, kMostPoints), unit),
                             .labeled = mark == Mark::kDashed});
   };
-  const bool dense = points.size() > kMostPoints;  // then every step is a band, and means are drawn over it
+  const bool dense = points.size() > kMostPoints;  // a dense line looks like a band, so means are drawn over it
   add("each step", "blue", dense ? Mark::kThin : Mark::kLine, points);
   if (dense) add("mean", "blue", Mark::kThick, thin_to_means(points, kMostPoints / 4));
   if (points.size() > 1 && std::isfinite(middle)) {
@@ -123,7 +123,7 @@ std::string throughput_section(const Metrics& metrics) {
 std::string time_section(const Metrics& metrics) {
   const auto& steps = metrics.steps;
   const TimeSplit time = time_split(steps);
-  // When waits of different ranks overlap, the largest rank's parts may exceed the step; the bar then ends with them.
+  // The parts may exceed the step if waits of different ranks overlap. The bar then has the length of the parts.
   const double whole = std::max(time.total, time.communication + time.data);
   const auto share = [&](double seconds) {
     return fmt::format("{:.1f}%, {}", whole > 0 ? 100 * seconds / whole : 0, human_seconds(seconds));

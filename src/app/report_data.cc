@@ -27,7 +27,7 @@ std::string content_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The second in which the first event file was opened is in its name; unlike a file's date it survives copying.
+// The start time of the run, from the name of the first event file. Unlike a file's date, the name survives copying.
 std::string start_time(const std::filesystem::path& events) {
   constexpr std::string_view kPrefix = "events.out.tfevents.";
   std::time_t earliest = 0;
@@ -94,7 +94,7 @@ void add_plan_facts(const Json& plan, ReportData& data) {
   }
 }
 
-// The order of the page, whatever file a fact came from.
+// Sorts facts in the order of the page, because they come from several files.
 void sort_facts(Facts& facts) {
   constexpr std::array kOrder = {"Model", "Parameters", "Data", "Batch", "Mesh", "Schedule", "Device"};
   const auto place = [&](const auto& fact) { return std::find(kOrder.begin(), kOrder.end(), fact.first); };

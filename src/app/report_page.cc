@@ -23,7 +23,7 @@ const ValidationMetrics* best_validation(const Metrics& metrics) {
   return best;
 }
 
-// Of the plan that is expected, which is the last: each start counts its own peak, and a resumed run may have another.
+// Peak memory since the last start. Each start measures its own peak, and only the last has the expected plan.
 int64_t peak_memory(const std::vector<StepMetrics>& steps) {
   return steps.empty() ? 0 : steps.back().peak_memory_bytes;
 }
@@ -69,7 +69,7 @@ std::string tiles(const ReportData& data) {
   return out + "</div>\n";
 }
 
-// "runs/a" for "runs/a/", so that its last part is the run's name.
+// "runs/a" for "runs/a/", so that the last component is the run's name.
 std::filesystem::path without_slash(const std::string& folder) {
   const auto path = std::filesystem::path(folder).lexically_normal();
   return path.has_filename() ? path : path.parent_path();

@@ -1,4 +1,5 @@
-// The report as HTML text: sections in cards, charts inline, one style sheet for light and dark, no network.
+// The report as HTML text: sections as cards, inline charts, one style sheet for light and dark mode, no network
+// access.
 #pragma once
 
 #include "app/report_data.h"
@@ -7,13 +8,13 @@
 
 namespace orthant {
 
-/// The whole page.
+/// The complete page.
 std::string report_page(const ReportData& data);
 
-/// The card of report_schedule.cc.
+/// The card "Schedule", implemented in report_schedule.cc.
 std::string schedule_section(const ReportData& data);
 
-/// The page's style sheet, and the script that shows values under the pointer (the page is complete without it).
+/// The style sheet, and the script that shows values under the pointer. The page is complete without the script.
 const char* report_style();
 const char* report_script();
 

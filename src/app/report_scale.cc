@@ -72,7 +72,7 @@ std::vector<Point> thin_out(std::span<const Point> points, size_t most) {
     }
     if (low) out.push_back(*std::min(low, high));
     if (low != high) out.push_back(*std::max(low, high));
-    if (!low) out.push_back(inner[begin]);  // nothing known: a gap
+    if (!low) out.push_back(inner[begin]);  // no finite value: keep a gap
   }
   out.push_back(points.back());
   return out;

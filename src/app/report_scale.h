@@ -1,4 +1,4 @@
-// The numbers of a picture: ticks at round values, units, fewer points, smoothing.
+// Numeric helpers for charts: ticks at round values, units, reduction of points, smoothing.
 #pragma once
 
 #include <span>
@@ -9,37 +9,37 @@ namespace orthant {
 
 struct Point {
   double x = 0;
-  double y = 0;  // not a number: the line breaks here
+  double y = 0;  // NaN: the line is interrupted here
 };
 
-/// Round values (1, 2 or 5 times a power of ten) inside [low, high], evenly spaced, at most `most` of them (>= 2).
-/// Empty unless low < high, both finite.
+/// At most `most` (>= 2) evenly spaced round values (multiples of 1, 2 or 5 times a power of ten) in [low, high]. Empty
+/// unless low < high and both are finite.
 std::vector<double> nice_ticks(double low, double high, int most);
 
-/// A tick in just the decimals that its spacing needs: "0.25", "1,200".
+/// Formats a tick with the decimals that its spacing needs: "0.25", "1,200".
 std::string tick_label(double tick, double spacing);
 
-/// What the values of an axis are divided by, and how that is called.
+/// The divisor of an axis's values, and its name.
 struct Unit {
   double size = 1;
   std::string name = {};
 };
-/// The unit in which the largest value is between 1 and 1000 (1024 for bytes): "thousand"; "KiB"; "ms".
+/// The unit that makes the largest value readable: "thousand" from 10,000 on; "KiB"; "ms". Empty name: no divisor.
 Unit count_unit(double largest);
 Unit byte_unit(double largest);
 Unit second_unit(double largest);
 
-/// The points with values divided by the unit.
+/// The points with y divided by the unit.
 std::vector<Point> in_unit(std::span<const Point> points, const Unit& unit);
 
-/// At most `most` points (>= 4) that look the same: the first, the last, and of each stretch its lowest and its
-/// highest, in order.
+/// At most `most` (>= 4) points that look the same: the first, the last, and the lowest and highest of each interval,
+/// in order.
 std::vector<Point> thin_out(std::span<const Point> points, size_t most);
-/// At most `most` points: each the mean of a stretch, at the x of its last point.
+/// At most `most` points, each the mean of an interval, at the x of its last point.
 std::vector<Point> thin_to_means(std::span<const Point> points, size_t most);
 
-/// Each point's mean with its neighbors, up to `reach` on both sides and as many on one as on the other, so that the
-/// result neither lags nor leaves its ends. Unknown values are left out.
+/// Replaces each point by the mean of itself and up to `reach` neighbors on each side. Both sides have the same number,
+/// so that the result neither lags nor ends early. NaN values are skipped.
 std::vector<Point> smooth(std::span<const Point> points, size_t reach);
 
 }  // namespace orthant

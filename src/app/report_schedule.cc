@@ -1,4 +1,4 @@
-// The section of a report that shows who did what, when.
+// The section of a report that shows the schedule, planned and measured.
 #include "app/report_chart.h"
 #include "app/report_page.h"
 #include "app/report_parts.h"
@@ -11,7 +11,7 @@
 namespace orthant {
 namespace {
 
-// As an image: what a drawing brings along (styles, names, scripts) stays inside it.
+// Embeds a drawing as an image, so that its styles, names and scripts cannot affect the page.
 std::string image(const std::string& svg, std::string_view what) {
   std::string encoded;
   for (const char c : svg) {
@@ -22,13 +22,14 @@ std::string image(const std::string& svg, std::string_view what) {
   return fmt::format("<div class=\"wide\"><img alt=\"{}\" src=\"data:image/svg+xml,{}\"></div>\n", what, encoded);
 }
 
-// What a message costs is seen as idle time where somebody waits for it: to draw when it was started says nothing.
+// Removes messages from the timeline. The cost of a message is visible as idle time of the rank that waits for it; the
+// start of the message shows nothing.
 Timeline without_messages(Timeline timeline) {
   std::erase_if(timeline.spans, [](const Span& span) { return is_message(span.action); });
   return timeline;
 }
 
-// Mean milliseconds by stage and kind.
+// Mean duration of Actions in milliseconds, by stage and kind.
 std::string durations_table(const MeasuredStep& measured) {
   const Durations means = mean_durations(measured.timeline);
   std::vector<const KindFacts*> shown;

@@ -3,7 +3,8 @@
 namespace orthant {
 namespace {
 
-// Colors after Okabe and Ito, distinct to color-blind eyes; the dark set is the same hues, lighter.
+// The colors follow Okabe and Ito, whose palette color-blind readers can distinguish. Dark mode has lighter shades of
+// the same hues.
 constexpr const char* kStyle = R"css(
 :root { --page: #f5f6f8; --card: #fff; --ink: #1a2230; --soft: #5d6878; --rule: #e3e7ec; --axis: #a6b0bd;
   --blue: #0072b2; --orange: #c8530a; --green: #00845f; --purple: #a8487f; --gray: #7b8794; }

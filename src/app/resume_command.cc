@@ -57,7 +57,7 @@ std::string with_note(const Words& words, const std::string& note) {
   return shell_quoted(words) + (note.empty() ? "" : fmt::format("\n  ({})", note));
 }
 
-// torchrun is started once on every host.
+// torchrun must be started once on every host.
 std::string note_for_hosts(const Words& line, const Launch& launch) {
   if (launch.launcher != "torchrun" || launch.local_size == launch.world_size) return "";
   const bool ranked = std::any_of(line.begin(), line.end(), [](const std::string& word) {

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What this build can do; whether this version also trains that way is for check_config() to say.
+// The abilities of this build. check_config() decides whether this version can use them for training.
 Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl(), .no_ucx = ucx_problem()}; }
 
 bool is_given(const Config& config, const std::string& key) {
@@ -32,8 +32,8 @@ bool is_given(const Config& config, const std::string& key) {
   return origin != config.origins.end() && !origin->second.starts_with("default");
 }
 
-// Sizes from a Hugging Face directory. What the run file or the command line says too must be the same; a head_dim or
-// vocab_size of 0 says nothing.
+// Takes the model's sizes from a Hugging Face directory. Keys given in the run file or on the command line must have
+// the same values; a head_dim or vocab_size of 0 counts as not given.
 void take_sizes_from(Config& config, const std::string& directory) {
   const HfConfig from = read_hf_config(directory);
   auto& m = config.model;
@@ -53,7 +53,7 @@ void take_sizes_from(Config& config, const std::string& directory) {
   take("num_key_value_heads", m.num_key_value_heads, from.num_key_value_heads);
   take("head_dim", m.head_dim, from.head_dim, m.head_dim == 0);
   take("vocab_size", m.vocab_size, from.vocab_size, m.vocab_size == 0);
-  // What was trained to fill in goes on so; a causal model may become either.
+  // A masked model must stay masked; a causal model may continue as either.
   if (!from.is_causal) take("objective", m.objective, std::string("masked"));
   if (from.sliding_window > 0) take("sliding_window", m.sliding_window, from.sliding_window);
   if (from.final_logit_softcapping > 0) {

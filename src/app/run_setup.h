@@ -1,4 +1,4 @@
-// What the commands that take a run file have in common: reading it, opening its data, finding its checkpoint.
+// Steps shared by the commands that take a run file: read it, open its data, find its checkpoint.
 #pragma once
 
 #include "app/commands.h"
@@ -13,41 +13,43 @@
 
 namespace orthant {
 
-/// The run file with overrides, and the model's sizes from model.from where it is set; checked. Throws ConfigError,
-/// also where the run file or the command line contradicts model.from. `launched`: the ranks that a launcher has
-/// started, which run.ranks then is.
+/// Reads and validates the run file with overrides, and the model's sizes from model.from if it is set. `launched`:
+/// number of ranks that a launcher started, which becomes run.ranks; 0: no launcher. Throws ConfigError, also if the
+/// run file or the command line contradicts model.from.
 Config load_run(const RunFileArguments& arguments, int launched = 0);
 
-/// run.threads_per_rank, or the cores of this machine over its ranks, at least 1.
+/// run.threads_per_rank if set, else the cores of this machine / its ranks, at least 1.
 int threads_per_rank(const Config& config, int local_ranks);
 
-/// A progress bar on stderr, told what is done and what there is to do: bytes, or so many of a unit.
+/// A callback that draws a progress bar on stderr, in bytes or the given unit.
 std::function<void(int64_t done, int64_t total)> shown_progress(const std::string& label, const std::string& unit = "");
 
-/// What planning must know, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError where
-/// data.path names nothing.
+/// The facts that planning needs, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError
+/// if data.path names no file.
 RunFacts facts_before_data(const Config& config, int ranks);
 
-/// ConfigError with the keys to change where the plan needs more memory than the machine has.
+/// Throws ConfigError, with the keys to change, if the plan needs more memory than the machine has.
 void require_memory(const MemoryNeed& need, const Config& config);
 
-/// The data of a run that validates if it is asked to: ConfigError where validation.freq finds nothing held out.
+/// Opens the data of a run. ConfigError if validation.freq > 0 but no document is held out.
 TrainingData open_run_data(const Config& config, const TextProgress& progress);
 
-/// The planned schedule as a picture, headed by its name.
+/// The planned schedule as SVG, titled with its name.
 std::string planned_svg(const Plan& plan);
 
-/// All ranks call it: the first one tokenizes what has not been, the others wait and find it done. Returns when all
-/// have opened their data, however long that takes; a Watch must see to it that nobody waits for the dead.
+/// Collective over all ranks: rank 0 tokenizes while the others wait, then each opens the cached result. Returns when
+/// all ranks have opened their data, up to 24 hours later. The caller must run a Watch, so that no rank waits for a
+/// dead one.
 TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting);
 
-/// The checkpoint that --resume goes on from. ConfigError when there is none.
+/// The checkpoint from which --resume continues. ConfigError if there is none, DataError if the link to it is a
+/// directory.
 std::string checkpoint_to_resume(const Config& config);
 
-/// A fresh run starts in an empty folder: moves what an earlier run left there to DUMP/earlier/N and says so.
+/// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
 void set_aside_earlier_run(const Config& config);
 
-/// How to go on after a failure: from which checkpoint, with which command.
+/// Advice after a failure: the checkpoint to continue from and the command.
 std::string advice_after_failure(const Config& config, const std::string& resume_command);
 
 }  // namespace orthant

@@ -1,15 +1,15 @@
-// The standard streams: what a shell may have done to them must turn no error into silence, and no log into a data
-// file.
+// Makes the standard streams safe, whatever the shell did to them: no error may be lost, and no log may end up in a
+// data file.
 #pragma once
 
 namespace orthant {
 
-/// To be called first. Closed streams become /dev/null: their numbers would go to the next files opened, and what is
-/// printed would land there. A reader that leaves (`| head`) and a file-size limit are errors of the write, no signals.
+/// Call this first. Opens closed streams to /dev/null; otherwise the next opened files would get their descriptors and
+/// receive the output. Ignores SIGPIPE and SIGXFSZ, so that a closed reader (`| head`) and a file-size limit become
+/// write errors.
 void make_streams_safe();
 
-/// Throws Error if something printed could not be written: what was asked for must have been. A reader that has left
-/// has seen enough.
+/// Throws Error if output to stdout was lost. A reader that has closed its end is no error, because it wanted no more.
 void require_printed();
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// orthant tokenize: text files to one PREFIX.bin and PREFIX.idx that data.path can name.
+// orthant tokenize: converts text files to one PREFIX.bin and PREFIX.idx, which data.path can name.
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// orthant train: plans, starts the local ranks where no launcher did, and trains as one of them.
+// orthant train: plans the run, starts the local ranks unless a launcher did, and trains as one of the ranks.
 #include "app/commands.h"
 #include "app/report.h"
 #include "app/resume_command.h"
@@ -52,22 +52,25 @@ void write_run_folder(const Plan& plan) {
   write_file(folder + "/schedule.svg", planned_svg(plan));
 }
 
-// What must be the same on all ranks, and is not in the run file: what a file of schedules says, above all.
+// A text that must be equal on all ranks in addition to the run file, because the schedule may come from a separate
+// file.
 std::string planned(const Plan& plan) {
   return fmt::format("parallelism.pipeline_parallel_schedule = \"{}\", whose Actions have the checksum {:016x}",
                      plan.config.parallelism.pipeline_parallel_schedule, xxh3(to_csv(plan.schedule)));
 }
 
-// Set once all ranks have met. A rank that ends before, when all were asked to stop, is not missed.
+// True after all ranks have met. Before that, a rank that received a stop signal ends at once, because the others
+// received it too and do not wait for it.
 std::atomic<bool> g_all_here = false;
 
 void end_if_stopped_early() {
   if (const int signal = stop_signal(); signal != 0 && !g_all_here) end_before_first_step(signal);
 }
 
-// Ends this rank of a failed run. All ranks tell torchrun why, one tells the user. Two threads may come here, the one
-// that trains and the one that watches the others: the first in ends the process, and who may speak goes first. The
-// store must outlive the others' next look at it.
+// Ends this rank of a failed run. Every rank writes the error file for torchrun; only one reports to the user. Two
+// threads may call this: the training thread and the watch thread. The first one ends the process; a thread that may
+// not report waits a second, to let one that may report go first. The rank that serves the store waits until the other
+// ranks have read it once more.
 [[noreturn]] void end_failed(const std::string& message, bool speak, bool serves) {
   end_if_stopped_early();
   static std::mutex first_in;
@@ -77,12 +80,12 @@ void end_if_stopped_early() {
   if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
   write_error_file(process_environment, "Error", message);
   if (serves) std::this_thread::sleep_for(std::chrono::duration<double>(kNextLook_s));
-  _exit(kFailed);  // other threads may be stuck in a collective, with a stream's lock in their hands: no destructor is
-                   // safe
+  _exit(kFailed);  // no destructors: other threads may hang in a collective while they hold a stream's lock
 }
 
-// Before the ranks have a Comm: whether this one is the first to fail. The store must outlive the question. It is asked
-// over the connection at hand: a new one to a store that is gone would be tried for a minute.
+// Before a Comm exists: returns true if this rank is the first to fail. The rank that serves the store waits at most 3
+// s until all others have asked. It uses the existing connection, because a new one to a dead store would retry for a
+// minute.
 bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
   if (meeting.world_size == 1) return true;
   constexpr double kOthersFail_s = 3;
@@ -97,11 +100,12 @@ bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
     }
     return first;
   } catch (const CommError&) {
-    return meeting.rank <= 1;  // the store is gone, and perhaps rank 0 with it
+    return meeting.rank <= 1;  // the store is gone, perhaps with rank 0: let rank 1 report too
   }
 }
 
-// What this run needs of the memory of this machine; ConfigError where it is more than the machine has.
+// A warning if the run needs more memory than this machine has available; empty otherwise. ConfigError if it needs more
+// than the machine has in total.
 std::string memory_warning(const Plan& plan, int local_ranks) {
   const MemoryNeed need = memory_need(plan, local_ranks, machine_memory());
   require_memory(need, plan.config);
@@ -149,7 +153,8 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
   return options;
 }
 
-// Until there is a Comm with a Watch of its own: ranks tokenize for hours, and nobody waits for the dead.
+// Watches the ranks until a Comm with its own Watch exists. Ranks may tokenize for hours, and must not wait for a dead
+// one.
 std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions& options) {
   if (meeting.world_size == 1) return nullptr;
   return std::make_unique<Watch>(
@@ -157,7 +162,7 @@ std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions&
       WatchOptions{.beat_s = meeting.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
 }
 
-// What to add to an error where the ranks' store is gone.
+// An addition to an error message if the ranks' store is unreachable; else empty.
 std::string where_the_store_went(const Rendezvous& meeting) {
   try {
     meeting.store.has("abort/claim");
@@ -167,15 +172,15 @@ std::string where_the_store_went(const Rendezvous& meeting) {
   }
 }
 
-// A store that went with the rank that served it: the watch knows more, and ends this process. If it does not, we go
-// on.
+// For a store that ended with the rank that served it: waits for the watch to find the cause and end this process. If
+// the watch finds none, returns.
 void leave_it_to(Watch& watch) {
   constexpr double kCauseKnown_s = 5;
   watch.blame(kCauseKnown_s);
   if (watch.failure()) std::this_thread::sleep_for(std::chrono::duration<double>(kCauseKnown_s));
 }
 
-// One rank, from meeting the others to the last step.
+// Runs one rank, from the rendezvous to the last step.
 int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& meeting) {
   const Config& config = plan.config;
   const CommOptions watching = comm_options(arguments, config, meeting.serves);
@@ -212,13 +217,14 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     end_if_stopped_early();
     std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
-    // What nobody here has worded: the system's or a library's. Which rank it befell is half of what helps.
+    // Errors of the system or of a library do not name the rank, which helps to find the cause.
     if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", meeting.rank, text);
     if (lost_peer && setup && !comm) leave_it_to(*setup);
     if (lost_peer && !comm) text += where_the_store_went(meeting);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
     const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
-    end_failed(text + advice, speak, (comm || setup) && meeting.serves);  // others' watches still look at the store
+    // The watches of the other ranks still read the store, so the rank that serves it must not end at once.
+    end_failed(text + advice, speak, (comm || setup) && meeting.serves);
   }
 }
 
@@ -231,7 +237,7 @@ Rendezvous connect_or_end(const Config& config, const Launch& launch) {
   }
 }
 
-// A launcher made us a rank. Ranks whose run file cannot be still agree on which of them says so.
+// Runs as a rank of a launcher. If the run file is invalid, the ranks still agree on one that reports the error.
 int train_launched(const TrainArguments& arguments, const Launch& launch) {
   constexpr double kMeetAfterFailure_s = 5;
   Config config;
@@ -245,7 +251,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
       speak = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
     } catch (const PeerFailed&) {
       speak = false;
-    } catch (const Error&) {  // alone: then it is for us to speak
+    } catch (const Error&) {  // no rendezvous: this rank must report
     }
     end_failed(error.what(), speak, false);
   }
@@ -265,7 +271,7 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
   return kDone;
 }
 
-// Nobody launched us: check all that can be checked, what takes long last, then start the ranks.
+// Runs without a launcher: performs all checks, the slow ones last, then starts the ranks.
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = make_plan(config, facts_before_data(config, ranks));
@@ -277,7 +283,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
     return train_rank(arguments, plan, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
                       {.store = Store::in_process(), .in_process = true});
   }
-  hold_stop_signals();  // until each rank can answer them
+  hold_stop_signals();  // until each rank can handle them
   return run_local_ranks(arguments.command, ranks,
                          {.program = "/proc/self/exe",
                           .threads_per_rank = threads_per_rank(config, ranks),

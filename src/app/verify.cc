@@ -1,4 +1,4 @@
-// orthant verify: the layout of a run file against one device.
+// orthant verify: compares the layout of a run file with one device.
 #include "app/verify_text.h"
 
 #include "app/commands.h"
@@ -86,7 +86,7 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
 
 namespace {
 
-// A bar for one device, then one for the layout.
+// Draws one progress bar for one device, then one for the layout.
 StepProgress shown_steps() {
   const auto bar = std::make_shared<std::optional<ProgressBar>>();
   return [bar](const std::string& who, int64_t done, int64_t total) {
@@ -96,7 +96,7 @@ StepProgress shown_steps() {
   };
 }
 
-// In float64, unless the command line says otherwise.
+// Selects float64, unless the command line sets training.dtype.
 void choose_dtype(Config& config) {
   const auto dtype = config.origins.find("training.dtype");
   if (dtype != config.origins.end() && dtype->second == "command line") return;
@@ -114,12 +114,13 @@ int verify(const VerifyArguments& arguments) {
     std::fputs(print_config(config).c_str(), stdout);
     return kDone;
   }
-  // The layout is the run's own, chosen by its dtype where it is chosen by memory.
+  // The layout is that of the run itself. If memory decides the layout, it is chosen for the run's own dtype, not for
+  // float64.
   const RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   Config own = config;
   own.training.dtype = dtype;
   config.parallelism = make_plan(own, facts).config.parallelism;
-  config.run.memory_gib_per_rank = 0;  // the run keeps to it; float64 and the oracle are on top
+  config.run.memory_gib_per_rank = 0;  // the limit holds for the run; float64 and the reference need more memory
   const Plan plan = make_plan(config, facts);
   require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);

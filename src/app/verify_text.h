@@ -1,4 +1,4 @@
-// What `orthant verify` answers, for people and for programs.
+// Formats the result of `orthant verify` as text and as JSON.
 #pragma once
 
 #include "runtime/verify.h"

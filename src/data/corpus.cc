@@ -1,3 +1,4 @@
+// Finds the files of a corpus, tokenizes them into the cache of the work folder, and selects held-out documents.
 #include "data/corpus.h"
 
 #include <glob.h>
@@ -24,8 +25,8 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kBatchBytes = 4 << 20;
-constexpr int64_t kLeastPieces = 24;  // Of a text that has that many lines: enough to hold some out.
-constexpr uint64_t kCutting = 2;      // Part of the cached name: raise it when documents are cut differently.
+constexpr int64_t kLeastPieces = 24;  // pieces of a text with at least as many lines: enough to hold some out
+constexpr uint64_t kCutting = 2;      // part of the cache key: increase it whenever documents are split differently
 
 std::vector<std::string> glob_matches(const std::string& pattern) {
   glob_t found = {};
@@ -54,7 +55,7 @@ void check_text_file(const std::string& path, const std::string& key) {
   if (error) throw ConfigError(fmt::format("{} = \"{}\": {}", key, path, error.message()));
 }
 
-/// Encodes pieces by the megabyte and writes them in order.
+/// Collects pieces, encodes them in batches of about 4 MiB and writes them in order.
 class Batcher {
  public:
   Batcher(const Tokenizer& tokenizer, IndexedDatasetWriter& writer, const TextProgress& progress, int64_t total)
@@ -90,7 +91,7 @@ class Batcher {
   std::vector<bool> ends_;
 };
 
-/// The usual size, or less where a text is so small that it would give few pieces.
+/// The default sizes, or smaller ones for a text that would yield too few pieces.
 PieceSize piece_size(int64_t total_bytes) {
   PieceSize size;
   size.longest_bytes = std::clamp<int64_t>(total_bytes / kLeastPieces, 1, size.longest_bytes);
@@ -116,7 +117,7 @@ TokenizedText tokenize_scanned(std::span<const TextFile> files, const Tokenizer&
     for_each_piece(file, add, size);
   }
   batcher.flush();
-  if (progress) progress(total, total);  // Blank documents and separators are no work.
+  if (progress) progress(total, total);  // blank documents and separators never counted as done
   return tokenized;
 }
 
@@ -139,7 +140,7 @@ uint64_t fingerprint_of(std::span<const TextFile> files) {
   return hasher.digest();
 }
 
-/// The dataset of these files, from the work folder if it is there and whole; damaged, it is made again.
+/// Opens the dataset of these files from the work folder. Tokenizes the files if it is missing or damaged there.
 IndexedDataset open_text(std::span<const TextFile> files, const std::string& work_dir, const Tokenizer& tokenizer,
                          const TextProgress& progress, bool& from_cache) {
   Hasher hasher;
@@ -148,9 +149,11 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
   add_texts(hasher, files);
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
   const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
-  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());  // without waiting for one another
+  // No lock is needed to read a complete dataset, so ranks need not wait for each other.
+  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   const FolderLock lock(work_dir);
-  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());  // made while we waited
+  // Another process made it while this one waited for the lock.
+  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   report_damaged(kept);
   unseal(kept);
   from_cache = false;
@@ -232,7 +235,7 @@ std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uin
   std::iota(documents.begin(), documents.end(), 0);
   const uint64_t key = mix64(seed ^ 0x76616c6964617465);
   std::ranges::nth_element(documents, documents.begin() + count, {}, [&](int64_t document) {
-    return mix64(key ^ static_cast<uint64_t>(document));  // A bijection, so no two are equal.
+    return mix64(key ^ static_cast<uint64_t>(document));  // mix64 is a bijection, so no two values are equal
   });
   documents.resize(static_cast<size_t>(count));
   std::ranges::sort(documents);

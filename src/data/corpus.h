@@ -1,5 +1,5 @@
-// From what the user names (text files, globs, gzip, or a Megatron PREFIX) to documents of tokens for training and for
-// validation. Text is tokenised once and kept in a work folder under a name made of content and tokenizer.
+// Turns the files of the configuration (text, globs, gzip, or a Megatron PREFIX) into documents of tokens for training
+// and validation. Text is tokenized once and cached in a work folder, under a name derived from content and tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -14,41 +14,41 @@
 
 namespace orthant {
 
-/// Called now and then while text is tokenised: bytes of text done, bytes in all (after decompression).
+/// Called repeatedly during tokenization with the bytes of text done and the total, both after decompression.
 using TextProgress = std::function<void(int64_t bytes_done, int64_t bytes_total)>;
 
-/// What the user asked for, key for key.
+/// The corpus settings of the configuration, one field per key.
 struct CorpusRequest {
   std::vector<std::string> paths;             ///< data.path: text files and globs, or one Megatron PREFIX
-  double validation_share = 0.0;              ///< data.validation as a share of documents, in [0, 1)
-  std::vector<std::string> validation_paths;  ///< data.validation as files; then the share is not used
+  double validation_share = 0.0;              ///< data.validation as a fraction of documents, in [0, 1)
+  std::vector<std::string> validation_paths;  ///< data.validation as files; if set, the fraction is ignored
   uint64_t seed = 0;                          ///< training.seed: chooses the held-out documents
-  std::string work_dir;                       ///< where tokenised files are kept
+  std::string work_dir;                       ///< folder of cached tokenized files
 };
 
-/// Documents to train on and documents held out. Both lists ascend and index their own dataset; without validation the
-/// second is empty. The datasets are one and the same unless validation_paths were given.
+/// Documents for training and held-out documents for validation. Both lists ascend and index their own dataset; without
+/// validation the second list is empty. Both datasets are the same unless validation_paths are given.
 struct Corpus {
   IndexedDataset train;
   std::vector<int64_t> train_documents;
   IndexedDataset validation;
   std::vector<int64_t> validation_documents;
-  bool from_cache = false;  ///< nothing had to be tokenised
+  bool from_cache = false;  ///< true if all tokens came from the cache
   std::optional<uint64_t> text_fingerprint;  ///< text_fingerprint() of the paths
 };
 
-/// The files that paths and globs name, in the order given, each glob's matches sorted, none twice. Throws ConfigError
-/// for a missing file, a glob that matches nothing, a directory, an unreadable or an empty file; `key` is what the
-/// message calls the list.
+/// The files that paths and globs name, without duplicates, in the given order; each glob's matches are sorted. Throws
+/// ConfigError for a missing file, a glob without matches, a directory, an unreadable file or an empty file. `key` is
+/// the name of the list in messages.
 std::vector<std::string> expand_paths(std::span<const std::string> paths, const std::string& key = "data.path");
-/// True if data.path is one Megatron PREFIX (PREFIX.idx exists; PREFIX.bin and PREFIX.idx are taken for PREFIX).
+/// True if data.path is one Megatron PREFIX: PREFIX.idx exists. PREFIX.bin and PREFIX.idx also name PREFIX.
 bool is_indexed_prefix(std::span<const std::string> paths);
 
 /// Hash of the decompressed text of the files that data.path names, in their order; it needs no tokenizer. Empty if
 /// data.path names a Megatron PREFIX. Reads all files once. Throws as expand_paths() does, and DataError.
 std::optional<uint64_t> text_fingerprint(std::span<const std::string> paths);
 
-/// Opens the corpus; tokenises text that the work folder does not hold yet. Throws ConfigError or DataError.
+/// Opens the corpus and tokenizes text that is not in the work folder yet. Throws ConfigError or DataError.
 Corpus open_corpus(const CorpusRequest& request, const Tokenizer& tokenizer, const TextProgress& progress = {});
 
 /// Numbers of documents and pieces that tokenize_files() has written.
@@ -59,15 +59,16 @@ struct TokenizedText {
   int64_t piece_bytes = 0;  ///< target size of the pieces of a file without separators
 };
 
-/// Tokenises text files into the writer (which the caller finishes). A file is cut at lines that hold nothing but
-/// <|endoftext|>; a file without such a line is cut at blank lines into documents of about 16 KiB (less where the text
-/// would give fewer than twenty) that read on into one another: only the last piece of a true document ends with the
-/// end-of-text id.
+/// Tokenizes text files into the writer; the caller calls finish(). Lines that contain only <|endoftext|> separate
+/// documents. A file without such a line is one document, split at blank lines into pieces of about 16 KiB. Small texts
+/// get smaller pieces, so that they still yield about 20. Only the last piece of a document ends with the end-of-text
+/// id, so that pieces continue into one another.
 TokenizedText tokenize_files(std::span<const std::string> files, const Tokenizer& tokenizer,
                              IndexedDatasetWriter& writer, const TextProgress& progress = {});
 
-/// Which of the documents are held out: round(share * documents) of them, at least one and never all, chosen by a hash
-/// of seed and index. Ascending; empty if share is 0 or there are fewer than two documents.
+/// The held-out documents, ascending: round(share * num_documents) of them, at least one and never all, chosen by a
+/// hash of seed and index. Empty if share is 0 or there are fewer than two documents. Throws ConfigError unless share
+/// is in [0, 1).
 std::vector<int64_t> held_out_documents(int64_t num_documents, double share, uint64_t seed);
 
 }  // namespace orthant

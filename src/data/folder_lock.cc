@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The process that a name ending in .tmpPID belongs to; 0 for all other names.
+/// The process id at the end of a name that ends in .tmpPID; 0 for all other names.
 int owner_of(std::string_view name) {
   constexpr std::string_view kMark = ".tmp";
   const size_t mark = name.rfind(kMark);
@@ -31,7 +31,7 @@ int owner_of(std::string_view name) {
 }  // namespace
 
 void remove_stale_temporaries(const std::string& folder, std::string_view beginning) {
-  std::error_code ignored;  // What cannot be removed is in nobody's way.
+  std::error_code ignored;  // a file that cannot be removed does no harm
   for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored)) {
     const std::string name = entry->path().filename();
     const int owner = owner_of(name);
@@ -54,7 +54,7 @@ FolderLock::FolderLock(const std::string& folder) {
   int refused;
   do refused = ::flock(descriptor_, LOCK_EX);
   while (refused != 0 && errno == EINTR);
-  // Without a lock, a process of another machine may be at work under that name.
+  // If locking is not supported, a process on another machine may be using temporary files here: remove none.
   if (refused == 0) remove_stale_temporaries(folder);
 }
 

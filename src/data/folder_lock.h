@@ -1,5 +1,5 @@
-// One at a time in a work folder: of several ranks that want the same tokenised text, one makes it and the rest find
-// it.
+// An exclusive lock on a work folder. Of several ranks that need the same tokenized text, one produces it and the
+// others find it.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace orthant {
 
-/// Makes the folder if there is none and waits until no other process or thread holds it, then removes what dead ones
-/// left there; lets go when it goes out of scope, or when the process dies. Where the file system knows no locks there
-/// is none, and files are still replaced whole. Throws ConfigError if the folder cannot be made.
+/// Creates the folder if needed, waits until no other process or thread holds its lock, then removes temporary files of
+/// dead processes. The destructor, or the death of the process, releases the lock. On a file system without locks it
+/// locks nothing; files are still replaced atomically. Throws ConfigError if the folder cannot be created.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
-  /// The lock if nobody holds it; does not wait. Null where another process or thread does.
+  /// Acquires the lock without waiting. Null if another process or thread holds it.
   static std::unique_ptr<FolderLock> if_free(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
@@ -27,7 +27,7 @@ class FolderLock {
   int descriptor_ = -1;
 };
 
-/// Removes from the folder what begins so and ends in .tmpPID where no such process lives.
+/// Removes files whose names start with `beginning` and end in .tmpPID if process PID no longer exists.
 void remove_stale_temporaries(const std::string& folder, std::string_view beginning = "");
 
 }  // namespace orthant

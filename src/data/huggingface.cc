@@ -17,8 +17,8 @@ namespace {
 using Json = nlohmann::json;
 using Type = SentencePieceModel::Type;
 
-/// The character that byte-level vocabularies of Hugging Face write for a byte: itself where it is printable Latin-1,
-/// otherwise the next free one from U+0100 on.
+/// The character that Hugging Face's byte-level vocabularies use for a byte: the byte itself if it is printable
+/// Latin-1, else the next unused one from U+0100 on. Escaped for JSON.
 std::string byte_character(int byte) {
   const auto printable = [](int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; };
   int code = byte;
@@ -31,13 +31,13 @@ std::string byte_character(int byte) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-/// Pieces, by number: left and right make whole.
+/// A merge of byte-pair encoding, by piece ids: left followed by right becomes whole.
 struct Merge {
   size_t left, right, whole;
 };
 
-/// Every pair of pieces that makes a piece, the first to be merged first. sentencepiece merges the neighbours whose
-/// piece has the best score; of pairs that make the same piece, the one that begins with the earlier piece goes first.
+/// Every pair of pieces that forms a piece, in order of merging. sentencepiece merges the neighbors whose piece has the
+/// best score. Among pairs that form the same piece, the pair whose left piece has the lower id comes first.
 std::vector<Merge> merges_of(const SentencePieceModel& model) {
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < model.pieces.size(); ++id)

@@ -1,5 +1,5 @@
-// Tokenizers in the form of Hugging Face's `tokenizers`: what AutoTokenizer of transformers reads in a model's
-// directory, without sentencepiece installed.
+// Exports tokenizers as tokenizer.json of Hugging Face's `tokenizers`, which AutoTokenizer of transformers reads from a
+// model's directory without sentencepiece installed.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,18 @@
 
 namespace orthant {
 
-/// tokenizer.json of the byte tokenizer: byte-level BPE without a single merge.
+/// tokenizer.json of the byte tokenizer: byte-level BPE without merges.
 std::string byte_tokenizer_json();
 
-/// tokenizer.json of a byte-pair model that keeps text as it is (see is_plain_bpe): the same ids, but for what a reader
-/// of text cannot tell apart there: U+2581 is taken for a space, the end-of-text piece written out for its id.
+/// tokenizer.json of a byte-pair model that preserves text (LogicError unless is_plain_bpe()). It gives the same ids
+/// with two exceptions that its text cannot express: U+2581 counts as a space, and the spelled-out end-of-text piece
+/// becomes its id.
 std::string bpe_tokenizer_json(const SentencePieceModel& model, int32_t end_of_text);
-/// Byte-pair pieces and bytes alone, no replacement of characters, no space added or dropped.
+/// True for a model of byte-pair pieces and all 256 bytes that replaces no characters and adds or drops no spaces.
 bool is_plain_bpe(const SentencePieceModel& model);
 
-/// Writes tokenizer.json, and the tokenizer_config.json that says how to load it and that nothing is put around a text.
+/// Writes tokenizer.json and tokenizer_config.json; the latter tells AutoTokenizer how to load the former and to add no
+/// special tokens. Throws DataError.
 void save_tokenizer_json(const std::string& directory, const std::string& json, const std::string& end_of_text);
 
 }  // namespace orthant

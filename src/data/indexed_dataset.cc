@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kHeaderBytes = 34;
 
-/// One file of the pair, read by offset.
+/// One file of the pair (.bin or .idx), read by byte offset.
 class Part {
  public:
   explicit Part(const std::string& path) : file_(find(path)) {}
@@ -22,7 +22,7 @@ class Part {
   int64_t size() const { return static_cast<int64_t>(file_.bytes().size()); }
   const std::string& path() const { return file_.path(); }
   const char* data() const { return reinterpret_cast<const char*>(file_.bytes().data()); }
-  /// Unaligned little-endian value; the caller has checked the bounds.
+  /// The unaligned little-endian value at an offset; the caller has checked the bounds.
   template <typename T>
   T at(int64_t offset) const {
     T value;
@@ -68,7 +68,7 @@ struct IndexedDataset::Files {
   void check_header();
   void check_sequences();
   void check_documents() const;
-  /// Byte of .bin at which a sequence starts, or where the last one ends.
+  /// Byte offset in .bin at which a sequence starts, or at which the last one ends.
   int64_t sequence_start(int64_t sequence) const {
     return sequence == sequences ? bin.size() : idx.at<int64_t>(pointers_at() + 8 * sequence);
   }

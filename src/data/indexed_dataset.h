@@ -1,5 +1,5 @@
-// Tokens on disk in Megatron's indexed format: PREFIX.bin holds bare token arrays, PREFIX.idx says where each document
-// lies. Files written by Megatron's preprocess_data.py are read as they are, and ours are read by Megatron.
+// Tokens on disk in Megatron's indexed format: PREFIX.bin holds the token arrays, PREFIX.idx the position of each
+// document. Files of Megatron's preprocess_data.py can be read, and Megatron can read files written here.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,26 @@
 
 namespace orthant {
 
-/// Width of a stored token; the values are the format's own codes.
+/// Type of a stored token; the values are the codes of the format.
 enum class TokenType : uint8_t { kU8 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kI64 = 5, kU16 = 8 };
 
-/// Read-only view of one dataset, memory-mapped; copies share the mapping, reads may run in many threads.
+/// A read-only, memory-mapped dataset. Copies share the mapping, and several threads may read.
 class IndexedDataset {
  public:
-  /// Maps PREFIX.idx and PREFIX.bin and checks everything that the index claims before returning.
-  /// vocab_size > 0: read() refuses tokens beyond it. Throws DataError with file and offset; ConfigError when a file
-  /// is missing.
+  /// Maps PREFIX.idx and PREFIX.bin and validates the complete index. If vocab_size > 0, read() rejects tokens of at
+  /// least vocab_size. Throws DataError with file and offset, and ConfigError if a file is missing.
   static IndexedDataset open(const std::string& prefix, int64_t vocab_size = 0);
 
   int64_t num_documents() const;
   int64_t num_tokens() const;
-  /// Tokens in document i; 0 <= i < num_documents(), otherwise LogicError.
+  /// Number of tokens of the document. LogicError unless 0 <= document < num_documents().
   int64_t document_length(int64_t document) const;
-  /// Copies out.size() tokens of the document, from offset on. The range must lie inside the document (LogicError).
-  /// Throws DataError(file, offset, document, position) on a token that is negative, or >= vocab_size.
+  /// Copies out.size() tokens of the document, starting at offset. The range must lie inside the document (LogicError).
+  /// Throws DataError with file, offset, document and position for a token that is negative or outside the vocabulary.
   void read(int64_t document, int64_t offset, std::span<int32_t> out) const;
-  /// Reads every token once, so that a bad one is found before a run starts.
+  /// Reads every token once, to find invalid ones before a run starts. Throws as read() does.
   void check_all_tokens() const;
-  /// Hash of the whole .idx and of the size of .bin: names the dataset in checkpoints.
+  /// Hash of the .idx file and of the size of .bin; identifies the dataset in checkpoints.
   uint64_t fingerprint() const;
   const std::string& prefix() const;
 
@@ -40,20 +39,19 @@ class IndexedDataset {
   std::shared_ptr<const Files> files_;
 };
 
-/// Writes PREFIX.bin and PREFIX.idx: both go to temporary files first, and take their names in finish(), the .idx last.
-/// A dataset that was not finished leaves nothing behind. Tokens are u8 if vocab_size <= 256, u16 if it is below 65500
-/// (Megatron's own limit), otherwise i32.
+/// Writes PREFIX.bin and PREFIX.idx through temporary files, which finish() renames, the .idx last. An unfinished
+/// dataset leaves no files. Tokens are u8 if vocab_size <= 256, u16 if it is below 65500 (Megatron's limit), else i32.
 class IndexedDatasetWriter {
  public:
-  /// Makes the parent folder if there is none. Throws DataError with the file and the system's reason.
+  /// Creates the parent folder if needed. Throws DataError with the file and the system's reason.
   IndexedDatasetWriter(const std::string& prefix, int64_t vocab_size);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
 
-  /// One document of any length (2^31 - 1 at most). Every token must be in [0, vocab_size) (LogicError).
+  /// Appends one document of at most 2^31 - 1 tokens. Every token must be in [0, vocab_size) (LogicError).
   void add_document(std::span<const int32_t> tokens);
-  /// Writes the index, syncs both files to disk, renames them. Throws DataError, e.g. when the disk is full.
+  /// Writes the index, syncs both files to disk and renames them. Throws DataError, for example if the disk is full.
   void finish();
   int64_t num_documents() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t num_tokens() const { return num_tokens_; }

@@ -1,3 +1,4 @@
+// Writes a dataset in Megatron's indexed format through temporary files that replace the old ones in finish().
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ void put_value(std::FILE* file, const std::string& path, T value) {
   put(file, path, &value, sizeof(T));
 }
 
-/// Flushes to the disk and closes; the handle is gone afterwards, also when this throws.
+/// Flushes to disk and closes. The handle is closed and null afterwards, even if this throws.
 void sync_and_close(std::FILE*& file, const std::string& path) {
   const bool synced = std::fflush(file) == 0 && ::fsync(::fileno(file)) == 0;
   const int error = errno;
@@ -56,7 +57,7 @@ IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, int64_t vo
                                  : TokenType::kI32) {
   ORTHANT_CHECK(vocab_size >= 1 && vocab_size <= int64_t{1} << 31, vocab_size);
   const auto parent = std::filesystem::path(prefix).parent_path();
-  std::error_code ignored;  // A folder that cannot be made shows itself when the file is opened.
+  std::error_code ignored;  // an error shows when the file is opened
   if (!parent.empty()) std::filesystem::create_directories(parent, ignored);
   const std::string folder = parent.empty() ? "." : parent.string(), name = std::filesystem::path(prefix).filename();
   for (const char* ending : {".bin.tmp", ".idx.tmp"}) remove_stale_temporaries(folder, name + ending);
@@ -116,7 +117,7 @@ void IndexedDatasetWriter::finish() {
   ORTHANT_CHECK(bin_ != nullptr);
   sync_and_close(bin_, bin_temporary_);
   write_index();
-  // An older index goes first, so that no crash can pair it with the new tokens.
+  // Deletes the old index first, so that no crash pairs it with the new tokens.
   const std::string bin = prefix_ + ".bin", idx = prefix_ + ".idx";
   if (::unlink(idx.c_str()) != 0 && errno != ENOENT) fail(idx, "cannot replace");
   if (::rename(bin_temporary_.c_str(), bin.c_str()) != 0) fail(bin, "cannot rename");

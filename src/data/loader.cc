@@ -59,7 +59,7 @@ int64_t Loader::valid_labels(int64_t first, int64_t count) const {
 
 void Loader::read_stream(int64_t position, int64_t count, int64_t* out) const {
   std::vector<int32_t> tokens(static_cast<size_t>(count));
-  // The last document that starts at or before the position; empty documents before it share its start.
+  // The last document that starts at or before the position. Empty documents before it have the same start.
   size_t k = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), position) - starts_.begin()) - 1;
   for (int64_t done = 0; done < count; ++k) {
     const int64_t offset = position + done - starts_[k];
@@ -75,7 +75,8 @@ std::vector<int64_t> Loader::document_starts(int64_t position, int64_t count) co
   std::vector<int64_t> found{0};
   auto start = std::upper_bound(starts_.begin(), starts_.end() - 1, position);
   for (; start != starts_.end() - 1 && *start < position + count; ++start) {
-    if (*start - position > found.back()) found.push_back(*start - position);  // empty documents share their start
+    // Empty documents have the same start as the next one and are skipped.
+    if (*start - position > found.back()) found.push_back(*start - position);
   }
   return found;
 }

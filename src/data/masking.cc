@@ -10,10 +10,10 @@
 namespace orthant {
 namespace {
 
-constexpr double kWords = 4294967296.0;  // of 32 bits
-constexpr uint64_t kReplacements = uint64_t{1} << 63;  // blocks from here on say what a chosen token becomes
+constexpr double kWords = 4294967296.0;  // number of 32-bit words
+constexpr uint64_t kReplacements = uint64_t{1} << 63;  // first Philox block of the words that select the replacement
 
-// Calls with each chosen place, ascending. Four places share a block.
+// Calls `call` with each selected position, ascending. Four positions share one Philox block.
 template <class Call>
 void for_chosen(const Masking& masking, int64_t sample, int64_t length, Call&& call) {
   std::array<uint32_t, 4> words{};

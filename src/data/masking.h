@@ -1,5 +1,6 @@
-// Which tokens of a sample a masked language model has to guess, and what stands in their place: BERT's rule, drawn by
-// number, so that no cut into batches, no layout and no resumption changes it, and every epoch masks anew.
+// BERT's masking: selects the tokens of a sample that a masked language model must predict, and replaces them. The
+// selection is a function of the sample number, so it depends on no batch size, layout or resumption; every epoch
+// selects anew.
 //
 // Source: Devlin, Chang, Lee and Toutanova, "BERT", 2018 (arXiv 1810.04805), section 3.1, task 1.
 #pragma once
@@ -10,17 +11,17 @@
 namespace orthant {
 
 struct Masking {
-  double share = 0.15;     ///< chance of each token to be chosen, in (0, 1]
-  int64_t mask_token = 0;  ///< random tokens are drawn from the ids below it
-  uint64_t key = 0;        ///< of the draws; training and validation have different ones
+  double share = 0.15;     ///< probability of selecting a token, in (0, 1]
+  int64_t mask_token = 0;  ///< id of the mask token; random tokens are drawn from the ids below it
+  uint64_t key = 0;        ///< random key; training and validation use different ones
 };
 
-/// How many of the first `length` places of that sample are chosen: a function of (key, sample, place), not of tokens.
-/// Any token may be: end-of-text too, which says where a document ends.
+/// Number of selected positions among the first `length` of the sample: a function of (key, sample, position), not of
+/// tokens. Any token may be selected, end-of-text included.
 int64_t chosen_places(const Masking& masking, int64_t sample, int64_t length);
 
-/// Of each chosen token, 80 % become the mask token, 10 % a random one, 10 % stay; its label is what it was. Labels of
-/// the others are kIgnoredLabel. tokens and labels have the sample's length.
+/// Replaces 80 % of the selected tokens by the mask token and 10 % by a random one, and keeps 10 %. Labels of selected
+/// tokens are the original tokens; all others are kIgnoredLabel. tokens and labels must have the sample's length.
 void mask_tokens(const Masking& masking, int64_t sample, std::span<int64_t> tokens, std::span<int64_t> labels);
 
 }  // namespace orthant

@@ -1,5 +1,5 @@
-// The order of samples as a function: a permutation of [0, n) keyed by (seed, epoch) that needs no array, so that any
-// rank finds the k-th sample of any epoch at once and a resumed run continues the same order at any number of ranks.
+// The order of samples as a function: a permutation of [0, n), keyed by (seed, epoch), that needs no array. Any rank
+// finds the k-th sample of any epoch at once, and a resumed run continues the same order on any number of ranks.
 #pragma once
 
 #include <array>
@@ -7,14 +7,14 @@
 
 namespace orthant {
 
-/// A bijection of [0, size): a balanced Feistel network over the smallest power of four >= size, walked along its cycle
-/// until the value falls inside the range (fewer than four rounds of it on average). Values are the same everywhere and
-/// for ever: checkpoints rely on them.
+/// A bijection of [0, size). A balanced Feistel network permutes the smallest power of four >= size. It is applied
+/// again until the value is below size, fewer than four times on average. The values must never change on any platform,
+/// because checkpoints rely on them.
 class Permutation {
  public:
-  /// size >= 1; otherwise LogicError.
+  /// LogicError unless size >= 1.
   Permutation(int64_t size, uint64_t seed, uint64_t epoch);
-  /// Where position stands in the shuffled order. 0 <= position < size, otherwise LogicError.
+  /// The shuffled index at this position. LogicError unless 0 <= position < size.
   int64_t operator()(int64_t position) const;
   int64_t size() const { return size_; }
 

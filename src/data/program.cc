@@ -17,11 +17,12 @@ namespace orthant {
 
 namespace {
 
-/// In the child of a fork, where only system calls are safe: becomes the program, which dies with its parent.
+/// Runs in the child after fork, where only async-signal-safe calls are allowed. Executes the program, which the kernel
+/// kills when its parent thread ends.
 [[noreturn]] void become(char** argv, std::array<int, 3> streams, const char* directory, pid_t parent, int refusal) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != parent) ::_exit(1);  // It died before the kernel knew of our wish.
-  ::signal(SIGPIPE, SIG_DFL);             // What this process ignores or blocks must not be handed on.
+  if (::getppid() != parent) ::_exit(1);  // the parent ended before prctl() took effect
+  ::signal(SIGPIPE, SIG_DFL);             // the program must not inherit ignored or blocked signals
   sigset_t none;
   ::sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -68,7 +69,7 @@ int start_program(const std::vector<std::string>& arguments, int input, int outp
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
-  int refusal[2];  // A pipe that says why there is no program; it closes when there is one.
+  int refusal[2];  // transmits errno if exec fails; closes on a successful exec
   if (::pipe2(refusal, O_CLOEXEC) != 0)
     throw DataError(fmt::format("no pipe to the program {}: {}", arguments[0], std::strerror(errno)));
 

@@ -1,4 +1,5 @@
-// Other programs run to their end: text in, text out. Used for sentencepiece and gzip, which are not linked.
+// Runs other programs to completion, with text as input and output. sentencepiece and gzip are run this way, because
+// they are not linked.
 #pragma once
 
 #include <string>
@@ -8,24 +9,24 @@
 namespace orthant {
 
 struct ProgramResult {
-  int exit_code = 0;  ///< 128 + signal if a signal ended it
+  int exit_code = 0;  ///< 128 + signal number if a signal ended the program
   std::string output, errors;
 };
 
-/// Runs a program found on PATH with the given standard input, in the given folder (empty: ours), and waits for it.
-/// Input and output go through files in memory, so no pipe can fill up. Throws ConfigError if there is no such program:
-/// the message ends with the hint.
+/// Runs a program found on PATH with the given standard input, in the given folder (empty: the current one), and waits
+/// for it. Input and output are files in memory, so no pipe can block. Throws ConfigError, which ends with the hint, if
+/// the program cannot be run.
 ProgramResult run_program(const std::vector<std::string>& arguments, std::string_view input,
                           const std::string& directory, const std::string& hint);
 
-/// Starts a program whose input is one open file and whose output and errors are others; returns its process id. The
-/// program is killed when the thread that started it ends, with or without the process. Throws as run_program does.
+/// Starts a program with open files as standard input, output and error; returns its process id. The kernel kills the
+/// program when the thread that started it ends, even if the process goes on. Throws as run_program() does.
 int start_program(const std::vector<std::string>& arguments, int input, int output, int errors,
                   const std::string& directory, const std::string& hint);
-/// Waits for it; the exit code as in ProgramResult.
+/// Waits for the program; returns its exit code as in ProgramResult.
 int wait_for_program(int pid);
 
-/// A file in memory, closed on exec and when it goes out of scope.
+/// A file in memory. It is closed on exec and by the destructor.
 class MemoryFile {
  public:
   explicit MemoryFile(std::string_view content = {});

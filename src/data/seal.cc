@@ -26,7 +26,7 @@ std::string checksum_of(const std::string& path) {
 
 enum class State { missing, whole, damaged };
 
-/// A file without a seal counts as missing: it was being made when its maker died.
+/// A file without a checksum counts as missing, because its writer died before it was complete.
 State state_of(const std::string& path) {
   std::ifstream file(seal_of(path));
   std::string sealed;
@@ -34,7 +34,7 @@ State state_of(const std::string& path) {
   file >> sealed;
   try {
     return sealed == checksum_of(path) ? State::whole : State::damaged;
-  } catch (const DataError&) {  // cannot be read, or is being replaced just now
+  } catch (const DataError&) {  // unreadable, or being replaced by another process
     return State::damaged;
   }
 }

@@ -1,5 +1,5 @@
-// What this program made from something else and keeps (tokens of a text, a trained tokenizer) has its checksum beside
-// it, so that damage is seen and the thing is made again, not trained on.
+// Checksums of cached files derived from the input (tokens of a text, a trained tokenizer). A damaged file is detected
+// and made again, instead of used for training.
 #pragma once
 
 #include <span>
@@ -7,13 +7,13 @@
 
 namespace orthant {
 
-/// Writes PATH.xxh3, the XXH3 of the file in 16 hexadecimal digits, for each. Throws DataError.
+/// Writes PATH.xxh3 for each file: its XXH3 hash in 16 hexadecimal digits. Throws DataError.
 void seal(std::span<const std::string> paths);
-/// Removes the checksums: before the files are replaced, so that no crash can pair them with others.
+/// Removes the checksums. Call it before replacing the files, so that no crash pairs old checksums with new files.
 void unseal(std::span<const std::string> paths);
-/// Whether all files are there and are what was sealed. Reads them whole.
+/// True if all files exist and match their checksums. Reads the files completely.
 bool are_whole(std::span<const std::string> paths);
-/// Those of the files that are not what was sealed, one line each on stderr. To be called where they are made again.
+/// Prints one line on stderr for each file that does not match its checksum. Call it where the files are made again.
 void report_damaged(std::span<const std::string> paths);
 
 }  // namespace orthant

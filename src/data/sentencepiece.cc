@@ -1,3 +1,5 @@
+// A tokenizer on a sentencepiece model. spm_encode encodes line by line; newlines and bytes that it would change are
+// encoded here.
 #include "data/sentencepiece.h"
 
 #include <algorithm>
@@ -21,7 +23,7 @@ namespace orthant {
 namespace {
 
 using Type = SentencePieceModel::Type;
-constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581 stands for a space inside pieces.
+constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581 represents a space inside pieces
 constexpr const char* kInstall = "install sentencepiece's programs: apt-get install sentencepiece";
 
 std::string replace_space_marks(std::string_view text) {
@@ -49,7 +51,7 @@ class SentencePieceTokenizer : public Tokenizer {
   void save(const std::string& directory) const override;
 
  private:
-  /// Part of a text: characters for spm_encode, or one byte that has an id of its own.
+  /// A part of a text: characters for spm_encode, or one byte or newline with its own id.
   struct Segment {
     std::string_view text;
     int32_t id = -1;
@@ -64,7 +66,7 @@ class SentencePieceTokenizer : public Tokenizer {
   SentencePieceModel model_;
   std::vector<std::string> surfaces_;
   std::array<int32_t, 256> byte_ids_;
-  int32_t newline_ = -1, end_of_text_ = -1;  // newline -1: the model has none
+  int32_t newline_ = -1, end_of_text_ = -1;  // -1: the model has no newline
   bool has_bytes_ = false;
 };
 
@@ -133,7 +135,7 @@ std::vector<SentencePieceTokenizer::Segment> SentencePieceTokenizer::segments(st
       cut(at, 1);
       if (newline_ >= 0) out.push_back({text.substr(at, 1), newline_});
     } else if (exact && (length == 0 || text.substr(at).starts_with(kSpaceMark))) {
-      // spm_encode would turn these into U+FFFD and a space.
+      // spm_encode would replace these by U+FFFD and a space.
       const std::string_view bytes = text.substr(at, std::max<size_t>(length, 1));
       cut(at, bytes.size());
       for (size_t i = 0; i < bytes.size(); ++i)
@@ -184,7 +186,7 @@ std::vector<std::vector<int32_t>> SentencePieceTokenizer::encode_many(std::span<
 
 std::string SentencePieceTokenizer::decode(std::span<const int32_t> tokens) const {
   std::string text;
-  bool line_start = true;  // Where encoding put the model's dummy space.
+  bool line_start = true;  // encoding inserts the model's dummy space here
   for (int32_t token : tokens) {
     std::string_view piece = surface(token);
     if (model_.add_dummy_prefix && line_start && piece.starts_with(' ')) piece.remove_prefix(1);
@@ -202,7 +204,7 @@ std::string SentencePieceTokenizer::name() const {
 }
 
 uint64_t SentencePieceTokenizer::fingerprint() const {
-  // Not of the file: that also holds the paths it was trained from.
+  // Hashes the pieces instead of the file, which also contains the paths of its training text.
   Hasher hasher;
   for (const SentencePieceModel::Piece& piece : model_.pieces) {
     hasher.add_field(piece.text);

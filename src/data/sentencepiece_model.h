@@ -1,4 +1,4 @@
-// Reads a sentencepiece .model file: the few fields of its protobuf that decoding needs.
+// Reads a sentencepiece .model file: the protobuf fields that decoding and export need.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct SentencePieceModel {
   std::vector<Piece> pieces;
   int32_t kind = 1;  ///< 1 unigram, 2 bpe, 3 word, 4 char
   int32_t unk_id = 0, bos_id = 1, eos_id = 2, pad_id = -1;
-  std::string unk_surface = " \xe2\x81\x87 ";  ///< what an unknown piece decodes to
+  std::string unk_surface = " \xe2\x81\x87 ";  ///< text of an unknown piece
   bool byte_fallback = false;
   bool whitespace_as_suffix = false;
-  bool has_normalization = false;  ///< a table of replacements, as nmt_nfkc has
+  bool has_normalization = false;  ///< true if the model has a table of replacements, such as nmt_nfkc
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
   bool escape_whitespaces = true;
 };
 
-/// Parses the bytes of a file. Throws DataError with source and offset.
+/// Parses the bytes of a .model file. Throws DataError with source and offset.
 SentencePieceModel parse_sentencepiece_model(std::string_view bytes, const std::string& source);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Trains a sentencepiece model with spm_train and caches it under a name made of the text and the number of pieces.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,10 +23,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kSampleBytes = 32 << 20;
-constexpr int64_t kRecipe = 1;  // Part of the cached name: raise it when the options below change.
+constexpr int64_t kRecipe = 1;  // part of the cache key: increase it whenever the options below change
 
-/// The text to train on: lines chosen by a hash of their number where there is more than kSampleBytes; bytes that are
-/// not UTF-8 left out, since spm_train would learn U+FFFD from them.
+/// The training text. If it has more than kSampleBytes, lines are selected by a hash of their number. Bytes that are
+/// not UTF-8 are removed, because spm_train would learn U+FFFD from them.
 std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   std::string sample;
   uint64_t number = 0;
@@ -45,7 +46,7 @@ std::string sample_text(std::span<const TextFile> files, int64_t total_bytes) {
   return sample;
 }
 
-/// spm_train's own words, and the number of pieces that it would accept.
+/// Throws ConfigError with the number of pieces that spm_train would accept, or else with its message.
 [[noreturn]] void refuse(int64_t pieces, const ProgramResult& result) {
   std::smatch match;
   const std::string what = fmt::format("data.tokenizer = \"train:{}\"", pieces);
@@ -77,14 +78,14 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
   const std::array<std::string, 1> kept = {model.string()};
   if (are_whole(kept)) return model;
   const FolderLock lock(work_dir);
-  if (are_whole(kept)) return model;  // made while we waited
+  if (are_whole(kept)) return model;  // another process made it while this one waited
   report_damaged(kept);
   unseal(kept);
   const std::string text = sample_text(files, total_bytes);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     throw ConfigError(fmt::format("data.tokenizer = \"train:{}\": data.path holds no text to train it on", pieces));
 
-  // A folder of its own and a relative name: spm_train writes the name that it is given into the model.
+  // Runs in a separate folder with a relative name, because spm_train writes the given name into the model.
   const fs::path folder = fmt::format("{}.tmp{}", model.string(), ::getpid());
   fs::create_directories(folder);
   const ProgramResult result = run_program(

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kReadBytes = 1 << 18, kLongestLine = 1 << 16;
 constexpr size_t kLongestDocument = 64 << 20;
 
-/// The bytes of a file, through gzip -dc if they begin with gzip's magic number.
+/// The bytes of a file, decompressed by gzip -dc if they begin with gzip's magic number.
 class TextReader {
  public:
   explicit TextReader(const std::string& path) : path_(path), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
@@ -37,7 +37,7 @@ class TextReader {
   TextReader(const TextReader&) = delete;
   TextReader& operator=(const TextReader&) = delete;
 
-  /// Fills some of the buffer; 0 at the end of the text.
+  /// Reads up to `bytes` bytes; returns their number, 0 at the end of the text.
   size_t read(char* buffer, size_t bytes) {
     ssize_t got;
     do got = ::read(file_, buffer, bytes);
@@ -46,7 +46,7 @@ class TextReader {
     done_ += got;
     if (got == 0 && gzip_ > 0) {
       const int code = wait_for_program(std::exchange(gzip_, 0));
-      if (code != 0 && code != 2)  // 2 is gzip's warning: something follows the compressed text.
+      if (code != 0 && code != 2)  // gzip warns with 2 if other data follows the compressed text
         throw DataError(
             fmt::format("{}: damaged gzip file after {} bytes of text: {}", path_, done_, trim(errors_.content())));
     }
@@ -79,7 +79,7 @@ class TextReader {
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n\f\v") == std::string_view::npos; }
 bool is_separator(std::string_view line) { return line.size() < 64 && trim(line) == "<|endoftext|>"; }
 
-/// Where to cut text of at least kLongestLine bytes: at that length, or up to three bytes before, between characters.
+/// The position at which to split text: at `at`, or up to three bytes before, so that no UTF-8 character is split.
 size_t character_boundary(std::string_view text, size_t at) {
   size_t cut = at;
   while (cut > at - 3 && (static_cast<uint8_t>(text[cut]) & 0xc0) == 0x80) --cut;
@@ -130,7 +130,7 @@ void for_each_piece(const TextFile& file, const std::function<void(std::string&&
   bool after_blank_line = false;
   Hasher hasher;
   const auto end_document = [&] {
-    // A piece is cut only where a line with something in it follows, so a blank rest is a whole blank document.
+    // A piece is split off only before a line that is not blank. A blank rest is therefore a complete blank document.
     if (!is_blank(text)) piece(std::move(text), true);
     text.clear();
   };

@@ -1,4 +1,4 @@
-// Where text is UTF-8 and where it is not.
+// Validates UTF-8 one character at a time.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,8 @@
 
 namespace orthant {
 
-/// Length of the valid UTF-8 character (no overlong forms, no surrogates) that text begins with; 0 if there is none.
+/// Length in bytes of the valid UTF-8 character (no overlong forms, no surrogates) at the start of text; 0 if there is
+/// none.
 inline size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };

@@ -16,7 +16,7 @@ int64_t product(const std::vector<int64_t>& shape) {
   return n;
 }
 
-// Of one layer.
+// Attention FLOPs per token of one layer, forward and backward.
 double attention_flops_per_token(const Architecture& a, int64_t seq_len) {
   const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
   if (a.linformer_length > 0) return static_cast<double>(12 * a.linformer_length * (q + kv));
@@ -41,8 +41,8 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
   const int64_t q_rows = a.num_attention_heads * a.head_dim;
   const int64_t kv_rows = a.num_key_value_heads * a.head_dim;
   const double std = a.initializer_range;
-  // The two products that write to the residual stream start smaller, so that its variance does not grow with depth
-  // (Radford et al. 2019, section 2.3).
+  // The two matrices that write to the residual stream start smaller, so that the variance of the stream does not grow
+  // with depth (Radford et al. 2019, section 2.3).
   const double residual_std = std / std::sqrt(2.0 * static_cast<double>(std::max<int64_t>(1, a.num_hidden_layers)));
 
   std::vector<ParameterInfo> table;
@@ -80,7 +80,7 @@ std::vector<ParameterInfo> parameter_table(const Architecture& a) {
     add("self_attn.o_proj", {hidden, q_rows}, residual_std, ParameterRole::to_stream);
     add_bias(a.attention_bias, "self_attn.o_proj", hidden, ParameterRole::to_stream_bias);
     if (a.linformer_length > 0) {
-      // Entries of variance 1/K_p keep lengths (Wang et al. 2020, arXiv 2006.04768, theorem 1).
+      // Entries of variance 1/K_p preserve vector lengths (Wang et al. 2020, arXiv 2006.04768, theorem 1).
       const double projection_std = 1 / std::sqrt(static_cast<double>(a.linformer_length));
       for (const char* name : {"self_attn.linformer_k", "self_attn.linformer_v"}) {
         table.push_back({.name = block + name,
@@ -115,7 +115,7 @@ int64_t num_parameters(const Architecture& a) {
 
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
   FlatLayout flat;
-  std::vector<std::vector<size_t>> by_group(1);  // weights
+  std::vector<std::vector<size_t>> by_group(1);  // weights of each group
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool continues = i > 0 && !parameters[i].fused.empty() && parameters[i].fused == parameters[i - 1].fused;
     if (!continues) {
@@ -132,7 +132,7 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
     flat.elements = (flat.elements + kFlatAlignElements - 1) / kFlatAlignElements * kFlatAlignElements;
   };
   for (const std::vector<size_t>& group : by_group) {
-    align();  // so that a group whose weights are alike on ranks is alike there to its last gap
+    align();  // a group with equal weights on several ranks is then equal there up to its last gap
     flat.groups.emplace_back(flat.elements, flat.elements);
     for (const size_t w : group) {
       const auto [first, end] = flat.members[w];
@@ -173,19 +173,21 @@ std::vector<double> inverse_frequencies(const Architecture& a) {
 }
 
 double training_flops_per_token(const Architecture& a, int64_t seq_len) {
-  double weights = static_cast<double>(a.vocab_size * a.hidden_size);  // logits; the lookup of the embedding is free
+  double weights = static_cast<double>(a.vocab_size * a.hidden_size);  // logits; the embedding lookup costs no FLOPs
   for (const auto& parameter : parameter_table(a)) {
     if (parameter.layer >= 0 && parameter.layer < a.num_hidden_layers && parameter.decays()) {
       weights += static_cast<double>(parameter.size());
     }
   }
-  // A token's keys and values go into all summary rows, its queries see them all: rows of E and F are no products.
+  // E and F are subtracted because a token multiplies only its own row of them. attention_flops_per_token() counts both
+  // the products with that row and the attention to the summaries.
   weights -= static_cast<double>(a.num_hidden_layers * 2 * a.linformer_tokens * a.linformer_length);
   return 6 * weights + static_cast<double>(a.num_hidden_layers) * attention_flops_per_token(a, seq_len);
 }
 
 int64_t loss_chunk_rows(int64_t vocab_size) {
-  // About 32 MiB of float logits, but never so few rows that adding to the head's gradient outweighs the product.
+  // About 32 MiB of float logits. At least 512 rows: with fewer, adding to the head's gradient would cost more than the
+  // product.
   constexpr int64_t kChunkElements = 8 << 20;
   return std::max<int64_t>(512, kChunkElements / std::max<int64_t>(1, vocab_size));
 }

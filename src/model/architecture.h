@@ -1,5 +1,5 @@
-// What a LLaMA-style decoder is, without torch: its sizes, its parameters by name, its FLOPs and the bytes it keeps for
-// backward. Planning and the model itself read the same tables, so a plan cannot disagree with what runs.
+// The description of a LLaMA-style decoder without torch: its sizes, its parameters by name, and its FLOPs. Planning
+// and the model read the same tables, so a plan cannot disagree with the run.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct RopeScaling {
   int64_t original_max_position_embeddings = 8192;
 };
 
-/// Sizes of one decoder; names are those of Hugging Face's config.json.
+/// Sizes of one decoder, named as in Hugging Face's config.json.
 struct Architecture {
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
@@ -31,44 +31,46 @@ struct Architecture {
   double rope_theta = 10000.0;
   RopeScaling rope_scaling = {};
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  // of the query, key, value and output projections
-  bool mlp_bias = false;        // of gate, up and down
-  bool causal = true;          // false: every token sees the whole sequence
-  int64_t sliding_window = 0;  // a token sees so many up to itself (to either side where not causal); 0: all
-  int64_t linformer_length = 0;  // summary rows that attention sees instead of tokens (Linformer); 0: full attention
-  int64_t linformer_tokens = 0;  // of a sequence, which its projections are made for
-  double final_logit_softcapping = 0.0;  // logits y of the head become c tanh(y / c); 0: stay
+  bool attention_bias = false;  // the query, key, value and output projections have biases
+  bool mlp_bias = false;        // the gate, up and down projections have biases
+  bool causal = true;          // false: every token attends to the whole sequence
+  // Number of tokens a token attends to, itself included (to each side, if not causal); 0 = unlimited.
+  int64_t sliding_window = 0;
+  int64_t linformer_length = 0;  // number of summary rows that replace keys and values (Linformer); 0 = full attention
+  int64_t linformer_tokens = 0;  // sequence length of Linformer's projections
+  double final_logit_softcapping = 0.0;  // c: the logits are c tanh(y / c) for products y of the head; 0 = not capped
   double dropout = 0.0;
   double initializer_range = 0.02;
 };
 
-/// What a parameter does between the vocabulary and the residual stream.
+/// Relation of a parameter to the residual stream. from_stream reads the stream (q, k, v, gate, up). to_stream writes
+/// to it (output and down projections).
 enum class ParameterRole {
   embedding, gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
 };
 
-/// One parameter: its Hugging Face name, its global shape ([out, in] for a matrix) and how it starts.
-/// Parameters with the same fused name stand one after the other and are used as one matrix (q, k, v; gate, up), and
-/// behind it, if it has any, their biases as one vector.
+/// One parameter: its Hugging Face name, its unsharded shape ([out, in] for a matrix) and its initial values. Adjacent
+/// parameters with the same fused name are used as one matrix (q, k, v; gate, up). If they have biases, these follow
+/// the matrix and are used as one vector.
 struct ParameterInfo {
   std::string name;
   std::vector<int64_t> shape;
   std::string fused = {};
-  double init_std = 0.0;   // 0: starts at one (a norm's gain), or at zero (a bias)
+  double init_std = 0.0;   // 0: initialized to one (a norm's gain) or to zero (a bias)
   int layer = -1;          // -1: before the first block; num_hidden_layers: after the last
-  /// projection: its rows stand for the tokens of a sequence, and are held where those are (Linformer).
+  /// projection (Linformer): its rows are the tokens of a sequence, and each rank holds the rows of its own tokens.
   ParameterRole role = ParameterRole::gain;
-  int group = 0;           // parameters of one group stand side by side in a flat buffer
-  std::string copy_of = {};  // the parameter that this one starts and stays equal to; it is in no file
-  /// Of each dim the first index that is here, and one past the last; empty: all of it is.
+  int group = 0;           // parameters of one group are adjacent in a flat buffer
+  std::string copy_of = {};  // name of the parameter that this one always equals; a copy is stored in no file
+  /// This rank's shard: for each dim the first index and one past the last. Empty: the parameter is unsharded.
   std::vector<std::pair<int64_t, int64_t>> held = {};
 
-  int64_t size() const;  // of the whole
+  int64_t size() const;  // elements of the unsharded parameter
   std::vector<int64_t> held_shape() const;
   int64_t held_size() const;
-  /// The name by which it is drawn, saved and loaded.
+  /// The name under which the parameter is initialized, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
-  bool decays() const { return shape.size() >= 2; }  // weight decay is for matrices only
+  bool decays() const { return shape.size() >= 2; }  // weight decay applies to matrices only
   bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
 };
 
@@ -76,29 +78,29 @@ struct ParameterInfo {
 std::vector<ParameterInfo> parameter_table(const Architecture& a);
 int64_t num_parameters(const Architecture& a);
 
-/// Where what is held of everything stands in a flat buffer: group by group, in the model's order. A weight is a
-/// parameter, or adjacent ones with the same fused name; each starts at a multiple of kFlatAlignElements, gaps stay
-/// zero.
+/// Offsets, in elements, of this rank's parameter shards in a flat buffer: group by group, each in the model's order. A
+/// weight is one parameter, or several adjacent ones with the same fused name. Each weight starts at a multiple of
+/// kFlatAlignElements; the gaps between weights stay zero.
 struct FlatLayout {
   std::vector<int64_t> parameter_offsets;
   std::vector<std::pair<int64_t, int64_t>> weights;  // offset and size in elements
-  std::vector<std::pair<size_t, size_t>> members;    // of each weight: first parameter, one past the last
+  std::vector<std::pair<size_t, size_t>> members;    // first parameter of each weight, one past its last
   std::vector<std::pair<int64_t, int64_t>> groups;   // first element, one past the last
   int64_t elements = 0;
 };
 inline constexpr int64_t kFlatAlignElements = 32;
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 
-/// inv_freq[k] = theta^(-2k/D), k < D/2, after scaling (linear: divided by the factor; llama3: by wavelength,
-/// Llama 3.1's rule as in Hugging Face's modeling_rope_utils).
+/// The inverse frequencies theta^(-2k/D) for k < D/2, after scaling. linear divides them by the factor; llama3 scales
+/// by wavelength, as Llama 3.1 does in Hugging Face's modeling_rope_utils.
 std::vector<double> inverse_frequencies(const Architecture& a);
 
-/// FLOPs of one trained token, forward and backward, Megatron's convention: 6 x weights of all matrix products, logits
-/// included, + 12 L T d for attention, half of that where it is causal, or 12 L K_p (d + d_kv) with Linformer's
-/// summaries. Recomputation is not counted.
+/// FLOPs to train on one token, forward and backward, by Megatron's convention. Matrix products, logits included, count
+/// 6 x their weights. Attention adds 12 L T d (half of that if causal), or 12 L K_p (d + d_kv) with Linformer.
+/// Recomputation is not counted.
 double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
-/// Rows of logits that the loss holds at a time.
+/// Number of rows (tokens) whose logits the loss holds at a time.
 int64_t loss_chunk_rows(int64_t vocab_size);
 
 }  // namespace orthant

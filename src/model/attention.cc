@@ -1,3 +1,5 @@
+// Runs attention tile by tile: on the CPU with ATen's flash kernel, on CUDA with attend_cuda(), and in float64 by
+// definition.
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
@@ -14,7 +16,7 @@ namespace {
 
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// What a tile cuts out of tensors with rows of queries or of keys in dim 2.
+// Slices tensors whose dim 2 holds queries or keys to the rows of a tile.
 struct Cut {
   const AttentionTile& tile;
 
@@ -24,7 +26,7 @@ struct Cut {
   }
   at::Tensor keys(const at::Tensor& t) const { return sequence(t).narrow(2, tile.key_begin, tile.keys()); }
 
-  // 0 where a query sees a key, -inf where not: [1, 1, queries, keys]; nothing for a tile without a mask of its own.
+  // An additive mask [1, 1, queries, keys]: 0 for visible keys, -inf for hidden ones. Only masked tiles have one.
   std::optional<at::Tensor> bias(const at::TensorOptions& options) const {
     if (tile.kind != AttentionTile::masked) return std::nullopt;
     const at::Tensor mask = at::full({tile.queries(), tile.keys()}, kMinusInfinity, at::kFloat);
@@ -36,14 +38,14 @@ struct Cut {
   }
 };
 
-// The kernels want as many key heads as query heads.
+// Repeats key heads, because the kernels require one key head per query head.
 at::Tensor per_query_head(const at::Tensor& kv_BKSD, int64_t heads) {
   const int64_t B = kv_BKSD.size(0), K = kv_BKSD.size(1), S = kv_BKSD.size(2), D = kv_BKSD.size(3);
   if (K == heads) return kv_BKSD;
   return kv_BKSD.unsqueeze(2).expand({B, K, heads / K, S, D}).reshape({B, heads, S, D});
 }
 
-// The scores of a tile, by definition; -inf where a query does not see a key.
+// The scores of a tile, by definition; -inf for hidden keys.
 at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, double scale) {
   at::Tensor scores = at::matmul(q, k.transpose(-1, -2)) * scale;
   if (cut.tile.kind == AttentionTile::causal) {
@@ -54,7 +56,7 @@ at::Tensor scores_of(const Cut& cut, const at::Tensor& q, const at::Tensor& k, d
   return scores;
 }
 
-// CUDA's kernels have no float64.
+// True if the float64 definition must run: on request, or for float64 on CUDA, whose kernels lack it.
 bool plain(AttentionKernel kernel, const at::Tensor& q) {
   return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
 }
@@ -85,7 +87,7 @@ at::Tensor per_key_head(const at::Tensor& d_BHSD, int64_t key_heads, at::ScalarT
 }
 
 void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  // ATen's kernel would read past the end of the keys.
+  // With other shapes, ATen's kernel would read past the end of the keys.
   ORTHANT_CHECK(
       q.size(1) % k.size(1) == 0 && k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(3) == k.size(3),
       q.size(0), q.size(1), q.size(3), k.size(0), k.size(1), k.size(3));
@@ -112,7 +114,8 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
     const Attended all = run(tiles[0]);
     return {all.out_BHTD.to(q.scalar_type()), all.lse_BHT.to(wide(q.scalar_type()))};
   }
-  Attended all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),  // a token's heads side by side
+  // The memory order is [B,T,H,D], so that the heads of a token are adjacent.
+  Attended all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),
                at::full({B, H, T}, kMinusInfinity, q.options().dtype(wide(q.scalar_type())))};
   for (const AttentionTile& tile : tiles) {
     const Attended part = run(tile);
@@ -183,7 +186,8 @@ AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tenso
 
 void merge_attended(Attended& sum, const Attended& block) {
   const at::Tensor difference = block.lse_BHT - sum.lse_BHT;
-  // -inf - -inf: no key so far and none in the block; nothing to add.
+  // If both are -inf, no key was visible so far and none is in the block: the difference is NaN and the weight must be
+  // 0.
   const at::Tensor weight = difference.sigmoid().masked_fill_(block.lse_BHT == kMinusInfinity, 0.0);
   sum.out_BHTD.add_((block.out_BHTD - sum.out_BHTD).mul_(weight.unsqueeze(-1)));
   sum.lse_BHT = at::logaddexp(sum.lse_BHT, block.lse_BHT);

@@ -1,5 +1,5 @@
-// Attention of some queries to some keys, with the log-sum-exp by which partial results over blocks of keys are merged:
-// the operator under one device's attention and under every parallel form of it.
+// Attention of a block of queries to a block of keys, with the log-sum-exp that merges partial results over blocks of
+// keys. Attention on one device and every sequence-parallel form of it call these functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,17 +11,18 @@
 
 namespace orthant {
 
-/// softmax(scale q k^T) v over the keys that each query sees. lse is the natural logarithm of the sum of exponentials,
-/// float32 (float64 for float64); a query that sees no key has out 0 and lse -inf.
+/// The result of attention, softmax(scale q k^T) v over the keys visible to each query. lse is the natural logarithm of
+/// the sum of exponentials, in float32 (float64 for float64). A query without visible keys has out 0 and lse -inf.
 struct Attended {
   at::Tensor out_BHTD, lse_BHT;
 };
 
-/// By which kernel. flash: ATen's, which never holds a row of scores. plain: by definition, in float64; the oracle.
+/// The kernel that computes attention. flash: ATen's flash kernel, which never stores the score matrix. plain: the
+/// definition in float64, the reference for tests.
 enum class AttentionKernel { flash, plain };
 
-/// q [B,H,T,D], k and v [B,K,S,D], K dividing H: query head h reads key head h K/H. The tiles are attention_tiles() of
-/// the queries and of these keys. The output has the type of q.
+/// Attention of q [B,H,T,D] to k and v [B,K,S,D]. K must divide H; query head h uses key head floor(h K / H). tiles is
+/// attention_tiles() for these queries and keys. The output has the dtype of q.
 Attended attend(AttentionKernel kernel, const at::Tensor& q_BHTD, const at::Tensor& k_BKSD, const at::Tensor& v_BKSD,
                 const std::vector<AttentionTile>& tiles, double scale);
 
@@ -29,21 +30,21 @@ struct AttentionGradients {
   at::Tensor dq_BHTD, dk_BKSD, dv_BKSD;
 };
 
-/// The share of one block of keys, from the output and log-sum-exp over all blocks: both kernels recompute the
-/// probabilities from them (Dao et al. 2022, "FlashAttention", algorithm 4). The gradients have the precision of lse,
-/// for other blocks' shares are added to them.
+/// The gradients of q, k and v through one block of keys, given the output and log-sum-exp over all blocks. Both
+/// kernels recompute the probabilities from them (Dao et al. 2022, "FlashAttention", algorithm 4). The gradients have
+/// the dtype of lse, because the caller adds those of other blocks to them.
 AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dout_BHTD, const at::Tensor& q_BHTD,
                                    const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
                                    const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles, double scale);
 
-/// The same where there is no other block: gradients have the type of q, and dk and dv a head for every query head, to
-/// be summed by whoever reads them next.
+/// As attend_backward(), when there is only one block of keys. The gradients have the dtype of q; dk and dv have one
+/// head for every query head, and the caller sums the heads of each group.
 AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tensor& dout_BHTD, const at::Tensor& q_BHTD,
                                          const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
                                          const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles,
                                          double scale);
 
-/// Merges what a block of keys adds into the sums so far, both in the precision of lse:
+/// Merges the result of another block of keys into `sum`; both have the precision of lse:
 /// out <- out + w (block - out), lse <- log(e^lse + e^block_lse), w = e^block_lse / (e^lse + e^block_lse).
 void merge_attended(Attended& sum, const Attended& block);
 

@@ -1,3 +1,4 @@
+// The attention primitive as an autograd function around an AttentionCore, and the core of one device.
 #include "model/attention_core.h"
 
 #include <ATen/ATen.h>
@@ -22,7 +23,7 @@ RotaryTables<T> tables(const AttentionShape& shape, const at::Tensor& positions)
   return {in<Wide<T>>(shape.cos_PD), in<Wide<T>>(shape.sin_PD), shape.cos_PD.size(0), in<int64_t>(positions), true};
 }
 
-// What backward needs beside tensors.
+// State that backward needs in addition to the saved tensors.
 struct Held : torch::CustomClassHolder {
   Held(const AttentionCore& core_in, const Microbatch& batch_in, const AttentionShape& shape_in)
       : core(core_in), batch(batch_in), shape(shape_in) {}
@@ -45,7 +46,8 @@ struct Attention : torch::autograd::Function<Attention> {
     });
     std::vector<at::Tensor> kept = held->core.forward(q, k, v, held->batch, shape);
     const at::Tensor side_by_side = kept[0].transpose(1, 2).reshape({B, T, shape.heads * D});
-    kept[0] = side_by_side.view({B, T, shape.heads, D}).transpose(1, 2);  // one memory for both
+    // The result and the saved output share memory.
+    kept[0] = side_by_side.view({B, T, shape.heads, D}).transpose(1, 2);
     context->save_for_backward(variable_list(kept.begin(), kept.end()));
     context->saved_data["held"] = c10::IValue::make_capsule(held);
     return side_by_side;

@@ -1,5 +1,5 @@
-// AttentionCore: what happens between rotary positions and the output projection, as a pair of functions. One device
-// binds local_attention(); each form of sequence parallelism is a core of its own, and some are made from another.
+// AttentionCore: the part of attention between rotary positions and the output projection, as a pair of functions. One
+// device uses local_attention(); each form of sequence parallelism is a core of its own, and some cores wrap another.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,18 +14,19 @@
 namespace orthant {
 
 struct AttentionCore {
-  /// The output [B,H,T,D], then what backward will need; of q [B,H,T,D] and k, v [B,K,T,D] of this rank's tokens.
+  /// Takes q [B,H,T,D] and k, v [B,K,T,D] of this rank's tokens. Returns the output [B,H,T,D], followed by the tensors
+  /// that backward needs.
   std::function<std::vector<at::Tensor>(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                         const Microbatch& batch, const AttentionShape& shape)>
       forward;
-  /// Gradients of q, k and v, from that of the output and all that forward returned. Those of k and v may have a head
-  /// for every query head, to be summed.
+  /// Gradients of q, k and v, from the gradient of the output and all tensors that forward returned. The gradients of k
+  /// and v may have one head for every query head; the caller sums them.
   std::function<AttentionGradients(const at::Tensor& dout, const std::vector<at::Tensor>& kept, const Microbatch& batch,
                                    const AttentionShape& shape)>
       backward;
 };
 
-/// The core whose functions are an object's forward() and backward(), which lives as long as they do.
+/// A core that calls forward() and backward() of an object and shares its ownership.
 template <class Attention>
 AttentionCore core_of(std::shared_ptr<Attention> object) {
   return {.forward = [object](const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Microbatch& batch,
@@ -34,18 +35,20 @@ AttentionCore core_of(std::shared_ptr<Attention> object) {
                                const AttentionShape& shape) { return object->backward(dout, kept, batch, shape); }};
 }
 
-/// All tokens of the sequences are here. With Linformer's summaries where the shape has projections.
+/// The core for one device, which holds all tokens of each sequence. Uses Linformer if the shape has projections.
 AttentionCore local_attention();
 
-/// The primitive: rotary positions, the core, heads side by side. The core must live until backward has run.
+/// The attention primitive: applies rotary positions, runs the core and concatenates the heads, [B,T,(H+2K)D] ->
+/// [B,T,HD]. The core must outlive the backward pass.
 at::Tensor attention(const AttentionCore& core, const at::Tensor& qkv, const Microbatch& batch,
                      const AttentionShape& shape);
 
-/// The tiles of each microbatch and rule, made once for all layers, forward and backward. A cache is for one set of
-/// places: nothing tells those of another apart.
+/// Caches the attention tiles of each packing and rule, so that all layers, forward and backward, compute them once.
+/// The key does not contain the positions: use one cache for each set of positions.
 class TileCache {
  public:
-  using Tiles = std::vector<std::vector<AttentionTile>>;  // by hop, or whatever the core does one after the other
+  // The tiles of each successive step of the core, such as a hop of the ring.
+  using Tiles = std::vector<std::vector<AttentionTile>>;
   const Tiles& of(const Microbatch& batch, const VisibilityRule& rule, const std::function<Tiles()>& make);
 
  private:

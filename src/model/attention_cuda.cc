@@ -14,14 +14,16 @@ bool flash(const at::Tensor& q, const std::optional<at::Tensor>& bias) {
 }
 
 void check(const at::Tensor& q, const at::Tensor& k, bool causal) {
-  // Raw kernels want rows of whole 16 bytes, and they disagree on causal tiles that are not square.
+  // The kernels require rows of a multiple of 16 bytes. They disagree on the meaning of causal for tiles that are not
+  // square.
   ORTHANT_CHECK(q.size(3) % 8 == 0 && q.size(1) == k.size(1) && (!causal || q.size(2) == k.size(2)), q.size(3),
                 q.size(1), k.size(1), q.size(2), k.size(2));
 }
 
 int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// As the memory-efficient kernel reads it: rows that start at whole 16 bytes, one for every sequence and head.
+// The bias in the layout of the memory-efficient kernel: rows start at multiples of 16 bytes, one matrix per sequence
+// and head (a view).
 std::optional<at::Tensor> expanded(const std::optional<at::Tensor>& bias, const at::Tensor& q) {
   if (!bias) return std::nullopt;
   const int64_t T = bias->size(2), S = bias->size(3);
@@ -41,7 +43,8 @@ Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
   const auto results =
       at::_scaled_dot_product_efficient_attention(q, k, v, expanded(bias, q), true, 0.0, causal, scale);
-  return {std::get<0>(results), std::get<1>(results).narrow(2, 0, q.size(2))};  // it comes in whole blocks of 32 rows
+  // The kernel pads lse to a multiple of 32 rows.
+  return {std::get<0>(results), std::get<1>(results).narrow(2, 0, q.size(2))};
 }
 
 AttentionGradients attend_cuda_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
@@ -56,7 +59,7 @@ AttentionGradients attend_cuda_backward(const at::Tensor& dout, const at::Tensor
                                                          k.size(2), 0.0, causal, no_dropout, no_dropout, scale);
     return {dq, dk, dv};
   }
-  // Rows that only fill a block up have probability 0.
+  // Padding rows get lse = infinity, so that their probabilities are 0.
   constexpr double kNothing = std::numeric_limits<double>::infinity();
   const at::Tensor blocks = at::constant_pad_nd(lse, {0, round_up(lse.size(2), 32) - lse.size(2)}, kNothing);
   auto [dq, dk, dv, dbias] = at::_scaled_dot_product_efficient_attention_backward(

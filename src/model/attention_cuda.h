@@ -1,5 +1,5 @@
-// One tile of attention on a CUDA device, by ATen's kernels. Each has its own habits (causal alignment, shape of the
-// log-sum-exp, masks); they end here.
+// One tile of attention on a CUDA device, by ATen's kernels. The kernels differ in causal alignment, shape of the
+// log-sum-exp and masks; these two functions hide the differences.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,15 @@
 
 namespace orthant::detail {
 
-/// Flash where the type and a tile without a mask of its own allow it, memory-efficient otherwise. q, k, v [B,H,T,D]
-/// with as many key heads as query heads; causal: as many queries as keys; bias [1,1,queries,keys], added to the
-/// scores. Every query sees a key. LogicError unless D is a multiple of 8.
+/// Attention of one tile. Uses the flash kernel for bf16 and fp16 tiles without bias, else the memory-efficient kernel.
+/// q, k, v are [B,H,T,D] and have the same number of heads; bias is [1,1,queries,keys] and is added to the scores.
+/// Every query must see at least one key. LogicError unless 8 divides D, and unless a causal tile has as many queries
+/// as keys.
 Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                      const std::optional<at::Tensor>& bias, double scale);
 
-/// From the output and log-sum-exp over all blocks. Sums over keys are made by atomic additions, in no fixed order,
-/// unless at::globalContext() asks for deterministic algorithms.
+/// Gradients of one tile, from the output and log-sum-exp over all blocks of keys. Sums over keys use atomic additions
+/// in no fixed order, unless at::globalContext() requests deterministic algorithms.
 AttentionGradients attend_cuda_backward(const at::Tensor& dout, const at::Tensor& q, const at::Tensor& k,
                                         const at::Tensor& v, const at::Tensor& out, const at::Tensor& lse, bool causal,
                                         const std::optional<at::Tensor>& bias, double scale);

@@ -13,7 +13,7 @@
 namespace orthant {
 namespace {
 
-// Half-split rotation of [heads, T, D] by tables [T, D/2].
+// Rotates [heads, T, D] by tables [T, D/2]: element k is paired with element k + D/2.
 at::Tensor rotate(const at::Tensor& x_HTD, const at::Tensor& cos_TD, const at::Tensor& sin_TD) {
   const auto halves = x_HTD.chunk(2, -1);
   return at::cat({halves[0] * cos_TD - halves[1] * sin_TD, halves[1] * cos_TD + halves[0] * sin_TD}, -1);
@@ -35,7 +35,8 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const AttentionShape& shape = model_.attention_;
   Cache& cache = caches_[layer];
   const int64_t before = cache.length, T = qkv_BTE.size(1), D = shape.head_dim;
-  const int64_t shares = (shape.heads + 2 * shape.kv_heads) * D / qkv_BTE.size(2);  // of heads, of which one is here
+  // The heads may be sharded: the number of shards, of which this rank holds one.
+  const int64_t shares = (shape.heads + 2 * shape.kv_heads) * D / qkv_BTE.size(2);
   const int64_t H = shape.heads / shares, K = shape.kv_heads / shares;
   const auto dtype = wide(qkv_BTE.scalar_type());
   const auto parts = qkv_BTE.view({T, H + 2 * K, D}).transpose(0, 1).split_with_sizes({H, K, K}, 0);
@@ -43,7 +44,7 @@ at::Tensor Decoder::attend(size_t layer, const at::Tensor& qkv_BTE) {
   const at::Tensor q = rotate(parts[0].to(dtype), cos, sin);
   const at::Tensor k = rotate(parts[1].to(dtype), cos, sin).to(qkv_BTE.scalar_type());
 
-  // Capacity doubles, so that a text of n tokens copies O(n) keys.
+  // The capacity doubles, so that a text of n tokens copies only O(n) keys.
   auto append = [&](at::Tensor& kept, const at::Tensor& fresh) {
     if (!kept.defined() || kept.size(1) < before + T) {
       const int64_t most = model_.architecture_.max_position_embeddings;

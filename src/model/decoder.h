@@ -1,4 +1,4 @@
-// Making tokens one after another: keys and values of earlier positions are kept, not computed again.
+// Autoregressive generation with a cache of keys and values, so that each new token costs one forward of one token.
 #pragma once
 
 #include "model/transformer.h"
@@ -10,9 +10,9 @@
 
 namespace orthant {
 
-/// One sequence's state. Positions are limited by max_position_embeddings (ConfigError beyond). The model's primitives
-/// may know some of the heads only, as long as its logits are whole; where layers are elsewhere, whoever has them calls
-/// the parts of advance().
+/// The state of one sequence: keys and values of every layer. Throws ConfigError beyond max_position_embeddings. The
+/// model's primitives may hold only some of the heads, if its logits are unsharded. With pipeline parallelism, the
+/// owner of each layer calls embed(), block() and logits() instead of advance().
 class Decoder {
  public:
   explicit Decoder(const Transformer& model);
@@ -23,7 +23,7 @@ class Decoder {
   at::Tensor logits(const at::Tensor& x_BTC) const;          // [V], after the last token
 
  private:
-  // One layer's keys and values: [kv heads that are here, capacity, D].
+  // One layer's keys and values, each [this rank's key heads, capacity, D].
   struct Cache {
     at::Tensor keys, values;
     int64_t length = 0;
@@ -35,25 +35,26 @@ class Decoder {
 };
 
 struct Sampling {
-  double temperature = 0.8;  // 0: always the likeliest
-  double top_p = 0.95;       // smallest set of likeliest tokens with at least this mass (Holtzman et al. 2020)
+  double temperature = 0.8;  // 0: always the most probable token
+  // Sample from the smallest set of most probable tokens with at least this mass (Holtzman et al. 2020).
+  double top_p = 0.95;
   uint64_t seed = 1234;
-  int64_t vocabulary = 0;    // ids that may be drawn: the tokenizer's, where the model has more; 0: all
+  int64_t vocabulary = 0;    // sample only ids below it, as the model may have more than the tokenizer; 0 = all
 };
 
-/// Draws the index-th token of a text: a function of logits, seed and index alone.
+/// Samples the token at `index` of the generated text, as a pure function of logits, options and index.
 int64_t sample_token(const at::Tensor& logits_V, const Sampling& sampling, int64_t index);
 
 struct Generated {
   std::vector<int64_t> tokens;
-  bool out_of_positions = false;  // it ended because the model has no position left
+  bool out_of_positions = false;  // true if generation ended at the model's last position
 };
 
-/// What appends tokens to a text and has the logits after the last one, as Decoder::advance().
+/// Appends tokens to a text and returns the logits after the last one, as Decoder::advance() does.
 using Advance = std::function<at::Tensor(std::span<const int64_t> tokens)>;
 
-/// Continues the prompt (at least one token; ConfigError where it has more than the positions) by at most
-/// max_new_tokens, until end_of_text or the last position.
+/// Continues the prompt by at most max_new_tokens, until end_of_text or the last position. The prompt must have at
+/// least one token and at most `positions` (ConfigError).
 Generated generate_tokens(const Advance& advance, int64_t positions, std::span<const int64_t> prompt,
                           int64_t max_new_tokens, const Sampling& sampling, int64_t end_of_text);
 

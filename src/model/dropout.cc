@@ -50,7 +50,7 @@ at::Tensor masked_by_key(const at::Tensor& x_BTC, const Microbatch& batch, const
   const int64_t width = key.width > 0 ? key.width : C;
   const uint64_t stream = static_cast<uint64_t>(batch.step) * 0x100000000u + key.site;
   for (int64_t b = 0; b < B; ++b) {
-    // Tokens that follow one another in the sequence are one run of indices, where all of their channels are here.
+    // Consecutive positions form one run of element indices, if this rank holds all of their channels.
     for (int64_t t = 0, end = 0; t < T; t = end) {
       for (end = t + 1; width == C && end < T && places[end] == places[end - 1] + 1;) ++end;
       const int64_t offset = (b * T + t) * C;

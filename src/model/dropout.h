@@ -1,15 +1,16 @@
-// Dropout by global index: which elements fall is a function of keys and positions, so backward draws the mask again.
+// Dropout by global index: the mask is a function of keys and positions, so backward computes it again instead of
+// storing it.
 #pragma once
 
 #include "model/primitives.h"
 
 namespace orthant {
 
-/// x with elements zeroed by key and the rest scaled by 1/(1-p), [B,T,C], any dtype; no autograd. Its own transpose:
-/// the same call on the gradient is the backward pass. Source: Srivastava et al. 2014, section 4.
+/// Zeroes elements of x [B,T,C] by key and scales the rest by 1/(1-p), for any dtype and without autograd. The map is
+/// its own transpose: the same call on the gradient is the backward pass. Source: Srivastava et al. 2014, section 4.
 at::Tensor masked_by_key(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key);
 
-/// The same under autograd.
+/// masked_by_key() as an autograd function; returns x itself for probability 0.
 at::Tensor keyed_dropout(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key);
 
 }  // namespace orthant

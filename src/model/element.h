@@ -1,4 +1,4 @@
-// From tensors to the kernels' raw pointers: element types, and the dispatch over them.
+// Access to tensors from the fused kernels: element types, raw pointers and the dispatch over dtypes.
 #pragma once
 
 #include "base/errors.h"
@@ -8,7 +8,8 @@
 
 namespace orthant {
 
-/// The dtype in which statistics, sums and gradients of parameters of such a tensor are kept.
+/// The dtype of statistics, sums and parameter gradients for tensors of the given dtype: float64 for float64, else
+/// float32.
 inline at::ScalarType wide(at::ScalarType type) { return type == at::kDouble ? at::kDouble : at::kFloat; }
 
 /// Calls f with a value of the kernels' element type for this tensor. LogicError for a dtype without kernels.
@@ -22,7 +23,7 @@ auto by_element(const at::Tensor& t, F f) {
   }
 }
 
-/// A tensor's memory as the kernels see it; null for an undefined one.
+/// The tensor's data as the kernel's element type; null for an undefined tensor.
 template <class T>
 const T* in(const at::Tensor& t) {
   return t.defined() ? static_cast<const T*>(t.const_data_ptr()) : nullptr;

@@ -1,4 +1,4 @@
-// The primitives on one-pass kernels: norm, SwiGLU and dropout as autograd functions on the CPU.
+// The primitives built on one-pass kernels: embedding, norm and SwiGLU as autograd functions on the CPU.
 #include "model/attention_core.h"
 #include "model/dropout.h"
 #include "model/element.h"

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-// Exported by the wheel's statically linked MKL on x86; absent elsewhere, hence weak.
+// The x86 wheel's statically linked MKL exports this function. It is weak because other platforms lack it.
 extern "C" __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int trans_a, int trans_b, int m, int n, int k,
                                                              float alpha, const uint16_t* a, int lda, const uint16_t* b,
                                                              int ldb, float beta, float* c, int ldc);
@@ -13,7 +13,7 @@ extern "C" __attribute__((weak)) void cblas_gemm_bf16bf16f32(int layout, int tra
 namespace orthant {
 namespace {
 
-constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS's own values
+constexpr int kRowMajor = 101, kNoTrans = 111, kTrans = 112;  // CBLAS's values
 
 struct Linear : torch::autograd::Function<Linear> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& value,
@@ -32,10 +32,10 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous().view({-1, gradients[0].size(-1)});
-    add_bias_share(*weight, dy);  // before there is a gradient of the input: memory has room
+    add_bias_share(*weight, dy);  // runs first: without the input's gradient, more memory is free
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
-    // Until then, x without the graph that made it, which holds more.
+    // A deferred product keeps x alive. detach() releases the graph that computed x, which holds more memory.
     weight->add_share([weight, dy, x = x.detach()] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
     return {dx, at::Tensor(), at::Tensor()};
   }
@@ -52,8 +52,10 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
     at::addmm_out(sum, sum, a, b, add ? 1 : 0);
     return;
   }
-  const auto rows_of = [](const at::Tensor& t) { return t.stride(1) == 1 ? t : t.t(); };  // as it stands in memory
-  const auto in_rows = [&](const at::Tensor& t) {  // a part of a matrix is as good as all of it
+  // The matrix or its transpose, whichever has contiguous rows.
+  const auto rows_of = [](const at::Tensor& t) { return t.stride(1) == 1 ? t : t.t(); };
+  // True if the rows are contiguous and do not overlap; a block of a larger matrix is accepted.
+  const auto in_rows = [&](const at::Tensor& t) {
     const at::Tensor rows = rows_of(t);
     return rows.stride(1) == 1 && (rows.size(0) == 1 || rows.stride(0) >= rows.size(1));
   };
@@ -71,7 +73,8 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
                            leading(sum));
     return;
   }
-  // Never rounded before it is added: a device that multiplies so, else of wider operands.
+  // The product is not rounded before the addition: CUDA multiplies with output in the sum's dtype, others convert the
+  // operands first.
   const at::ScalarType type = sum.scalar_type();
   const at::Tensor product = a.is_cuda() ? at::mm(a, b, type) : a.to(type).mm(b.to(type));
   if (add) {
@@ -88,7 +91,8 @@ void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::T
 
 void add_bias_share(const Weight& weight, const at::Tensor& dy) {
   if (weight.bias == nullptr) return;
-  // The gradient of a column of weights whose input is always one: dy is read once, and summed as precisely as theirs.
+  // The bias is a column of weights whose input is always one. This product reads dy once and sums with the precision
+  // of a weight gradient.
   weight.bias->add_share([bias = weight.bias, dy] {
     const bool add = !bias->take_fresh();
     add_product(bias->gradient.unsqueeze(1), dy.t(), at::ones({dy.size(0), 1}, dy.options()), add);

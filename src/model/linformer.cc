@@ -11,7 +11,7 @@
 namespace orthant {
 namespace {
 
-// A head's channels as rows: [B,K,S,D] -> [BKD, S].
+// Makes the channels of each head rows: [B,K,S,D] -> [BKD, S].
 at::Tensor by_channel(const at::Tensor& t) { return t.transpose(2, 3).reshape({-1, t.size(2)}); }
 
 class Linformer {
@@ -49,11 +49,12 @@ class Linformer {
   }
 
  private:
-  // Where there are other parts, the kernel must not round this part's share of the summaries' gradients.
+  // For sharded sequences: converts to the precision of sums, so that the kernel does not round this shard's part of
+  // the summaries' gradients.
   at::Tensor as_summed(const at::Tensor& t) const { return part_.sum ? t.to(wide(t.scalar_type())) : t; }
 
-  // Of x' = E^T x, from the whole gradient of x': adds dE, the sum over batch, heads and channels of x dx'^T; returns
-  // E dx'.
+  // The backward of x' = E^T x, given the complete gradient of x'. Accumulates dE, the sum over batch, heads and
+  // channels of x dx'^T, and returns E dx'.
   static at::Tensor project_backward(const Weight& weight, const at::Tensor& x, const at::Tensor& d_summary) {
     const auto sums = d_summary.scalar_type();
     add_weight_gradient(weight, by_channel(x).to(sums), by_channel(d_summary));
@@ -65,7 +66,7 @@ class Linformer {
     return {{.sequence = -1, .query_end = q.size(2), .key_end = summary.size(3), .seen_first = {}, .seen_end = {}}};
   }
 
-  // Zeros behind the end of each sequence, where some are shorter.
+  // Zeroes the positions after the end of shorter sequences.
   at::Tensor without_padding(const at::Tensor& x_BKTD, const Microbatch& batch) const {
     if (!batch.packing || batch.packing->lengths.empty()) return x_BKTD;
     const int64_t begin = part_.begin ? part_.begin(batch.sequence_length) : 0;

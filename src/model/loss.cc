@@ -21,7 +21,7 @@ std::string label_refusal(int64_t label, int64_t position, int64_t vocabulary) {
                      vocabulary);
 }
 
-// Losses of one chunk of rows; logits become gradients.
+// Returns the sum of losses of one chunk of rows; overwrites logits with gradients if with_gradient.
 double judge(const at::Tensor& logits, const at::Tensor& labels, double scale, const OutputLoss& loss,
              bool with_gradient) {
   const int64_t rows = logits.size(0), vocab = logits.size(1);

@@ -13,15 +13,15 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.1;  // of matrices; vectors (norm gains, biases) never decay
+  double weight_decay = 0.1;  // applies to matrices; vectors (norm gains, biases) never decay
 };
 
-/// Loshchilov and Hutter 2019 (arXiv 1711.05101). Two moments in the masters' dtype, elementwise.
+/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101). Keeps two moments per element in the masters' dtype.
 class Optimizer {
  public:
   Optimizer(Weights& weights, AdamWOptions options);
 
-  /// One update with gradients times gradient_scale; writes masters and working values. step counts from 1.
+  /// Updates masters and working values with the gradients times gradient_scale. `step` counts from 1.
   void step(int64_t step, double lr, double gradient_scale);
 
   at::Tensor first_moments() const { return m_; }
@@ -33,11 +33,11 @@ class Optimizer {
   at::Tensor m_, v_;
 };
 
-/// Sum of the squares of a parameter's gradient, of what is held of it, in float64 in an order that depends on nothing
-/// but positions.
+/// The sum of squares of this rank's shard of a parameter's gradient, in float64. The order of the sum depends only on
+/// the elements' positions, never on the number of threads.
 double gradient_squares(const Weights& weights, size_t parameter);
-/// Factor that brings a norm down to max_norm, as torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6));
-/// 1 when max_norm is 0.
+/// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
+/// It is 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
 }  // namespace orthant

@@ -1,4 +1,5 @@
-// The oracle: every primitive from plain ATen operators, differentiated by autograd. Short rather than fast.
+// The reference implementation of every primitive: plain ATen operators, differentiated by autograd; short rather than
+// fast.
 #include "model/dropout.h"
 #include "model/element.h"
 #include "model/loss.h"
@@ -15,7 +16,7 @@ namespace orthant {
 namespace plain {
 namespace {
 
-// Hands a weight to autograd, and what comes back for it to the weight's own gradient buffer.
+// Passes a weight to autograd, and adds the gradient that autograd returns to the weight's own buffer.
 struct UseWeight : torch::autograd::Function<UseWeight> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& value, int64_t weight) {
     context->saved_data["weight"] = weight;
@@ -51,13 +52,13 @@ at::Tensor plain_linear(const at::Tensor& x, const Weight& weight) {
   return weight.bias == nullptr ? product : product + use(*weight.bias);
 }
 
-// Half-split rotation: channel k turns with channel k + D/2.
+// Rotates pairs of channels: channel k is paired with channel k + D/2.
 at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at::Tensor& sin_BT1D) {
   const auto halves = x_BTHD.chunk(2, -1);
   return at::cat({halves[0] * cos_BT1D - halves[1] * sin_BT1D, halves[1] * cos_BT1D + halves[0] * sin_BT1D}, -1);
 }
 
-// True where a query does not see a key: [sequences or 1, 1, T, T].
+// True for every key hidden from a query: [sequences or 1, 1, T, T].
 at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int64_t T, const at::Device& device) {
   std::vector<int64_t> places(static_cast<size_t>(T));
   std::iota(places.begin(), places.end(), 0);
@@ -76,7 +77,7 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const at::Tensor sin = shape.sin_PD.index({batch.positions_BT}).unsqueeze(2).to(dtype);
   const at::Tensor q = rotate(parts[0], cos, sin).transpose(1, 2);
   if (shape.linformer_k) {
-    at::Tensor present = at::ones({1, T, 1, 1}, q.options());  // padding goes into no summary
+    at::Tensor present = at::ones({1, T, 1, 1}, q.options());  // padding enters no summary
     if (batch.packing && !batch.packing->lengths.empty()) {
       const auto numbers = q.options().dtype(at::kLong);
       present = at::arange(T, numbers)
@@ -95,7 +96,7 @@ at::Tensor attention(const at::Tensor& qkv, const Microbatch& batch, const Atten
   const at::Tensor k = rotate(parts[1], cos, sin).transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor v = parts[2].transpose(1, 2).repeat_interleave(H / K, 1);
   const at::Tensor hidden = hidden_pairs(batch, shape.rule, T, qkv.device());
-  const at::Tensor nothing = hidden.all(-1, true);  // who sees nothing gets nothing
+  const at::Tensor nothing = hidden.all(-1, true);  // queries without visible keys; their output is 0
   const at::Tensor scores = (at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(D)))
                                 .masked_fill(hidden & nothing.logical_not(), -INFINITY);
   const at::Tensor seen = at::matmul(scores.softmax(-1).masked_fill(nothing, 0.0), v);

@@ -1,7 +1,7 @@
-// The handful of operators that a model calls. One device binds the plain or the fused ones; a mesh binds sharded ones.
+// The operators that the transformer calls. One device binds the plain or the fused ones; a mesh binds sharded ones.
 //
 // Shape letters: B sequences, T tokens of a sequence, C hidden size, O rows of a weight, H query heads, K key/value
-// heads, D head size, I intermediate size, V vocabulary. Letters name logical dims, never shards.
+// heads, D head size, I intermediate size, V vocabulary. The letters name logical dims, never shards.
 #pragma once
 
 #include "base/output_loss.h"
@@ -19,7 +19,8 @@
 
 namespace orthant {
 
-/// How each sequence of a microbatch is filled, where not with one text to its end; see visibility_of().
+/// Documents and padding of each sequence of a microbatch; see visibility_of(). Without one, every sequence is one text
+/// of full length.
 struct Packing {
   std::vector<std::vector<int64_t>> document_starts;
   std::vector<int64_t> lengths;
@@ -29,65 +30,66 @@ struct Packing {
 struct Microbatch {
   at::Tensor tokens_BT;     // int64
   at::Tensor labels_BT;     // int64
-  at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary positions
-  at::Tensor places_T;      // int64: place of each token in its sequence; undefined where all are here, in order
-  std::shared_ptr<const Packing> packing;  // none: every sequence is one text
-  at::Tensor samples_B;     // int64: global number of each sequence, the key of dropout
-  int64_t sequence_length = 0;  // of a whole sequence, whatever part of it is here
-  double loss_scale = 1.0;      // 1 / valid labels of the whole global batch
-  int64_t step = 0;             // optimizer step, another key of dropout; 0: not training, nothing is dropped
+  at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary embeddings
+  at::Tensor places_T;      // int64: position of each token in its sequence; undefined if all T are here, in order
+  std::shared_ptr<const Packing> packing;  // null: every sequence is one text
+  at::Tensor samples_B;     // int64: global number of each sequence, a key of dropout
+  int64_t sequence_length = 0;  // length of the unsharded sequence
+  double loss_scale = 1.0;      // 1 / number of valid labels in the global batch
+  int64_t step = 0;             // optimizer step, a key of dropout; 0 = not training, no dropout
 };
 
-/// What attention needs beside its input.
+/// Sizes, rotary tables and rules of attention.
 struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
   VisibilityRule rule;
-  /// A layer's Linformer projections, the rows of the tokens that are here, [T, K_p]; none: full attention.
+  /// The layer's Linformer projections, restricted to the rows of this rank's tokens, [T, K_p]. Null: full attention.
   const Weight *linformer_k = nullptr, *linformer_v = nullptr;
 
-  /// Of scores: 1 / sqrt(D).
+  /// The factor of the scores, 1 / sqrt(D).
   double scale() const { return 1 / std::sqrt(static_cast<double>(head_dim)); }
 };
 
-/// What queries at these places of the microbatch's sequences see.
+/// The keys visible to queries at these positions of the microbatch's sequences.
 Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places);
 
-/// Which dropout mask: (seed, step, site) choose the stream, sample x sequence_length + place and the channel the
-/// element, so that no cut of batch or sequence changes what is dropped.
+/// Selects a dropout mask. (seed, step, site) select the random stream; sample x sequence_length + position and the
+/// channel select the element. The mask therefore does not depend on how batch and sequence are sharded.
 struct DropoutKey {
   double probability = 0;
   uint64_t seed = 0;
   uint64_t site = 0;
-  int64_t width = 0, first_channel = 0;  // where only some channels are here: of how many, and from which on
+  int64_t width = 0, first_channel = 0;  // shard of the channels: unsharded width (0 = unsharded) and first channel
 };
 
 struct Primitives {
-  /// Rows of the table: [B,T] -> [B,T,C].
+  /// Looks up rows of the table: [B,T] -> [B,T,C].
   std::function<at::Tensor(const at::Tensor& tokens_BT, const Weight& table_VC)> embedding;
-  /// (x, s): s = input + residual (input itself where residual is undefined), x = RMSNorm(s) * gain.
+  /// Returns (x, s): s = input + residual (s = input if residual is undefined) and x = RMSNorm(s) * gain.
   std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
                                                   const Weight& gain_C, double eps)>
       add_norm;
-  /// x W^T, and W's bias where it has one: [B,T,C] -> [B,T,O].
+  /// x W^T, plus W's bias if it has one: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
-  /// Rotary positions, then grouped-query attention to what the rule lets each token see; rows of the input are q
-  /// heads, k heads, v heads. [B,T,(H+2K)D] -> [B,T,HD].
+  /// Applies rotary positions, then grouped-query attention under the rule's visibility. Each row of qkv holds the
+  /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
-  /// silu(gate) * up; rows of the input are gate, up: [B,T,2I] -> [B,T,I].
+  /// silu(gate) * up. Each row of gate_up holds gate, then up: [B,T,2I] -> [B,T,I].
   std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
   /// Zeroes elements by key and scales the rest by 1/(1-p).
   std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key)> dropout;
-  /// Sum over valid labels of -log softmax(x W^T)[label], with what `loss` asks for, times batch.loss_scale; a scalar
-  /// in float64. Its gradient must be 1: the loss is where backward starts.
+  /// The sum over valid labels of -log softmax(x W^T)[label], with the terms that `loss` adds, times batch.loss_scale;
+  /// a float64 scalar. Backward must start here: the gradient of this scalar must be 1.
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                            const OutputLoss& loss)>
       cross_entropy;
 };
 
-/// Built from plain ATen operators and autograd, any dtype: slow, short, the oracle of every other binding.
+/// Primitives from plain ATen operators and autograd, for any dtype: slow, short, and the reference for all other
+/// bindings.
 Primitives plain_primitives();
-/// One-pass kernels and products that add weight gradients straight into their buffers. CPU.
+/// Primitives from one-pass CPU kernels, and from products that add weight gradients directly to their buffers.
 Primitives fused_primitives();
 Primitives fused_primitives(std::shared_ptr<const struct AttentionCore> core);
 

@@ -11,7 +11,7 @@ namespace {
 
 using Segment = std::function<at::Tensor(const at::Tensor&)>;
 
-// Holds the segment's function as long as the graph node that will run it again.
+// Keeps the segment's function alive for the graph node that will run it again.
 struct SegmentHolder : torch::CustomClassHolder {
   explicit SegmentHolder(Segment f) : segment(std::move(f)) {}
   Segment segment;

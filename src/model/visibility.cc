@@ -7,7 +7,7 @@
 namespace orthant {
 namespace {
 
-// Shorter runs are not worth a call of their own.
+// Shorter runs of rows join a masked tile, because a kernel call for each would cost more.
 constexpr int64_t kShortRun = 32;
 
 struct Interval {
@@ -15,7 +15,7 @@ struct Interval {
   bool empty() const { return end <= first; }
 };
 
-// Which of the keys each query of a sequence sees, by index.
+// The interval of key indices that each query of a sequence sees.
 std::vector<Interval> seen_by(const Visibility& visibility, int64_t sequence, std::span<const int64_t> keys) {
   std::vector<Interval> seen;
   const auto index = [&](int64_t place) { return std::lower_bound(keys.begin(), keys.end(), place) - keys.begin(); };
@@ -26,7 +26,7 @@ std::vector<Interval> seen_by(const Visibility& visibility, int64_t sequence, st
   return seen;
 }
 
-// How many rows from `row` on see the same, or one key more each.
+// Number of rows from `row` on with the same interval (step 0), or with one more key at the end of each (step 1).
 int64_t run_length(std::span<const Interval> seen, size_t row, int64_t step) {
   size_t next = row + 1;
   while (next < seen.size() && seen[next].first == seen[row].first && seen[next].end == seen[next - 1].end + step)
@@ -36,7 +36,7 @@ int64_t run_length(std::span<const Interval> seen, size_t row, int64_t step) {
 
 AttentionTile::Kind kind_of_run(std::span<const Interval> seen, size_t row, int64_t& length) {
   const int64_t alike = run_length(seen, row, 0);
-  // A triangle begins with one key.
+  // A triangular run starts with a query that sees one key.
   const int64_t triangle = seen[row].end - seen[row].first == 1 ? run_length(seen, row, 1) : 0;
   length = std::max(alike, triangle);
   return triangle > alike ? AttentionTile::causal : AttentionTile::full;
@@ -62,7 +62,9 @@ Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> pl
       }
       if (rule.causal) seen.end = std::min(seen.end, place + 1);
       if (rule.sliding_window > 0) {
-        const int64_t window = std::min(rule.sliding_window, sequence_length);  // any number of places can be asked for
+        // A larger window sees no more. The limit keeps the sums below from overflowing, because a config may set any
+        // window.
+        const int64_t window = std::min(rule.sliding_window, sequence_length);
         seen.first = std::max(seen.first, place - window + 1);
         seen.end = std::min(seen.end, place + window);
       }
@@ -97,7 +99,7 @@ std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::sp
       int64_t length = 0;
       tile.kind = kind_of_run(seen, static_cast<size_t>(row), length);
       if (length < std::min(kShortRun, rows)) {
-        // Masked, up to where a longer run begins.
+        // A masked tile extends to the start of the next long run.
         tile.kind = AttentionTile::masked;
         int64_t end = row + length, next_length = 0;
         while (end < rows && end - row < most_masked && !seen[static_cast<size_t>(end)].empty()) {

@@ -8,7 +8,8 @@
 namespace orthant {
 namespace {
 
-// What is held, in runs of whole rows or of parts of one: an element's draw depends on its global index alone.
+// Fills this rank's shard, one run of consecutive global indices at a time: all rows at once if rows are unsharded,
+// else row by row. The value of an element depends only on its global index.
 template <class T>
 void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   const auto& shape = parameter.shape;

@@ -1,4 +1,4 @@
-// The parameters of one device, or what it holds of them: flat buffers of master weights, gradients and working copies,
+// The parameters of one device, or its shards of them: flat buffers of master weights, gradients and working copies,
 // and named views into them.
 #pragma once
 
@@ -15,42 +15,41 @@
 
 namespace orthant {
 
-/// One matrix or vector as the model uses it: a parameter, or adjacent parameters fused into one (q, k, v).
-/// Operators add their weight gradients into `gradient` themselves, in its own precision; autograd never holds one.
+/// One matrix or vector as the model uses it: a parameter, or adjacent parameters fused into one (q, k, v). Operators
+/// add their weight gradients to `gradient` themselves, in its own dtype; autograd never holds one.
 struct Weight {
-  at::Tensor value;     // working dtype; a leaf that requires grad, so that autograd follows what it is used in
+  at::Tensor value;     // working dtype; a leaf that requires grad, so that autograd reaches the operators using it
   at::Tensor gradient;  // master dtype
   int index = 0;        // position in Weights::all()
-  const Weight* bias = nullptr;  // of a matrix: what a linear layer adds to its product; none: nothing
-  const class Weights* owner = nullptr;  // none: nobody listens
+  const Weight* bias = nullptr;  // bias that a linear layer adds to the product of this matrix; may be null
+  const class Weights* owner = nullptr;  // null: written() reports to no one
 
-  /// True for the first gradient of a step: the operator then overwrites instead of adding. Resets to false.
+  /// True for the first gradient of a step: the operator must then overwrite instead of add. Resets to false.
   bool take_fresh() const { return std::exchange(fresh, false); }
-  /// Every operator says so when it has added one microbatch's share to `gradient`.
+  /// Reports that an operator has added one microbatch's gradient to `gradient`; every operator must call it.
   void written() const;
-  /// Lets `product` add one microbatch's share and says so: at once, or when Weights::deferred is carried out. What it
-  /// captures lives as long.
+  /// Runs `product`, which adds one microbatch's gradient, then written(): at once, or later through Weights::deferred.
+  /// Tensors that `product` captures live until then.
   void add_share(std::function<void()> product) const;
-  /// Whether add_share() puts it off.
+  /// Whether add_share() defers the product.
   bool defers() const;
   mutable bool fresh = true;
 };
 
-/// Flat buffers hold the parameters in the given order (flat_layout()).
-/// With a float32 or float64 working dtype, values and masters are the same memory; with bfloat16 the master is
-/// float32.
+/// Owns the flat buffers, with the parameters in the order of flat_layout(). For a float32 or float64 working dtype,
+/// values and masters share memory; for bfloat16 the masters are float32.
 class Weights {
  public:
   Weights(std::vector<ParameterInfo> parameters, at::ScalarType working);
   Weights(const Weights&) = delete;
 
-  /// A weight by its parameter's name, or by the fused name of a group. LogicError when there is none.
+  /// A weight by its parameter's name, or by the fused name of several. LogicError if there is none.
   const Weight& operator[](const std::string& name) const;
   bool contains(const std::string& name) const { return by_name_.contains(name); }
   const std::vector<Weight>& all() const { return weights_; }
   const std::vector<ParameterInfo>& parameters() const { return parameters_; }
 
-  /// Views of what is held of single parameters, by position in parameters().
+  /// Views of this rank's shards of single parameters, by index in parameters().
   at::Tensor master(size_t parameter) const { return view(masters_, parameter); }
   at::Tensor gradient(size_t parameter) const { return view(gradients_, parameter); }
   at::Tensor view(const at::Tensor& flat, size_t parameter) const;
@@ -60,18 +59,18 @@ class Weights {
   at::Tensor values() const { return values_; }
   const FlatLayout& flat() const { return flat_; }
 
-  /// Masters from the counter-based generator keyed by (seed, name, global index); then publish().
+  /// Initializes masters from the counter-based generator keyed by (seed, name, global index), then calls publish().
   void initialize(uint64_t seed);
-  /// Copies masters to working values where they differ in dtype.
+  /// Copies masters to working values if their dtypes differ.
   void publish();
-  /// Every weight's next gradient overwrites the last one.
+  /// Starts a step: the next gradient of every weight overwrites the previous one.
   void begin_gradients();
-  /// Zeroes the gradients of weights that got none in this step.
+  /// Zeroes the gradients of weights that received none in this step.
   void finish_gradients();
-  /// Called whenever an operator has added to a weight's gradient.
+  /// Called after each addition to a weight's gradient.
   std::function<void(const Weight&)> on_gradient;
-  /// Where set, products of weight gradients are put here in place of being carried out: the half of backward that
-  /// nobody waits for (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2).
+  /// If set, products of weight gradients are appended here instead of run. They are the half of backward on which no
+  /// other stage depends (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 2).
   std::vector<std::function<void()>>* deferred = nullptr;
 
  private:
@@ -82,10 +81,10 @@ class Weights {
   at::Tensor masters_, gradients_, values_;
 };
 
-/// The part of a whole tensor that is held of the parameter.
+/// This rank's shard of an unsharded tensor.
 at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole);
 
-/// The stream of random numbers that belongs to a name (FNV-1a, 64 bits).
+/// The number of the random stream that belongs to a name (its 64-bit FNV-1a hash).
 uint64_t stream_of(std::string_view name);
 
 }  // namespace orthant

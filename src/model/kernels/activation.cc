@@ -12,7 +12,7 @@ namespace HWY_NAMESPACE {
 
 template <class T>
 HWY_INLINE Vec<T> sigmoid(Vec<T> x) {
-  // The limit is exp_to_88's; beyond it the sigmoid is below the smallest normal float anyway.
+  // exp_to_88() requires arguments up to 88. For larger ones the sigmoid is below the smallest normal float anyway.
   const auto one = splat<T>(1.0);
   return hn::Div(one, hn::Add(one, exp_to_88<T>(hn::Min(hn::Neg(x), splat<T>(88.0)))));
 }

@@ -1,4 +1,4 @@
-// SwiGLU: the gated activation between the two projections of a llama feed-forward block.
+// SwiGLU, the gated activation between the projections of a LLaMA feed-forward block, and its gradient.
 #pragma once
 
 #include "model/kernels/element.h"
@@ -26,7 +26,7 @@ struct SwigluBackward {
   T* d_gate_up;  // out, [rows, 2 * width]; may be gate_up itself
 };
 
-/// The gradients of gate and up, recomputed from the forward pass's input: nothing else has to be saved.
+/// The gradients of gate and up, recomputed from the input of the forward pass, so that nothing else is saved.
 template <class T>
 void swiglu_backward(const SwigluBackward<T>& args);
 

@@ -1,4 +1,4 @@
-// The element types of the fused kernels: what is stored, and what it is computed in.
+// The element types of the fused kernels: the type that is stored and the wider type of the arithmetic.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ struct Bf16 {
 
 inline float to_float(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
 
-/// Rounds to nearest, ties to even; a NaN stays a NaN.
+/// Rounds to nearest, ties to even. A NaN stays a NaN.
 inline Bf16 to_bf16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
@@ -37,8 +37,8 @@ struct WideOf<double> {
 };
 }  // namespace kernel_detail
 
-/// The type a stored T is computed in, and in which row statistics and gradients of parameters are kept: float for
-/// float and Bf16, double for double.
+/// The type of the arithmetic on a stored T, of row statistics and of parameter gradients: float for float and Bf16,
+/// double for double.
 template <class T>
 using Wide = typename kernel_detail::WideOf<T>::type;
 

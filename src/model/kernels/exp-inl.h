@@ -1,4 +1,4 @@
-// The exponential of the activation and the loss. Compiled once per SIMD target, after simd-inl.h.
+// A vectorized exponential for the activation and the loss. Compiled once per SIMD target, after simd-inl.h.
 
 #if defined(ORTHANT_EXP_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ORTHANT_EXP_INL_H
@@ -14,19 +14,19 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// exp(x) for x <= 88, within 0.9 ulp (1.2 where there is no fused multiply-add): 2^n exp(r) with n the integer next to
-/// x / ln 2, and a polynomial of degree 6 for exp(r) that is off by less than 2^-27 for |r| <= ln 2 / 2. Below -87.3,
-/// where the result is no normal number, it is 0; a NaN stays one. Half the work of Highway's own, which serves every
-/// float.
+/// exp(x) for x <= 88, within 0.9 ulp (1.2 without fused multiply-add). It computes 2^n exp(r) with n the integer
+/// nearest to x / ln 2. exp(r) is a polynomial of degree 6 with an error below 2^-27 for |r| <= ln 2 / 2. Results are 0
+/// for x below -87.3, where exp(x) is subnormal; a NaN stays a NaN. It costs half the work of Highway's Exp, which
+/// accepts every float.
 HWY_INLINE Vec<float> exp_to_88(Vec<float> x, float) {
   const Tag<float> f32;
   const hn::RebindToUnsigned<Tag<float>> u32;
-  // Added to a number, it rounds it to an integer, which stands in the lowest bits with the exponent bias 127 added.
+  // Adding this number rounds x / ln 2 to an integer, held in the lowest bits with the exponent bias 127 added.
   const auto magic = hn::Set(f32, 12583039.0f);
   const auto shifted = hn::MulAdd(x, hn::Set(f32, 1.44269504f), magic);
   const auto n = hn::Sub(shifted, magic);
   const auto power = hn::BitCast(f32, hn::ShiftLeft<23>(hn::BitCast(u32, shifted)));
-  // ln 2 in two parts; n has at most 8 bits, so its product with the first is exact.
+  // ln 2 is split in two parts. n has at most 8 bits, so its product with the first part is exact.
   auto r = hn::NegMulAdd(n, hn::Set(f32, 0.693145752f), x);
   r = hn::NegMulAdd(n, hn::Set(f32, 1.42860677e-6f), r);
   auto value = hn::MulAdd(r, hn::Set(f32, 0.00138144672f), hn::Set(f32, 0.00836878084f));

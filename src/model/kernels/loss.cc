@@ -11,7 +11,7 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// Of one row of products, of which the label may be elsewhere (outside [0, vocab)).
+/// The statistics of one row of products. The label may be in another shard (outside [0, vocab)).
 template <class T, bool kCapped>
 HWY_INLINE SoftmaxStatistics row_statistics(const T* products, int64_t vocab, int64_t label, const OutputLoss& loss) {
   const Logits<T, kCapped> logits(loss);
@@ -23,7 +23,8 @@ HWY_INLINE SoftmaxStatistics row_statistics(const T* products, int64_t vocab, in
   return found;
 }
 
-/// The gradient's factors of a row: of exponentials, what is taken from every logit, and what from the label's.
+/// Factors of a row's gradient: `exponentials` multiplies exp(logit - maximum), `uniform` is subtracted for every
+/// logit, and `label` is subtracted for the label's logit instead.
 struct RowFactors {
   double exponentials, uniform, label;
 };
@@ -38,7 +39,7 @@ HWY_INLINE RowFactors row_factors(const SoftmaxStatistics& whole, const OutputLo
   return f;
 }
 
-/// The gradient over one row of products, of which the label may be elsewhere.
+/// Overwrites one row of products with the gradient. The label may be in another shard.
 template <class T, bool kCapped, bool kSmoothed>
 HWY_INLINE void gradient_row(T* products, int64_t vocab, int64_t label, double top, const RowFactors& f,
                              const OutputLoss& loss) {

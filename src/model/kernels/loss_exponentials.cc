@@ -9,7 +9,8 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// Of one row, whose maximum is known. Sums as row_exp_sum does.
+/// Writes the exponentials and slopes of one row, whose maximum is known, and returns the sum of exponentials. Sums in
+/// the order of row_exp_sum().
 template <class T, bool kCapped>
 HWY_INLINE double exponentials_row(const Wide<T>* products, int64_t vocab, double top, T* exponentials, T* slopes,
                                    const OutputLoss& loss) {

@@ -1,4 +1,4 @@
-// One row of logits: its maximum, and sums over it. Compiled once per SIMD target.
+// The maximum of one row of logits, and sums over it. Compiled once per SIMD target.
 
 #if defined(ORTHANT_LOSS_ROWS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ORTHANT_LOSS_ROWS_INL_H
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// Terms that are summed in T's own arithmetic before the sum continues in double.
+/// Number of terms summed in T's arithmetic before the sum continues in double.
 inline constexpr int64_t kSumTerms = 1024;
 
 template <class T>
@@ -28,8 +28,8 @@ HWY_INLINE Wide<T> row_maximum(const T* logits, int64_t vocab) {
   return hn::GetLane(hn::MaxOfLanes(Tag<T>(), fold_vectors<T>(vocab, lowest, body, max)));
 }
 
-/// Logits from products, and the slope of the one in the other: as they are, or capped. A product is capped wherever
-/// it is read, so that what is stored in few bits is rounded once.
+/// Converts products of the head to logits, by soft-capping if kCapped. Every read of a product caps it again, so that
+/// a value stored in few bits is rounded only once.
 template <class T, bool kCapped>
 struct Logits {
   Vec<T> cap, inverse;
@@ -43,7 +43,7 @@ struct Logits {
   }
 };
 
-/// The sum of exp(logit - maximum); or of the logits.
+/// The sum over one row of exp(logit - maximum) (row_exp_sum), or of the logits (row_sum).
 template <class T, bool kCapped>
 HWY_INLINE double row_exp_sum(const T* products, int64_t vocab, Vec<T> maximum, const Logits<T, kCapped>& logits) {
   double sum = 0.0;

@@ -9,7 +9,7 @@
 #define ORTHANT_NORM_ONCE
 namespace orthant {
 
-/// The backward pass by blocks of rows: each block sums its share of dgamma into its own row of `partial`.
+/// The backward pass in blocks of rows. Each block sums its part of dgamma into its own row of `partial`.
 template <class T>
 struct NormBlocks {
   RmsNormBackward<T> args;
@@ -25,7 +25,8 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// The sum of squares of one row of s = x + residual, which is stored to `sum`; of x where there is no residual.
+/// Returns the sum of squares of one row of s = x + residual and stores s to `sum`. Without residual, s is x and `sum`
+/// is not written.
 template <class T>
 HWY_INLINE Wide<T> squares_of_row(const T* x, const T* residual, T* sum, int64_t cols) {
   if (residual) {
@@ -86,7 +87,7 @@ void norm_dots(const RmsNormDots<T>& args, int64_t begin, int64_t end) {
   }
 }
 
-/// One row's dx, and its share of dgamma added to `partial`.
+/// Computes dx of one row and adds the row's part of dgamma to `partial`.
 template <class T>
 HWY_INLINE void norm_backward_row(const RmsNormBackward<T>& args, int64_t row, Wide<T>* partial) {
   const int64_t cols = args.cols;
@@ -124,7 +125,7 @@ void norm_backward(const NormBlocks<T>& blocks, int64_t begin, int64_t end) {
   }
 }
 
-/// Adds the partial sums of columns begin..end to dgamma, in order of blocks.
+/// Adds the partial sums of the columns [begin, end) to dgamma, in the order of blocks.
 template <class T>
 void norm_backward_gamma(const NormBlocks<T>& blocks, int64_t begin, int64_t end) {
   const int64_t cols = blocks.args.cols;
@@ -188,7 +189,8 @@ void rms_norm_forward(const RmsNormForward<T>& args) {
 
 template <class T>
 void rms_norm_backward(const RmsNormBackward<T>& args) {
-  // At least 32 rows a block, so that the partial sums cost little traffic; at most 64 blocks, so that they stay small.
+  // Blocks have at least 32 rows, so that partial sums cost little memory traffic. There are at most 64 blocks, so that
+  // the partial sums stay small.
   const int64_t block_rows = std::max<int64_t>(32, (args.rows + 63) / 64);
   const int64_t blocks = (args.rows + block_rows - 1) / block_rows;
   std::vector<Wide<T>> partial(static_cast<size_t>(blocks * args.cols));

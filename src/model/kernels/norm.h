@@ -1,4 +1,5 @@
-// RMS normalization in one pass over memory, together with the residual addition before it, and its gradient.
+// RMS normalization in one pass over memory, fused with the preceding residual addition, and its gradient. Rows may be
+// sharded by columns: then the caller all-reduces one statistic per row between two calls.
 #pragma once
 
 #include "model/kernels/element.h"
@@ -9,30 +10,30 @@ namespace orthant {
 template <class T>
 struct RmsNormForward {
   const T* x;
-  const T* residual = nullptr;  // optional; then `sum` is required
+  const T* residual = nullptr;  // optional; requires `sum`
   const T* gamma;
   double eps;
   int64_t rows;
   int64_t cols;
-  T* sum = nullptr;  // out: s = x + residual, rounded to T; may be x or residual itself
+  T* sum = nullptr;  // out: s = x + residual, rounded to T; may alias x or residual
   T* y;              // out
   Wide<T>* rstd;     // out: 1 / sqrt(mean(s^2) + eps), needed by the backward pass
-  /// Where the columns are a part of a wider row: its width, and the sum of squares of each whole row (RmsNormSquares
-  /// of all parts added up); then s is x.
+  /// For sharded columns: the unsharded width, and the sum of squares of each unsharded row (RmsNormSquares summed over
+  /// the shards). Then s is x.
   int64_t width = 0;
   const Wide<T>* squares = nullptr;
 };
 
-/// s = x + residual (s = x without one); y = s * rstd * gamma. The statistics are taken from s as stored, so that the
-/// backward pass sees the same values. T is float, Bf16 or double.
+/// Computes s = x + residual (s = x without residual) and y = s * rstd * gamma. The statistics are taken from s as
+/// stored, so that the backward pass sees the same values. T is float, Bf16 or double.
 template <class T>
 void rms_norm_forward(const RmsNormForward<T>& args);
 
-/// Of a part of wider rows: s = x + residual, and its sum of squares, row by row.
+/// For sharded columns: computes s = x + residual and the sum of squares of each row of the shard.
 template <class T>
 struct RmsNormSquares {
   const T* x;
-  const T* residual = nullptr;  // optional; then `sum` is required
+  const T* residual = nullptr;  // optional; requires `sum`
   int64_t rows;
   int64_t cols;
   T* sum = nullptr;   // out
@@ -41,24 +42,24 @@ struct RmsNormSquares {
 template <class T>
 void rms_norm_squares(const RmsNormSquares<T>& args);
 
-/// `s` is the input of the norm: `sum` of the forward pass, or x where there was no residual.
+/// `s` is the input of the norm: `sum` of the forward pass, or x if there was no residual.
 template <class T>
 struct RmsNormBackward {
   const T* dy;
   const T* s;
   const T* gamma;
   const Wide<T>* rstd;
-  const T* dsum = nullptr;  // optional: the gradient that reaches s on the residual branch
+  const T* dsum = nullptr;  // optional: the gradient of s from the residual branch
   int64_t rows;
   int64_t cols;
-  T* dx;            // out: gradient with respect to s; may be dy or dsum itself
-  Wide<T>* dgamma;  // [cols], added into
-  /// Where the columns are a part of a wider row: its width, and RmsNormDots of all parts added up.
+  T* dx;            // out: gradient of s; may alias dy or dsum
+  Wide<T>* dgamma;  // [cols]; accumulated
+  /// For sharded columns: the unsharded width, and RmsNormDots summed over the shards.
   int64_t width = 0;
   const Wide<T>* dots = nullptr;
 };
 
-/// Of a part of wider rows: the sum of dy * gamma * s, row by row.
+/// For sharded columns: the sum of dy * gamma * s over each row of the shard.
 template <class T>
 struct RmsNormDots {
   const T* dy;
@@ -71,9 +72,9 @@ struct RmsNormDots {
 template <class T>
 void rms_norm_dots(const RmsNormDots<T>& args);
 
-/// dx = dsum + rstd * (g - s * rstd^2 * mean(g * s)) with g = dy * gamma; dgamma += sum over rows of dy * s * rstd,
-/// summed over fixed blocks of rows in order: the bits do not depend on the number of threads. T is float, Bf16 or
-/// double.
+/// dx = dsum + rstd * (g - s * rstd^2 * mean(g * s)) with g = dy * gamma; dgamma += the sum over rows of dy * s * rstd.
+/// That sum runs over fixed blocks of rows in order, so its bits do not depend on the number of threads. T is float,
+/// Bf16 or double.
 template <class T>
 void rms_norm_backward(const RmsNormBackward<T>& args);
 

@@ -9,7 +9,7 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// The constants of a step, one vector each.
+/// The constants of a step, each broadcast to a vector.
 template <class T>
 struct StepVectors {
   explicit StepVectors(const AdamW<T>& args)

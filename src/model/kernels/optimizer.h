@@ -1,11 +1,11 @@
-// AdamW in one pass: moments, decoupled weight decay, weights, and the bf16 copy the model computes with.
+// AdamW in one pass: moments, decoupled weight decay, weights, and the bf16 copy that the model computes with.
 #pragma once
 
 #include "model/kernels/element.h"
 
 namespace orthant {
 
-/// One parameter group's slice of `count` elements. T is float or double.
+/// A slice of `count` elements with the same hyperparameters. T is float or double.
 template <class T>
 struct AdamW {
   T* weights;          // master weights, updated
@@ -20,13 +20,13 @@ struct AdamW {
   double weight_decay;
   double bias_correction1;      // 1 - beta1^step, steps counted from 1
   double bias_correction2;      // 1 - beta2^step
-  double gradient_scale = 1.0;  // every gradient is multiplied by it first: the clip factor
-  Bf16* bf16_weights = nullptr;  // optional out: the new weights rounded
+  double gradient_scale = 1.0;  // factor applied to every gradient first; the clip factor
+  Bf16* bf16_weights = nullptr;  // optional out: the new weights, rounded
 };
 
-/// Loshchilov & Hutter 2019, algorithm 2, in PyTorch's form: w *= 1 - lr * decay, then
-/// w -= lr / bc1 * m / (sqrt(v) / sqrt(bc2) + eps).
-/// Elementwise: the bits depend neither on threads nor on how the parameter is cut into slices.
+/// Loshchilov & Hutter 2019, algorithm 2, in PyTorch's form: w *= 1 - lr * decay, then w -= lr / bc1 * m / (sqrt(v) /
+/// sqrt(bc2) + eps). The update is elementwise, so its bits depend neither on threads nor on how the parameter is
+/// sliced.
 template <class T>
 void adamw(const AdamW<T>& args);
 

@@ -1,5 +1,5 @@
-// The one parallel loop of the kernels: equal ranges of rows on the threads that OpenMP's setting allows. What a range
-// computes must not depend on where it is cut; every kernel here keeps to that, so thread counts change no bits.
+// The parallel loop of all kernels: equal ranges of rows on the threads that OpenMP allows. The result for a row must
+// not depend on the ranges. Every kernel here obeys that law, so the number of threads changes no bits.
 #pragma once
 
 #include <omp.h>
@@ -9,10 +9,10 @@
 
 namespace orthant {
 
-/// Work below this many elements is not worth waking threads for.
+/// Work of fewer elements runs on the calling thread, because waking threads would cost more.
 inline constexpr int64_t kSerialElements = 32768;
 
-/// Calls fn(begin, end) on disjoint ranges that cover [0, rows); one row costs about `cols` elements of work.
+/// Calls fn(begin, end) on disjoint ranges that cover [0, rows). One row costs about as much as `cols` elements.
 template <class Fn>
 void parallel_rows(int64_t rows, int64_t cols, const Fn& fn) {
   if (rows <= 0) return;
@@ -23,7 +23,8 @@ void parallel_rows(int64_t rows, int64_t cols, const Fn& fn) {
   for (int64_t part = 0; part < parts; ++part) fn(rows * part / parts, rows * (part + 1) / parts);
 }
 
-/// The same over single elements, cut at multiples of 1024 of them, so that two threads share no cache line.
+/// As parallel_rows(), over single elements. Ranges begin at multiples of 1024 elements, so that two threads share no
+/// cache line.
 template <class Fn>
 void parallel_elements(int64_t count, const Fn& fn) {
   constexpr int64_t kGrain = 1024;

@@ -1,4 +1,5 @@
-// Many Philox blocks at a time, in the order of their numbers. Compiled once per SIMD target, after simd-inl.h.
+// Vectorized Philox: the random words of many consecutive blocks, in the order of block numbers. Compiled once per SIMD
+// target, after simd-inl.h.
 
 #if defined(ORTHANT_PHILOX_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef ORTHANT_PHILOX_INL_H
@@ -17,7 +18,7 @@ namespace HWY_NAMESPACE {
 
 using U64 = hn::ScalableTag<uint64_t>;
 
-#if HWY_TARGET == HWY_SCALAR  // the target of one lane has no interleaving
+#if HWY_TARGET == HWY_SCALAR  // a vector of one lane cannot interleave
 
 HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* out) {
   for (int64_t block = 0; block < blocks; ++block) {
@@ -36,8 +37,8 @@ HWY_INLINE void store_pairs(Vec<double> even, Vec<double> odd, double* to) {
 
 #else
 
-/// Ten rounds on one counter per 64-bit lane, its words (a, b, c, d) in the lower halves: the widening product ignores
-/// what the upper halves hold.
+/// Ten rounds on one counter per 64-bit lane. The words (a, b, c, d) occupy the lower halves; the widening product
+/// ignores the upper halves.
 HWY_INLINE void philox_rounds(uint64_t seed, hn::Vec<U64>& a, hn::Vec<U64>& b, hn::Vec<U64>& c, hn::Vec<U64>& d) {
   const U64 u64;
   const hn::Repartition<uint32_t, U64> u32;
@@ -55,8 +56,9 @@ HWY_INLINE void philox_rounds(uint64_t seed, hn::Vec<U64>& a, hn::Vec<U64>& b, h
   }
 }
 
-/// The words of at least `blocks` blocks from `first` on; a last vector of blocks is written whole. Even lanes hold the
-/// first half of a vector's blocks and odd lanes the second, so that interleaving pairs of words puts them in order.
+/// Writes the words of at least `blocks` blocks from number `first` on; the last vector of blocks is written in full.
+/// Even lanes hold the first half of a vector's blocks and odd lanes the second half. Interleaving pairs of words
+/// therefore puts the blocks in order.
 HWY_INLINE void philox_words(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, uint64_t* out) {
   const U64 u64;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(u64));

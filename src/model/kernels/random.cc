@@ -11,7 +11,8 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// Elements that are drawn into a buffer at a time, and how far past them whole vectors of blocks may write.
+/// kChunk: elements drawn into a buffer at a time. kSlack: extra elements, because full vectors of blocks may write
+/// past the end.
 inline constexpr int64_t kChunk = 1024;
 inline constexpr int64_t kSlack = 4 + 4 * static_cast<int64_t>(hn::MaxLanes(U64()));
 
@@ -47,7 +48,7 @@ void dropout_elements(const Dropout<T>& args, int64_t begin, int64_t end) {
   }
 }
 
-/// Standard normal deviates of at least `blocks` blocks, two a block.
+/// Writes the standard normal deviates of at least `blocks` blocks, two per block.
 HWY_INLINE void normal_pairs(uint64_t seed, uint64_t stream, uint64_t first, int64_t blocks, double* HWY_RESTRICT out) {
   const U64 u64;
   const Tag<double> f64;
@@ -55,7 +56,7 @@ HWY_INLINE void normal_pairs(uint64_t seed, uint64_t stream, uint64_t first, int
   HWY_ALIGN uint64_t words[kChunk + kSlack];
   philox_words(seed, stream, first, blocks, words);
   const auto one = hn::Set(f64, 1.0);
-  // The upper 52 bits as the fraction of a number in [1, 2).
+  // Uses the upper 52 bits as the fraction of a number in [1, 2).
   const auto uniform = [=](auto bits) ORTHANT_BODY {
     return hn::BitCast(f64, hn::Or(hn::ShiftRight<12>(bits), hn::Set(u64, 0x3FF0000000000000ull)));
   };

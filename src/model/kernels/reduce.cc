@@ -13,7 +13,7 @@ template <class T>
 struct SumBlocks {
   const T* x;
   int64_t count;
-  double* partial;  // one sum per block
+  double* partial;  // one sum of squares per block
 };
 
 }  // namespace orthant

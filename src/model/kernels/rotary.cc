@@ -9,7 +9,7 @@ HWY_BEFORE_NAMESPACE();
 namespace orthant {
 namespace HWY_NAMESPACE {
 
-/// The angles of one token; null pointers where there is no rotation.
+/// Cosines and sines of one token; null for heads that are not rotated.
 template <class T>
 struct Angles {
   const Wide<T>* cos;
@@ -24,7 +24,7 @@ HWY_INLINE Angles<T> angles_of(const RotaryTables<T>& tables, const RotaryShape&
   return {tables.cos + offset, tables.sin + offset};
 }
 
-/// Turns the pairs (k, k + D/2) of one head forward, or back by the same angles.
+/// Rotates the pairs (k, k + D/2) of one head by the angles, or by their negatives if kBack.
 template <bool kBack, class T, class Load>
 HWY_INLINE void rotate_head(Angles<T> angles, int64_t head_dim, Load load_input, T* out) {
   const int64_t half = head_dim / 2;
@@ -40,7 +40,7 @@ HWY_INLINE void rotate_head(Angles<T> angles, int64_t head_dim, Load load_input,
   });
 }
 
-/// Writes one head: rotated, or as it is where there are no angles.
+/// Writes one head, rotated if there are angles and copied otherwise.
 template <bool kBack, class T, class Load>
 HWY_INLINE void write_head(Angles<T> angles, int64_t head_dim, Load load_input, T* out) {
   if (angles.cos) return rotate_head<kBack>(angles, head_dim, load_input, out);

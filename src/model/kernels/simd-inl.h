@@ -1,4 +1,4 @@
-// What the kernels share beside Highway itself: loads and stores that widen and round, loops with a tail, sums in a
+// Helpers of all kernels on top of Highway: loads and stores that widen and round, loops with a tail, and sums in a
 // fixed order. Compiled once per SIMD target; include it after hwy/foreach_target.h.
 
 #ifndef ORTHANT_SIMD_ONCE
@@ -9,12 +9,12 @@
 
 #include "model/kernels/element.h"
 
-// Attributes of a loop body: compiled for the target of the code around it, and always inlined there.
+// Attributes of a loop body: compiled for the same SIMD target as the enclosing code, and always inlined.
 #define ORTHANT_BODY HWY_ATTR __attribute__((always_inline))
 
-// A kernel is a template over the element in the target's namespace, called on a range of its rows. The first macro
-// makes it a plain function per element (Highway's tables take no templates), the second a dispatcher that is an
-// overload again.
+// A kernel is a template over the element type in the target's namespace, called on a range of rows. Highway's tables
+// take no templates. ORTHANT_KERNEL therefore makes one plain function per element type, and ORTHANT_DISPATCH makes
+// dispatchers that are overloads again.
 #define ORTHANT_KERNEL(name, Args, T, tag) \
   void name##_##tag(const Args<T>& args, int64_t begin, int64_t end) { name<T>(args, begin, end); }
 #define ORTHANT_DISPATCH(name, Args, T, tag)                             \
@@ -40,13 +40,13 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-/// The vector that elements of type T are computed in, and its tag.
+/// The vector type for arithmetic on elements of type T, and its Highway tag.
 template <class T>
 using Tag = hn::ScalableTag<Wide<T>>;
 template <class T>
 using Vec = hn::Vec<Tag<T>>;
 
-/// Which lanes of a vector hold elements: all of them, or the first `count`.
+/// The lanes of a vector that hold elements: all of them (Full), or the first `count` (Tail).
 struct Full {};
 struct Tail {
   int64_t count;
@@ -67,7 +67,7 @@ HWY_INLINE Vec<Bf16> load(const Bf16* from, Full) {
   return hn::BitCast(f32, hn::ShiftLeft<16>(bits));
 }
 
-/// Lanes past the tail are zero, and nothing past it is read.
+/// Sets lanes past the tail to zero and reads nothing past it.
 template <class T>
 HWY_INLINE Vec<T> load(const T* from, Tail tail) {
   HWY_ALIGN T buffer[hn::MaxLanes(Tag<T>())] = {};
@@ -75,7 +75,7 @@ HWY_INLINE Vec<T> load(const T* from, Tail tail) {
   return load(buffer, Full());
 }
 
-/// Stores round to T, to nearest even, and return the value as stored.
+/// Stores round to T, to nearest even, and return the stored value.
 HWY_INLINE Vec<float> store(Vec<float> value, float* to, Full) {
   hn::StoreU(value, Tag<float>(), to);
   return value;
@@ -106,7 +106,7 @@ HWY_INLINE Vec<T> store(Vec<T> value, T* to, Tail tail) {
   return stored;
 }
 
-/// `value`, with `other` in the lanes past the tail.
+/// Returns `value`, with `other` in the lanes past the tail.
 template <class T>
 HWY_INLINE Vec<T> keep(Vec<T> value, Vec<T>, Full) {
   return value;
@@ -116,7 +116,7 @@ HWY_INLINE Vec<T> keep(Vec<T> value, Vec<T> other, Tail tail) {
   return hn::IfThenElse(hn::FirstN(Tag<T>(), static_cast<size_t>(tail.count)), value, other);
 }
 
-/// body(i, part) for each vector of elements i, i + 1, ... below count.
+/// Calls body(i, part) for each vector of elements i, i + 1, ... below count.
 template <class T, class Body>
 HWY_INLINE void for_vectors(int64_t count, Body body) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Tag<T>()));
@@ -125,7 +125,8 @@ HWY_INLINE void for_vectors(int64_t count, Body body) {
   if (i < count) body(i, Tail{count - i});
 }
 
-/// Folds body(accumulator, i, part) over the vectors: four accumulators, so that additions overlap, joined by `join`.
+/// Folds body(accumulator, i, part) over the vectors with four accumulators, so that additions overlap. `join` combines
+/// the accumulators.
 template <class T, class Body, class Join>
 HWY_INLINE Vec<T> fold_vectors(int64_t count, Vec<T> start, Body body, Join join) {
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(Tag<T>()));
@@ -142,7 +143,7 @@ HWY_INLINE Vec<T> fold_vectors(int64_t count, Vec<T> start, Body body, Join join
   return join(join(a, b), join(c, d));
 }
 
-/// The sum that body(sum, i, part) accumulates, in an order that only count decides.
+/// The sum that body(sum, i, part) accumulates, in an order that depends only on count.
 template <class T, class Body>
 HWY_INLINE Wide<T> sum_vectors(int64_t count, Body body) {
   const auto add = [](Vec<T> x, Vec<T> y) ORTHANT_BODY { return hn::Add(x, y); };
