@@ -57,8 +57,8 @@ struct ModelConfig {
   int64_t linformer_length = 0;
 };
 
-/// Value of data.validation: the fraction of the documents to hold out, or a list of files. Files take precedence;
-/// `share` is 0 if there are any.
+/// Value of data.validation: the fraction of the documents to hold out, or a list of files. If files are given, they
+/// are used and `share` is 0.
 struct HeldOut {
   double share = 0.05;
   std::vector<std::string> files;

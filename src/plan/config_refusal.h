@@ -49,8 +49,8 @@ void check_laws(const Config& config, const Abilities& abilities);
 void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
              const WayOut& with = {});
 
-/// Throws Refusal unless the key has its default. Used for settings that would have no effect: the user who sets one
-/// is mistaken about what runs.
+/// Throws Refusal unless the key has its default. Used for settings without effect: a user who sets one is mistaken
+/// about the run.
 void require_default(const Config& config, std::string_view key, const std::string& why);
 
 /// Returns the divisors of `number` up to 4096 as text: "1, 2 or 4".

@@ -36,7 +36,8 @@ struct MicrobatchMemory {
 MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
 
 /// Returns the bytes that a block keeps, its input included: those of its norms, its MLP and its attention. Arguments
-/// are bytes of: the residual stream, the MLP's gate and up, one statistic per token, and what attention keeps.
+/// are bytes: `stream` of the residual stream, `gate_up` of the MLP's gate and up outputs, `statistic` of one number
+/// per token, `attention` of the tensors that attention keeps.
 int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention);
 
 /// Returns the bytes that a stage takes for the microbatch. `begun` is given for the microbatch that completes the

@@ -12,8 +12,8 @@ struct RoundingBounds {
   double rest = 0;       // error of a gradient whose exact value is 0, relative to the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan);
-/// Throws ConfigError if a bound is so large that it could hide a mistake. For example, a mean in place of two ranks' sum
-/// is wrong by a half.
+/// Throws ConfigError if a bound is so large that it could hide a mistake. For example, a mean in place of two ranks'
+/// sum is wrong by a half.
 void require_telling_bounds(const Plan& plan);
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// Compares all tensor meshes with the plan's number of ranks: what each communicates, and whether it fits in memory.
+// Compares all tensor meshes with the plan's number of ranks: bytes sent by each, and whether it fits in memory.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// Compares the ways to place the vocabulary layers on the plan's pipeline: what a rank computes, and what it holds.
+// Compares the ways to place the vocabulary layers on the plan's pipeline: computation and memory of each rank.
 #pragma once
 
 #include <cstdint>
