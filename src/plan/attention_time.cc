@@ -1,3 +1,4 @@
+// Estimates times from bytes, bandwidths and FLOPs. All ranks are assumed to send at the same time.
 #include "plan/attention_time.h"
 
 #include <algorithm>

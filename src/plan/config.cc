@@ -1,3 +1,4 @@
+// Loads a run file and its overrides, and derives the defaults that follow from other values.
 #include "plan/config.h"
 
 #include <algorithm>

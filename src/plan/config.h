@@ -1,6 +1,6 @@
-// The run file as a value: one plain struct per TOML section, with members named as the keys and initialized to the
-// documented defaults, and the source of every value. The single table of ranges and help texts is in config_table.cc;
-// parsing, checks, help and the reference page are made from it.
+// The run file as a value: one plain struct per TOML section, and the source of every value. Members are named as the
+// keys and have the documented defaults. The single table of ranges and help texts is in config_table.cc; parsing,
+// checks, help and the reference page are made from it.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace orthant {
 
 struct JobConfig {
-  std::string dump_folder = "runs/run";  // load_config(), parse_config(): "runs/" + run file's name without extension
+  std::string dump_folder = "runs/run";  // load_config() and parse_config(): runs/NAME for NAME.toml
   std::string description;
 };
 
@@ -173,9 +173,9 @@ bool operator==(const Config& a, const Config& b);
 
 /// Reads the run file (an empty path means defaults only), then applies the overrides: "--section.key",
 /// "--section.key=v" or "section.key=v". A value may follow as the next element. In keys, '-' and '_' are the same.
-/// Lists are written "a,b"; "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError, with the
-/// position and the nearest key or the legal values, for unknown keys, wrong types, values out of range, keys given
-/// twice in the file and TOML syntax errors.
+/// Lists are written "a,b"; "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError for unknown keys,
+/// wrong types, values out of range, keys given twice in the file and TOML syntax errors. The message has the position
+/// and the nearest key or the legal values.
 Config load_config(const std::string& path, std::span<const std::string> overrides);
 
 /// Like load_config(), but reads `text`. `name` stands for the file in messages and origins.

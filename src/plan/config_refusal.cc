@@ -1,3 +1,4 @@
+// Writes refusals with their ways out, and completes ways out that break further laws.
 #include "plan/config_refusal.h"
 
 #include <fmt/format.h>

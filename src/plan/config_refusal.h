@@ -30,9 +30,9 @@ class Refusal : public ConfigError {
   std::vector<WayOut> ways;
 };
 
-/// Returns the refusal of `config` with ways out that `check` accepts. If `check` refuses the result of a way by
-/// another law, the first way out of that refusal that sets other keys is added to it. A way that stays illegal is
-/// left out, unless all of them do. `check` must throw ConfigError for an illegal configuration.
+/// Returns the refusal of `config` with ways out that `check` accepts. If a way breaks another law, the first way out
+/// of that refusal that sets other keys is added to it. A way that stays illegal is left out; if all do, the ways stay
+/// as they were. `check` must throw ConfigError for an illegal configuration.
 Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check);
 
 /// Performs the checks of check_config(). A way out in the Refusal thrown may break further laws; see completed().

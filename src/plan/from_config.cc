@@ -1,3 +1,5 @@
+// Turns the keys of a run file into the model, the mesh and its sharding. Most of the code suggests legal degrees if
+// the given ones do not fit the ranks.
 #include "plan/from_config.h"
 
 #include <fmt/format.h>

@@ -10,8 +10,9 @@
 
 namespace orthant {
 
-/// Returns the decoder that the run file describes. `vocab_size` is the tokenizer's; the masked objective needs one
-/// more entry, for the mask token. model.vocab_size = 0 takes that number; throws ConfigError if it is smaller.
+/// Returns the decoder that the run file describes. It needs `vocab_size` entries, the tokenizer's, and with the masked
+/// objective one more for the mask token. A model.vocab_size of 0 takes that number. Throws ConfigError if
+/// model.vocab_size is otherwise smaller.
 Architecture architecture_of(const Config& config, int64_t vocab_size);
 
 /// Returns the loss that training computes from a token's logits.

@@ -1,3 +1,4 @@
+// Counts bytes of one layer under each way to distribute it, and writes the comparison as a table.
 #include "plan/layer_choices.h"
 
 #include <fmt/format.h>
@@ -128,8 +129,8 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   return cuts;
 }
 
-// Adds ZeRO on top of data parallelism over all ranks: one row for stages 1 and 2, which send equally many bytes (the
-// row has stage 2's memory), and one row for stage 3. Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
+// Adds ZeRO on top of data parallelism over all ranks. Stages 1 and 2 send equally many bytes and share a row, which
+// has the memory of stage 2. Stage 3 has another row. Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   LayerChoice two = data;
@@ -176,8 +177,8 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
   const int64_t tokens = layer.largest_microbatch(1) * t.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
-  // These tensors are not sharded by heads: the block's input, the sum after attention and the outputs of the two
-  // norms; with recomputation, the block's input alone.
+  // Tensors that are not sharded by heads: the block's input, the sum after attention and the outputs of the two norms.
+  // With recomputation, only the block's input is kept.
   const int64_t streams = (layer.recompute ? 1 : 4) * tokens * layer.a.hidden_size * layer.element;
   const int again = layer.recompute ? 1 : 0;
   const int64_t reduced = layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element;

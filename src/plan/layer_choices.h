@@ -1,6 +1,6 @@
-// Compares the ways to distribute one layer over the plan's ranks: bytes that a rank sends, holds and keeps for
-// backward, for the user's own model and batch. The table follows Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables
-// 2 and 3, with bytes per rank in place of the paper's orders of magnitude.
+// Compares the ways to distribute one layer over the plan's ranks, for the user's model and batch: bytes that a rank
+// sends, holds and keeps for backward. The table follows Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables 2 and 3.
+// It has bytes per rank where the paper has orders of magnitude.
 #pragma once
 
 #include <cstdint>

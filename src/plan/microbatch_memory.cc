@@ -1,3 +1,5 @@
+// Follows the tensors of a block through forward, B, I and W, in the order in which the model allocates and frees them.
+// Each peak is a maximum over these events.
 #include "plan/microbatch_memory.h"
 
 #include <algorithm>
@@ -85,8 +87,8 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   multiply(b.product.attended);
   held.take(b.attended);
   if (b.drops) to_weights(b.stream);
-  // The kernel returns gradients of queries, keys and values per query head; at first they exist as returned and as
-  // contiguous copies, and later as separate tensors and joined into one. If sequences are sharded,
+  // The kernel returns gradients of queries, keys and values per query head. At first they exist as returned and as
+  // contiguous copies, later as separate tensors and joined into one. If sequences are sharded,
   // attention.working_bytes includes the kernel's results.
   const int64_t left = b.cut ? 0 : 6 * b.attended;
   held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.working_bytes);
@@ -191,8 +193,8 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     bytes.summands += begun[static_cast<size_t>(layer + 1)];
   }
   if (stage.first && m.vocabulary.kept == 0) {
-    // The embedding runs before the blocks in forward, and after them in backward. The message that the stage has read
-    // is then still held: without dropout as part of the tensors left for W, otherwise in addition to them.
+    // The embedding runs before the blocks in forward, and after them in backward. In backward the message that the
+    // stage has read is still held. In I without dropout, it is one of the tensors left for W.
     bytes.forward = std::max(bytes.forward, m.embedding_forward + m.batch - bytes.kept);
     const int64_t last = m.boundary + m.embedding_backward - head;
     bytes.backward = std::max(bytes.backward, last + (holds ? m.boundary : 0) - layers * m.block + bytes.summands);

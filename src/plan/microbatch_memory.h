@@ -18,8 +18,8 @@ struct MicrobatchMemory {
   int64_t head = 0;         // kept by the last norm and the loss, the residual stream included
   int64_t batch = 0;        // tokens, labels and positions
   VocabularyMemory vocabulary = {};
-  /// Peaks of temporaries: in a block's forward and in the loss, in addition to everything kept at their end; in W, in
-  /// addition to everything kept at its beginning, for_weights included.
+  /// Peaks of temporaries in a block's forward, in the loss and in W. Forward and loss: in addition to everything kept
+  /// at their end. W: in addition to everything kept at its beginning, for_weights included.
   int64_t forward = 0, loss = 0, weights = 0;
   /// Peaks in the embedding's passes, in addition to everything kept and to `batch`: at that time no block of this
   /// microbatch keeps anything. The gradient that the backward reads comes on top.
@@ -35,14 +35,14 @@ struct MicrobatchMemory {
 /// Returns the bytes of a microbatch of `sequences` sequences on the rank.
 MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
 
-/// Returns the bytes that a block keeps, its input included: those of its norms, its MLP and its attention. Arguments
-/// are bytes: `stream` of the residual stream, `gate_up` of the MLP's gate and up outputs, `statistic` of one number
-/// per token, `attention` of the tensors that attention keeps.
+/// Returns the bytes that the norms, the MLP and the attention of a block keep, its input included. `stream`: bytes of
+/// the residual stream; `gate_up`: of the MLP's gate and up outputs; `statistic`: of one number per token;
+/// `attention`: of the tensors that attention keeps.
 int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention);
 
-/// Returns the bytes that a stage takes for the microbatch. `begun` is given for the microbatch that completes the
-/// stage's gradients: other ranks' partial sums by layer whose backward starts a reduction, from GradientStaging::of().
-/// They are held to the end of the row. For every other microbatch `begun` is empty.
+/// Returns the bytes that a stage takes for the microbatch. For the microbatch that completes the stage's gradients,
+/// `begun` is the result of GradientStaging::of(): other ranks' partial sums, by the layer whose backward starts their
+/// reduction. They are held to the end of the row. For every other microbatch `begun` is empty.
 MicrobatchBytes microbatch_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
                      const std::vector<int64_t>& begun);
 

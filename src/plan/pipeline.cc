@@ -1,3 +1,4 @@
+// Makes or reads the schedule, splits the layers over the stages, and derives the durations of passes from FLOPs.
 #include "plan/pipeline.h"
 
 #include <fmt/format.h>
@@ -69,8 +70,8 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   }
 }
 
-// Splits the layers over ranks so that the costliest rank costs least, and then over the stages of each rank so that
-// its costliest stage costs least. The head costs as much as `head_layers` layers. Returns the layers of each stage.
+// Splits the layers over ranks so that the costliest rank costs least, then over each rank's stages so that its
+// costliest stage costs least. The head costs `head_layers` layers. Returns the layers of each stage.
 std::vector<int64_t> cut_by_cost(int64_t layers, const std::vector<int>& stage_owner, double head_layers) {
   const int ranks = *std::max_element(stage_owner.begin(), stage_owner.end()) + 1;
   std::vector<std::vector<size_t>> stages_of_rank(static_cast<size_t>(ranks));

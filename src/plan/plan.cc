@@ -1,3 +1,5 @@
+// Makes a Plan: mesh, sharding, schedule, stages, parameters, timeline, memory and messages, in this order. The
+// alternatives are further plans of changed configurations.
 #include "plan/plan.h"
 
 #include <fmt/format.h>

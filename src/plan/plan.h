@@ -171,8 +171,8 @@ constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vo
 /// Plans the run; a pure function of config and facts. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
-/// Layout of the float64 vector that all ranks sum after each step: the loss and the stop signals, then one memory peak
-/// in bytes per rank. Each rank fills only its own peak and leaves the others zero, so that the sum gathers them.
+/// Elements of the float64 vector that all ranks sum after each step: loss, stop signals and the memory peak of every
+/// rank in bytes. Each rank fills only its own peak and leaves the others zero, so that the sum gathers them.
 struct StepSignals {
   static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakBytes = 3;
   static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }

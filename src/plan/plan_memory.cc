@@ -1,3 +1,5 @@
+// Counts the memory of a rank: parameters, gradients and optimizer state by elements, and activations by following its
+// row of the schedule. Ranks with equal rows share the result.
 #include "plan/plan_memory.h"
 
 #include <algorithm>

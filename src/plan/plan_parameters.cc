@@ -1,3 +1,5 @@
+// Chooses the layout of every parameter by its role, and groups parameters by the axes of their layout and reduction.
+// Places the groups in flat buffers and buckets.
 #include "plan/plan_parameters.h"
 
 #include <algorithm>

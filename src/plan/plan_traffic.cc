@@ -1,3 +1,5 @@
+// Adds up the messages of every rank from the traffic plans of attention, tensor parallelism, vocabulary layers and
+// gradients.
 #include "plan/plan_traffic.h"
 
 #include <fmt/format.h>
@@ -61,8 +63,8 @@ void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t 
   table.add(at, traffic.norm, "last norm", has_norm ? 2 * microbatches : 0);
 }
 
-// Adds, for each microbatch, the messages of the sharded output layer (its input, softmax statistics and the gradient
-// of its input) and of the sharded embedding.
+// Adds the messages of the sharded output layer (its input, softmax statistics and its input's gradient) and of the
+// sharded embedding, for all microbatches.
 void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   if (plan.vocabulary.empty()) return;
   const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);

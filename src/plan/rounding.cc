@@ -1,3 +1,4 @@
+// Counts the roundings of a plan and derives the bounds of docs/numerics.md from them.
 #include "plan/rounding.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Plans the run again with every named schedule, and writes the pipeline and the comparison as text.
 #include "plan/schedule_choices.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Laws of tensor meshes, and the search for the nearest mesh, degree, batch or sequence length that fulfils them.
 #include "plan/tensor_check.h"
 
 #include <fmt/format.h>
@@ -37,8 +38,8 @@ bool widths_suffice(const Config& config, const TensorPlan& plan) {
   return std::min(config.model.hidden_size, config.model.intermediate_size) >= std::max(plan.rows, plan.columns);
 }
 
-// Returns a number of tokens that some rank holds of a sequence and that the columns do not divide; 0 if they divide
-// the tokens of every rank.
+// Columns must divide the tokens that each rank holds of a sequence. Returns such a number of tokens that they do not
+// divide, or 0.
 int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
   if (plan.stream != StreamCut::tokens) return 0;
   for (int ring = 0; ring < sequence.ring; ++ring) {
@@ -139,8 +140,9 @@ std::string mesh_of_ranks_left(const Config& config) {
   return plan ? mesh_text(*plan) : "";
 }
 
-// Refuses tensor_parallel_mesh and tensor_parallel_product for kinds without a mesh. The way out is another kind if the
-// kind is a default; otherwise it sets the keys with which this kind uses the same number of ranks, if possible.
+// Refuses tensor_parallel_mesh and tensor_parallel_product for kinds without a mesh. If a mesh is set and the kind is a
+// default, the way out is another kind. Otherwise it resets these keys; to use the ranks of the mesh, it may set
+// tensor_parallel_degree.
 void refuse_mesh(const Config& config) {
   const auto& p = config.parallelism;
   const ParallelismConfig defaults;
@@ -238,8 +240,8 @@ constexpr const char* kTensorDegreeKey = "parallelism.tensor_parallel_degree";
 
 std::string number(int64_t value) { return fmt::format("{}", value); }
 
-// Suggests another degree for the kind "1d". If data_parallel_degree is -1, it is the legal degree nearest to the
-// file's that divides all ranks; otherwise the largest legal divisor of the file's degree.
+// Suggests another degree for the kind "1d". If data_parallel_degree is -1, it is the nearest legal degree that divides
+// all ranks. Otherwise it is the largest legal divisor of the file's degree.
 WayOut other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
   if (config.parallelism.data_parallel_degree == -1) {
     const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);

@@ -27,8 +27,8 @@ int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
 /// Returns the legal mesh of `ranks` ranks, with `data` data ranks, that is nearest to the file's mesh by the ratios of
-/// their extents. data = -1 takes the ranks that a mesh leaves, so the mesh may have fewer than `ranks`. Returns
-/// nullopt if no mesh is legal.
+/// their extents. If `data` is -1, data parallelism takes the ranks that a mesh leaves, so the mesh may have fewer than
+/// `ranks`. Returns nullopt if no mesh is legal.
 std::optional<TensorPlan> nearest_tensor_plan(const Config& config, const SequencePlan& sequence, int64_t ranks,
                                               int64_t data);
 

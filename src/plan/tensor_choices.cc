@@ -1,3 +1,4 @@
+// Plans the run again on every tensor mesh with the same number of ranks, and selects the cheapest.
 #include "plan/tensor_choices.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Aligns the columns of a table and wraps its last column.
 #include "plan/text_table.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Adds the passes of the sharded vocabulary layers to a schedule.
 #include "plan/vocabulary.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Plans the run again with every placement of the vocabulary layers, and recommends one.
 #include "plan/vocabulary_choices.h"
 
 #include <fmt/format.h>

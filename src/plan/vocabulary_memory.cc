@@ -1,3 +1,4 @@
+// Counts the tensors that S, Z, T, TW, E and EB keep and need, without and with a tensor mesh.
 #include "plan/vocabulary_memory.h"
 
 #include <algorithm>
@@ -49,8 +50,8 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
   const int64_t rounded = wide > element ? stream * element : 0;
-  // The early products of S: on a tensor mesh, the rank's shard of their sums over columns; otherwise wide products,
-  // and a rounded copy for the sum over ranks.
+  // The early products of S. On a tensor mesh they are kept as the rank's shard of their sums over columns. Otherwise
+  // they are kept in the wide dtype, with a rounded copy for the sum over ranks.
   memory.kept = exponentials + stream * element +
                 (!early   ? 0
                  : shared ? (smooths ? 3 : 2) * part
