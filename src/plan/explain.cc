@@ -130,8 +130,8 @@ std::string explain_rows(const std::vector<Action>& row) {
   return out + "\n";
 }
 
-// Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by size: "1000 of 2, 24 of
-// 1".
+// Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by their sequences:
+// "1000 of 2, 24 of 1".
 std::string explain_sizes(const DataShare& share) {
   constexpr size_t kShown = 12;
   std::vector<std::string> sizes;

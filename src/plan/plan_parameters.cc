@@ -130,8 +130,8 @@ std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatL
 
 void lay_out_parameters(Plan& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
-  // A tied head on a stage of its own needs a copy of the table. If the vocabulary is sharded over the pipeline, each
-  // rank uses its rows for both layers, and no copy is needed.
+  // Over several stages a tied head is a copy of the table. If the vocabulary is sharded over the pipeline, each rank
+  // uses its rows for both layers, and no copy is needed.
   if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1 && plan.vocabulary.empty()) {
     const ParameterInfo& table = plan.parameters.front();
     ParameterInfo head = table;
