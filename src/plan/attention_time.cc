@@ -1,3 +1,4 @@
+// Estimates times from bytes, bandwidths and FLOPs. All ranks are assumed to send at the same time.
 #include "plan/attention_time.h"
 
 #include <algorithm>
@@ -16,7 +17,8 @@ struct Message {
   double bytes = 0;
 };
 
-// Seconds until every rank has sent its messages, all at the same time.
+// Returns the seconds until every rank has sent its messages, if all ranks start at the same time. The ranks of a host
+// share its link to other hosts; within the host each rank has a link of its own.
 template <class MessagesOf>
 double transfer_seconds(int ranks, const Links& links, MessagesOf messages_of) {
   const int per_host = links.ranks_per_host > 0 ? links.ranks_per_host : ranks;
@@ -33,7 +35,8 @@ double transfer_seconds(int ranks, const Links& links, MessagesOf messages_of) {
   return longest;
 }
 
-// Seconds of the rings: all blocks but one go round inside the window or, one a window, on to the next.
+// Returns the seconds of the double ring. For every window, a rank sends window - 1 blocks to its neighbor inside the
+// window. Between two windows it sends one block to its neighbor in the next window. That makes ring - 1 blocks.
 double ring_seconds(const Mesh& mesh, const LayerChoice& choice, const Links& links) {
   const int ring = choice.sequence.ring;
   if (ring == 1) return 0;
@@ -60,8 +63,8 @@ double all_to_all_seconds(const Mesh& mesh, const LayerChoice& choice, const Lin
   });
 }
 
-// Of the busiest rank: of its queries, its heads and its sequences. A score takes two products of a head's width
-// forward, again where forward runs again, and four backward.
+// Returns the FLOPs of the busiest rank's attention, from its query-key pairs, heads and sequences. Per score, forward
+// takes 2 products over head_dim, recomputation of the forward 2 more, and backward 4.
 double operations(const Plan& plan, const LayerChoice& choice) {
   const auto& a = plan.architecture;
   const auto& t = plan.config.training;

@@ -1,3 +1,4 @@
+// Loads a run file and its overrides, and derives the defaults that follow from other values.
 #include "plan/config.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ std::string origin(const Config& config, std::string_view key) {
 
 bool is_default(const Config& config, std::string_view key) { return !config.origins.contains(key); }
 
-// What to do about a run file that is not there.
+// Suggests a remedy if the run file does not exist.
 std::string way_out(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path + ".toml", ignored)) return fmt::format("did you mean {}.toml?", path);
@@ -52,7 +53,7 @@ std::string Config::locate(std::string_view name) const {
 }
 
 bool operator==(const Config& a, const Config& b) {
-  // The text of a value is exact: floats are printed with as many digits as they need.
+  // Comparing texts is exact, because floats are printed with all the digits that they need.
   return std::ranges::all_of(config_table(), [&](const Key& key) { return value_text(key, a) == value_text(key, b); });
 }
 
@@ -66,7 +67,7 @@ void derive_defaults(Config& config, const std::string& run_file) {
     config.lr_scheduler.warmup_steps = config.training.steps;
     config.origins["lr_scheduler.warmup_steps"] = "default, no more than training.steps";
   }
-  // A look at a long run file: fewer steps on the command line shorten the file's warm-up too.
+  // For a short trial of a long run: if the command line sets fewer steps, the file's warm-up is shortened too.
   const auto steps = config.origins.find("training.steps"), warmup = config.origins.find("lr_scheduler.warmup_steps");
   if (config.lr_scheduler.warmup_steps > config.training.steps && steps != config.origins.end() &&
       steps->second == "command line" && warmup != config.origins.end() && warmup->second != "command line") {
@@ -79,7 +80,7 @@ void derive_defaults(Config& config, const std::string& run_file) {
     config.origins["training.local_batch_size"] = "default, no more than training.global_batch_size";
   }
   if (is_default(config, "lr_scheduler.decay_ratio") && config.lr_scheduler.decay_type == "wsd") {
-    config.lr_scheduler.decay_ratio = 0.2;  // "stable" would be empty otherwise
+    config.lr_scheduler.decay_ratio = 0.2;  // with 1.0, the stable phase of wsd would be empty
     config.origins["lr_scheduler.decay_ratio"] = "default for wsd";
   }
   if (is_default(config, "validation.freq") && config.data.validation == HeldOut{0.0, {}}) {

@@ -1,6 +1,6 @@
-// The run file as a value: one plain struct per TOML section, members named as the keys, defaults as documented, and
-// for every value where it came from. config_table.cc holds the one table of ranges and help that all else is made
-// from.
+// The run file as a value: one plain struct per TOML section, and the source of every value. Members are named as the
+// keys and have the documented defaults. The single table of ranges and help texts is in config_table.cc; parsing,
+// checks, help and the reference page are made from it.
 #pragma once
 
 #include <array>
@@ -57,7 +57,8 @@ struct ModelConfig {
   int64_t linformer_length = 0;
 };
 
-/// data.validation: a share of the documents, or a list of files. Files win when there are any (share is then 0).
+/// Value of data.validation: the fraction of the documents to hold out, or a list of files. If files are given, they
+/// are used and `share` is 0.
 struct HeldOut {
   double share = 0.05;
   std::vector<std::string> files;
@@ -158,61 +159,63 @@ struct Config {
   CheckpointConfig checkpoint;
   ParallelismConfig parallelism;
 
-  /// "section.key" -> "run.toml:14", "command line" or, say, "gpt/config.json"; absent means default. Whoever changes a
-  /// value after loading writes its origin here too.
+  /// Maps "section.key" to the source of its value: "run.toml:14", "command line" or, for example, "gpt/config.json".
+  /// A key without an entry has its default. Code that changes a value after loading must also set its origin here.
   std::map<std::string, std::string, std::less<>> origins;
 
-  /// `parallelism.zero_stage = 1 (run.toml:14)`: how every ConfigError names a value. LogicError for an unknown key.
+  /// Returns `parallelism.zero_stage = 1 (run.toml:14)`, the form in which every ConfigError names a value. Throws
+  /// LogicError for an unknown key.
   std::string locate(std::string_view key) const;
 };
 
-/// Equal values under every key; origins are not compared.
+/// True if all keys have equal values. Origins are not compared.
 bool operator==(const Config& a, const Config& b);
 
-/// Reads the run file (an empty path: defaults alone), then the overrides, each "--section.key", "--section.key=v" or
-/// "section.key=v"; a value may follow as the next element. '-' and '_' are the same in keys, lists are "a,b", and
-/// "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError with the place and the nearest key or
-/// legal values: unknown keys, wrong types, values out of range, keys given twice in the file, TOML syntax.
+/// Reads the run file (an empty path means defaults only), then applies the overrides: "--section.key",
+/// "--section.key=v" or "section.key=v". A value may follow as the next element. In keys, '-' and '_' are the same.
+/// Lists are written "a,b"; "--section.flag" and "--section.no-flag" set booleans. Throws ConfigError for unknown keys,
+/// wrong types, values out of range, keys given twice in the file and TOML syntax errors. The message has the position
+/// and the nearest key or the legal values.
 Config load_config(const std::string& path, std::span<const std::string> overrides);
 
-/// As load_config, from text; `name` stands for the file in messages and origins.
+/// Like load_config(), but reads `text`. `name` stands for the file in messages and origins.
 Config parse_config(std::string_view text, const std::string& name, std::span<const std::string> overrides);
 
-/// Moves the overrides out of a command line, in order, each with the element that holds its value, and returns them;
-/// what stays are commands, files and plain options. An element is an override when it reads "--section.key...",
-/// "section.key=..."; which of them take the next element as value follows from the key's type.
+/// Moves the overrides out of a command line and returns them in order, each with the element that holds its value.
+/// Commands, files and plain options stay. An element is an override if it reads "--section.key..." or
+/// "section.key=...". The key's type decides whether the next element is taken as its value.
 std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
-/// What the program can do beyond the plain CPU build: the caller knows, this room does not.
+/// Features of the program beyond the plain CPU build. The caller must supply them, because src/plan cannot know them.
 struct Abilities {
   bool cuda = false;
   bool nccl = false;
-  /// Why UCX cannot be used; empty if it can.
+  /// The reason why UCX cannot be used; empty if it can.
   std::string no_ucx = "this build of Orthant has no UCX";
 };
 
 /// Throws ConfigError unless model.from is empty or names a directory that holds a config.json.
 void check_model_from(const Config& config);
 
-/// The checks that concern several keys and need no model, mesh or data; and the refusal, with the legal value, of what
-/// this version does not run yet. Throws ConfigError.
+/// Checks the laws that involve several keys and need no model, mesh or data, and refuses features that this version
+/// does not run yet. Throws ConfigError with legal values.
 void check_config(const Config& config, const Abilities& abilities = {});
 
-/// The effective configuration as TOML, each line with a comment that says where the value came from. Parses back to an
-/// equal Config.
+/// Returns the effective configuration as TOML. A comment on each line names the source of the value. The text parses
+/// back to an equal Config.
 std::string print_config(const Config& config);
 
-/// The keys as text for --help, grouped by section: `--section.key TYPE`, help, default and legal values.
+/// Returns the text of --help: all keys by section, each with `--section.key TYPE`, help, default and legal values.
 std::string config_help();
-/// The most used keys for --help, one line of at most 80 columns each.
+/// Returns the short help: the most used keys, one line of at most 80 columns each.
 std::string config_short_help();
 
-/// The reference page of the run file, in Markdown (docs/run-file.md).
+/// Returns the reference page of the run file in Markdown (docs/run-file.md).
 std::string config_reference();
 
-/// "section.key" of every key, in the order of the table.
+/// Returns "section.key" for every key, in the order of config_table().
 std::vector<std::string> config_keys();
-/// The keys whose last component is `name`; '-' counts as '_'.
+/// Returns the full names of the keys whose last component is `name`; '-' counts as '_'.
 std::vector<std::string> keys_named(std::string_view name);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Compares two configurations by the printed values of their keys.
 #include "plan/config_changes.h"
 
 #include <fmt/format.h>

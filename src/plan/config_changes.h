@@ -1,4 +1,4 @@
-// What a run that goes on has otherwise than before.
+// Compares the configuration of a resumed run with that of the run before it.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-/// "training.steps 300 -> 400": the keys with other values that decide what is learnt, those of the model, the data,
-/// the training, the optimizer and its rate.
+/// Lists the changed keys that affect the trained weights, as "training.steps 300 -> 400". These are the keys of the
+/// sections model, data, training, optimizer and lr_scheduler.
 std::vector<std::string> config_changes(const Config& from, const Config& to);
 
 }  // namespace orthant

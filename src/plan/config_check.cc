@@ -1,4 +1,4 @@
-// The checks that concern several keys, and the refusal of what this version does not run.
+// Checks the laws that involve several keys, and refuses features that this version does not run.
 #include <filesystem>
 
 #include "base/errors.h"

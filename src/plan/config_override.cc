@@ -1,3 +1,4 @@
+// Finds the overrides in a command line and applies them to a Config.
 #include <algorithm>
 
 #include "base/errors.h"
@@ -10,7 +11,7 @@ struct Override {
   std::string section, name;
   bool off = false;  // --section.no-flag
   std::optional<std::string> value;
-  size_t elements = 1;  // of the command line: 2 when the value stands alone
+  size_t elements = 1;  // elements of the command line; 2 if the value is an element of its own
 };
 
 bool is_key_text(std::string_view text) {
@@ -30,7 +31,7 @@ bool is_bool_word(std::string_view word) {
          word == "1" || word == "0";
 }
 
-// --section.no-flag and --no-section.flag, where that names a boolean.
+// Recognizes --section.no-flag and --no-section.flag if section.flag is a boolean key, and removes the "no".
 bool strip_no(Override& found) {
   for (std::string* part : {&found.name, &found.section}) {
     if (!part->starts_with("no_")) continue;
@@ -45,7 +46,7 @@ bool strip_no(Override& found) {
   return false;
 }
 
-// The override that begins at arguments[i], or nothing.
+// Returns the override that begins at arguments[i], or nullopt.
 std::optional<Override> read_override(std::span<const std::string> arguments, size_t i) {
   std::string_view text = arguments[i];
   const bool dashed = text.starts_with("--");

@@ -1,3 +1,4 @@
+// Prints a Config as TOML, and the table of keys as help and as the reference page.
 #include <algorithm>
 
 #include "base/errors.h"
@@ -7,7 +8,7 @@
 namespace orthant {
 namespace {
 
-// File names may hold anything; a comment ends at the line's end and must be text.
+// Replaces control characters. A file name may contain any, but a TOML comment is one line of text.
 std::string comment_text(std::string_view text) {
   std::string out(text);
   for (char& letter : out) {
@@ -24,7 +25,7 @@ std::vector<const Key*> keys_of(std::string_view section) {
   return keys;
 }
 
-// "default 300 steps; at least 1".
+// Returns default, unit and legal values of a key: "default 300 steps; at least 1".
 std::string facts(const Key& key) {
   std::string text = "default " + default_text(key);
   if (!key.unit.empty()) text += " " + std::string(key.unit);
@@ -32,7 +33,8 @@ std::string facts(const Key& key) {
   return text;
 }
 
-// Words of text in lines of at most `width`, the first line after `first`, the others after `indent` spaces.
+// Wraps text into lines of at most `width` columns. The first line begins with `first`, the others with `indent`
+// spaces.
 std::string wrapped(std::string first, std::string_view text, size_t indent, size_t width) {
   std::string out, line = std::move(first);
   for (const std::string& word : split(text, ' ')) {

@@ -1,3 +1,4 @@
+// Writes refusals with their ways out, and completes ways out that break further laws.
 #include "plan/config_refusal.h"
 
 #include <fmt/format.h>
@@ -11,7 +12,7 @@
 namespace orthant {
 namespace {
 
-// Largest number of settings in a way out. It is more than the laws that any configuration breaks.
+// Limit of the settings in one way out. No configuration breaks that many laws.
 constexpr size_t kMostSettings = 12;
 
 std::string text_of(const std::string& key, const WayOut& way) {
@@ -21,7 +22,7 @@ std::string text_of(const std::string& key, const WayOut& way) {
   return join(words, " and ");
 }
 
-// "; set it to 1, 2 or 4, or model.dropout to 0.0": consecutive values of one key are joined.
+// Returns "; set it to 1, 2 or 4, or model.dropout to 0.0". Consecutive ways that set the same single key are joined.
 std::string text_of(const std::string& key, const std::vector<WayOut>& ways) {
   if (ways.empty()) return "";
   std::vector<std::string> words;
@@ -37,7 +38,7 @@ std::string text_of(const std::string& key, const std::vector<WayOut>& ways) {
   return "; set " + join(words, ", or ");
 }
 
-// Returns the configuration with the settings applied; empty if a value is illegal by itself.
+// Returns the configuration with the settings applied, or nullopt if a value is illegal by itself.
 std::optional<Config> with(Config config, const WayOut& way) {
   for (const Setting& setting : way) {
     const Key* key = find_key(setting.key);
@@ -50,7 +51,7 @@ std::optional<Config> with(Config config, const WayOut& way) {
   return config;
 }
 
-// Returns the first way that sets no key of `settings`; empty if there is none.
+// Returns the first way that sets none of the keys of `settings`; nullopt if there is no such way.
 std::optional<WayOut> first_beside(const WayOut& settings, const std::vector<WayOut>& ways) {
   const auto is_free = [&](const Setting& one) {
     return std::ranges::find(settings, one.key, &Setting::key) == settings.end();
@@ -59,7 +60,7 @@ std::optional<WayOut> first_beside(const WayOut& settings, const std::vector<Way
   return found == ways.end() ? std::nullopt : std::optional(*found);
 }
 
-// Adds to the way what further laws require; empty if that does not end in a legal configuration.
+// Extends the way by the settings that further laws require. Returns nullopt if that leads to no legal configuration.
 std::optional<WayOut> completed_way(WayOut way, const Config& config, const std::function<void(const Config&)>& check) {
   while (way.size() <= kMostSettings) {
     const std::optional<Config> other = with(config, way);

@@ -1,4 +1,4 @@
-// Refusals of a run file: each states the law that the file breaks, and offers settings that make the run legal.
+// Refusals of a run file. Each states the law that the file breaks and offers settings that make the run legal.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,16 @@
 
 namespace orthant {
 
-/// A key and the value to give it, as TOML writes the value.
+/// A key and its new value, written as in TOML.
 struct Setting {
   std::string key, value;
   bool operator==(const Setting&) const = default;
 };
-/// Settings that make a refused configuration legal when they are applied together.
+/// Settings that, applied together, make a refused configuration legal.
 using WayOut = std::vector<Setting>;
 
-/// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`; if `key`
-/// is empty, the message writes every key in full.
+/// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`. If
+/// `key` is empty, the message names every key.
 class Refusal : public ConfigError {
  public:
   Refusal(std::string key, std::string problem, std::vector<WayOut> ways);
@@ -31,28 +31,29 @@ class Refusal : public ConfigError {
 };
 
 /// Returns the refusal of `config` with ways out that `check` accepts. If a way breaks another law, the first way out
-/// of that refusal is added to it. A way that stays illegal is left out; if all do, the ways stay as they were.
-/// `check` throws ConfigError.
+/// of that refusal that sets other keys is added to it. A way that stays illegal is left out; if all do, the ways stay
+/// as they were. `check` must throw ConfigError for an illegal configuration.
 Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check);
 
-/// Makes the checks of check_config(). The ways out of its Refusal may break other laws.
+/// Performs the checks of check_config(). A way out in the Refusal thrown may break further laws; see completed().
 void check_laws(const Config& config, const Abilities& abilities);
 
-/// ConfigError "model.head_dim = 3 (run.toml:3) <why>".
+/// Throws ConfigError "model.head_dim = 3 (run.toml:3) <why>".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why);
-/// Refusal "model.head_dim = 3 (run.toml:3) <why>; set it to 4".
+/// Throws Refusal "model.head_dim = 3 (run.toml:3) <why>; set it to 4".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why,
                          const std::vector<WayOut>& ways);
 
-/// Unless it holds, Refusal "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>". `legal`: the value, or
-/// values joined by " or ". `with`: settings that each of these values requires.
+/// Unless `holds`, throws Refusal "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>". `legal` is one
+/// value, or several joined by " or ". `with` lists settings that each of them needs.
 void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
              const WayOut& with = {});
 
-/// The same of a setting that would change nothing, which is a mistake about what runs.
+/// Throws Refusal unless the key has its default. Used for settings without effect: a user who sets one is mistaken
+/// about the run.
 void require_default(const Config& config, std::string_view key, const std::string& why);
 
-/// "1, 2 or 4".
+/// Returns the divisors of `number` up to 4096 as text: "1, 2 or 4".
 std::string divisors(int64_t number);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// The table of keys: legal values, units and help texts; and the search for keys by name.
 #include "plan/config_table.h"
 
 #include <algorithm>

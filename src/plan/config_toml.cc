@@ -1,3 +1,4 @@
+// Reads the TOML text of a run file into a Config.
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ std::string place(const std::string& name, const toml::source_region& region) {
   return fmt::format("{}:{}:{}", name, region.begin.line, region.begin.column);
 }
 
-// The node as the file has it, cut where it is long.
+// Returns the node on one line, as in the file, and shortened to 60 characters.
 std::string node_text(const toml::node& node) {
   constexpr size_t kMost = 60;
   std::ostringstream out;
@@ -30,7 +31,7 @@ std::string node_text(const toml::node& node) {
   return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
 }
 
-// What to do where a line's value is a word without quotes; or nothing.
+// Returns a hint to add quotes if the line's value is a word without quotes, else an empty text.
 std::string quotes_missing(std::string_view text, size_t line) {
   const auto lines = split(text, '\n');
   if (line == 0 || line > lines.size()) return "";

@@ -1,3 +1,4 @@
+// Reads, checks and prints the value of a single key, whatever its type.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -43,7 +44,7 @@ std::optional<int64_t> to_int(std::string_view word) {
   return value;
 }
 
-// "a,b", "[a, b]" or "['a', \"b\"]".
+// Splits a list written as "a,b", "[a, b]" or "['a', \"b\"]".
 std::vector<std::string> to_list(std::string_view word) {
   word = trim(word);
   if (word.starts_with('[') && word.ends_with(']')) word = trim(word.substr(1, word.size() - 2));
@@ -69,7 +70,7 @@ bool is_utf8(std::string_view text) {
     for (size_t k = 1; k < length; ++k) {
       if ((static_cast<unsigned char>(text[i + k]) & 0xC0) != 0x80) return false;
     }
-    // Overlong forms, surrogates and what lies beyond U+10FFFF: TOML readers refuse them.
+    // TOML readers refuse overlong forms, surrogates and code points beyond U+10FFFF.
     const auto second = length > 1 ? static_cast<unsigned char>(text[i + 1]) : 0;
     if ((byte == 0xE0 && second < 0xA0) || (byte == 0xED && second > 0x9F) || (byte == 0xF0 && second < 0x90) ||
         (byte == 0xF4 && second > 0x8F)) {
@@ -123,7 +124,7 @@ std::optional<std::string> word_problem(const Legal& legal, const std::string& v
     if (choice == value) return {};
   }
   std::string text = "must be " + join_or(choice_words(legal, true));
-  // Of two as near, neither is what was meant.
+  // If two choices are equally near, a suggestion would be a guess.
   if (const auto choice = nearest(value, legal.choices)) {
     const int edits = edit_distance(value, *choice);
     const auto as_near = [&](const auto& other) { return edit_distance(value, other) == edits; };

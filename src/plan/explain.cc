@@ -1,3 +1,4 @@
+// Writes a Plan as text for people.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,8 @@
 namespace orthant {
 namespace {
 
-// Ascending ranks as runs, and how many: "0-3 (4)", "0, 2 (2)"; of many runs the first and the last.
+// Returns ascending ranks as ranges, with their number: "0-3 (4)", "0, 2 (2)". Of more than 8 ranges it shows the first
+// 6 and the last.
 std::string rank_list(const std::vector<int>& ranks) {
   constexpr size_t kShown = 8;
   std::vector<std::string> runs;
@@ -35,7 +37,7 @@ std::string rank_list(const std::vector<int>& ranks) {
 }
 
 std::string explain_memory(const Plan& plan) {
-  // Ranks that hold the same are one row.
+  // Ranks with equal memory share a row.
   std::map<std::vector<int64_t>, std::vector<int>> groups;
   for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
     const auto& m = plan.memory[rank];
@@ -64,7 +66,7 @@ std::string explain_communication(const Plan& plan) {
   return text_table(rows);
 }
 
-// What a token's attention reaches.
+// Describes the tokens that a token attends to.
 std::string explain_attention(const Plan& plan) {
   const auto& a = plan.architecture;
   if (a.linformer_length > 0) {
@@ -78,7 +80,7 @@ std::string explain_attention(const Plan& plan) {
   return text + (plan.config.data.mask_documents ? ", inside its document" : "");
 }
 
-// What the letters of a cut vocabulary's passes stand for, in the plan's order of them.
+// Explains the letters of the vocabulary passes, in the order of the plan's algorithm; empty if it has none.
 std::string vocabulary_passes(const Plan& plan) {
   const VocabularyAlgorithm* algorithm = algorithm_of(plan);
   if (algorithm == nullptr) return "";
@@ -89,7 +91,7 @@ std::string vocabulary_passes(const Plan& plan) {
   return text + (algorithm->rounds() == 2 ? "" : "exponentials,\n  ") + "T the head's gradients";
 }
 
-// What the loss is, where it is not the plain cross entropy of the logits.
+// Describes the loss if it differs from the plain cross entropy of the logits.
 std::string explain_loss(const Plan& plan) {
   const OutputLoss loss = output_loss_of(plan.config);
   std::vector<std::string> parts;
@@ -99,7 +101,7 @@ std::string explain_loss(const Plan& plan) {
   return parts.empty() ? "" : fmt::format("loss     cross entropy; {}\n", join(parts, "; "));
 }
 
-// The layouts of parameters that no rank holds whole, a line each.
+// Describes the layouts of sharded parameters, one line for each layout.
 std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
@@ -116,7 +118,7 @@ std::string explain_split(const Plan& plan) {
   return text;
 }
 
-// The only rank's Actions in order, a long row cut in the middle.
+// Returns the Actions of a single pipeline rank in order. The middle of a long row is left out.
 std::string explain_rows(const std::vector<Action>& row) {
   constexpr size_t kShown = 12;
   std::string out = " ";
@@ -128,7 +130,8 @@ std::string explain_rows(const std::vector<Action>& row) {
   return out + "\n";
 }
 
-// "2 2 1"; of many the equal ones once: "1000 of 2, 24 of 1".
+// Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by their sequences:
+// "1000 of 2, 24 of 1".
 std::string explain_sizes(const DataShare& share) {
   constexpr size_t kShown = 12;
   std::vector<std::string> sizes;

@@ -1,3 +1,5 @@
+// Turns the keys of a run file into the model, the mesh and its sharding. Most of the code suggests legal degrees if
+// the given ones do not fit the ranks.
 #include "plan/from_config.h"
 
 #include <fmt/format.h>
@@ -65,13 +67,14 @@ struct Degree {
   int64_t size;
 };
 
-// Whether a degree says how many ranks a tensor mesh has, and not three extents.
+// True if the run file gives a tensor mesh as one number of ranks, and not as three extents.
 bool is_one_number(const Config& config) {
   const std::string& kind = config.parallelism.tensor_parallel_kind;
   return kind == "1d" || kind == "auto";
 }
 
-// Inner to outer, most talkative first. "tensor" stands for the three axes of its mesh.
+// Returns the degrees from the inner to the outer axis; axes with more communication are further inside. "tensor"
+// stands for the three axes of the tensor mesh.
 std::vector<Degree> degrees_of(const Config& config, int ranks) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
@@ -86,20 +89,21 @@ std::vector<Degree> degrees_of(const Config& config, int ranks) {
           {kPipeline, "parallelism.pipeline_parallel_degree", p.pipeline_parallel_degree}};
 }
 
-// "take the mesh [2, 2, 1]", "set parallelism.tensor_parallel_degree to 4".
+// Returns "take the mesh [2, 2, 1]" or "set parallelism.tensor_parallel_degree to 4".
 std::string take(const Config& config, const TensorPlan& plan, const char* mesh) {
   return is_one_number(config) ? fmt::format("set parallelism.tensor_parallel_degree to {}", plan.columns)
                                : fmt::format("take {}{}", mesh, mesh_text(plan));
 }
 
-// Where the degrees, of which one is the rest, leave a part of the ranks: so many but for the tensor mesh and the rest.
+// Suggests changes if one degree is -1 and the product of the others does not divide the ranks. `tensor` is the number
+// of ranks of the tensor mesh, and `others` the product of the remaining degrees.
 std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_t others) {
   const auto multiple = [](int64_t of) { return fmt::format("make run.ranks a multiple of {}", of); };
   if (tensor == 1 || config.parallelism.tensor_parallel_kind == "auto") return multiple(tensor * others);
   const SequencePlan cut = cut_before_ranks(config);
   const int64_t data = config.parallelism.data_parallel_degree;
   std::vector<std::string> ways;
-  // The mesh as it stands, or another of as many ranks.
+  // The present mesh, or another one with the same number of ranks.
   if (const auto same = nearest_tensor_plan(config, cut, tensor, std::max<int64_t>(data, 1))) {
     const bool asked = is_one_number(config) ||
                        std::array<int64_t, 3>{same->rows, same->columns, same->depth} ==
@@ -119,7 +123,7 @@ std::string ways_to_fill(const Config& config, int ranks, int64_t tensor, int64_
   return ways.empty() ? multiple(tensor * others) : join(ways, ", or ");
 }
 
-// The product of the degrees, where -1 counts as 1; 0 if a run on that number of ranks is refused.
+// Returns the product of the degrees, where -1 counts as 1; 0 if a run on that number of ranks is refused.
 int64_t other_ranks(const Config& config) {
   const double most = find_key("run.ranks")->legal.most;
   double product = 1;
@@ -135,17 +139,17 @@ int64_t other_ranks(const Config& config) {
   return ranks;
 }
 
-// ", or set run.ranks to 8".
+// Returns ", or set run.ranks to 8"; empty if other_ranks() finds no legal number.
 std::string or_other_ranks(const Config& config) {
   const int64_t ranks = other_ranks(config);
   return ranks > 0 ? fmt::format(", or set run.ranks to {}", ranks) : "";
 }
 
-// In place of a degree that is more than the ranks.
+// Suggests a value in place of a degree that exceeds the ranks.
 std::string instead_of(const Degree& degree, int ranks, const std::vector<Degree>& degrees, const Config& config) {
-  int64_t left = ranks;  // by the others, 0 if they do not come out even
+  int64_t left = ranks;  // ranks that the other degrees leave; 0 if they do not divide the ranks
   double others = 1;
-  bool too_many = false;  // of another degree, which is refused next
+  bool too_many = false;  // another degree exceeds the ranks too; it is refused next
   for (const Degree& other : degrees) {
     if (&other == &degree || other.size <= 1) continue;
     too_many |= other.size > ranks;
@@ -166,7 +170,7 @@ std::string instead_of(const Degree& degree, int ranks, const std::vector<Degree
   return fmt::format("make run.ranks a multiple of {} and {}", static_cast<int64_t>(others), one);
 }
 
-// Before products of degrees, which could not be counted.
+// Refuses every degree above `ranks`. This comes before any product of degrees, which could overflow.
 void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Config& config) {
   for (const Degree& degree : degrees) {
     if (degree.size <= ranks) continue;
@@ -199,7 +203,7 @@ Mesh mesh_of(const Config& config, int ranks) {
     throw ConfigError(fmt::format("{} cannot take {} of {}; {}", join(taken, ", "), fixed, counted(ranks, "rank"),
                                   ways_to_fill(config, ranks, tensor, fixed / tensor)));
   } else if (fixed != ranks) {
-    // The data axis is what others would have left.
+    // The error names the data axis, because it should have the ranks that the other degrees leave.
     const auto is_data = [](const Degree& degree) { return degree.axis == kData; };
     const Degree& data = *std::find_if(degrees.begin(), degrees.end(), is_data);
     const int64_t others = fixed / data.size;
@@ -233,7 +237,7 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
   const int ulysses = mesh.axis_size(kUlysses), ring = mesh.axis_size(kRing);
   check_context_parallel(config, ulysses, ring);
-  const int64_t summaries = config.model.linformer_length;  // also where no ring adds them up
+  const int64_t summaries = config.model.linformer_length;  // needed even if there is no ring that sums them
   return {.ulysses = ulysses,
           .ring = ring,
           .window = static_cast<int>(p.context_parallel_window),

@@ -1,4 +1,4 @@
-// The run file's nouns: the model and the mesh that its keys describe.
+// Builds the model, the mesh and the sharding that the keys of a run file describe.
 #pragma once
 
 #include "base/output_loss.h"
@@ -10,30 +10,32 @@
 
 namespace orthant {
 
-/// The decoder that the run file describes. vocab_size (the tokenizer's) fills model.vocab_size = 0, with one more
-/// where there is a mask token. ConfigError where sizes do not fit.
+/// Returns the decoder that the run file describes. It needs `vocab_size` entries, the tokenizer's, and with the masked
+/// objective one more for the mask token. A model.vocab_size of 0 takes that number. Throws ConfigError if
+/// model.vocab_size is otherwise smaller.
 Architecture architecture_of(const Config& config, int64_t vocab_size);
 
-/// What its training makes of a token's logits.
+/// Returns the loss that training computes from a token's logits.
 OutputLoss output_loss_of(const Config& config);
 
-/// The mesh of a run over `ranks` ranks; -1 takes the rest. ConfigError with the nearest legal degree.
+/// Returns the mesh of a run over `ranks` ranks; a degree of -1 takes the remaining ranks. Throws ConfigError with the
+/// nearest legal degree if the degrees do not fit the ranks.
 Mesh mesh_of(const Config& config, int ranks);
 
-/// How it cuts sequences over that mesh. ConfigError where it cannot.
+/// Returns how the run shards sequences over that mesh. Throws ConfigError if it cannot.
 SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
 
-/// How weights and the residual stream are cut over it. ConfigError where they cannot be.
+/// Returns how weights and the residual stream are sharded over that mesh. Throws ConfigError if they cannot be.
 TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
 
-/// Checks the mesh, and how sequences and weights are sharded over it, as the three functions above do. It does not
-/// choose the mesh of kind "auto".
+/// Checks the mesh and the sharding of sequences and weights; throws the errors of the three functions above. With
+/// tensor_parallel_kind = "auto" it does not check the sharding of weights, because that is not chosen yet.
 void check_mesh(const Config& config, int ranks);
 
-/// The axes that cut batches, from inner to outer.
+/// The axes that shard the batch, from inner to outer.
 inline const Axes kBatchAxes = {kRow, kDepth, kData};
 
-/// One layer's attention on a microbatch of so many sequences.
+/// Returns the sizes of one layer's attention, with all heads, for a microbatch of `sequences` sequences.
 SequenceAttention attention_of(const Config& config, const Architecture& architecture, int64_t sequences);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Finds the layer whose backward completes each bucket, and counts the partial sums that its reduction receives.
 #include "plan/gradient_staging.h"
 
 #include <algorithm>

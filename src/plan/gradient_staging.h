@@ -1,4 +1,5 @@
-// What a rank holds of other ranks' gradients while sums over ranks are formed behind backward.
+// Counts the bytes of other ranks' partial sums that a rank holds while gradients are reduced in the background of
+// backward.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,16 @@ namespace orthant {
 
 class GradientStaging {
  public:
-  /// The plan must outlive it.
+  /// `plan` must outlive this object.
   explicit GradientStaging(const Plan& plan);
-  /// Bytes of others' summands for the sums that each layer's backward begins, which completes a bucket of the rank: of
-  /// the embedding, the blocks, then the head. None of them need have ended before all have begun.
+  /// Returns bytes of other ranks' partial sums by layer: the embedding, the blocks, then the head. An entry counts the
+  /// reductions of the rank's buckets that the backward of this layer completes and so starts. All reductions may be
+  /// in progress at the same time, so the entries add up.
   std::vector<int64_t> of(std::span<const GradientBucket> buckets, int rank) const;
 
  private:
   const Plan& plan_;
-  std::vector<int> layers_;  // by weight
+  std::vector<int> layers_;  // layer of each weight
 };
 
 }  // namespace orthant

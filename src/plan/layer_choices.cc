@@ -1,3 +1,4 @@
+// Counts bytes of one layer under each way to distribute it, and writes the comparison as a table.
 #include "plan/layer_choices.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr const char* kNotBuilt = "not in this version";
 
-// One layer of the plan's model on all its ranks.
+// Sizes of one layer of the plan's model, and costs of it that several choices share.
 struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
@@ -33,15 +34,15 @@ struct Layer {
     step_row = t.global_batch_size * t.seq_len * a.hidden_size;
   }
 
-  // What the busiest rank sends for so many elements, in elements.
+  // Returns the elements that the busiest rank sends in one collective over `elements` elements and all ranks.
   int64_t sent(CollectiveKind kind, int64_t elements) const {
     return busiest_elements(kind, ranks, std::array{elements});
   }
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
-  int64_t optimizer() const { return parameters * 3 * master; }  // masters and two moments
+  int64_t optimizer() const { return parameters * 3 * master; }  // master weights and two moments
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
-  // Kept by a rank that holds `tokens` tokens whole.
+  // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
     const int64_t row = tokens * element, stream = row * a.hidden_size;
     if (recompute) return stream;
@@ -58,9 +59,9 @@ struct Layer {
   const Plan& plan;
   const Architecture& a;
   int ranks, element = 4, master = 4;
-  bool recompute = false;  // forward runs twice, and keeps its input only
+  bool recompute = false;  // forward keeps only its input, and runs again in backward
   int64_t parameters = 0;  // elements
-  int64_t step_row = 0;    // elements of one residual stream of the whole batch
+  int64_t step_row = 0;    // elements of the residual stream for the global batch
 };
 
 std::string cut_name(const SequencePlan& cut, int data) {
@@ -105,7 +106,8 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   return choice;
 }
 
-// Every ulysses x ring of `ranks`, and ring self-attention on it where its rows of scores can be counted.
+// Returns every ulysses x ring of `ranks`. A second entry with ring self-attention follows if there is a ring and the
+// elements of its score rows are below kMostElements.
 std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   const SequenceAttention largest_attention = attention_of(plan, plan.config.training.local_batch_size);
   std::vector<SequencePlan> cuts;
@@ -127,8 +129,8 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
   return cuts;
 }
 
-// ZeRO's stages 1 and 2, and 3, on top of data parallelism over all ranks. Rajbhandari et al. 2020 (arXiv 1910.02054),
-// section 7.
+// Adds ZeRO on top of data parallelism over all ranks. Stages 1 and 2 send equally many bytes and share a row, which
+// has the memory of stage 2. Stage 3 has another row. Rajbhandari et al. 2020 (arXiv 1910.02054), section 7.
 void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   LayerChoice two = data;
@@ -145,7 +147,7 @@ void add_zero(const Layer& layer, const LayerChoice& data, std::vector<LayerChoi
   choices.push_back(three);
 }
 
-// The run file that plans a row whose own plan is a table of its own; or why it cannot be.
+// Returns the setting that makes a full plan of a row (such plans have tables of their own), or why it is illegal.
 std::string planned_by(const Layer& layer, const std::string& key, bool cut_sequence = true) {
   Config other = layer.plan.config;
   other.parallelism = {};
@@ -162,17 +164,21 @@ std::string planned_by(const Layer& layer, const std::string& key, bool cut_sequ
                      cut_sequence ? "" : ", with tensor_parallel_sequence = false");
 }
 
-// Megatron's cut of heads and of the MLP: four all-reduces of the residual stream, forward and backward; or as many
-// reduce-scatters and all-gathers, with two more where inputs are kept in shards (Korthikanti et al. 2022, arXiv
-// 2205.05198, section 4.2). And a cut between layers, of which a rank sends one boundary each way a microbatch and
-// keeps as many microbatches as there are ranks (1F1B). A forward that runs again sends again what it does in a layer.
+// Adds three rows; recomputation of a forward repeats the layer's communication:
+//   tensor             heads and MLP are sharded as in Megatron-LM: 4 all-reduces of the residual stream per layer,
+//                      2 forward and 2 backward
+//   tensor + sequence  4 reduce-scatters and 4 all-gathers instead, and 2 all-gathers more because the inputs of
+//                      products are kept in shards (Korthikanti et al. 2022, arXiv 2205.05198, section 4.2)
+//   pipeline           per microbatch a rank sends one residual stream forward and one backward, for all its layers;
+//                      with 1F1B it keeps at most n microbatches of 1/n of the layers, for n ranks
 void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choices) {
   const int n = layer.ranks;
   const auto& t = layer.plan.config.training;
   const int64_t tokens = layer.largest_microbatch(1) * t.seq_len;
   const SequenceMemory attention = sequence_memory({}, attention_of(layer.plan, layer.largest_microbatch(1)), 0, 0);
   const int64_t kept = layer.kept(tokens, attention);
-  // Not cut by heads: two norms, sum and boundary; or the boundary alone.
+  // Tensors that are not sharded by heads: the block's input, the sum after attention and the outputs of the two norms.
+  // With recomputation, only the block's input is kept.
   const int64_t streams = (layer.recompute ? 1 : 4) * tokens * layer.a.hidden_size * layer.element;
   const int again = layer.recompute ? 1 : 0;
   const int64_t reduced = layer.sent(CollectiveKind::all_reduce, layer.step_row) * layer.element;
@@ -247,7 +253,7 @@ const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
 }
 
 std::string explain_layer_choices(const Plan& plan) {
-  if (plan.tensor.ranks() > 1 || plan.stages.size() > 1) return "";  // those have tables of their own
+  if (plan.tensor.ranks() > 1 || plan.stages.size() > 1) return "";  // these plans have tables of their own
   const auto choices = layer_choices(plan);
   if (choices.empty() && plan.mesh.size() > 1) {
     return "  not compared: with Linformer a layer computes something else than with full attention, which these ways "

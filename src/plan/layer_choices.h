@@ -1,6 +1,6 @@
-// The ways to spread one layer over the plan's ranks, side by side: what a rank sends for it, holds of it and keeps for
-// backward, for the user's own model and batch. Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables 2 and 3, with
-// bytes a rank in place of the paper's orders of magnitude.
+// Compares the ways to distribute one layer over the plan's ranks, for the user's model and batch: bytes that a rank
+// sends, holds and keeps for backward. The table follows Fang and Zhao 2024, "USP" (arXiv 2405.07719), tables 2 and 3.
+// It has bytes per rank where the paper has orders of magnitude.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +11,41 @@
 
 namespace orthant {
 
-/// One layer, the first, of the busiest rank. Bytes sent are those of a step, both directions; kept are those of
-/// its largest microbatch.
+/// One way to distribute a layer. Numbers are for the first layer on the busiest rank. Bytes sent are per step, forward
+/// and backward; bytes kept are for the rank's largest microbatch.
 struct LayerChoice {
   std::string name;              // "data 2, ulysses 2 x ring 2"
-  SequencePlan sequence;         // where the ways differ by how sequences are cut
-  int data = 1;                  // 0: by neither sequences nor tokens
+  SequencePlan sequence;         // how this way shards sequences
+  int data = 1;                  // data ranks; 0: this way shards neither batch nor sequences
   int64_t parameter_bytes = 0;   // sent: parameters and their gradients
-  int64_t activation_bytes = 0;  // sent: activations and their gradients; of them along each axis:
-  int64_t ulysses_bytes = 0, ring_bytes = 0;
-  int64_t state_bytes = 0;  // held: parameters, gradients, optimizer
-  int64_t kept_bytes = 0;   // activations, from forward to backward
-  std::string refusal;      // why it is not one to take; empty if it is
+  int64_t activation_bytes = 0;  // sent: activations and their gradients
+  int64_t ulysses_bytes = 0, ring_bytes = 0;  // parts of activation_bytes that are sent along these axes
+  int64_t state_bytes = 0;  // held: parameters, gradients and optimizer state
+  int64_t kept_bytes = 0;   // activations kept from forward to backward
+  std::string refusal;      // why the run cannot take this way; empty if it can
   bool chosen = false;
-  double seconds = 0;  // attention_seconds(), where the links are known
+  double seconds = 0;  // attention_seconds(), if the links are known
 
   bool cuts_tokens() const { return data > 0; }
   int64_t sent_bytes() const { return parameter_bytes + activation_bytes; }
 };
 
-/// Data parallelism, every ulysses x ring of the ranks that the plan gives to sequences (of all ranks, if it cuts
-/// none), ring self-attention unless its rows of scores are beyond counting, ZeRO, tensor and pipeline parallelism,
-/// each over all ranks; the plan's own among them. Empty for one rank; with Linformer, which computes something else
-/// than all of these; and on tensor meshes and pipelines, which tensor_choices() and schedule_choices() compare.
+/// Returns the ways to compare, the plan's own included. Data parallelism, ZeRO, tensor and pipeline parallelism each
+/// use all ranks. Every ulysses x ring uses the ranks that the plan gives to sequences, or all ranks if it shards none.
+/// Each ring appears with ring self-attention too, unless its score rows exceed kMostElements. Empty for one rank, and
+/// for Linformer, which computes a different function. Also empty on tensor meshes and pipelines, which
+/// tensor_choices() and schedule_choices() compare.
 std::vector<LayerChoice> layer_choices(const Plan& plan);
 
-/// Of those that the run can take, the one that sends least; of equals, the one that keeps least.
+/// Returns the choice that sends fewest bytes, among those that the run can take; of equals, the one that keeps fewest.
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices);
+/// Returns the choice that holds and keeps fewest bytes, among the same; of equals, the one that sends fewest.
 const LayerChoice& holds_least(const std::vector<LayerChoice>& choices);
-/// By attention_seconds(), which does not tell apart what is within 5 %: of those, the one that sends least.
+/// Returns the choice with the shortest attention_seconds(), among the same. The estimate cannot distinguish times
+/// within 5 % of the shortest; of those, the choice that sends fewest bytes is returned.
 const LayerChoice& fastest(const std::vector<LayerChoice>& choices);
 
-/// A table of them for people, and what follows from it; or why there are none. Empty for one rank.
+/// Returns a table of the choices for people with its conclusion, or why there are none. Empty for one rank.
 std::string explain_layer_choices(const Plan& plan);
 
 }  // namespace orthant

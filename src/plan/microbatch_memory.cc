@@ -1,3 +1,5 @@
+// Follows the tensors of a block through forward, B, I and W, in the order in which the model allocates and frees them.
+// Each peak is a maximum over these events.
 #include "plan/microbatch_memory.h"
 
 #include <algorithm>
@@ -8,7 +10,7 @@
 namespace orthant {
 namespace {
 
-// What is taken and given back one after the other, and the most that is held on the way.
+// Follows bytes that are allocated and freed one after the other, and records their peak.
 class HighWater {
  public:
   void take(int64_t bytes) { for_a_while(bytes), now_ += bytes; }
@@ -21,7 +23,7 @@ class HighWater {
   int64_t now_ = 0, most_ = 0;
 };
 
-// Bytes of a microbatch's tensors in one block.
+// Sizes in bytes of the tensors of one block for a microbatch.
 struct Block {
   Block(const Plan& plan, int rank, int64_t sequences)
       : shape(tensor_shape_of(plan, rank, sequences)),
@@ -45,15 +47,15 @@ struct Block {
   TensorShape shape;
   ProductMemory product;
   SequenceMemory attention;
-  int64_t stream, statistic;          // the residual stream; one number a token
+  int64_t stream, statistic;          // the residual stream; one number per token
   int64_t qkv, attended;              // attention's input and output
-  int64_t gate_up, mixed;             // of the MLP
-  bool cut;                           // sequences over ranks
+  int64_t gate_up, mixed;             // the MLP's gate and up; their product
+  bool cut;                           // sequences are sharded over ranks
   bool recomputes, drops;
 };
 
-// Backward of a block, from what is kept of it and the output's gradient. `splits`: inputs of products and their
-// outputs' gradients stay for W; `holds`: the output's gradient is somebody else's, too.
+// Follows the backward of a block, which begins with the block's kept tensors and the gradient of its output. `splits`:
+// inputs of products and gradients of their outputs stay for W. `holds`: the caller holds the output's gradient too.
 HighWater backward(const Block& b, bool splits, bool holds) {
   HighWater held;
   const bool gradient_stays = holds || b.recomputes || (splits && !b.drops);
@@ -64,7 +66,7 @@ HighWater backward(const Block& b, bool splits, bool holds) {
     held.for_a_while(splits ? product.for_input : product.backward);
   };
   held.take(b.stream);
-  if (b.recomputes) {  // without its input; with its output, to the end
+  if (b.recomputes) {  // the block's output, held to the end, counts in place of its input, which is kept already
     held.for_a_while(b.kept() + b.product.down.forward);
     held.take(b.kept());
   }
@@ -72,19 +74,22 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   multiply(b.product.down);
   held.take(b.mixed);
   to_weights(b.mixed + (b.drops ? b.stream : 0));
-  held.take(b.gate_up);  // its gradient; then what swiglu has kept goes
+  held.take(b.gate_up);  // gradient of gate and up; then the gradient of `mixed` and the kept gate and up are freed
   held.free(b.mixed + b.gate_up);
   multiply(b.product.gate_up);
   held.take(b.stream);
   to_weights(b.gate_up + b.stream);
-  held.take(b.stream);  // the norm's; its output's, its input and the block's output's go
+  // Gradient of the norm's input. The gradients of the norm's output and of the block's output are freed, and so is the
+  // kept input of the norm.
+  held.take(b.stream);
   held.free(2 * b.stream + b.statistic + (gradient_stays ? 0 : b.stream));
   if (b.drops) held.take(b.stream);
   multiply(b.product.attended);
   held.take(b.attended);
   if (b.drops) to_weights(b.stream);
-  // Gradients of queries, keys and values, by query head, as the kernel leaves them and in one piece; or those, put
-  // side by side. Where sequences are cut, what a kernel leaves is the cut's work.
+  // The kernel returns gradients of queries, keys and values per query head. At first they exist as returned and as
+  // contiguous copies, later as separate tensors and joined into one. If sequences are sharded,
+  // attention.working_bytes includes the kernel's results.
   const int64_t left = b.cut ? 0 : 6 * b.attended;
   held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.working_bytes);
   held.take(b.qkv);
@@ -92,14 +97,14 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   multiply(b.product.qkv);
   held.take(b.stream);
   to_weights(b.qkv + b.stream);
-  held.take(b.stream);  // what the block before reads
+  held.take(b.stream);  // gradient of the block's input, which the previous block reads
   held.free(2 * b.stream + b.statistic + (splits && !b.drops ? 0 : b.stream));
   if (b.recomputes) held.free(b.stream);
   if (gradient_stays && !(splits && !b.drops)) held.free(b.stream);
   return held;
 }
 
-// The most that a block's forward holds beside what is kept when it has ended. Its tensors live as long as it does.
+// Returns the peak of a block's forward in addition to the bytes kept at its end. Its local tensors live until it ends.
 int64_t forward(const Block& b) {
   const int64_t down = std::max(b.product.down.forward, (b.drops ? 3 : 2) * b.stream);
   const int64_t gate_up = std::max(b.product.gate_up.forward, b.gate_up + b.mixed);
@@ -107,7 +112,8 @@ int64_t forward(const Block& b) {
   return 4 * b.stream + b.attended + std::max(b.mixed + down, gate_up);
 }
 
-// The most that W holds beside what a block has left for it: product by product less of that.
+// Returns the peak of W in addition to the bytes that the block has left for it. W computes product after product and
+// frees the tensors that each has read.
 int64_t weight_gradients(const Block& b) {
   HighWater held;
   for (const auto& [product, read] : {std::pair{b.product.down, b.mixed + b.stream},
@@ -123,7 +129,7 @@ int64_t weight_gradients(const Block& b) {
 }  // namespace
 
 int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention) {
-  // Two norms' inputs and outputs, and their statistics; gate and up, and their product.
+  // Inputs and outputs of two norms, and their statistics; gate and up, and their product.
   return attention + 4 * stream + gate_up + gate_up / 2 + 2 * statistic;
 }
 
@@ -132,7 +138,7 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   MicrobatchMemory memory;
   memory.boundary = b.stream;
   memory.block = b.recomputes ? b.stream : b.kept();
-  // The last norm's input, and the loss's gradient.
+  // The input of the last norm and, unless the vocabulary is sharded, the gradient that the loss makes.
   memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.statistic;
   memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
   memory.forward = forward(b);
@@ -143,7 +149,7 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   for (const bool holds : {false, true}) {
     const HighWater whole = backward(b, false, holds), split = backward(b, true, holds);
     (holds ? memory.backward_held : memory.backward) = {.whole = whole.most(), .for_input = split.most()};
-    // What is left beside the gradient for the block before.
+    // Bytes left after I, without the gradient for the previous block.
     memory.for_weights = memory.block + split.now() - b.stream;
   }
   return memory;
@@ -153,10 +159,10 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
                                  const std::vector<int64_t>& begun) {
   const int64_t layers = stage.layers.size();
   const bool has_head = stage.last && m.vocabulary.kept == 0;
-  const bool holds = !has_head;  // the loss's gradient is no message
+  const bool holds = !has_head;  // the stage reads its gradient from a message, not from the loss
   const int64_t head = stage.last ? m.head : 0, below = layers - 1;
   MicrobatchBytes bytes;
-  const bool hands_on = layers == 0 && !stage.first && !stage.last;  // its input, and holds nothing else
+  const bool hands_on = layers == 0 && !stage.first && !stage.last;  // passes its input on, and keeps nothing else
   bytes.kept = hands_on ? m.boundary : m.batch + layers * m.block + head;
   bytes.for_weights = layers * m.for_weights;
   bytes.input = stage.first ? 0 : m.boundary;
@@ -168,7 +174,7 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
   bytes.lookup = m.vocabulary.lookup, bytes.lookup_backward = m.vocabulary.lookup_backward;
   bytes.backward = bytes.backward_for_input = m.boundary;
   bytes.weights = layers > 0 ? m.weights : 0;
-  // The first block to go, or the last, when others have left what W needs of them.
+  // I has its peak in the first block that runs, or in the last one, when the others have left their tensors for W.
   const int64_t first_held = holds && drops ? m.boundary : 0;
   if (layers > 0) {
     const auto& [whole, for_input] = holds ? m.backward_held : m.backward;
@@ -176,7 +182,8 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     bytes.backward_for_input =
         std::max(for_input, m.backward.for_input + below * (m.for_weights - m.block) + first_held) - head;
   }
-  // Block by block less is kept, and more sums are on their way; one that a block begins itself counts with the next.
+  // After each block less is kept and more reductions are in progress. The reductions that a block starts count from
+  // the next block on.
   int64_t freed = head, used = 0;
   bytes.summands = stage.last && !begun.empty() ? begun.back() : 0;
   for (int64_t layer = stage.layers.end; layer-- > stage.layers.begin && !begun.empty();) {
@@ -186,7 +193,8 @@ MicrobatchBytes microbatch_bytes(const MicrobatchMemory& m, const Stage& stage, 
     bytes.summands += begun[static_cast<size_t>(layer + 1)];
   }
   if (stage.first && m.vocabulary.kept == 0) {
-    // Before all blocks, and behind them: then the message that the stage reads is there, in W's part or beside it.
+    // The embedding runs before the blocks in forward, and after them in backward. In backward the message that the
+    // stage has read is still held. In I without dropout, it is one of the tensors left for W.
     bytes.forward = std::max(bytes.forward, m.embedding_forward + m.batch - bytes.kept);
     const int64_t last = m.boundary + m.embedding_backward - head;
     bytes.backward = std::max(bytes.backward, last + (holds ? m.boundary : 0) - layers * m.block + bytes.summands);

@@ -1,5 +1,5 @@
-// What a microbatch keeps and needs for a while on a rank: the passes of a block one after the other, as they take
-// memory and give it back. One device is a mesh of one row and one column.
+// Counts the bytes that one microbatch keeps on a rank, and the peaks of its temporary tensors. The code follows the
+// passes of a block step by step, as they allocate and free memory. One device is a mesh of one row and one column.
 #pragma once
 
 #include <vector>
@@ -13,31 +13,36 @@ namespace orthant {
 /// Bytes of one microbatch on one rank.
 struct MicrobatchMemory {
   int64_t boundary = 0;     // the residual stream between two blocks
-  int64_t block = 0;        // kept by a block from F to B or I, its input among it
-  int64_t for_weights = 0;  // what is left of a block from I to W: inputs and outputs' gradients of its products
-  int64_t head = 0;         // kept by the last norm and the loss, the stream among it
-  int64_t batch = 0;        // tokens, labels, positions
+  int64_t block = 0;        // kept by a block from F to B or I, its input included
+  int64_t for_weights = 0;  // kept by a block from I to W: inputs of its products and gradients of their outputs
+  int64_t head = 0;         // kept by the last norm and the loss, the residual stream included
+  int64_t batch = 0;        // tokens, labels and positions
   VocabularyMemory vocabulary = {};
-  /// The most beside everything kept, where a block's forward ends and in the loss; and beside what a block has left
-  /// for W, in W.
+  /// Peaks of temporaries in a block's forward, in the loss and in W. Forward and loss: in addition to everything kept
+  /// at their end. W: in addition to everything kept at its beginning, for_weights included.
   int64_t forward = 0, loss = 0, weights = 0;
-  int64_t embedding_forward = 0, embedding_backward = 0;  // beside everything kept but the microbatch; and that too
-  /// The same in a block's B and I. The gradient that a stage reads goes with the block that reads it, or is held until
-  /// the whole stage is done: a message's is.
+  /// Peaks in the embedding's passes, in addition to everything kept and to `batch`: at that time no block of this
+  /// microbatch keeps anything. The gradient that the backward reads comes on top.
+  int64_t embedding_forward = 0, embedding_backward = 0;
+  /// Peaks of temporaries in a block's B (`whole`) and I (`for_input`). In `backward`, the block that reads the stage's
+  /// incoming gradient frees it. In `backward_held` that gradient, a message, stays until the stage is done.
   struct Backward {
     int64_t whole = 0, for_input = 0;
   };
   Backward backward, backward_held;
 };
 
-/// Of so many sequences on the rank.
+/// Returns the bytes of a microbatch of `sequences` sequences on the rank.
 MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
 
-/// Kept by a block, its input among it: what its norms, its MLP and its attention keep of a stream of so many bytes.
+/// Returns the bytes that the norms, the MLP and the attention of a block keep, its input included. `stream`: bytes of
+/// the residual stream; `gate_up`: of the MLP's gate and up outputs; `statistic`: of one number per token;
+/// `attention`: of the tensors that attention keeps.
 int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention);
 
-/// What a stage takes of it. `begun`: of the microbatch that completes gradients, others' summands of the sums that
-/// each layer's backward begins (gradient_staging.h), and that are there to the end; of another, nothing.
+/// Returns the bytes that a stage takes for the microbatch. For the microbatch that completes the stage's gradients,
+/// `begun` is the result of GradientStaging::of(): other ranks' partial sums, by the layer whose backward starts their
+/// reduction. They are held to the end of the row. For every other microbatch `begun` is empty.
 MicrobatchBytes microbatch_bytes(const MicrobatchMemory& memory, const Stage& stage, bool dropout,
                      const std::vector<int64_t>& begun);
 

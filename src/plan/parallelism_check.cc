@@ -1,4 +1,4 @@
-// The checks of degrees, and of what cuts sequences and weights.
+// Checks the degrees of parallelism, and the keys that shard sequences and weights.
 #include "plan/parallelism_check.h"
 
 #include "base/errors.h"
@@ -16,7 +16,7 @@ constexpr std::string_view kDegrees[] = {
     "parallelism.context_parallel_ring", "parallelism.pipeline_parallel_degree", "parallelism.expert_parallel_degree",
 };
 
-// Keys that say how the ranks of one degree work together, and so say nothing while there is only one.
+// Keys that configure the ranks of one degree. While the degree is 1 they have no effect and must have their defaults.
 struct DegreeSetting {
   std::string_view key, degree;
 };
@@ -50,7 +50,7 @@ void check_degrees(const Config& config) {
   }
 }
 
-// size: the degree on these ranks, or -1 where it is not known yet.
+// `size` is the degree on these ranks, or -1 if it is not known yet.
 void check_degree_settings(const Config& config, std::string_view degree_key, int64_t size) {
   if (size != 1) return;
   const char* how = degree(config, degree_key) == 1 ? "while that is 1" : "where the rest is one rank";
@@ -61,7 +61,7 @@ void check_degree_settings(const Config& config, std::string_view degree_key, in
   }
 }
 
-// Sets the window to the legal sizes nearest to `asked`, below and above, or to 0 if the ring has none.
+// Returns the legal windows of a ring that are nearest to `asked`, below and above; 0 if the ring has none.
 std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
   const auto window = [](int64_t size) {
     return WayOut{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
@@ -78,7 +78,7 @@ std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
   return ways.empty() ? std::vector<WayOut>{window(0)} : ways;
 }
 
-// Lowers the Ulysses degree to its largest divisor that is at most the number of heads. The ring takes the other ranks.
+// Suggests the largest divisor of the Ulysses degree that the number of heads permits. The ring takes the other ranks.
 WayOut fewer_ulysses(const Config& config, int64_t ulysses) {
   int64_t fewer = std::min(ulysses, config.model.num_attention_heads);
   while (ulysses % fewer != 0) --fewer;
@@ -149,7 +149,8 @@ void check_parallelism(const Config& config) {
   check_degrees(config);
   for (const std::string_view key : kDegrees) check_degree_settings(config, key, degree(config, key));
   check_tensor_kind(config);
-  // Early, where the degrees fit the local ranks; else with the mesh, which refuses what fits no ranks.
+  // This early check needs degrees that fit run.ranks. Other degrees are checked together with the mesh, which refuses
+  // degrees that do not fit the ranks.
   const int64_t ulysses = config.parallelism.context_parallel_ulysses, ring = config.parallelism.context_parallel_ring;
   const int64_t ranks = config.run.ranks;
   const bool known = ulysses != -1 && ring != -1 && ulysses <= ranks && ring <= ranks;

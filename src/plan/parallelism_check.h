@@ -1,4 +1,4 @@
-// What a run file may ask of degrees, and of what cuts sequences.
+// Checks the degrees of parallelism in a run file, and the keys that shard sequences.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,12 @@
 
 namespace orthant {
 
-/// What parallelism asks for, as far as no ranks need be known; check_config() calls it. Throws ConfigError.
+/// Checks the keys of [parallelism] as far as possible before the number of ranks is known. check_config() calls it.
+/// Throws ConfigError.
 void check_parallelism(const Config& config);
 
-/// How sequences are cut over that many ranks, which may be the rest of the ranks. Throws ConfigError.
+/// Checks how sequences are sharded over `ulysses` x `ring` ranks. One of the two may come from a degree of -1. Throws
+/// ConfigError.
 void check_context_parallel(const Config& config, int64_t ulysses, int64_t ring);
 
 }  // namespace orthant

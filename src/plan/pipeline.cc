@@ -1,3 +1,4 @@
+// Makes or reads the schedule, splits the layers over the stages, and derives the durations of passes from FLOPs.
 #include "plan/pipeline.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ constexpr std::string_view kDegreeKey = "parallelism.pipeline_parallel_degree";
 constexpr std::string_view kStagesKey = "parallelism.pipeline_parallel_stages_per_rank";
 constexpr std::string_view kLayersKey = "parallelism.pipeline_parallel_layers";
 
-// What batches would make so many microbatches of each of the shares.
+// Suggests batch sizes that give each of the `shares` data shards `microbatches` microbatches.
 std::string batches_for(const Config& config, int shares, int64_t microbatches) {
   const auto& training = config.training;
   const int64_t share = shard(training.global_batch_size, shares, 0).size();
@@ -69,15 +70,15 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   }
 }
 
-// The layers of each stage so that the costliest rank costs least, the head being worth so many layers; then on each
-// rank so that its costliest stage does.
+// Splits the layers over ranks so that the costliest rank costs least, then over each rank's stages so that its
+// costliest stage costs least. The head costs `head_layers` layers. Returns the layers of each stage.
 std::vector<int64_t> cut_by_cost(int64_t layers, const std::vector<int>& stage_owner, double head_layers) {
   const int ranks = *std::max_element(stage_owner.begin(), stage_owner.end()) + 1;
   std::vector<std::vector<size_t>> stages_of_rank(static_cast<size_t>(ranks));
   for (size_t stage = 0; stage < stage_owner.size(); ++stage) {
     stages_of_rank[static_cast<size_t>(stage_owner[stage])].push_back(stage);
   }
-  // What is left over is taken off the last.
+  // redistributed() gives the last entry the fewest layers of equally good splits: the rank with the head must be last.
   std::rotate(stages_of_rank.begin() + stage_owner.back(), stages_of_rank.begin() + stage_owner.back() + 1,
               stages_of_rank.end());
   const auto cut = [&](int of, size_t parts, bool has_head) {
@@ -136,7 +137,7 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
       throw Refusal(std::string(kStagesKey),
                     fmt::format("{} of {} are more stages than {}", config.locate(kStagesKey), cut, of_layers),
                     {{{std::string(kStagesKey), fmt::format("{}", layers / ranks)}}});
-    // A divisor, so that the ranks that are there still divide over it.
+    // The suggested degree is a divisor of `ranks`, so that it still divides the number of ranks of the run.
     int64_t fits = std::max<int64_t>(1, layers / std::min(chunks, layers));
     while (ranks % fits != 0) --fits;
     throw Refusal(std::string(kDegreeKey),
@@ -152,7 +153,8 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
         kMostStageMicrobatches));
   }
   if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
-  // Among equal passes; suited() makes it that of the stages' own, once they are cut.
+  // All passes count as equally long here. suited() makes the schedule again for the stages' durations, which are known
+  // once the layers are split into stages.
   const int stages = static_cast<int>(chunks);
   return add_messages(known.make({.ranks = ranks,
                                   .stages_per_rank = stages,
@@ -189,12 +191,12 @@ Schedule suited(const Plan& plan) {
 
 namespace {
 
-// Of a token, in a stage with so many layers.
+// Returns the FLOPs per token of a stage with `layers` layers.
 StageFlops stage_flops(const Config& config, const LayerFlops& layer, int64_t layers, bool head) {
   const auto count = static_cast<double>(layers);
   const double forward = count * (layer.weights + layer.attention);
   const bool again = config.activation_checkpoint.mode == "full";
-  // The loss makes the gradients of the head on its way forward; the embedding is a lookup.
+  // The loss computes the gradients of the head during its forward. The embedding is a lookup without FLOPs.
   return {.forward = forward + (head ? 3 * layer.head : 0),
           .input = count * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
           .weights = count * layer.weights};
@@ -261,9 +263,9 @@ Durations durations_of(const Plan& plan) {
   double forward = 3 * head;
   for (const StageFlops& stage : flops) forward += stage.forward;
   const double unit = forward / ranks;
-  const double product = head / ranks / unit;  // one of three over a rank's rows
-  // One for the logits, and of each number that is kept of them one for either gradient; where T is TW, S makes the
-  // input's.
+  const double product = head / ranks / unit;  // one product over a rank's vocabulary rows; the head has three
+  // The logits take 1 product, in S. For each number kept of a logit, the gradients of the input and of the weight take
+  // 1 product each: T makes both; with TW, S makes the input's and TW the weight's.
   const int each = output_loss_of(plan.config).kept_of_logit(), early = sums_early(plan) ? each : 0;
   Durations durations;
   for (const StageFlops& stage : flops) {

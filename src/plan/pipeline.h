@@ -1,4 +1,4 @@
-// The pipeline of a run: its schedule, and which layers each stage holds.
+// The pipeline of a run: its schedule, the layers of each stage, and the costs of the passes.
 #pragma once
 
 #include <string>
@@ -8,38 +8,41 @@
 
 namespace orthant {
 
-/// The run file's schedule over so many pipeline ranks and shares of the batch, computations and messages, before
-/// anything is reduced; for with_vocabulary() with as many forwards ahead as that wants. A file is read and judged.
-/// ConfigError: a schedule that these ranks, layers or microbatches cannot carry out.
+/// Returns the run file's schedule over `ranks` pipeline ranks, for a batch in `shares` data shards: computations and
+/// messages, without reductions. It has the extra warm-up forwards that with_vocabulary() needs. If the key names a CSV
+/// file, the schedule is read from it and validated. Throws ConfigError if these ranks, layers or microbatches cannot
+/// carry out the schedule.
 Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers);
 
-/// The run file's schedule for people, of a file its name, and where it places the vocabulary:
+/// Names the run file's schedule (or schedule file) and its vocabulary parallelism for people, as in
 /// "zb_v, vocabulary algorithm_2".
 std::string schedule_text(const Config& config);
 
-/// Layers in the stages' order: as equal as can be, the first stages one more; as the run file says; or where it says
-/// -1, so that the costliest rank costs least. ConfigError where the run file's do not add up.
+/// Splits the layers over the stages, in stage order. By default stages are as equal as possible, and the first ones
+/// have one layer more. The run file may list the layers of each stage. With -1, or vocabulary_parallel =
+/// "redistribution", the split minimizes the cost of the costliest rank. Throws ConfigError if the list does not fit.
 std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a);
 
-/// FLOPs of a token in a stage's F, I and W; B is both of those.
+/// FLOPs per token of a stage's F, I and W. B costs the sum of I and W.
 struct StageFlops {
   double forward = 0, input = 0, weights = 0;
   double sum() const { return forward + input + weights; }
 };
 std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, const std::vector<Stage>& stages);
 
-/// FLOPs of a token in one layer's forward, in products with weights and in attention, and in the head's logits.
+/// Forward FLOPs per token: of one layer's products with weights, of one layer's attention, and of the head's logits.
 struct LayerFlops {
   LayerFlops(const Architecture& a, int64_t seq_len);
   double weights = 0, attention = 0, head = 0;
 };
 
-/// What the passes of the plan's stages, and of its vocabulary, take, as their FLOPs, in units of a pipeline rank's
-/// mean forward of a microbatch, in which the gradients of the head are made.
+/// Returns durations of the passes of the plan's stages and vocabulary layers, in proportion to their FLOPs. The unit
+/// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head.
 Durations durations_of(const Plan& plan);
 
-/// The plan's schedule, or where that is faster and no rank holds more, what its generator makes of the stages' mean
-/// durations. Generators that place W by durations have run with equal ones: stages were not cut yet.
+/// Returns the plan's schedule, or the one that its generator makes from the stages' mean durations if that is faster
+/// and no rank holds more. The plan's schedule assumes equal durations, because the layers were not split into stages
+/// yet; this matters for generators that place W by durations.
 Schedule suited(const Plan& plan);
 
 }  // namespace orthant

@@ -1,3 +1,5 @@
+// Makes a Plan: mesh, sharding, schedule, stages, parameters, timeline, memory and messages, in this order. The
+// alternatives are further plans of changed configurations.
 #include "plan/plan.h"
 
 #include <fmt/format.h>
@@ -65,7 +67,7 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
 
 namespace {
 
-// Added to those found, unless it would be refused: then it is none.
+// Plans the changed run and appends it to `found`, unless planning refuses it.
 void add_alternative(std::vector<Alternative>& found, const Config& config, const RunFacts& facts, std::string change,
                      std::string remark) {
   try {
@@ -74,7 +76,7 @@ void add_alternative(std::vector<Alternative>& found, const Config& config, cons
     found.push_back(
         {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
   } catch (const ConfigError&) {
-    // Legal here, and not there.
+    // The run is legal, but not with this change.
   }
 }
 
@@ -225,7 +227,7 @@ int64_t Plan::largest_communication_bytes() const {
 
 namespace {
 
-// Makes the plan. If the file leaves the tensor mesh open, the cheapest one is chosen.
+// Plans the run. With tensor_parallel_kind = "auto", it selects the tensor mesh first.
 Plan plan_of_choice(const Config& config, const RunFacts& facts) {
   require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
   if (config.parallelism.tensor_parallel_kind != "auto") return plan_once(config, facts);
@@ -234,7 +236,7 @@ Plan plan_of_choice(const Config& config, const RunFacts& facts) {
   return plan_once(with_cheapest_tensor_plan(config, tensor_ranks, plan_of), facts);
 }
 
-// As plan_of_choice(), but the ways out of a refusal are complete.
+// Like plan_of_choice(), but completes the ways out of a refusal.
 Plan plan_or_refuse(const Config& config, const RunFacts& facts) {
   try {
     return plan_of_choice(config, facts);

@@ -1,5 +1,5 @@
-// Plan: everything about a run that can be known before its first process starts, as one value. Identical on all ranks,
-// printable, saved with the run; the runtime reads one rank's row of it.
+// Plan: everything about a run that can be known before its first process starts, as one value. It is identical on all
+// ranks, can be printed, and is saved with the run. The runtime reads one rank's row of it.
 #pragma once
 
 #include "mesh/axes.h"
@@ -20,50 +20,51 @@
 
 namespace orthant {
 
-/// What planning has to be told about the world: found by looking at the data and at the launcher.
+/// Facts that planning needs in addition to the run file. Callers find them in the data and from the launcher.
 struct RunFacts {
   int ranks = 1;
   int64_t vocab_size = 0;        // of the tokenizer
-  Links links = {};              // for times beside bytes, where they are known
+  Links links = {};              // to estimate times as well as bytes; may be unknown
 };
 
-/// Bytes of one rank, each as the allocator will count it.
+/// Bytes of one rank's tensors, as the allocator will count them.
 struct MemoryBytes {
-  int64_t parameters = 0;   // masters, and working copies where their dtype differs
+  int64_t parameters = 0;   // master weights, and working copies if their dtype differs
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t activations = 0;  // kept from forward to backward, all live microbatches
-  int64_t working = 0;      // the largest temporaries on top of that; tables and batches
+  int64_t activations = 0;  // kept from forward to backward by all live microbatches, their tokens included
+  int64_t working = 0;      // peak of messages and temporaries on top of that; rotary tables; step statistics
 
   int64_t total() const { return parameters + gradients + optimizer + activations + working; }
 };
 
-/// A contiguous run of layers on one pipeline rank; the first stage embeds too, the last has the head and the loss.
+/// A contiguous range of layers on one pipeline rank. The first stage also has the embedding, and the last has the head
+/// and the loss, unless the vocabulary is sharded over the pipeline.
 struct Stage {
   int owner = 0;  // pipeline rank
   Range layers;
   bool first = false, last = false;
 };
 
-/// One kind of message that a step sends.
+/// One kind of message that the ranks send in a step.
 struct CommunicationEntry {
   std::string what;        // "gradients, bucket 1 of 3"
   std::string collective;  // "all_reduce"
   std::string axis;
-  std::vector<int64_t> calls_per_rank;  // a step, by rank
-  std::vector<int64_t> bytes_per_rank;  // sent a step, by rank
+  std::vector<int64_t> calls_per_rank;  // calls per step, by rank
+  std::vector<int64_t> bytes_per_rank;  // bytes sent per step, by rank
 };
 
-/// The same run with one thing changed.
+/// The same run with one setting changed.
 struct Alternative {
   std::string change;
-  int64_t memory_bytes = 0;          // of the largest rank
-  int64_t communication_bytes = 0;   // sent a step by the busiest rank
+  int64_t memory_bytes = 0;          // of the rank that needs most
+  int64_t communication_bytes = 0;   // sent per step by the busiest rank
   std::string remark;
 };
 
-/// Parameters of one stage whose gradients are complete after the same reductions, and that are split over the same
-/// axes. Rows of the vocabulary that are cut over the pipeline are of none: every rank has some.
+/// Parameters of one stage whose gradients are reduced over the same axes and that are sharded over the same axes
+/// (`split`). Vocabulary rows that are sharded over the pipeline belong to no single stage, since every rank has some.
 struct ParameterGroup {
   std::vector<std::string> reduced, split;
   int stage = 0;  // or kEveryStage
@@ -72,14 +73,14 @@ struct ParameterGroup {
 
 inline constexpr int kEveryStage = -1;
 
-/// Another arrangement of the tensor mesh's ranks.
+/// One arrangement of the tensor mesh's ranks, and its costs.
 struct TensorChoice {
   std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
   TensorPlan tensor;
-  TensorWords words;    // of a layer, a step
-  int64_t sent_bytes = 0;    // of everything, a step, by the busiest rank
-  int64_t memory_bytes = 0;  // of the largest rank
-  std::string refusal;  // why it cannot be; empty if it can
+  TensorWords words;    // elements received for one layer per step
+  int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
+  int64_t memory_bytes = 0;  // of the rank that needs most
+  std::string refusal;  // why the arrangement is illegal; empty if it is legal
   bool chosen = false;
 };
 
@@ -88,100 +89,103 @@ struct Plan {
   RunFacts facts;
   Architecture architecture;
   Mesh mesh;
-  SequencePlan sequence;                   // how sequences are cut
-  TensorPlan tensor;                       // how weights and the residual stream are
-  /// The order of the output layer, of vocabulary_algorithms(), where the vocabulary is cut over the pipeline's ranks;
-  /// else empty: the first stage embeds, and the last has the head.
+  SequencePlan sequence;                   // how sequences are sharded
+  TensorPlan tensor;                       // how weights and the residual stream are sharded
+  /// Name of the output layer's algorithm (see vocabulary_algorithms()) if the vocabulary is sharded over the pipeline
+  /// ranks. Otherwise empty: the first stage has the embedding, and the last has the head.
   std::string vocabulary;
   std::vector<ParameterInfo> parameters;
-  std::vector<Layout> layouts;             // of the parameters
-  std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first: split over none
-  std::vector<std::string> gradient_axes;  // over which gradients are partial sums until they are reduced
-  std::vector<GradientBucket> buckets;  // of a flat gradient buffer that holds all stages
-  std::vector<int> bucket_stages;       // by bucket; kEveryStage: reduced with each rank's first
-  std::vector<DataShare> shares;        // by position over kBatchAxes
-  std::vector<Stage> stages;            // one where the mesh has one pipeline rank
+  std::vector<Layout> layouts;             // by parameter
+  std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first is not sharded
+  std::vector<std::string> gradient_axes;  // axes over which gradients are partial sums before their reduction
+  std::vector<GradientBucket> buckets;  // of a flat gradient buffer with the parameters of all stages
+  std::vector<int> bucket_stages;       // by bucket; kEveryStage: reduced with the first stage of each rank
+  std::vector<DataShare> shares;        // data shards, by position over kBatchAxes
+  std::vector<Stage> stages;            // one if the mesh has one pipeline rank
   Schedule schedule;
-  Timeline timeline;                    // by FLOPs, in a rank's mean forwards of a microbatch; communication hidden
+  Timeline timeline;                    // from FLOPs, in mean forwards of a microbatch; communication is hidden
   std::vector<MemoryBytes> memory;      // by rank
   std::vector<CommunicationEntry> communication;
   std::vector<Alternative> alternatives;
-  std::vector<TensorChoice> tensor_choices;  // empty for a tensor mesh of one rank
+  std::vector<TensorChoice> tensor_choices;  // empty if the tensor mesh has one rank
 
   int64_t num_parameters() const;
   int64_t tokens_per_step() const;
-  /// The parameters, with what a rank holds of them, and the buckets of their gradients.
+  /// All parameters, each with the ranges that the rank holds of it (ParameterInfo::held).
   std::vector<ParameterInfo> parameters_of(int rank) const;
-  /// The stage that a parameter belongs to, and the rank's place in the pipeline.
+  /// Index of the stage that a parameter belongs to, and the pipeline rank that owns this stage.
   int stage_of(const ParameterInfo& parameter) const;
-  int owner_of(size_t parameter) const;  // the pipeline rank
-  /// Whether all pipeline ranks have a part of it; whether this rank's stages have one.
+  int owner_of(size_t parameter) const;
+  /// True if every pipeline rank holds a shard of the parameter; true if this rank holds at least a part of it.
   bool on_every_stage(size_t parameter) const;
   bool holds(int rank, size_t parameter) const;
-  /// Of each stage the buckets that are reduced behind it, as positions.
+  /// Indices of the buckets that are reduced after a stage's backward, by stage.
   std::vector<std::vector<int>> buckets_by_stage() const;
-  /// Parameters that stand on two stages, as positions: the original, and its copy (a tied head's table).
+  /// Index pairs (original, copy) of the parameters that two stages hold (the table of a tied head).
   std::vector<std::pair<size_t, size_t>> copies() const;
   int pipeline_rank(int rank) const { return mesh.coord(rank, kPipeline); }
+  /// All buckets, with their ranges in the rank's gradient buffer; buckets of other ranks' stages have empty ranges.
   std::vector<GradientBucket> buckets_of(int rank) const;
-  /// The first of the ranks that hold the same of the parameters as this one.
+  /// The lowest rank that holds the same parameter shards.
   int first_like(int rank) const;
-  /// What a rank reads of each batch, and what it does.
+  /// The data shard that a rank reads: its index in `shares`, and the shard.
   int share_index(int rank) const;
   const DataShare& share(int rank) const { return shares[static_cast<size_t>(share_index(rank))]; }
-  /// Places of the tokens of each sequence that it holds, ascending.
+  /// Positions of the tokens of each sequence that the rank holds, in ascending order; and their number.
   std::vector<int64_t> places(int rank) const;
   int64_t num_places(int rank) const;
-  /// Its stages, the first first.
+  /// The stages that the rank owns, in ascending order.
   std::vector<Stage> stages_on(int rank) const;
-  /// Of the residual stream what the rank has in a microbatch of so many sequences, and sends to the next stage.
+  /// Shape [sequences, tokens, width] of this rank's shard of the residual stream for a microbatch of `sequences`
+  /// sequences; the tensor sent to the next stage. Its size in bytes.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;
-  /// The rank's rows of the vocabulary, where it is cut over the pipeline, and then over columns.
+  /// The rank's vocabulary rows if the vocabulary is sharded over the pipeline, and within each shard over columns.
   Range vocabulary_rows(int rank) const;
-  /// Whether ranks step before all know that they may.
+  /// True if ranks make the optimizer step before all ranks know that the gradient norm permits it.
   bool post_validates() const { return config.parallelism.pipeline_parallel_post_validation; }
+  /// The row of the schedule that the rank carries out.
   const std::vector<Action>& row(int rank) const;
-  /// The mesh for people: axes of size 1 left out.
+  /// The mesh as text for people, without axes of size 1.
   std::string mesh_text() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };
 
-/// Parameters whose gradients' squares are added up over the same axes, each in a slot of its own, so that the norm is
-/// the same number whatever the stages.
+/// Parameters whose squared gradient norms are summed over the same axes. Each parameter has its own slot, so that the
+/// gradient norm is the same number for every split into stages.
 struct NormSlots {
   std::vector<std::string> axes;
   std::vector<size_t> parameters;
 };
 std::vector<NormSlots> norm_slots(const Plan& plan);
 
-/// One layer's attention on a microbatch of so many sequences, of one column's heads.
+/// Returns the sizes of one layer's attention, with one column's heads, for a microbatch of `sequences` sequences.
 SequenceAttention attention_of(const Plan& plan, int64_t sequences);
-/// What tensor parallelism sees of it on a rank.
+/// Returns the sizes that tensor parallelism needs of such a microbatch on a rank.
 TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences);
 
-/// The id that masks others where model.objective = "masked": the one behind the tokenizer's own.
+/// The token id of the mask if model.objective = "masked": the first id after the tokenizer's own.
 constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vocab_size; }
 
-/// Config -> Plan, a pure function. Throws ConfigError.
+/// Plans the run; a pure function of config and facts. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
-/// What every rank must know of the others after each step, in float64: sums over all ranks, then the memory peak of
-/// each rank (zero elsewhere, so that the sum gathers them).
+/// Elements of the float64 vector that all ranks sum after each step: loss, stop signals and the memory peak of every
+/// rank in bytes. Each rank fills only its own peak and leaves the others zero, so that the sum gathers them.
 struct StepSignals {
   static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakBytes = 3;
   static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }
 };
 
-/// The plan for people: mesh, who holds what, who does what when, bytes, memory, alternatives.
+/// Returns the plan as text for people: mesh, sharding, schedule, bytes sent, memory and alternatives.
 std::string explain(const Plan& plan);
-/// The plan as JSON, fields as documented for `orthant plan --json`.
+/// Returns the plan as JSON, with the fields documented for `orthant plan --json`.
 std::string plan_json(const Plan& plan);
 
-/// Bytes of an element: "float32" 4, "bfloat16" 2, "float64" 8.
+/// Bytes of one element: "float32" 4, "bfloat16" 2, "float64" 8.
 int dtype_bytes(const std::string& dtype);
-/// Of a master weight, a gradient or a moment: 8 for float64, else 4.
+/// Bytes of one element of master weights, gradients or optimizer moments: 8 for float64, otherwise 4.
 int master_bytes(const Config& config);
 
 }  // namespace orthant

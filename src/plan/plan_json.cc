@@ -1,3 +1,4 @@
+// Writes a Plan as JSON.
 #include <nlohmann/json.hpp>
 
 #include "plan/from_config.h"

@@ -1,3 +1,4 @@
+// Estimates sizes in floating point, where nothing overflows, and compares them with the limits.
 #include "plan/plan_limits.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// Counts the memory of a rank: parameters, gradients and optimizer state by elements, and activations by following its
+// row of the schedule. Ranks with equal rows share the result.
 #include "plan/plan_memory.h"
 
 #include <algorithm>
@@ -13,7 +15,7 @@
 namespace orthant {
 namespace {
 
-// By stage the microbatch whose backward is the last in the row: it completes the stage's gradients.
+// Returns, by stage, the microbatch whose backward is the last in the row. It completes the stage's gradients.
 std::vector<int> completing(const std::vector<Action>& row, const DataShare& share, size_t stages) {
   std::vector<int> last(stages, -1);
   for (const auto& [kind, stage, microbatch] : row) {
@@ -23,11 +25,11 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShare& sha
   return last;
 }
 
-// What each of its passes takes, and all of its row's at their peak. `begun`: as GradientStaging has it.
+// Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of().
 RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.share(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.share(rank), plan.stages.size());
-  // By stage: of microbatches of so many sequences, and of the one of them that completes the stage's gradients.
+  // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
   std::vector<std::map<std::pair<int64_t, bool>, MicrobatchBytes>> known(plan.stages.size());
   int64_t streams = 0;
   for (const auto& [sequences, count] : microbatch_sizes(plan.share(rank))) {
@@ -48,12 +50,13 @@ RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const Ro
     return sequences == 0 ? MicrobatchBytes() : known[at].at({sequences, microbatch == completes[at]});
   });
   row.all += streams;
-  // The sum of its rows' gradients, which the first stage's rank counts with its backward.
+  // Partial sums for the gradients of the rank's vocabulary rows. The rank of the first stage counts them with its
+  // backward.
   if (!plan.vocabulary.empty() && plan.stages.front().owner != plan.pipeline_rank(rank)) row.all += begun.front();
   return row;
 }
 
-// Rows of ranks that differ in none of these hold the same.
+// Ranks with equal keys have rows with equal bytes, which are computed once.
 struct RowKey {
   RowKey(const Plan& plan, const HeldParts& held, std::vector<int64_t> sums, int rank)
       : places{held.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
@@ -67,7 +70,7 @@ struct RowKey {
   std::vector<int64_t> begun, sequences;
 };
 
-// Numbers that ranks tell each other in a step.
+// Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
 int64_t told_bytes(const Plan& plan) {
   int64_t numbers = StepSignals::elements(plan.mesh.size());
   for (const NormSlots& slots : norm_slots(plan)) numbers += static_cast<int64_t>(slots.parameters.size());
@@ -77,7 +80,8 @@ int64_t told_bytes(const Plan& plan) {
 MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowBytes& row, int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
-  // Weights and moments as they were before a step that may have to be undone; the last rank knows when it steps.
+  // With post-validation a rank keeps copies of weights and moments, because its step may have to be undone. The last
+  // pipeline rank knows the gradient norm when it steps, and keeps none.
   const bool undoes = plan.post_validates() && plan.pipeline_rank(rank) + 1 < plan.mesh.axis_size(kPipeline);
   const int64_t tables = plan.architecture.max_position_embeddings * plan.architecture.head_dim * master;
   return {.parameters = elements * (element == master ? master : master + element),

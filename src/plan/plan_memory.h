@@ -1,10 +1,11 @@
-// What each rank's tensors take: a part of making a Plan.
+// Counts the bytes of each rank's tensors: a part of making a Plan.
 #pragma once
 
 #include "plan/plan_parameters.h"
 
 namespace orthant {
 
+/// Fills plan.memory. Reads the schedule, the layouts and the buckets.
 void add_memory(Plan& plan, const HeldParts& held);
 
 }  // namespace orthant

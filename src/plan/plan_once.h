@@ -1,11 +1,12 @@
-// A plan by itself: what other plans are compared with.
+// Makes a single plan, without comparing it with others. Alternatives are such plans.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace orthant {
 
-/// As make_plan(), without the alternatives, which are plans themselves.
+/// Like make_plan(), but without alternatives and tensor_choices, which are plans themselves. Neither resolves
+/// tensor_parallel_kind = "auto" nor checks limits of size and memory. Throws ConfigError.
 Plan plan_once(const Config& config, const RunFacts& facts);
 
 }  // namespace orthant

@@ -1,3 +1,5 @@
+// Chooses the layout of every parameter by its role, and groups parameters by the axes of their layout and reduction.
+// Places the groups in flat buffers and buckets.
 #include "plan/plan_parameters.h"
 
 #include <algorithm>
@@ -12,14 +14,14 @@ namespace {
 Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
   Layout layout = whole(static_cast<int>(parameter.shape.size()));
   switch (parameter.role) {
-    case ParameterRole::projection:  // rows that stand for tokens are held where those are
+    case ParameterRole::projection:  // its rows stand for tokens, and are sharded as these are over the ring
       layout.split[0] = {kRing};
       return layout;
-    case ParameterRole::from_stream_bias:  // as the rows of its matrix
+    case ParameterRole::from_stream_bias:  // sharded as the rows of its matrix
       layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::gain:
-    case ParameterRole::to_stream_bias:  // as the stream's width
+    case ParameterRole::to_stream_bias:  // sharded as the width of the residual stream
       if (plan.tensor.stream == StreamCut::width) layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::to_stream:
@@ -36,7 +38,7 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
   throw LogicError("a parameter without a role: " + parameter.name);
 }
 
-// How a parameter is cut; axes of one rank cut nothing.
+// Returns the layout of a parameter, without axes of one rank, which shard nothing.
 Layout layout_of(const ParameterInfo& parameter, const Plan& plan) {
   Layout layout = layout_on_any_mesh(parameter, plan);
   for (auto& axes : layout.split) {
@@ -45,7 +47,8 @@ Layout layout_of(const ParameterInfo& parameter, const Plan& plan) {
   return layout;
 }
 
-// Over which axes a parameter's gradient is a partial sum, were it whole: each column's heads use all of a projection.
+// Returns the axes over which the gradient of a parameter would be a partial sum if the parameter were not sharded.
+// Columns are among them for a Linformer projection, because the heads of each column use all of it.
 std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const Plan& plan) {
   std::vector<std::string> axes = plan.gradient_axes;
   const bool known = std::find(axes.begin(), axes.end(), kColumn) != axes.end();
@@ -53,7 +56,8 @@ std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const 
   return axes;
 }
 
-// Says of the plan's parameters what a rank holds of them; were those of every stage its own, or of others' nothing.
+// Sets ParameterInfo::held to the ranges that a rank holds. Stages::all: as if the rank owned every stage. Stages::own:
+// parameters of other ranks' stages get an empty range.
 enum class Stages { all, own };
 void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -72,7 +76,7 @@ void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& 
   }
 }
 
-// Axes along which all ranks hold the same of the parameters.
+// Returns the axes along which all ranks hold the same parameter shards.
 std::vector<std::string> alike_axes(const Plan& plan) {
   std::vector<std::string> alike;
   for (const Axis& axis : plan.mesh.axes) {
@@ -90,7 +94,7 @@ int first_along(const Mesh& mesh, const std::vector<std::string>& axes, int rank
   return rank;
 }
 
-// Where weights stand in a gradient buffer.
+// Offsets and sizes of the weights in a flat gradient buffer, and its regions.
 struct GradientPlaces {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
@@ -104,7 +108,7 @@ GradientPlaces gradient_places(const Plan& plan, const FlatLayout& flat) {
   return places;
 }
 
-// The buckets with their places in the buffer of a rank; those of others' stages are empty.
+// Returns all buckets, with their ranges in a rank's gradient buffer. Buckets of other ranks' stages have empty ranges.
 std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatLayout& flat) {
   const GradientPlaces places = gradient_places(plan, flat);
   std::vector<size_t> own;
@@ -126,7 +130,8 @@ std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatL
 
 void lay_out_parameters(Plan& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
-  // One slice of rows does for both layers where each rank has it.
+  // Over several stages a tied head is a copy of the table. If the vocabulary is sharded over the pipeline, each rank
+  // uses its rows for both layers, and no copy is needed.
   if (plan.architecture.tie_word_embeddings && plan.stages.size() > 1 && plan.vocabulary.empty()) {
     const ParameterInfo& table = plan.parameters.front();
     ParameterInfo head = table;
@@ -146,7 +151,7 @@ void lay_out_parameters(Plan& plan) {
       }
     }
     if (std::ranges::find(group.split, kPipeline) != group.split.end()) group.stage = kEveryStage;
-    // Mostly that of the parameter before.
+    // The search runs backwards, because the group is usually that of the previous parameter.
     const auto known = std::find(plan.groups.rbegin(), plan.groups.rend(), group);
     const bool is_new = known == plan.groups.rend();
     parameter.group = static_cast<int>(is_new ? plan.groups.size() : plan.groups.rend() - known - 1);

@@ -1,4 +1,4 @@
-// Who holds what of the parameters: a part of making a Plan.
+// Decides which shards of the parameters each rank holds: a part of making a Plan.
 #pragma once
 
 #include <map>
@@ -8,24 +8,26 @@
 
 namespace orthant {
 
-/// Layouts, groups and buckets, from the parameters, the sequences' cut and the gradients' axes.
+/// Fills layouts, groups and buckets from the parameters, the sequence and tensor sharding, and gradient_axes. A tied
+/// head on several stages becomes a parameter of its own, a copy of the embedding table.
 void lay_out_parameters(Plan& plan);
 
-/// What ranks that hold the same of the parameters have in common.
+/// Properties that are equal on all ranks with the same parameter shards.
 struct HeldPart {
   int64_t elements = 0;  // of a flat buffer
   std::vector<GradientBucket> buckets;
 };
+/// The HeldPart of every rank. It is computed once per set of ranks with the same shards, not once per rank.
 class HeldParts {
  public:
   explicit HeldParts(const Plan& plan);
   const HeldPart& of(int rank) const { return parts_.at(first_like(rank)); }
-  /// As Plan::first_like().
+  /// Returns the same as Plan::first_like().
   int first_like(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
 
  private:
   std::vector<int> first_like_;
-  std::map<int, HeldPart> parts_;  // by the first rank that holds it
+  std::map<int, HeldPart> parts_;  // by the lowest rank that holds these shards
 };
 
 }  // namespace orthant

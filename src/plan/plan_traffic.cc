@@ -1,3 +1,5 @@
+// Adds up the messages of every rank from the traffic plans of attention, tensor parallelism, vocabulary layers and
+// gradients.
 #include "plan/plan_traffic.h"
 
 #include <fmt/format.h>
@@ -15,7 +17,7 @@
 namespace orthant {
 namespace {
 
-// Messages of a step by their kind, as the ranks one after the other say what they send.
+// Collects the messages of a step by kind. Each rank in turn adds what it sends.
 class MessageTable {
  public:
   explicit MessageTable(size_t ranks) : ranks_(ranks) {}
@@ -43,7 +45,7 @@ class MessageTable {
   std::vector<CommunicationEntry> entries_;
 };
 
-// What a tensor mesh sends within one place of the pipeline for its rows of the vocabulary.
+// Adds the messages that the tensor mesh of one pipeline rank sends for its vocabulary rows.
 void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t sequences, int64_t microbatches) {
   if (plan.tensor.rows * plan.tensor.columns == 1) return;
   const OutputLoss loss = output_loss_of(plan.config);
@@ -61,7 +63,8 @@ void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t 
   table.add(at, traffic.norm, "last norm", has_norm ? 2 * microbatches : 0);
 }
 
-// Each microbatch's input of the output layer, what ranks say of it and its gradient, and the same of the embedding.
+// Adds the messages of the sharded output layer (its input, softmax statistics and its input's gradient) and of the
+// sharded embedding, for all microbatches.
 void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   if (plan.vocabulary.empty()) return;
   const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);
@@ -95,7 +98,8 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
           .bytes_per_rank = {}};
 }
 
-// What ranks before and behind each other tell: numbers on to the last pipeline rank, and all of them back.
+// Adds the messages of post-validation: `numbers` float64 values go from rank to rank to the last pipeline rank, and
+// the final values go back.
 void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
@@ -113,7 +117,7 @@ void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
-// Numbers that all ranks of the axes add up, so many.
+// Adds an all-reduce of `numbers` float64 values over the axes.
 void add_sum(Plan& plan, const std::string& what, int64_t numbers, const std::vector<std::string>& axes) {
   if (plan.mesh.group_size(axes) == 1) return;
   auto entry = all_reduce_entry(plan, what, axes);
@@ -124,10 +128,10 @@ void add_sum(Plan& plan, const std::string& what, int64_t numbers, const std::ve
   plan.communication.push_back(std::move(entry));
 }
 
-// Of a rank's row, by the sequences of the microbatch, where it has any.
+// Counts of a rank's row, by the number of sequences of the microbatch. Empty microbatches are left out.
 struct RowTraffic {
-  std::map<int64_t, int64_t> split_layers;                        // whose backward is split
-  std::array<std::map<int64_t, int64_t>, kActionKinds> messages;  // how many, by kind
+  std::map<int64_t, int64_t> split_layers;                        // layers whose backward is split into I and W
+  std::array<std::map<int64_t, int64_t>, kActionKinds> messages;  // number of messages, by kind of Action
 };
 RowTraffic row_traffic(const Plan& plan, int rank) {
   const auto& microbatches = plan.share(rank).microbatches;
@@ -146,7 +150,7 @@ RowTraffic row_traffic(const Plan& plan, int rank) {
   return traffic;
 }
 
-// The two ranks that have a copy of a parameter tell each other their gradients.
+// Adds the gradients that the two ranks with copies of one parameter exchange.
 void add_copies(Plan& plan) {
   for (const auto& [original, copy] : plan.copies()) {
     const int one = plan.owner_of(original), other = plan.owner_of(copy);
@@ -174,7 +178,7 @@ void add_activation_traffic(Plan& plan) {
   const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
-  // What a rank sends for a microbatch of so many sequences, by its place on the axes that matter.
+  // Traffic of one microbatch, computed once for each number of sequences and position on the axes that matter.
   std::map<std::array<int64_t, 3>, SequenceTraffic> attention_known;
   std::map<std::array<int64_t, 4>, TensorTraffic> tensor_known;
   for (size_t rank = 0; rank < ranks; ++rank) {

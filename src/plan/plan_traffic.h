@@ -1,4 +1,4 @@
-// What each rank sends in a step: a part of making a Plan.
+// Counts the bytes that each rank sends in a step: a part of making a Plan.
 #pragma once
 
 #include <string_view>
@@ -7,13 +7,13 @@
 
 namespace orthant {
 
-/// What stages send each other, as their entries are called.
+/// Names of the communication entries for messages between stages.
 inline constexpr std::string_view kStageOutputs = "outputs of stages", kStageGradients = "gradients of stages' inputs";
 
-/// What blocks, embedding and loss, and stages among each other send in all microbatches.
+/// Adds the messages of all microbatches: of blocks, embedding and loss, and between stages.
 void add_activation_traffic(Plan& plan);
 
-/// What gradients and their norm send.
+/// Adds the messages that reduce gradients, their norm and the step signals.
 void add_gradient_traffic(Plan& plan, const HeldParts& held);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Counts the roundings of a plan and derives the bounds of docs/numerics.md from them.
 #include "plan/rounding.h"
 
 #include <fmt/format.h>
@@ -14,9 +15,9 @@ RoundingBounds rounding_bounds(const Plan& plan) {
   const Config& config = plan.config;
   const auto& a = plan.architecture;
   const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim;
-  const int64_t t = config.training.seq_len + a.linformer_length;  // keys, or tokens of a summary and then summaries
+  const int64_t t = config.training.seq_len + a.linformer_length;  // keys; or tokens of a summary, and the summaries
   const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
-  // The additions that an element of the first block's gradients goes through one after the other.
+  // Number of additions that an element of the first block's gradients passes through one after the other.
   const int64_t biases = (a.attention_bias ? 2 : 0) + (a.mlp_bias ? 2 : 0);
   const int64_t forward = 4 * h + q + i + d + t + biases;
   const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
@@ -28,17 +29,17 @@ RoundingBounds rounding_bounds(const Plan& plan) {
   double bound = 2 * additions * 0x1p-24;
   if (config.training.dtype == "bfloat16") {
     int64_t roundings = 2 * (22 * a.num_hidden_layers + 4);
-    // The slope of a capped logit.
+    // The slope of a capped logit is rounded.
     if (a.final_logit_softcapping > 0) roundings += 2;
-    // Its probabilities, which the oracle does not keep.
+    // Ring self-attention keeps rounded probabilities; the oracle, which runs on one device, keeps none.
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
-    // Columns' summands, rounded before they are added up.
+    // The partial sums of columns are rounded before they are summed.
     if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
-    // Products, rounded before a bias is added.
+    // Products are rounded before a bias is added.
     if (plan.tensor.rows * plan.tensor.columns > 1) roundings += biases * a.num_hidden_layers;
-    // Exponentials in place of logits, and ranks' summands of the head's input gradient.
+    // Exponentials are rounded in place of logits, and so are the ranks' partial sums of the head's input gradient.
     if (!plan.vocabulary.empty()) roundings += 3;
-    // Their sum over columns, before the factors of tokens are known.
+    // Algorithm 2 rounds the sum of these over columns too, before the factors of tokens are known.
     if (sums_early(plan) && plan.tensor.columns > 1) roundings += 1;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }

@@ -1,19 +1,19 @@
-// How far rounding may carry a layout's numbers from one device's.
+// Bounds on the difference that rounding alone may cause between a layout's numbers and those of one device.
 #pragma once
 
 #include "plan/plan.h"
 
 namespace orthant {
 
-/// The largest relative errors that rounding explains in this plan; docs/numerics.md derives them.
+/// The largest relative errors that rounding can explain in this plan. docs/numerics.md derives them.
 struct RoundingBounds {
-  double gradients = 0;  // of the loss and the norm too
-  double weights = 0;    // after an update; in less than float64 none: it is of the same gradients
-  double rest = 0;       // what rounding leaves of a gradient that is zero, over the norm of all gradients
+  double gradients = 0;  // also for the loss and the gradient norm
+  double weights = 0;    // after an update; 0 below float64, where both sides update with the same gradients
+  double rest = 0;       // error of a gradient whose exact value is 0, relative to the norm of all gradients
 };
 RoundingBounds rounding_bounds(const Plan& plan);
-/// ConfigError where a bound is so large that it would let a mistake pass: a mean in place of two ranks' sum is off by
-/// a half.
+/// Throws ConfigError if a bound is so large that it could hide a mistake. For example, a mean in place of two ranks'
+/// sum is wrong by a half.
 void require_telling_bounds(const Plan& plan);
 
 }  // namespace orthant

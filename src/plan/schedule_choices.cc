@@ -1,3 +1,4 @@
+// Plans the run again with every named schedule, and writes the pipeline and the comparison as text.
 #include "plan/schedule_choices.h"
 
 #include <fmt/format.h>
@@ -17,7 +18,7 @@
 namespace orthant {
 namespace {
 
-// What the busiest rank sends to other stages.
+// Returns the bytes per step that the busiest rank sends to other stages.
 int64_t sent_between_stages(const Plan& plan) {
   std::vector<int64_t> sums(static_cast<size_t>(plan.mesh.size()));
   for (const auto& entry : plan.communication) {
@@ -34,7 +35,7 @@ void judge(ScheduleChoice& choice, const Plan& plan) {
   choice.sent_bytes = sent_between_stages(plan);
 }
 
-// Empty for a schedule that is a file.
+// Returns the description of a named schedule; empty for a schedule file.
 std::string meaning_of(const std::string& name) {
   for (const PipelineSchedule& known : pipeline_schedules())
     if (known.name == name) return std::string(known.meaning);
@@ -51,7 +52,7 @@ std::string layers_text(const Stage& stage, bool with_vocabulary) {
   return parts.empty() ? "nothing" : join(parts, ", ");
 }
 
-// Lines of which the middle is left out where they are too long for a terminal.
+// Leaves out the middle of all lines if they are too long for a terminal.
 std::string cut(const std::string& text) {
   constexpr size_t kFirst = 72, kLast = 40;
   std::vector<std::string> lines = split(text, '\n');
@@ -95,7 +96,7 @@ std::string explain_stages(const Plan& plan) {
   return text_table(rows);
 }
 
-// A row for each pipeline rank; memory is that of the largest rank with these stages.
+// Returns a table with one row per pipeline rank. Memory is the largest among the ranks with its stages.
 std::string explain_ranks(const Plan& plan) {
   std::vector<std::vector<std::string>> rows = {{"pipeline rank", "computes", "most live", "memory of a rank"}};
   for (size_t at = 0; at < plan.schedule.rows.size(); ++at) {

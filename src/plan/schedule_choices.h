@@ -1,4 +1,4 @@
-// The schedules of as many pipeline ranks, beside the plan's own: how long ranks idle, and what they hold.
+// Compares all schedules for the plan's number of pipeline ranks: bubble, step time, memory and bytes sent.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace orthant {
 
-/// The same ranks' stages in another order.
+/// One schedule for the same pipeline ranks, and its costs.
 struct ScheduleChoice {
   std::string name;
-  double bubble = 0;         // share of the step in which ranks idle
-  double makespan = 0;       // in units of the plan's timeline
-  int64_t memory_bytes = 0;  // of the largest rank
-  int64_t sent_bytes = 0;    // of outputs of stages and their gradients, a step, by the busiest rank
-  std::string otherwise = {};  // what else its run file has to say otherwise
-  std::string refusal = {};    // why it cannot be; empty if it can
+  double bubble = 0;         // fraction of the step in which ranks idle
+  double makespan = 0;       // length of a step, in units of the plan's timeline
+  int64_t memory_bytes = 0;  // of the rank that needs most
+  int64_t sent_bytes = 0;    // outputs of stages and their gradients, sent per step by the busiest rank
+  std::string otherwise = {};  // other settings that must change with the schedule; empty if none
+  std::string refusal = {};    // why the schedule is illegal; empty if it is legal
   bool chosen = false;
 };
 
-/// Every schedule that has a name, and the run file's where it is a file. Empty where the mesh has one pipeline rank.
+/// Returns every named schedule, and the run file's own if it is a CSV file. Empty if there is one pipeline rank.
 std::vector<ScheduleChoice> schedule_choices(const Plan& plan);
 
-/// The plan's pipeline for people: its schedule drawn, its stages, its ranks, its bubble.
+/// Returns the plan's pipeline as text for people: a drawing of its schedule, its bubble, its stages and its ranks.
 std::string explain_pipeline(const Plan& plan);
 
-/// A table of the choices; nothing for one pipeline rank.
+/// Returns a table of the choices; empty for one pipeline rank.
 std::string explain_schedule_choices(const Plan& plan);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Laws of tensor meshes, and the search for the nearest mesh, degree, batch or sequence length that fulfils them.
 #include "plan/tensor_check.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ namespace {
 
 int64_t shares_of(const TensorPlan& plan, int64_t data) { return data * plan.rows * plan.depth; }
 
-// Rows and depth must have equal parts of the batch: they work on a microbatch together.
+// Rows and depth must have equal shards of the batch, because they compute a microbatch together.
 bool batch_divides(const Config& config, const TensorPlan& plan, int64_t data) {
   return plan.rows * plan.depth == 1 || config.training.global_batch_size % shares_of(plan, data) == 0;
 }
@@ -27,18 +28,18 @@ bool heads_divide(const Config& config, const TensorPlan& plan) {
   return config.model.num_key_value_heads % plan.columns == 0;
 }
 
-// Ulysses deals a column's heads out to its ranks.
+// Ulysses distributes the heads of a column over its ranks, so every rank must get one.
 bool heads_suffice(const Config& config, const TensorPlan& plan, int64_t ulysses) {
   return config.model.num_attention_heads / plan.columns >= ulysses;
 }
 
-// Rows and columns each cut every width, the stream's and the MLP's.
+// Rows and columns each shard the width of the residual stream and that of the MLP.
 bool widths_suffice(const Config& config, const TensorPlan& plan) {
   return std::min(config.model.hidden_size, config.model.intermediate_size) >= std::max(plan.rows, plan.columns);
 }
 
-// The tokens that some rank holds of a sequence of so many and that columns cannot cut into equal parts; 0 if they can
-// cut all.
+// Columns must divide the tokens that each rank holds of a sequence. Returns such a number of tokens that they do not
+// divide, or 0.
 int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
   if (plan.stream != StreamCut::tokens) return 0;
   for (int ring = 0; ring < sequence.ring; ++ring) {
@@ -51,7 +52,7 @@ int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan
   return 0;
 }
 
-// The nearest training.seq_len whose tokens columns can cut; 0 if there is none.
+// Returns the nearest training.seq_len for which columns divide the tokens of every rank; 0 if there is none.
 int64_t nearest_seq_len(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
   const int64_t asked = config.training.seq_len, most = config.model.max_position_embeddings;
   const int64_t parts = pieces(sequence.placement, sequence.ulysses, sequence.ring);
@@ -64,18 +65,18 @@ int64_t nearest_seq_len(const Config& config, const TensorPlan& plan, const Sequ
   return 0;
 }
 
-// What the file's kind, with its other keys, can mean.
+// True if the file's tensor_parallel_kind, together with its other keys, permits this mesh.
 bool of_kind(const Config& config, const TensorPlan& plan) {
   const auto& p = config.parallelism;
   if (p.tensor_parallel_kind == "1d") {
-    if (plan.ranks() == 1 && !p.tensor_parallel_sequence) return false;  // it says nothing of one rank
+    if (plan.ranks() == 1 && !p.tensor_parallel_sequence) return false;  // the key has no effect on one rank
     return plan.stream == (p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none);
   }
   if (plan.ranks() == 1 || (p.tensor_parallel_product == "summa" && plan.rows * plan.columns == 1)) return false;
   return plan.stream == StreamCut::width && (plan.depth == 1 || p.tensor_parallel_kind == "2.5d");
 }
 
-// By the ratios to what is asked for.
+// Returns the distance of a mesh from the file's: the sum over extents of |log(extent / extent asked for)|.
 double distance(const Config& config, const TensorPlan& plan) {
   const auto& p = config.parallelism;
   const bool one_number = p.tensor_parallel_kind == "1d";
@@ -87,7 +88,7 @@ double distance(const Config& config, const TensorPlan& plan) {
   return apart(plan.rows, asked[0]) + apart(plan.columns, asked[1]) + apart(plan.depth, asked[2]);
 }
 
-// The ranks that other degrees leave, where run.ranks are all; 0 if they do not come out even.
+// Returns the ranks that the other degrees leave of run.ranks; 0 if they do not divide run.ranks.
 int64_t ranks_left(const Config& config) {
   const auto& p = config.parallelism;
   int64_t left = config.run.ranks;
@@ -100,7 +101,8 @@ int64_t ranks_left(const Config& config) {
   return left;
 }
 
-// The most of the ranks left, and of so many, that the kinds "1d" and "auto" can take; 1 if they can take none.
+// Returns the largest legal degree for the kinds "1d" and "auto" that is at most `most` and at most ranks_left(); 1 if
+// there is none.
 int64_t degree_of_ranks_left(const Config& config, int64_t most) {
   const int64_t left = ranks_left(config), data = config.parallelism.data_parallel_degree;
   const bool any_kind = config.parallelism.tensor_parallel_kind == "auto";
@@ -117,7 +119,8 @@ int64_t degree_of_ranks_left(const Config& config, int64_t most) {
   return 1;
 }
 
-// For a mesh that says too little or too much: of the ranks left what works, as its key has it. Empty if nothing does.
+// Returns a legal tensor mesh (for "auto", a degree) of the ranks left, as its key writes it. It replaces a mesh of one
+// rank, or a mesh whose depth the kind does not permit. Empty if no mesh is legal.
 std::string mesh_of_ranks_left(const Config& config) {
   const auto& p = config.parallelism;
   const auto [rows, columns, depth] = p.tensor_parallel_mesh;
@@ -128,7 +131,7 @@ std::string mesh_of_ranks_left(const Config& config) {
     const int64_t degree = degree_of_ranks_left(config, left);
     return degree > 1 ? fmt::format("{}", degree) : "";
   }
-  // As many ranks as it has, then all, then any.
+  // First choice is a mesh with the same number of ranks, then one with all ranks left, then one with fewer.
   std::optional<TensorPlan> plan;
   const int64_t asked = std::max({rows, columns, depth}) <= left ? rows * columns * depth : left;
   if (data == -1 && left % asked == 0) plan = nearest_tensor_plan(config, cut, asked, left / asked);
@@ -137,8 +140,9 @@ std::string mesh_of_ranks_left(const Config& config) {
   return plan ? mesh_text(*plan) : "";
 }
 
-// A mesh, or how to multiply on it, where the kind has none: another kind, if nobody chose this one, or all the keys
-// that say as much with it.
+// Refuses tensor_parallel_mesh and tensor_parallel_product for kinds without a mesh. If a mesh is set and the kind is a
+// default, the way out is another kind. Otherwise it resets these keys; to use the ranks of the mesh, it may set
+// tensor_parallel_degree.
 void refuse_mesh(const Config& config) {
   const auto& p = config.parallelism;
   const ParallelismConfig defaults;
@@ -236,8 +240,8 @@ constexpr const char* kTensorDegreeKey = "parallelism.tensor_parallel_degree";
 
 std::string number(int64_t value) { return fmt::format("{}", value); }
 
-// Another degree of kind "1d". If the data degree is -1, it is the nearest legal degree of the same ranks. Otherwise it
-// is the largest legal divisor of the present degree.
+// Suggests another degree for the kind "1d". If data_parallel_degree is -1, it is the nearest legal degree that divides
+// all ranks. Otherwise it is the largest legal divisor of the file's degree.
 WayOut other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
   if (config.parallelism.data_parallel_degree == -1) {
     const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
@@ -252,7 +256,7 @@ WayOut other_degree(const Config& config, const TensorPlan& plan, const Sequence
   return {{kTensorDegreeKey, "1"}};
 }
 
-// Offers another sequence length, or no sequence parallelism.
+// Suggests another sequence length, or a residual stream that is not sharded by tokens.
 std::vector<WayOut> uncut_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
   std::vector<WayOut> ways;
   if (const int64_t seq_len = nearest_seq_len(config, plan, sequence); seq_len > 0)
@@ -273,7 +277,7 @@ std::vector<WayOut> tensor_ways(const Config& config, const TensorPlan& plan, co
   } else if (const auto nearest = nearest_tensor_plan(config, sequence, plan.ranks(), data)) {
     ways.push_back({{kMeshKey, mesh_text(*nearest)}});
   }
-  // Where the batch is all that does not fit.
+  // Another batch helps only if nothing else is illegal.
   const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
                         widths_suffice(config, plan) && uncut == 0;
   if (of_batch) ways.push_back({{"training.global_batch_size", number(fitting_batch(config, plan, data))}});

@@ -1,4 +1,4 @@
-// What a run file may ask of a tensor mesh, and the nearest mesh that can be.
+// Checks the tensor mesh that a run file asks for, and finds the nearest legal one.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,31 @@
 
 namespace orthant {
 
-/// Each tensor_parallel_kind has keys of its own. Throws ConfigError.
+/// Checks that only keys of the chosen tensor_parallel_kind are set, and that they ask for a mesh of this kind. Throws
+/// ConfigError.
 void check_tensor_kind(const Config& config);
 
-/// Why the mesh cannot train this model and batch beside so many data ranks, on sequences cut so; empty if it can.
+/// Returns why the mesh cannot train this model and batch with `data` data ranks and sequences sharded as in
+/// `sequence`; empty if it can.
 std::string tensor_misfit(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
-/// The smallest legal training.global_batch_size that is at least the file's: rows x depth x data must divide it.
+/// Returns the smallest legal training.global_batch_size that is at least the file's: rows x depth x data must divide
+/// it.
 int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data);
 
-/// The misfit as a Refusal, with the nearest legal arrangement.
+/// Throws tensor_misfit(), if any, as a Refusal with the nearest legal arrangement.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);
 
-/// Of the meshes of so many ranks beside so many of data, what is legal and nearest to what the file asks for, by the
-/// ratios of its extents. data -1: it takes what a mesh leaves of the ranks, so a mesh may be of fewer.
+/// Returns the legal mesh of `ranks` ranks, with `data` data ranks, that is nearest to the file's mesh by the ratios of
+/// their extents. If `data` is -1, data parallelism takes the ranks that a mesh leaves, so the mesh may have fewer than
+/// `ranks`. Returns nullopt if no mesh is legal.
 std::optional<TensorPlan> nearest_tensor_plan(const Config& config, const SequencePlan& sequence, int64_t ranks,
                                               int64_t data);
 
-/// How sequences are cut, as far as tensor meshes are concerned, before any ranks are known.
+/// Returns the sharding of sequences, as far as tensor meshes depend on it, before the number of ranks is known.
 SequencePlan cut_before_ranks(const Config& config);
 
-/// "[2, 2, 1]".
+/// Returns rows, columns and depth as the run file writes them: "[2, 2, 1]".
 std::string mesh_text(const TensorPlan& plan);
 
 }  // namespace orthant

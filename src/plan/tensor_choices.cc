@@ -1,3 +1,4 @@
+// Plans the run again on every tensor mesh with the same number of ranks, and selects the cheapest.
 #include "plan/tensor_choices.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr const char* kChosen = "chosen by \"auto\"";
 
-// The four products of a block.
+// Returns the four linear layers of a block.
 std::vector<LinearShape> linears_of(const Architecture& a) {
   const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
   return {{.in = a.hidden_size, .out = q + 2 * kv},
@@ -27,13 +28,13 @@ std::vector<LinearShape> linears_of(const Architecture& a) {
           {.in = a.intermediate_size, .out = a.hidden_size, .to_stream = true}};
 }
 
-// Of a step and one replica of the mesh.
+// Returns the tokens of one replica of the tensor mesh in a step.
 double tokens_of(const Plan& plan) {
   const double replicas = plan.mesh.axis_size(kData) * plan.sequence.ulysses * plan.sequence.ring;
   return static_cast<double>(plan.tokens_per_step()) / replicas;
 }
 
-// Of all layers' backwards, the share that the schedule splits into I and W.
+// Returns the fraction of the layers' backwards that the schedule splits into I and W.
 double split_share(const Plan& plan) {
   double split = 0, all = 0;
   for (const auto& row : plan.schedule.rows) {
@@ -47,7 +48,8 @@ double split_share(const Plan& plan) {
   return split / all;
 }
 
-// A layer's products in all microbatches of a step: each gathers the weights anew, and recomputation once more.
+// Returns the elements received per step for one layer's products. Every microbatch gathers the weights again, and
+// recomputation repeats the forward's communication.
 TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
   const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
@@ -72,7 +74,7 @@ bool same(const TensorPlan& a, const TensorPlan& b) {
   return a.rows == b.rows && a.columns == b.columns && a.depth == b.depth && a.stream == b.stream && a.form == b.form;
 }
 
-// What with_tensor_plan() made of "auto", where it was not in the run file.
+// Returns with_tensor_plan(), with the origin kChosen for all its keys that the run file does not set to these values.
 Config chosen(const Config& config, const TensorPlan& tensor) {
   Config out = with_tensor_plan(config, tensor);
   for (const char* name : {"kind", "degree", "mesh", "sequence", "product"}) {
@@ -109,7 +111,7 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
   std::vector<TensorChoice> choices;
   if (plan.tensor.ranks() == 1) return choices;
   for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
-    // Without rows and columns no product is cut: there is nothing for a form to say.
+    // On a mesh of one row and one column no product is sharded, and the form has no effect.
     if (tensor.stream == StreamCut::width && tensor.rows * tensor.columns > 1) tensor.form = plan.tensor.form;
     TensorChoice& choice = choices.emplace_back();
     choice.name = name_of(tensor);
@@ -130,8 +132,8 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
 
 namespace {
 
-// Collects the ways out if no tensor mesh of the ranks works: first those that the refusals of the meshes offer without
-// changing tensor parallelism, then fewer ranks.
+// Collects the ways out for the case that no tensor mesh of the ranks is legal. First come the ways out of the refused
+// meshes that change no tensor_parallel key, then smaller degrees.
 class AutoWays {
  public:
   void add(const Refusal& refusal) {

@@ -1,4 +1,4 @@
-// The tensor meshes of as many ranks, beside the plan's own: what a layer sends on each, and whether it fits.
+// Compares all tensor meshes with the plan's number of ranks: bytes sent by each, and whether it fits in memory.
 #pragma once
 
 #include <functional>
@@ -10,29 +10,30 @@
 
 namespace orthant {
 
-/// The run file that asks for this mesh.
+/// Returns the configuration that asks for this mesh.
 Config with_tensor_plan(Config config, const TensorPlan& tensor);
 
-/// Everything that is arranged otherwise: words of a layer that a rank receives a step (averaged over ranks), bytes
-/// that the busiest rank sends a step for everything, memory of the largest, or why it cannot be. `plan_of` plans a
-/// config. Empty where the mesh has one rank.
+/// Returns all arrangements, the plan's own included. Each has, per step, the elements received for one layer (averaged
+/// over ranks) and the total bytes that the busiest rank sends; and the memory of the largest rank. An illegal
+/// arrangement has the reason instead. `plan_of` plans a config. Empty if the tensor mesh has one rank.
 std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<Plan(const Config&)>& plan_of);
 
-/// The run file with tensor_parallel_kind = "auto" resolved: the mesh of so many ranks that cheapest() takes within
-/// run.memory_gib_per_rank. ConfigError where none can be, or none fits.
+/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh of `ranks` ranks that cheapest()
+/// selects. Throws ConfigError if no mesh is legal, or none fits run.memory_gib_per_rank.
 Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::function<Plan(const Config&)>& plan_of);
 
-/// Of those that can be and fit run.memory_gib_per_rank, the one that sends fewest bytes; of equals, the one that holds
-/// least. Null where none does.
+/// Returns the choice that sends fewest bytes, among those that are legal and fit run.memory_gib_per_rank. Of equals it
+/// takes the one that needs least memory. Returns nullptr if there is none.
 const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
 
-/// Words that some rank of a mesh without depth receives at least for a layer's products forward: see product_bound().
+/// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without
+/// depth; see product_bound().
 double tensor_words_bound(const Plan& plan);
 
-/// The plan's mesh for people; where tensor_parallel_kind was "auto", with the kind that this took.
+/// Returns the plan's mesh as text for people. If tensor_parallel_kind was "auto", the text names the selected kind.
 std::string mesh_and_kind(const Plan& plan);
 
-/// A table of them for people, the lower bound, and what follows from it.
+/// Returns a table of the choices for people, the lower bound, and how the cheapest mesh compares with the plan's.
 std::string explain_tensor_choices(const Plan& plan);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Aligns the columns of a table and wraps its last column.
 #include "plan/text_table.h"
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 namespace orthant {
 namespace {
 
-// In lines of at most so many columns, broken at blanks.
+// Breaks text at blanks into lines of at most `columns` columns.
 std::vector<std::string> broken(const std::string& text, size_t columns) {
   std::vector<std::string> lines(1);
   for (const std::string& word : split(text, ' ')) {
@@ -32,7 +33,7 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows) {
   std::string out;
   for (const auto& row : rows) {
     std::string line = " ";
-    // A row of a name and a remark needs no columns between them.
+    // A row with only a name and a remark leaves out the columns between them.
     const bool remark_alone = row.size() > 2 && std::all_of(row.begin() + 1, row.end() - 1,
                                                             [](const std::string& cell) { return cell.empty(); });
     for (size_t i = 0; i < row.size(); ++i) {

@@ -1,4 +1,4 @@
-// A table for a terminal: aligned columns, numbers to the right.
+// Formats a table for a terminal: aligned columns, numbers to the right.
 #pragma once
 
 #include <string>
@@ -6,9 +6,9 @@
 
 namespace orthant {
 
-/// Rows of cells, two columns of blanks in front; a cell that starts with a digit stands to the right, but for the
-/// first. What a last cell has beyond 120 columns goes on below it; where a row has nothing between its first and its
-/// last cell, that begins behind the first.
+/// Formats rows of cells, indented by two blanks. A cell that starts with a digit is aligned to the right, unless it is
+/// the first of its row. A last cell that would pass column 120 is wrapped onto further lines. If all cells between the
+/// first and the last are empty, the last one begins right after the first column.
 std::string text_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace orthant

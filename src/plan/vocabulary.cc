@@ -1,3 +1,4 @@
+// Adds the passes of the sharded vocabulary layers to a schedule.
 #include "plan/vocabulary.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,8 @@ namespace {
 constexpr std::string_view kKey = "parallelism.vocabulary_parallel";
 constexpr std::string_view kScheduleKey = "parallelism.pipeline_parallel_schedule";
 
-// What is sent to all ranks is sent in the order of microbatches.
+// Throws ConfigError unless the stage's passes of this kind are in the order of microbatches. Their results are
+// broadcast to all ranks in that order.
 void require_order(const Config& config, const Schedule& schedule, ActionKind kind, int stage, const char* what) {
   int last = -1;
   for (const Action& action : schedule.rows[static_cast<size_t>(schedule.stage_owner[static_cast<size_t>(stage)])]) {

@@ -1,4 +1,4 @@
-// The vocabulary's two layers over the pipeline's ranks, as the run file says.
+// Places the two vocabulary layers (embedding and output layer) on the pipeline ranks, as the run file asks.
 #pragma once
 
 #include <string>
@@ -8,21 +8,23 @@
 
 namespace orthant {
 
-/// Whether both layers are cut by rows over all pipeline ranks.
+/// True if both layers are sharded by vocabulary rows over all pipeline ranks.
 bool cuts_vocabulary(const Config& config);
 
-/// For Plan::vocabulary. ConfigError where the mesh or the schedule has no room for what the run file asks for.
+/// Returns the value of Plan::vocabulary. Throws ConfigError if the mesh, the layers of the stages or the schedule do
+/// not permit the run file's parallelism.vocabulary_parallel.
 std::string vocabulary_order_of(const Config& config, const Mesh& mesh);
 
-/// The order of the plan's output layer; null where the vocabulary is whole.
+/// Returns the algorithm of the plan's output layer; nullptr if the vocabulary is not sharded.
 const VocabularyAlgorithm* algorithm_of(const Plan& plan);
-/// Whether its S makes the gradient of the layer's input.
+/// True if the pass S of that algorithm also computes the gradient of the layer's input.
 inline bool sums_early(const Plan& plan) { return algorithm_of(plan) != nullptr && algorithm_of(plan)->early(); }
 
-/// By how many forwards of one stage backwards have to be later.
+/// Number of extra warm-up forwards of one stage that a rank does before its first backward.
 int later_for_vocabulary(const Config& config, int stages_per_rank);
 
-/// The plan's schedule with what all ranks do for the vocabulary. ConfigError where a file's has no place for it.
+/// Returns the plan's schedule with the vocabulary passes of all ranks added. Throws ConfigError if the order of
+/// microbatches in a schedule file does not permit that.
 Schedule with_vocabulary(const Plan& plan);
 
 }  // namespace orthant

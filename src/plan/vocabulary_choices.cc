@@ -1,3 +1,4 @@
+// Plans the run again with every placement of the vocabulary layers, and recommends one.
 #include "plan/vocabulary_choices.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,7 @@ void judge(VocabularyChoice& choice, const Plan& plan) {
   }
 }
 
-// The least and the most, and how far they are apart.
+// Returns the least and the greatest value, and their ratio.
 template <class T, class Text>
 std::string span_text(const std::vector<T>& values, Text text) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());

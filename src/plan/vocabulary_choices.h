@@ -1,4 +1,4 @@
-// The ways to put the vocabulary's layers over the plan's pipeline, side by side: what a rank computes, and holds.
+// Compares the ways to place the vocabulary layers on the plan's pipeline: computation and memory of each rank.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,26 @@
 
 namespace orthant {
 
+/// One value of parallelism.vocabulary_parallel, and its costs.
 struct VocabularyChoice {
   std::string name;                          // as in a run file
-  std::vector<double> compute;               // of a step, by pipeline rank, in units of its timeline
+  std::vector<double> compute;               // computation per step by pipeline rank, in units of the plan's timeline
   std::vector<int64_t> parameter_bytes = {};  // of the weights, by pipeline rank
-  double makespan = 0;
-  int64_t memory_bytes = 0;  // of the largest rank
-  std::string otherwise = {};  // what else its run file has to say otherwise
-  std::string refusal = {};  // why it cannot be; empty if it can
-  bool chosen = false;       // as planned
+  double makespan = 0;       // length of a step, in units of the plan's timeline
+  int64_t memory_bytes = 0;  // of the rank that needs most
+  std::string otherwise = {};  // other settings that must change with this one; empty if none
+  std::string refusal = {};  // why the choice is illegal; empty if it is legal
+  bool chosen = false;       // this is the plan's own
 };
 
-/// Every value of parallelism.vocabulary_parallel. Empty where the mesh has one pipeline rank.
+/// Returns every value of parallelism.vocabulary_parallel. Empty if the mesh has one pipeline rank.
 std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan);
 
-/// The one whose step is the shortest by its FLOPs; of those within 1 % of that, the one that holds least.
+/// Returns the choice with the shortest step by FLOPs. Of the choices within 1 % of that, it is the one that needs
+/// least memory.
 const VocabularyChoice& recommended(const std::vector<VocabularyChoice>& choices);
 
-/// A table of the choices, and what follows from it; nothing for one pipeline rank.
+/// Returns a table of the choices with the recommendation; empty for one pipeline rank.
 std::string explain_vocabulary_choices(const Plan& plan);
 
 }  // namespace orthant

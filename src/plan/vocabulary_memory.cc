@@ -1,3 +1,4 @@
+// Counts the tensors that S, Z, T, TW, E and EB keep and need, without and with a tensor mesh.
 #include "plan/vocabulary_memory.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace orthant {
 namespace {
 
-// What a rank of a tensor mesh needs for a while to have whole what others hold parts of, or to sum it up.
+// Temporary bytes on a rank of a tensor mesh while it gathers the shards of other ranks, or forms sums with them.
 struct Sharing {
   Sharing(const TensorPlan& mesh, int64_t stream, int64_t of_weight, int64_t of_sum) {
     const auto part_of = [](int64_t all, int ranks) { return (all + ranks - 1) / ranks; };
@@ -25,10 +26,11 @@ struct Sharing {
       summing_rows = sum + part + staging_bytes(part, mesh.rows);
     }
   }
-  int64_t arriving = 0;         // of the stream, as it comes from columns, beside what is made of that
-  int64_t summing_columns = 0;  // a copy of its summand by columns, the part that is here, and others' summands
-  int64_t weight = 0, sum = 0;  // of all rows' columns of it: 0 where no rows share it
-  int64_t summing_rows = 0;     // as summing_columns, of the sum
+  int64_t arriving = 0;  // the residual stream as received from columns, in addition to the tensor put together from it
+  // A copy of the rank's partial sum in the order of columns, its shard of the sum, and the partial sums of others.
+  int64_t summing_columns = 0;
+  int64_t weight = 0, sum = 0;  // the weight gathered over rows, and its gradient; 0 if there is one row
+  int64_t summing_rows = 0;     // as summing_columns, for the weight's gradient over rows
 };
 
 }  // namespace
@@ -48,21 +50,23 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
   const Sharing sharing(plan.tensor, stream * element, rows * width * element, rows * width * wide);
   VocabularyMemory memory;
   const int64_t rounded = wide > element ? stream * element : 0;
-  // Early products are sums over columns already, of what is here; alone they are wide, and rounded to be summed.
+  // The early products of S. On a tensor mesh they are kept as the rank's shard of their sums over columns. Otherwise
+  // they are kept in the wide dtype, with a rounded copy for the sum over ranks.
   memory.kept = exponentials + stream * element +
                 (!early   ? 0
                  : shared ? (smooths ? 3 : 2) * part
                           : each * stream * wide + rounded);
-  // Wide logits of a chunk, in the naive order of all tokens; exponentials that are as wide have their memory.
+  // Wide logits: of one chunk of tokens, or of all tokens with the naive algorithm. Exponentials that are equally wide
+  // use the same memory.
   const int64_t logits = wide > element ? (naive ? tokens : chunk) * rows * wide : 0;
   memory.logits = naive ? logits : 0;
   memory.output = memory.kept + logits;
-  // x times factors of tokens, beside the input's gradient where S has not made it; or products for that, and labels'
-  // rows.
+  // T holds the input x scaled by the factors of tokens together with the input's gradient, unless S has made that.
+  // Before that it holds the products for this gradient together with the labels' rows, which takes the same bytes.
   const int64_t scaled = stream * wide + rounded, products = early ? 0 : each * stream * wide;
   memory.backward = products + scaled;
-  // While the rank computes something else, its labels' rows are taken into account, and what is narrow made wide;
-  // where nothing is, the sum has the products' memory, and is counted twice.
+  // With early products, the labels' rows are added in the background of other computation, and narrow tensors are made
+  // wide for that. If none is narrow, the sum uses the memory of the products, so that it is counted twice already.
   memory.streams = 4 * part + (!early || wide == element ? 0 : shared ? 4 * part : stream * wide + rounded);
   if (!shared) return memory;
   memory.output = stream * element + sharing.weight +
@@ -71,7 +75,7 @@ VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences
                             early ? exponentials + (smooths ? 2 : 1) * part + stream * element +
                                         sharing.summing_columns
                                   : 0});
-  // The exponentials are gone where sums are formed.
+  // The exponentials are already freed when the sums are formed.
   const int64_t with_input = early ? 0 : sharing.weight + stream * element;
   memory.backward = std::max({with_input + sharing.sum + scaled, early ? 0 : sharing.weight + products + scaled,
                               early ? 0 : 2 * sharing.weight,

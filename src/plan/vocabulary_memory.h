@@ -1,4 +1,5 @@
-// What a rank's rows of the vocabulary take of one microbatch, where they are cut over the pipeline.
+// Counts the bytes that a rank's vocabulary rows take for one microbatch if the vocabulary is sharded over the
+// pipeline.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +8,17 @@
 
 namespace orthant {
 
-/// Bytes; 0 where the vocabulary is not cut.
+/// All fields are bytes, and 0 if the vocabulary is not sharded over the pipeline.
 struct VocabularyMemory {
-  int64_t kept = 0;               // from S to T or TW: exponentials, the layer's input, the product that S makes early
-  int64_t logits = 0;             // from S to Z, in the naive order
-  int64_t output = 0;             // the most that S holds, and what it keeps among it
-  int64_t backward = 0;           // the most that T or TW holds beside what is kept
-  int64_t streams = 0;            // what comes and goes: inputs and gradients of both layers, throughout the row
-  int64_t lookup = 0, lookup_backward = 0;  // the most that E and EB hold beside that, where a tensor mesh shares rows
+  int64_t kept = 0;      // from S to T or TW: exponentials, the layer's input, and (algorithm_2) the early product of S
+  int64_t logits = 0;    // from S to Z, with the naive algorithm
+  int64_t output = 0;    // peak of S, including the bytes that S keeps
+  int64_t backward = 0;  // peak of T or TW in addition to `kept`
+  int64_t streams = 0;   // inputs and gradients of both layers, received and sent; held throughout the row
+  int64_t lookup = 0, lookup_backward = 0;  // peaks of E and EB in addition to that; 0 unless a tensor mesh shares rows
 };
 
+/// Returns the bytes for a microbatch of `sequences` sequences on the rank.
 VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences);
 
 }  // namespace orthant
