@@ -7,8 +7,8 @@
 // waits at a barrier. It keeps their activations too: p + k microbatches for 1F1B's p, for any p. In return each rank
 // has 1/p of the work and weights of both layers. Without it, the last rank has one layer and the first the other.
 //
-// Example: 10 rows over 4 ranks, one token x with label 7. w_v is row v of the weight; exp of the logits x w_v are
-// 1 2 1 4 2 2 1 3 2 2, so the softmax divides by 20. `top` is the maximum of a rank's logits.
+// Example: 10 rows over 4 ranks, one token x with label 7, algorithm 1. w_v is row v of the weight. The exponentials of
+// the logits x w_v are 1 2 1 4 2 2 1 3 2 2, so the softmax divides by 20. `top` is the maximum of a rank's logits.
 //
 //   rank  rows  S: exp(z - top)   statistics that S sends:     T: factor f       dx that T makes
 //                                 top    sum   label's logit   exp(top - ln 4)/5
@@ -20,7 +20,7 @@
 // After the all-gather of statistics every rank has maximum = ln 4, sum = 2/2 + 2 + 4/3 3/4 + 2/2 = 5 and the loss
 // ln 5 + ln 4 - ln 3 = ln(20/3). dx is summed on the last stage's rank. T also adds the gradients of the rank's rows:
 // f exp(z - top) x, less x for row 7. Algorithm 2 computes the sums in brackets in S already, scales them by f when the
-// statistics arrive, and leaves only the rows' gradients to TW.
+// statistics arrive, and leaves only the rows' gradients to TW. The naive order gathers maxima in S and sums in Z.
 #pragma once
 
 #include <span>
