@@ -5,7 +5,8 @@
 // the exponentials e = exp(z - top), times the derivative of z if z is capped: N V/p numbers in the products' dtype.
 // It keeps nothing else of that size, except the derivatives if smoothing needs them. Keeping logits would be worse:
 // rounding them to bfloat16 costs 2^-9 |z| of the probability, rounding e costs 2^-9. Keeping only statistics would
-// need a fourth product to recompute the logits. Wider numbers live for a chunk of tokens, or share the memory of e.
+// need a fourth product to recompute the logits. Wider numbers live for a chunk of tokens, or share the memory of e. In
+// the naive order the logits of all tokens live from S to Z.
 //
 // At the label, p - 1 cancels; e is 0 there and p - 1 is computed separately, in float32 or float64. Factors of tokens
 // multiply x and sums over rows (N C numbers), never e. So e is written once, in the pass that sums it, and read by two
