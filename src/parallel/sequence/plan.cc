@@ -72,7 +72,7 @@ int64_t reduced(const Cut& cut, int64_t elements) {
 }
 
 // Scratch bytes of ATen's flash kernel in backward, on one thread. It holds probabilities and their gradients of one
-// tile, in the precision of sums and, if that is wider, in the type of its inputs too. Tiles have 512 keys and 32
+// tile in the precision of sums, and copies in the dtype of its inputs if that is narrower. Tiles have 512 keys and 32
 // queries: 64 from 192 queries on, 256 from 768 on (cpu_flash_attention_backward in libtorch 2.11 to 2.13).
 int64_t kernel_scratch(int64_t queries, int64_t keys, int64_t sum_bytes, int64_t element_bytes) {
   const int64_t rows = queries >= 768 ? 256 : queries >= 192 ? 64 : 32;
