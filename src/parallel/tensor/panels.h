@@ -1,11 +1,11 @@
-// The loop that hides communication behind products: the next panel's move runs while the present panel is multiplied,
-// and the sum of the last result runs meanwhile (van de Geijn and Watts 1997, "SUMMA", pipelined).
+// The loop that hides communication behind products. The next panel's move and the last result's sum run while the
+// present panel is multiplied (van de Geijn and Watts 1997, "SUMMA", pipelined).
 //
 //   next = start(panel 0)
 //   for each panel:
 //     operand = next.wait();  next = start(following panel)     # both inside arrive()
 //     result = operand x other operand                          # the following panel moves meanwhile
-//     pending.finish();  pending = start the sum of result      # PendingSum::next(); it runs beside the next product
+//     pending.finish();  pending = start the sum of result      # PendingSum::next(); runs during the next product
 #pragma once
 
 #include <ATen/core/Tensor.h>

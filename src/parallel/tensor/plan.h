@@ -66,8 +66,8 @@ TensorMove gather_rows(std::vector<int64_t> shape, int dim);
 TensorMove sum_rows(std::vector<int64_t> shape, int dim);
 
 /// The stream's tokens in panels: the next panel moves while the present one is multiplied. A product views the stream
-/// as [sequences, shares, tokens], with one share for each column if columns shard tokens. Otherwise all tokens of all
-/// sequences form a single row. A panel is the same range of tokens in every share.
+/// as [sequences, shares, tokens], with one shard for each column if columns shard tokens. Otherwise all tokens of all
+/// sequences form a single row. A panel is the same range of tokens in every shard.
 struct StreamPanels {
   int64_t sequences = 1, shares = 1, tokens = 0;
   std::vector<Range> panels;  // ranges of `tokens`; at least one
@@ -78,7 +78,7 @@ StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t to
                            int64_t element_bytes);
 
 /// A panel of SUMMA: a range of the contracted extent that lies in one column's shard and in one row's shard. The
-/// range is given in the whole extent and relative to the start of each of these shards.
+/// range is given in the full extent and relative to the start of each of these shards.
 struct SummaPanel {
   Range all, in_column, in_row;
   int column, row;

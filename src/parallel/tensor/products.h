@@ -1,10 +1,10 @@
 // The three products of matrices that are sharded over a mesh with the axes "column", "row" and "depth" (Xu et al.
 // 2021, "Optimus", arXiv 2104.05343, section 2; Wang et al. 2021, "Tesseract", 2105.14500, section 3).
 //
-// Rank (k, i, j) of depth, row and column holds rows (k, i) and columns j of a matrix of tokens [T, K], and rows i and
-// columns j of a weight [K, N]. Mesh sizes need not divide the extents (see shard() in mesh/mesh.h). A layer's forward,
-// the gradient of its tokens and the gradient of its weight are one of these products each. On four ranks, started by
-// torchrun, mpirun or srun:
+// Let (k, i, j) be a rank's depth, row and column. Of a matrix of tokens [T, K] it holds block (k, i) of the rows and
+// block j of the columns; of a weight [K, N], block i of the rows and block j of the columns. Mesh sizes need not
+// divide the extents (see shard() in mesh/mesh.h). A layer's forward, the gradient of its tokens and the gradient of
+// its weight are one of these products each. On four ranks, started by torchrun, mpirun or srun:
 //
 //   const auto launch = detect_launch(process_environment, parent_key());         // comm/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
@@ -28,8 +28,8 @@ Layout token_matrix();
 Layout weight_matrix();
 
 /// Every rank of the mesh must call the same products in the same order. K is the full extent of the dim that columns
-/// shard in one operand and rows in the other. With a = T K / (d q_r q_c) and w = K N / (q_r q_c), a rank receives
-/// (q_c-1) a + (q_r-1) w elements for each product. They arrive in panels, the next one while the present one is
+/// shard in one operand and rows in the other. A rank receives (q_c-1) a + (q_r-1) w elements for each product, where
+/// a = T K / (d q_r q_c) and w = K N / (q_r q_c). They arrive in panels, the next one while the present one is
 /// multiplied: panels of tokens if there are enough tokens (stationary), or panels of K for both operands (summa).
 /// bfloat16 accumulates in float32, but abt rounds each column's summand to bfloat16 before the sum over columns.
 class TensorProducts {

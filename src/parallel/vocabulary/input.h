@@ -6,7 +6,7 @@
 // each sends its shard on. In backward they gather the gradient of all tokens that may read a row of theirs.
 //
 // A rank sends N C for a microbatch as a reduce, and N C as the broadcast of the gradient. Sending only the rows that
-// were read would be N C for all ranks together, but the bytes would depend on the text and could not be planned.
+// were read would take N C for all ranks together. But then the bytes depend on the text and cannot be planned.
 //
 // Tied weights: this layer and OutputLayer hold the same slice in one Weight, to which T and EB both add. No sum
 // between ranks is needed.

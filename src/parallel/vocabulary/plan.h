@@ -1,5 +1,5 @@
-// Vocabulary parallelism, pure half: the embedding and the output layer are sharded by rows of the vocabulary over all
-// pipeline ranks, and each rank's passes over its rows are inserted into the rank's pipeline schedule. Yeung, Qi, Lin
+// Vocabulary parallelism, pure half. All pipeline ranks shard the embedding and the output layer by rows of the
+// vocabulary, and each rank's passes over its rows are inserted into its row of the pipeline schedule. Yeung, Qi, Lin
 // and Wan 2024, "Balancing Pipeline Parallelism with Vocabulary Parallelism", arXiv 2411.05288.
 //
 // The output layer synchronizes all ranks at k barriers between a microbatch's forward and backward of the last stage
@@ -17,10 +17,11 @@
 //   2     6, 7  1/3  1            ln 3   4/3   ln 3            0.15              f (1/3 w_6 + w_7) - w_7
 //   3     8, 9  1    1            ln 2   2     0               0.10              f (w_8 + w_9)
 //
-// After the all-gather of statistics every rank has maximum = ln 4, sum = 2/2 + 2 + 4/3 3/4 + 2/2 = 5 and the loss
-// ln 5 + ln 4 - ln 3 = ln(20/3). dx is summed on the last stage's rank. T also adds the gradients of the rank's rows:
-// f exp(z - top) x, less x for row 7. Algorithm 2 computes the sums in brackets in S already, scales them by f when the
-// statistics arrive, and leaves only the rows' gradients to TW. The naive order gathers maxima in S and sums in Z.
+// After the all-gather of statistics every rank has the maximum ln 4 and the sum 2/2 + 2 + 4/3 3/4 + 2/2 = 5. The loss
+// is ln 5 + ln 4 - ln 3 = ln(20/3). dx is summed on the last stage's rank. T also adds the gradients of the rank's
+// rows: f exp(z - top) x, less x for row 7. Algorithm 2 computes the sums in brackets in S already, scales them by f
+// when the statistics arrive, and leaves only the rows' gradients to TW. The naive order gathers maxima in S and sums
+// in Z.
 #pragma once
 
 #include <span>
@@ -56,7 +57,7 @@ const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name);
 /// A Pass over a schedule without vocabulary Actions. Adds the algorithm's passes on every rank and, if `input`, E and
 /// EB. All ranks run each of them at nearly the same time. Passes up to the one that the last stage's backward waits
 /// for are spread evenly between the last stage's forward and backward. TW stands right before the next S, E one
-/// microbatch's work before the first stage's forward, EB as much after its backward. Times are those of `schedule`
+/// microbatch's work before the first stage's forward, EB one after its backward. Times are those of `schedule`
 /// alone. An Action is later than all that it waits for, so one global order exists and the step terminates. LogicError
 /// unless the last stage's forwards and, if `input`, the first stage's backwards are in increasing microbatch order.
 Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,

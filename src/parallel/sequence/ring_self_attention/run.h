@@ -18,7 +18,7 @@ namespace orthant {
 
 struct RingSelfAttentionOptions {
   SequencePlacement placement = SequencePlacement::contiguous;
-  /// The paper's backward: every rank forms dK and dV of the whole sequence, all-reduces them and keeps its own part.
+  /// The paper's backward: every rank forms dK and dV of the full sequence, all-reduces them and keeps its own part.
   bool all_reduce = false;
 };
 

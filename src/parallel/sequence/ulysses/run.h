@@ -3,8 +3,8 @@
 //
 // Jacobs et al. 2023, "DeepSpeed Ulysses" (arXiv 2309.14509), section 3. Bytes sent by a rank for one layer's forward:
 // (U-1)/U B (L/N) e (2d + 2d_kv), with q, k and v in one all-to-all; backward sends the same. Here U Ulysses ranks, N
-// ranks including the ring, e bytes an element, B sequences of L tokens, d and d_kv elements of a token's query heads
-// and of its key heads. With fewer key heads than ranks the bytes grow, because each key head goes to several ranks.
+// ranks with the ring, e bytes an element, B sequences of L tokens. d and d_kv are the elements of a token's query
+// heads and key heads. With fewer key heads than ranks the bytes grow, because each key head goes to several ranks.
 #pragma once
 
 #include "comm/comm.h"
