@@ -63,9 +63,9 @@ const VocabularyAlgorithm& vocabulary_algorithm(std::string_view name);
 Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& algorithm, const Durations& durations,
                         bool input = true);
 
-/// Adds only E and EB to a schedule that has the output layer's passes, in one order on all ranks. All ranks then count
-/// by S and not by time. An E stands at its time, but at the latest before the first S that follows its F in the row of
-/// the first stage. An EB stands before the second S that follows its B in that row.
+/// Adds only E and EB to a schedule that has the output layer's passes, in one order on all ranks. Ranks may reach the
+/// same S at different times, so places are counted in S. An E stands at its time, but at the latest before the first S
+/// that follows its F in the row of the first stage. An EB stands before the second S that follows its B in that row.
 Schedule add_input_layer(const Schedule& schedule, const Durations& durations);
 
 }  // namespace orthant

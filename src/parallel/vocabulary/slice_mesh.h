@@ -15,7 +15,7 @@
 
 namespace orthant {
 
-/// One rank's end. If a single rank holds the slice, all functions return their argument and send nothing.
+/// One rank's end. If a single rank holds the slice, all functions send nothing and return their argument, reshaped.
 class SliceMesh {
  public:
   SliceMesh() = default;
