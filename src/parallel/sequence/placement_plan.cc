@@ -42,7 +42,7 @@ std::vector<int64_t> held_places(SequencePlacement placement, int64_t seq_len, i
 }
 
 int64_t num_ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r) {
-  if (placement != SequencePlacement::zigzag) return shard(seq_len, ring, r).size();  // a stripe is as long
+  if (placement != SequencePlacement::zigzag) return shard(seq_len, ring, r).size();  // a stripe's length too
   return shard(seq_len, 2 * ring, r).size() + shard(seq_len, 2 * ring, 2 * ring - 1 - r).size();
 }
 

@@ -10,7 +10,8 @@
 namespace orthant {
 namespace {
 
-// The ranks' shares of one microbatch, in elements of q a token of a head.
+// Sizes of the shards of one microbatch, seen from one rank. row: elements of one head at one position, over all
+// sequences.
 struct Cut {
   Cut(const SequencePlan& plan_in, const SequenceAttention& attention_in, int u, int r_in)
       : plan(plan_in), a(attention_in), r(r_in), row(attention_in.sequences * attention_in.head_dim) {
@@ -20,7 +21,8 @@ struct Cut {
   }
   int64_t block(int member) const { return num_ring_places(plan.placement, a.seq_len, plan.ring, member); }
   int64_t own_block() const { return block(r); }
-  // Shards are the larger the earlier they stand; a zigzag adds one from either end.
+  // Earlier shards are the larger ones, and a zigzag block has one part from each end of the sequence. So the first or
+  // the last member has the largest block.
   int64_t largest_block() const { return std::max(block(0), block(plan.ring - 1)); }
 
   const SequencePlan& plan;
@@ -31,8 +33,8 @@ struct Cut {
   int64_t own_tokens = 0, ring_key_heads = 0;
 };
 
-// Elements that leave this rank when tokens become heads, and the other way round, of so many tensors with query heads
-// and with key heads.
+// Elements that this rank sends in the all-to-all from shards of tokens to shards of heads, and in the one back.
+// queries, keys: number of tensors with query heads, and with key heads.
 int64_t to_heads(const Cut& cut, int64_t queries, int64_t keys) {
   int64_t heads = -queries * cut.own.query.size() - keys * cut.own.key.size();
   for (int v = 0; v < cut.plan.ulysses; ++v) {
@@ -45,15 +47,17 @@ int64_t to_tokens(const Cut& cut, int64_t queries, int64_t keys) {
   return (queries * cut.own.query.size() + keys * cut.own.key.size()) * (cut.own_block() - cut.own_tokens) * cut.row;
 }
 
-// Tokens of the blocks that this rank passes on, and in how many messages; sums follow one step behind their blocks.
+// Tokens of the blocks and of the sums that this rank sends, and the number of messages of each. Sums follow their
+// blocks one step later.
 struct Passed {
   int64_t blocks = 0, sums = 0, messages = 0;
 };
 Passed passed_on(const Cut& cut) {
   const int window = cut.plan.window > 0 ? cut.plan.window : cut.plan.ring, windows = cut.plan.ring / window;
   const int w = cut.r / window, i = cut.r % window;
-  // All blocks pass here but, of each window, the one that ends its way here; and what stands at this place in each
-  // window passes once more, on to the next window, but the last. All sums pass, but that of the own block.
+  // Inner ring: the rank sends all blocks of each window, except the next member's. Outer ring: it sends the block at
+  // its own index of each window once more, to the next window, except that window's own. It sends all sums but its
+  // own.
   Passed passed{.blocks = cut.a.seq_len, .sums = cut.a.seq_len - cut.own_block(), .messages = windows * window - 1};
   for (int o = 0; o < windows; ++o) {
     passed.blocks += cut.block(o * window + i) - cut.block(o * window + (i + 1) % window);
@@ -62,20 +66,21 @@ Passed passed_on(const Cut& cut) {
   return passed;
 }
 
-// Elements that a rank of the ring sends to add up so many on all of them.
+// Elements that this rank sends in an all-reduce of `elements` over the ring.
 int64_t reduced(const Cut& cut, int64_t elements) {
   return elements_sent(CollectiveKind::all_reduce, cut.plan.ring, cut.r, std::array{elements});
 }
 
-// What ATen's flash kernel holds in backward, on one thread: probabilities and their gradients of a tile of its own, in
-// float32 or better and in the type of its inputs. Its queries come in tiles of 32, of 64 from 192 on and of 256 from
-// 768 on, its keys in tiles of 512 (cpu_flash_attention_backward in libtorch 2.11 to 2.13).
+// Scratch bytes of ATen's flash kernel in backward, on one thread. It holds probabilities and their gradients of one
+// tile in the precision of sums, and copies in the dtype of its inputs if that is narrower. Tiles have 512 keys and 32
+// queries: 64 from 192 queries on, 256 from 768 on (cpu_flash_attention_backward in libtorch 2.11 to 2.13).
 int64_t kernel_scratch(int64_t queries, int64_t keys, int64_t sum_bytes, int64_t element_bytes) {
   const int64_t rows = queries >= 768 ? 256 : queries >= 192 ? 64 : 32;
   return 2 * rows * std::min<int64_t>(keys, 512) * (sum_bytes + (element_bytes < sum_bytes ? element_bytes : 0));
 }
 
-// Elements of what a rank holds inside the Ulysses exchange, and outside.
+// Elements of the tensors on a rank: inside the Ulysses exchange (its heads, the tokens of its ring block), and outside
+// it (all heads, its own tokens).
 struct Held {
   explicit Held(const Cut& cut)
       : e(cut.a.element_bytes),
@@ -94,8 +99,9 @@ struct Held {
         outside_keys(cut.a.key_heads * cut.own_tokens * cut.row),
         by_heads(cut.plan.ulysses > 1 ? q * e : 0) {}
 
-  // Blocks that are here and arrive; the own share, and sums that leave and arrive. A window's ring has them beside
-  // those of the ring between windows, whose block is its first.
+  // Peak bytes of travelling tensors, for blocks of `size` elements. There are the present and the arriving block, the
+  // rank's own partial sum, and a sum leaving and one arriving. The inner ring holds its own in addition to those of
+  // the outer ring, whose block is the inner ring's first.
   int64_t under_way(int64_t size) const {
     const auto sums_of = [&](int64_t step) { return step == 0 ? 0 : step == 1 ? sums : 3 * sums; };
     int64_t most = 0;
@@ -108,40 +114,42 @@ struct Held {
     }
     return most * size;
   }
-  // What one device has there is counted with the block: gradients of queries, keys and values, by head and side by
-  // side.
+  // Working bytes beyond those of one device, which are counted with the transformer block: gradients of queries, keys
+  // and values by head and fused side by side, and that of the output.
   int64_t beyond_one_device(int64_t working) const {
     return std::max<int64_t>(0, working + by_heads - (3 * outside + 4 * outside_keys) * e);
   }
 
-  int64_t e, sums, exact;  // bytes of an element, of a sum, and of what is copied to the precision of the sums
+  int64_t e, sums, exact;  // bytes of an element, of a sum, and of an element's copy in the precision of sums (0: none)
   int64_t ring, window, heads, key_heads;
   int64_t q, kv, statistic;
-  int64_t largest, block;  // tokens of the largest block; keys and values of a member
+  int64_t largest, block;  // tokens of the largest block; its keys and values
   int64_t outside, outside_keys;
-  int64_t by_heads;  // bytes of the output's gradient, by heads
+  int64_t by_heads;  // bytes of the output's gradient after the exchange; 0 without Ulysses
 };
 
-// Each beside q, k, v and the output: kept, and at most in backward beside the output's gradient.
+// The memory of each method: bytes kept in addition to q, k, v and the output, and the peak in backward in addition to
+// the output's gradient.
 SequenceMemory ring_attention_memory(const Cut& cut, const Held& h) {
-  const int64_t per_query_head = 2 * h.heads * h.largest * cut.row;  // a member's keys and values, as kernels want them
+  const int64_t per_query_head = 2 * h.heads * h.largest * cut.row;  // a block's keys and values, expanded
   const int64_t expanded = h.key_heads > 1 && h.key_heads < h.heads ? per_query_head : 0;  // one head needs no copies
-  // Keys and values by query head; gradients of queries, and of both by query head.
+  // Keys and values by query head; gradients of queries, and of keys and values by query head.
   const int64_t kernel = h.ring > 1 ? h.sums : h.e;
   int64_t working =
       (expanded + h.q + per_query_head) * kernel + kernel_scratch(cut.own_block(), h.largest, h.sums, kernel);
-  // Sums of a block's tiles, and of all blocks: dQ, and dQ, dK and dV. What is copied to the precision of the sums.
+  // Sums: dQ over one block's tiles and over all blocks, dK and dV of a block. Then blocks and sums on their way, and
+  // copies in the precision of sums.
   if (h.ring > 1) working += (2 * h.q + h.block) * h.sums + h.under_way(h.block) + (3 * h.q + h.block) * h.exact;
   return {h.statistic * h.sums, cut.plan.parallel() ? h.beyond_one_device(working) : 0};
 }
 
 SequenceMemory ring_self_attention_memory(const Cut& cut, const Held& h) {
   const int64_t row = h.statistic * cut.a.seq_len, square = h.statistic * h.largest, one = h.block / 2;
-  // dP or dS, and a block's share. At first, of the own block: its product, and two blocks. Later, of half a block: dQ,
-  // dV.
+  // dP or dS, and the partial sum of a block. In the first step, for the rank's own block: its product, and two blocks.
+  // In later steps: the product of half a block, dQ and dV.
   const int64_t first = square * h.sums + 2 * one * h.e;
   const int64_t later = square / 2 * h.sums + (h.q + h.kv) * h.sums;
-  // Shares travel, or are rows of what all ranks sum.
+  // Partial sums travel round the ring, or are rows of the tensor that is all-reduced.
   const int64_t travels = cut.plan.all_reduce ? 2 * one * h.e : h.under_way(one);
   const int64_t shares = (cut.plan.all_reduce ? h.key_heads * cut.a.seq_len * cut.row : one) * h.sums;
   const int64_t working = row * h.sums + shares + std::max(first, later + travels) +
@@ -151,7 +159,8 @@ SequenceMemory ring_self_attention_memory(const Cut& cut, const Held& h) {
 
 SequenceMemory linformer_memory(const Cut& cut, const Held& h) {
   const int64_t summaries = 2 * h.key_heads * cut.row * cut.plan.summary_length;
-  // In backward: gradients of the summaries, by query head and summed. Those of q, k and v are no more than without.
+  // In backward: gradients of the summaries, by query head and summed. Gradients of q, k and v take no more than on one
+  // device.
   int64_t working = summaries * (h.heads / h.key_heads + 2) * h.sums + h.by_heads;
   if (h.ring > 1) working += h.q * h.exact;  // q, the output and its gradient, for the kernel
   return {h.statistic * h.sums + summaries * (h.ring > 1 ? h.sums : h.e), working};
@@ -223,7 +232,7 @@ SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention
 
 double kept_scores(const SequencePlan& plan, const SequenceAttention& a) {
   if (plan.method != SequenceMethod::ring_self_attention) return 0;
-  const int64_t heads = head_share(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // no share is larger
+  const int64_t heads = head_share(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // rank 0 has the most heads
   const auto length = static_cast<double>(a.seq_len);
   return static_cast<double>(a.sequences * heads) * (length / plan.ring + 2) * length;
 }

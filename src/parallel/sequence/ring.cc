@@ -9,7 +9,7 @@
 namespace orthant {
 namespace {
 
-// Sums have a tag of their own: they are under way beside blocks, between the same ranks.
+// Added to a ring's tag for sums, which travel between the same ranks at the same time as blocks.
 constexpr int kSums = 1;
 
 Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& leaving, const at::Tensor& arriving,
@@ -24,7 +24,7 @@ Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& lea
 
 void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                   const std::function<void(int, at::Tensor)>& work) {
-  at::Tensor block = std::move(own);  // freed once it has left, where the caller has no use for it
+  at::Tensor block = std::move(own);  // freed once it is sent, unless the caller keeps it
   for (int step = 0; step < ring.size(); ++step) {
     at::Tensor arriving;
     Work under_way;
@@ -42,7 +42,7 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
 at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
                            const NewBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work,
                            const std::function<void(at::Tensor)>& rest) {
-  at::Tensor own_share, arriving;  // arriving: what the members before have summed for the block that is here now
+  at::Tensor own_share, arriving;  // arriving: the sum of the members before for the present block
   Work under_way;
   int step = 0;
   visit_blocks(channel, ring, std::move(own), buffer, [&](int source, at::Tensor block) {

@@ -1,29 +1,30 @@
-// The order in which blocks go round a ring, and round a ring of rings.
+// The order in which blocks travel round a ring, and round a ring of rings.
 #pragma once
 
 #include <vector>
 
 namespace orthant {
 
-/// Some members of a group, in the order in which blocks go round, by their positions in it.
+/// Members of a group in the order in which blocks travel, each as its position in the group.
 struct Ring {
   std::vector<int> members;
-  int index = 0;  // of this rank
+  int index = 0;  // of this rank in `members`
 
   int size() const { return static_cast<int>(members.size()); }
-  /// The member whose block arrives at step s, since blocks go to the next one: index - s.
+  /// Index of the member whose block is here at a step: index - step modulo size, because blocks go to the next member.
   int source(int step) const { return ((index - step) % size() + size()) % size(); }
 };
 
-/// A ring of windows (Gu et al. 2024, "LoongTrain", arXiv 2406.18485, section 4.3): blocks go round inside a window of
-/// neighbours while each window's blocks are on their way to the next. The inner ring alone, where a window is all.
+/// A ring of windows (Gu et al. 2024, "LoongTrain", arXiv 2406.18485, section 4.3). Blocks travel round a window of
+/// adjacent ranks while every rank's block travels to the next window. One window of all ranks is a single ring.
 struct DoubleRing {
-  Ring inner, outer;  // outer: the windows' members with this rank's place, one a window
-  int window = 0;
+  Ring inner, outer;  // outer: the members with this rank's index in their window, one of each window
+  int window = 0;     // ranks of a window
 
-  /// The group's member whose block it is: window x inner size + index within.
+  /// Group position of the member at an index within a window.
   int member(int window_of, int index_in) const { return window_of * window + index_in; }
 };
+/// The rings of the rank at position `index` in a group of `size` ranks. `window` must divide `size`.
 DoubleRing double_ring(int size, int index, int window);
 
 }  // namespace orthant

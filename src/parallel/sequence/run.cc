@@ -9,7 +9,7 @@ namespace orthant {
 namespace {
 
 AttentionCore over_ring(Comm& comm, const SequencePlan& plan, const Axes& ring) {
-  if (plan.method == SequenceMethod::ring_self_attention) {  // its numbers are its own, on one rank too
+  if (plan.method == SequenceMethod::ring_self_attention) {  // it rounds differently from the others, on one rank too
     return ring_self_attention(comm, ring, {.placement = plan.placement, .all_reduce = plan.all_reduce});
   }
   if (plan.ring == 1) return local_attention();

@@ -1,4 +1,4 @@
-// Sequence parallelism, carried out: the core of attention that a plan asks for.
+// Sequence parallelism, libtorch half: the attention core that a plan asks for.
 #pragma once
 
 #include "comm/comm.h"
@@ -7,13 +7,14 @@
 
 namespace orthant {
 
-/// The mesh axes that cut sequences.
+/// The mesh axes that shard sequences.
 struct SequenceAxes {
   Axes ulysses = {kUlysses}, ring = {kRing};
 };
 
-/// The plan's method over the ring, inside Ulysses where the plan has it. On a ring of one rank ring self-attention
-/// still rounds as on many; the others are local_attention(). The Comm must outlive it.
+/// The core of the plan's method over the ring, inside Ulysses if the plan has more than one Ulysses rank. On a ring of
+/// one rank, ring self-attention still rounds as it does on several; the other methods become local_attention(). The
+/// Comm must outlive the core.
 AttentionCore sequence_attention(Comm& comm, const SequencePlan& plan, const SequenceAxes& axes = {});
 
 }  // namespace orthant

@@ -8,10 +8,11 @@
 namespace orthant {
 namespace {
 
+// Positions first, first + step, ..., `count` of them.
 struct Places {
   int64_t first, count, step;
 
-  /// The sum over them of min(place + more, most).
+  /// Sum of min(position + more, most) over the positions.
   int64_t sum(int64_t more, int64_t most) const {
     const int64_t least = first + more, below = least > most ? 0 : std::min(count, (most - least) / step + 1);
     return below * least + step * (below * (below - 1) / 2) + (count - below) * most;
@@ -23,7 +24,7 @@ Places places_of(const Range& part) { return {part.begin, part.size(), 1}; }
 int64_t seen_pairs(const Places& places, int64_t seq_len, bool causal, int64_t window) {
   const int64_t up_to_own = places.sum(1, window);
   if (causal) return up_to_own;
-  // To either side, its own counted twice.
+  // min(p + 1, window) keys up to the own position p, and min(p + window, seq_len) - (p + 1) keys after it.
   return up_to_own + places.sum(window, seq_len) - places.sum(1, seq_len);
 }
 

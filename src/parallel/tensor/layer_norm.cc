@@ -12,7 +12,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 
-// Mean and variance [tokens, 1] of whole rows, from each column's part of them.
+// Mean and variance [tokens, 1] over the full width, from each column's part of the rows.
 std::pair<at::Tensor, at::Tensor> moments(const TensorMesh& mesh, const at::Tensor& x_NC, int64_t width) {
   const int64_t rows = x_NC.size(0);
   const at::Tensor own = at::zeros({2, rows}, x_NC.options());

@@ -1,3 +1,4 @@
+// tensor_linear(): linear layers on a tensor mesh, in the stationary forms and in SUMMA's.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -14,14 +15,14 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What a call needs beside its tensors. They outlive it, as the model does.
+// Arguments of a call in addition to its tensors. Mesh and weight must outlive backward, as the model does.
 struct Call {
   const TensorMesh* mesh;
   const Weight* weight;
   TensorWeight whole;
 };
 
-// The stationary forms. A weight's row cut is along its input where the output stays, else along its output.
+// The stationary forms. Rows shard the weight's input dim if the output is stationary, otherwise its output dim.
 int row_dim(const Call& call) { return call.whole.stays == Stationary::output ? 1 : 0; }
 Redistribution weight_of_rows(const Call& call) {
   const int64_t extent = row_dim(call) == 1 ? call.whole.in : call.whole.out;
@@ -35,7 +36,8 @@ at::Tensor multiply(const Call& call, const at::Tensor& x) {
                                                 : multiply_and_sum(*call.mesh, x, turned);
 }
 
-// The input is gathered while its gradient is multiplied, which is summed while the weight's is.
+// The input is gathered during the product for its gradient. That gradient is summed over columns during the product
+// for the weight's gradient.
 at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy, bool wants_dx) {
   Arriving weight(weight_of_rows(call));
   const TokenPanels panels(*call.mesh, dy.size(0), dy.size(1), call.whole.in, true, dy.element_size());
@@ -48,7 +50,7 @@ at::Tensor output_stationary_gradients(const Call& call, const at::Tensor& x, co
         if (wants_dx) dx.send(panel, dy_NO.mm(w));
         dw.add(dy_NO, flat(arrive()));
       });
-  dw.begin();  // beside the last panel's sum over columns
+  dw.begin();  // runs at the same time as the last panel's sum over columns
   const at::Tensor sum = wants_dx ? dx.finish() : at::Tensor();
   dw.finish();
   return sum;
@@ -76,10 +78,10 @@ at::Tensor gradients(const Call& call, const at::Tensor& x, const at::Tensor& dy
                                                 : input_stationary_gradients(call, x, dy, wants_dx);
 }
 
-// The halves of the same, panel by panel the same numbers. What the first gathers of dy (input-stationary) the second
-// gathers again: to keep it would take, of the o and down projections, 2 C (1 - 1/columns) words a token and layer, as
-// much as all that waits for W on eight columns, and schedules that fill bubbles with W would hold more than 1F1B. Sent
-// are as many again: a fifth of what a layer sends, in panels, while nobody waits.
+// The two halves of a split backward, I and W, with the same numbers panel by panel. In an input-stationary layer both
+// gather dy. Keeping it from I to W would take 2 C (1 - 1/columns) words a token and layer for the o and down
+// projections. On eight columns this equals everything else that waits for W, and schedules that fill bubbles with W
+// would hold more than 1F1B. The second gather adds a fifth to a layer's volume, in panels, while no rank waits for it.
 at::Tensor input_gradient(const Call& call, const at::Tensor& dy) {
   Arriving weight(weight_of_rows(call));
   const auto matrix = [&] { return weight.get(); };
@@ -103,7 +105,7 @@ void weight_gradient(const Call& call, const at::Tensor& x, const at::Tensor& dy
   dw.finish();
 }
 
-// The papers' form, of [K, N] = [in, out]: what the weight is, turned.
+// The papers' form. Its weight matrix [K, N] = [in, out] is the transpose of the stored one.
 at::Tensor summa(const Call& call, const at::Tensor& x) {
   const at::Tensor y =
       TensorProducts(call.mesh->comm(), ProductForm::summa).ab(flat(x), call.weight->value.detach().t(), call.whole.in);
@@ -128,7 +130,7 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     context->saved_data["whole"] =
         std::vector<int64_t>{call.whole.out, call.whole.in, static_cast<int64_t>(call.whole.stays)};
     const at::Tensor y = call.mesh->plan().form == ProductForm::summa ? summa(call, x) : multiply(call, x);
-    // A bias is cut as y is, so that it is added once: behind the sum over columns, where there is one.
+    // A bias is sharded like y, so it is added once: in an input-stationary layer after the sum over columns.
     if (call.weight->bias != nullptr) y.add_(call.weight->bias->value);
     return y;
   }
@@ -138,7 +140,7 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     const Call call{reinterpret_cast<const TensorMesh*>(context->saved_data["mesh"].toInt()),
                     reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt()),
                     {whole[0], whole[1], static_cast<Stationary>(whole[2])}};
-    // x without the graph that made it, which holds more, and may be held until W.
+    // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
     const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
     add_bias_share(*call.weight, flat(dy));

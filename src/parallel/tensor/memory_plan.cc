@@ -11,7 +11,7 @@ namespace {
 int64_t share(int64_t all, int64_t of) { return (all + of - 1) / of; }
 int64_t round_up(int64_t count, int64_t block) { return share(count, block) * block; }
 
-// Bytes of a weight of so many elements, all rows'; nothing where no rows share it.
+// Temporary bytes of a weight that has `elements` elements in all rows together; 0 on a mesh of one row.
 struct Rows {
   Rows(const TensorPlan& plan, const TensorShape& s, int64_t elements, Stationary stays) {
     if (plan.rows == 1) return;
@@ -22,12 +22,12 @@ struct Rows {
     summing = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
   }
   int64_t gathered = 0, sum = 0;
-  int64_t by_rows = 0;   // as it has come from each row, until it is put together; unless it stands so
-  int64_t summing = 0;  // the sum's copy by rows, unless it stands so, this row's part of it, and others' summands
+  int64_t by_rows = 0;   // receive buffer ordered by row, until it is one matrix; 0 if it already is
+  int64_t summing = 0;  // the sum's copy ordered by row (if it is not), this row's shard, other rows' summands
 };
 
-// Bytes of the residual stream, or of what has another width and is cut as it is: of all its tokens, and in the forms
-// that a panel of them takes on its way.
+// Bytes of the residual stream, or of a tensor of another width that is sharded like it: of all tokens, and of the
+// buffers that a panel of tokens takes while it moves.
 struct Stream {
   Stream(const TensorPlan& plan, const TensorShape& s, int64_t width) {
     const int64_t whole = s.sequences * s.tokens * width * s.element_bytes;
@@ -45,33 +45,34 @@ struct Stream {
     summing = (cut ? panel : 0) + in_panel(part) + staging_bytes(share(panel, plan.columns), plan.columns);
   }
 
-  // Of what all tokens take, the largest panel's.
+  // Bytes of the largest panel, given those of all tokens.
   int64_t in_panel(int64_t all) const { return panels == 1 ? all : all / tokens * of_largest; }
-  // Where columns cut the tokens, a panel of an operand is no contiguous part of it: it is copied.
+  // Bytes of a copy of an operand's panel, which is not contiguous if columns shard the tokens.
   int64_t side_by_side(int64_t operand) const { return by_tokens ? in_panel(operand) : 0; }
-  // The sum over columns: what has been summed of it, or is on its way.
+  // The result of the sum over columns, from panels that are summed or on their way.
   int64_t summed() const { return panels > 1 || summing == 0 ? part : 0; }
 
-  // Panels gathered: the present one, the next on its way.
+  // Gathered panels: the present one, and the next on its way.
   int64_t arrived() const { return panels > 1 ? 2 * gathered + leaving : gathered; }
 
-  // The most that a product of the gathered stream holds, with its result.
+  // Peak of a product that reads the gathered stream, its result included.
   int64_t gather_and_multiply(int64_t result, const Rows& rows) const {
     const int64_t work = std::max(rows.by_rows, result + side_by_side(result));
     return rows.gathered + std::max(2 * gathered, arrived() + work);
   }
-  // That of a product into the stream, given what it reads.
+  // Peak of a product that is summed into the stream. read: bytes of its operand.
   int64_t multiply_and_sum(int64_t read, const Rows& rows) const {
     const int64_t work = summed() + summing + (summing > 0 ? panel : 0) + side_by_side(read);
     return rows.gathered + std::max(rows.by_rows, work);
   }
-  // That of a weight's gradient, given what it reads of all tokens beside the stream.
+  // Peak of a weight's gradient. read: bytes of the operand that is not the stream, of all tokens.
   int64_t weight_gradient(int64_t read, const Rows& rows) const {
     const int64_t first = 2 * gathered + side_by_side(read), next = arrived() + side_by_side(read) + rows.sum;
     return std::max({first, next, rows.sum + rows.summing});
   }
 
-  // Of a product from the stream that makes so many bytes; and of one into it that reads them.
+  // All passes of a product that reads the stream and makes y bytes; and of one that reads x bytes and is summed into
+  // the stream.
   ProductBytes from_stream(int64_t y, const Rows& rows) const {
     const int64_t product = summing > 0 ? panel : 0;
     const int64_t panel_work =
@@ -88,8 +89,9 @@ struct Stream {
             .for_input = gather_and_multiply(x, rows),
             .for_weights = weight_gradient(x, rows)};
   }
-  // The loss: a panel gathered, its gradient and its logits; the next one on its way; of the one before the sum that
-  // is formed; and what has been summed, from the third on, or beside the second's sum instead of its logits.
+  // Peak of the loss: a gathered panel, its gradient and its logits; the next panel on its way; the sum of the panel
+  // before. The result of finished sums is added from the third panel on; at the second, only once its logits are
+  // freed.
   int64_t loss(int64_t logits, const Rows& rows) const {
     const int64_t one = gathered + panel, next = gathered + leaving;
     const int64_t work = panels == 1   ? one + std::max(logits, summing)
@@ -99,16 +101,16 @@ struct Stream {
     return rows.gathered + rows.sum + std::max(work, summed() + summing + rows.summing);
   }
 
-  int64_t part = 0;      // of all tokens, on this rank
+  int64_t part = 0;      // this rank's shard, of all tokens
   int64_t panels = 1, tokens = 0, of_largest = 0;
-  int64_t panel = 0;     // of all columns
-  int64_t gathered = 0;  // a panel of all columns, once more: 0 where it is not cut, and nothing is gathered
-  int64_t leaving = 0;   // this rank's part of a panel, put in one piece
-  int64_t summing = 0;  // a panel's sum over columns: its copy by columns, this one's part, and others' summands
+  int64_t panel = 0;     // the largest panel, of all columns
+  int64_t gathered = 0;  // buffer of a gathered panel; 0 if columns do not shard the stream
+  int64_t leaving = 0;   // contiguous copy of this rank's shard of a panel, to be sent
+  int64_t summing = 0;  // sum of a panel over columns: a copy ordered by column, the own shard, others' summands
   bool by_tokens = false;
 };
 
-// Panels of a product y = x W^T in the papers' form, of x and of W; `in` is whole, `out` this column's.
+// Panels of x and of W in a product y = x W^T of the papers' form. `in` is unsharded, `out` is this column's.
 struct SummaPanels {
   SummaPanels(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) : tokens(s.sequences * s.tokens) {
     const auto all = summa_panels(in, plan.columns, plan.rows);
@@ -116,16 +118,16 @@ struct SummaPanels {
     for (const SummaPanel& panel : all) width = std::max(width, panel.all.size());
     of_x = tokens * width * s.element_bytes;
     of_w = plan.rows > 1 ? width * out * s.element_bytes : 0;
-    // One that is all that a column holds is sent from there, and one that nobody sends is read there.
+    // A panel that is a column's full shard is sent from its own memory. With one column it is read there.
     const bool in_place = width == share(in, plan.columns) || plan.columns == 1;
     arrived = in_place ? std::min(2, plan.columns - 1) * of_x : 2 * of_x;
   }
   int64_t tokens = 0, panels = 0, width = 0;
-  int64_t of_x = 0, of_w = 0;  // bytes of the widest; of w, where rows send it
-  int64_t arrived = 0;         // of x, the present one and the next
+  int64_t of_x = 0, of_w = 0;  // bytes of the widest panel; of_w is 0 with one row, which sends none
+  int64_t arrived = 0;         // panels of x: the present one and the next
 };
 
-// A product y = x W^T in the papers' form, whose sum is wide.
+// A product y = x W^T in the papers' form, which accumulates in float32 or float64.
 ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int64_t out) {
   const SummaPanels p(plan, s, in, out);
   const int64_t moving = p.arrived + std::min<int64_t>(2, p.panels) * p.of_w;
@@ -141,12 +143,13 @@ ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int
           .for_weights = of_weight};
 }
 
-// A column's rows of the table looked up among all tokens, summed over columns. Backward it may have them all.
+// The embedding: each column looks up its rows of the table for all tokens, and the results are summed over columns. In
+// backward, one column's rows may be those of all tokens.
 ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   const int64_t elements = s.sequences * s.tokens * s.hidden, whole = elements * s.element_bytes;
   const int64_t wide = elements * s.sum_bytes, narrow = wide > whole ? whole : 0;
   if (plan.rows * plan.columns == 1) return {.forward = whole, .backward = narrow > 0 ? wide : 0};
-  const int64_t found = 2 * s.sequences * s.tokens * static_cast<int64_t>(sizeof(int64_t));  // which, and where
+  const int64_t found = 2 * s.sequences * s.tokens * static_cast<int64_t>(sizeof(int64_t));  // indices and rows
   const Rows table(plan, s, share(s.vocabulary, plan.columns) * s.hidden, Stationary::output);
   const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
   const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
@@ -174,8 +177,8 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
     }
     return z.into_stream(row * columns_in, {plan, s, s.hidden * columns_in, Stationary::input});
   };
-  // Logits, and what all columns say of them: float64; before that, in bfloat16, libtorch turns a copy of
-  // the table, in blocks of 64 rows and 32 columns.
+  // Logits, and the statistics of all columns in float64. Before these, libtorch transposes a copy of a bfloat16 table,
+  // in blocks of 64 rows and 32 columns.
   const int64_t vocabulary = share(s.vocabulary, plan.columns), chunk = std::min(z.in_panel(tokens), s.loss_chunk);
   const int64_t turned = s.element_bytes == 2 ? round_up(vocabulary, 64) * round_up(s.hidden, 32) * s.element_bytes : 0;
   const int64_t statistics =

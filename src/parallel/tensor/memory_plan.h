@@ -1,24 +1,26 @@
-// What products hold for a while on a rank, whatever part of a weight and of the residual stream it has.
+// Temporary memory of matrix products on a rank, for any sharding of weights and of the residual stream.
 #pragma once
 
 #include "parallel/tensor/traffic_plan.h"
 
 namespace orthant {
 
-/// Of a product's passes, in bytes, the most that each holds beside its input and its output's gradient.
+/// Peak bytes of each pass of a product, in addition to its input and its output's gradient.
 struct ProductBytes {
-  int64_t forward = 0;      // with its output
-  int64_t backward = 0;     // with its input's gradient
-  int64_t for_input = 0;    // the same where the weight's gradient is left to W
+  int64_t forward = 0;      // its output included
+  int64_t backward = 0;     // its input's gradient included
+  int64_t for_input = 0;    // in I, its input's gradient included; the weight's gradient is left to W
   int64_t for_weights = 0;  // in W
 };
 
-/// Of one microbatch.
+/// Bytes for one microbatch.
 struct ProductMemory {
-  int64_t stream = 0;  // bytes of this rank's part of the residual stream
-  ProductBytes qkv, attended, gate_up, down;  // by what they make or read
-  ProductBytes embedding;                     // forward and backward
-  int64_t loss = 0;  // beside what it keeps, where the last norm's output stands for the gradient that it makes
+  int64_t stream = 0;  // this rank's shard of the residual stream
+  ProductBytes qkv, attended, gate_up, down;  // named by the tensor that they make or read
+  ProductBytes embedding;                     // only forward and backward are set
+  // Peak of the loss in addition to its kept tensors. The bytes kept for the gradient that the loss makes stand for the
+  // last norm's output meanwhile.
+  int64_t loss = 0;
 };
 ProductMemory product_memory(const TensorPlan& plan, const TensorShape& shape);
 

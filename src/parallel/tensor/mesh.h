@@ -1,5 +1,5 @@
-// What the layers of a tensor mesh have in common: the residual stream, weights in rows, and the way between a part and
-// the whole of each.
+// TensorMesh: the redistributions that all layers on a tensor mesh use, for the residual stream and for weights that
+// rows shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,9 +12,9 @@
 
 namespace orthant {
 
-/// One rank's end of a tensor mesh. The stream is [B,T,C], of which a rank holds a part of the width (or, as Megatron's
-/// sequence parallelism, of the tokens, which must then divide over columns; or all). Each pair is the other's
-/// gradient.
+/// One rank's end of a tensor mesh. A rank holds a shard of the stream [B,T,C]: of its width, of its tokens (Megatron's
+/// sequence parallelism; columns must then divide tokens), or all of it. The two redistributions of each pair are each
+/// other's gradient. None of them is under autograd.
 class TensorMesh {
  public:
   /// The Comm must outlive it.
@@ -24,19 +24,20 @@ class TensorMesh {
   Comm& comm() const { return comm_; }
   int column() const;
 
-  /// The whole stream of the width, from this rank's part: an all-gather over columns.
+  /// Starts an all-gather over columns: from this rank's shard to the unsharded stream of the given width.
   Redistribution gather(const at::Tensor& part_BTC, int64_t width) const;
-  /// This rank's part of the sum over columns: a reduce-scatter, or an all-reduce where the stream is not cut.
+  /// Starts the sum over columns of partial sums: a reduce-scatter to this rank's shard, or an all-reduce if columns do
+  /// not shard the stream.
   Redistribution sum(const at::Tensor& summand_BTC) const;
-  /// The whole matrix that rows have cut along a dim, an all-gather over rows; and the sum over rows, cut along it, a
-  /// reduce-scatter.
+  /// Starts an all-gather over rows of a matrix that rows shard along `dim`, of this extent; and the reverse, a
+  /// reduce-scatter of partial sums over rows to this rank's shard along `dim`.
   Redistribution gather_rows(const at::Tensor& part, int dim, int64_t extent) const;
   Redistribution sum_rows(const at::Tensor& summand, int dim) const;
-  /// The tokens that columns have together, where this rank's part of the stream has so many.
+  /// Number of tokens of all columns together, given the tokens of this rank's shard of the stream.
   int64_t all_tokens(int64_t of_part) const;
-  /// The tokens of [.., T, ..] that this rank's part of the stream stands for.
+  /// Range of the tokens [0, all) that are in this rank's shard of the stream.
   Range tokens(int64_t all) const;
-  /// The channels.
+  /// Range of the channels [0, width) that are in this rank's shard of the stream.
   Range channels(int64_t width) const;
 
  private:

@@ -1,3 +1,4 @@
+// tensor_add_norm(): RMS norm of a stream whose width columns shard.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 

@@ -1,5 +1,11 @@
-// The loop that hides communication: what the next panel needs is under way while the present one is multiplied, and
-// the last one's sum goes where it belongs meanwhile (as van de Geijn and Watts 1997, "SUMMA", pipelined).
+// The loop that hides communication behind products. The next panel's move and the last result's sum run while the
+// present panel is multiplied (van de Geijn and Watts 1997, "SUMMA", pipelined).
+//
+//   next = start(panel 0)
+//   for each panel:
+//     operand = next.wait();  next = start(following panel)     # both inside arrive()
+//     result = operand x other operand                          # the following panel moves meanwhile
+//     pending.finish();  pending = start the sum of result      # PendingSum::next(); runs during the next product
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +17,9 @@
 
 namespace orthant {
 
-/// multiply(panel, arrive) for each panel in turn. start(panel) begins a move, anything with wait(); arrive(), to be
-/// called once, returns what the present panel's brought, and starts the next: no more than two are alive.
+/// Calls multiply(panel, arrive) for each panel in turn. start(panel) begins a move and returns an object with wait().
+/// multiply must call arrive() exactly once: it returns the present panel's operand and starts the next panel's move.
+/// At most two panels are in memory.
 template <class Panel, class Start, class Multiply>
 void for_panels(const std::vector<Panel>& panels, Start start, Multiply multiply) {
   auto next = start(panels.front());
@@ -25,11 +32,11 @@ void for_panels(const std::vector<Panel>& panels, Start start, Multiply multiply
   }
 }
 
-/// Sums on their way to where they belong, one at a time.
+/// Sums under way to the ranks that keep them, one at a time.
 template <class Move>
 class PendingSum {
  public:
-  /// begin() the move of the next sum, once the last has arrived; put(what it brings) when that has.
+  /// Finishes the last sum, then starts the next one with begin(). put(result) is called when that has arrived.
   template <class Begin>
   void next(Begin begin, std::function<void(const at::Tensor&)> put) {
     finish();

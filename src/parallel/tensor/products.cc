@@ -12,7 +12,7 @@ namespace orthant {
 
 namespace {
 
-/// Whether it is this rank's share of K along the dim. Nothing that moves would notice another extent.
+/// LogicError unless the extent along `dim` is that of this rank's shard of K. No collective would notice a wrong one.
 void check_share(const Comm& comm, const at::Tensor& part, int dim, const Axes& axes, int64_t K) {
   const int64_t share = shard(K, comm.group_size(axes), comm.position(axes)).size();
   ORTHANT_CHECK(part.size(dim) == share, part.size(dim), share, K);

@@ -1,15 +1,17 @@
-// The three products of matrices that no rank holds whole, on a mesh with the axes "column", "row" and "depth"
-// (Xu et al. 2021, "Optimus", arXiv 2104.05343, section 2; Wang et al. 2021, "Tesseract", 2105.14500, section 3).
-// Rank (k, i, j) holds of a matrix of tokens [T, K] the rows of (k, i) and the columns of j, and of a weight [K, N] the
-// rows of i and the columns of j; extents need not divide (mesh's shard()). Forward, the gradient of tokens and the
-// gradient of a weight are one of these each. On four ranks, started by torchrun, mpirun or srun:
+// The three products of matrices that are sharded over a mesh with the axes "column", "row" and "depth" (Xu et al.
+// 2021, "Optimus", arXiv 2104.05343, section 2; Wang et al. 2021, "Tesseract", 2105.14500, section 3).
+//
+// Let (k, i, j) be a rank's depth, row and column. Of a matrix of tokens [T, K] it holds block (k, i) of the rows and
+// block j of the columns; of a weight [K, N], block i of the rows and block j of the columns. Mesh sizes need not
+// divide the extents (see shard() in mesh/mesh.h). A layer's forward, the gradient of its tokens and the gradient of
+// its weight are one of these products each. On four ranks, started by torchrun, mpirun or srun:
 //
 //   const auto launch = detect_launch(process_environment, parent_key());         // comm/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
-//   const at::Tensor x = redistribute(comm, whole_x, whole(2), token_matrix(), {T, K}),   // comm/redistribute.h: cuts
-//                    w = redistribute(comm, whole_w, whole(2), weight_matrix(), {K, N});  // out what this rank holds
+//   const at::Tensor x = redistribute(comm, whole_x, whole(2), token_matrix(), {T, K}),   // comm/redistribute.h: this
+//                    w = redistribute(comm, whole_w, whole(2), weight_matrix(), {K, N});  // rank's shards
 //   const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
-//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), whole(2), {T, N});  // if it must be whole
+//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), whole(2), {T, N});  // the unsharded product
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,26 +23,26 @@
 
 namespace orthant {
 
-/// How ranks hold a matrix of tokens [T, K], and a weight [K, N].
+/// Layouts of a matrix of tokens [T, K], and of a weight [K, N].
 Layout token_matrix();
 Layout weight_matrix();
 
-/// Every rank of the mesh calls the same products in the same order. K: the whole extent of what is cut over columns in
-/// one operand and over rows in the other. Words received, a = T K / (d q_r q_c), w = K N / (q_r q_c): each product
-/// (q_c-1) a + (q_r-1) w, in panels, the next under way while the present one is multiplied: of the tokens, where these
-/// are many (stationary), or of K and both operands (summa). bfloat16 is added up in float32,
-/// of abt's sum over columns each summand rounded first.
+/// Every rank of the mesh must call the same products in the same order. K is the full extent of the dim that columns
+/// shard in one operand and rows in the other. A rank receives (q_c-1) a + (q_r-1) w elements for each product, where
+/// a = T K / (d q_r q_c) and w = K N / (q_r q_c). They arrive in panels, the next one while the present one is
+/// multiplied: panels of tokens if there are enough tokens (stationary), or panels of K for both operands (summa).
+/// bfloat16 accumulates in float32, but abt rounds each column's summand to bfloat16 before the sum over columns.
 class TensorProducts {
  public:
-  /// The Comm must outlive it. No panel of tokens is smaller than so many bytes of the whole width.
+  /// The Comm must outlive it. panel_bytes: smallest panel of tokens, in bytes of the full width.
   TensorProducts(Comm& comm, ProductForm form, int64_t panel_bytes = TensorPlan{}.panel_bytes);
 
   /// [T, K] [K, N] -> [T, N]. A is gathered over columns, B over rows.
   at::Tensor ab(const at::Tensor& a_TK, const at::Tensor& b_KN, int64_t K) const;
   /// [T, N] [K, N]^T -> [T, K]. B is gathered over rows, the result summed over columns.
   at::Tensor abt(const at::Tensor& a_TN, const at::Tensor& b_KN, int64_t K) const;
-  /// [T, K]^T [T, N] -> [K, N], float32 or wider. A is gathered over columns, the result summed over rows; its sum over
-  /// depth is the caller's, once a step.
+  /// [T, K]^T [T, N] -> [K, N], float32 or float64. A is gathered over columns, the result summed over rows. The caller
+  /// sums it over depth, once a step.
   at::Tensor atb(const at::Tensor& a_TK, const at::Tensor& b_TN, int64_t K) const;
 
  private:

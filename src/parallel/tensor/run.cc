@@ -7,7 +7,7 @@
 namespace orthant {
 namespace {
 
-// The microbatch as this rank's part of the stream sees it.
+// The microbatch with the positions of the tokens in this rank's shard of the stream.
 Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   Microbatch part = batch;
   const int64_t all = batch.tokens_BT.size(1);

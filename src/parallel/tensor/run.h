@@ -1,4 +1,4 @@
-// Tensor parallelism, the doing: the model's primitives on a tensor mesh.
+// Tensor parallelism, libtorch half: the model's primitives on a tensor mesh.
 #pragma once
 
 #include <map>
@@ -11,13 +11,14 @@
 
 namespace orthant {
 
-/// The primitives of a model whose weights are cut as `wholes` says, by Weight::index; gains are cut as the stream. The
-/// core sees this column's heads. `hidden_size`: the stream's whole width. The Comm must outlive them.
+/// Primitives of a model whose weights are sharded as `wholes` says, by Weight::index. Gains are sharded like the
+/// stream's width. The core gets the heads of this column. hidden_size: the stream's full width. The Comm must outlive
+/// the primitives.
 Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
                              std::shared_ptr<const AttentionCore> core);
 
-/// The same where the logits themselves are wanted: what the head (a Weight's index) makes of a column's part of the
-/// vocabulary is gathered over columns, and all rows have the first one's, whatever their processors round. Without
+/// The same primitives, where the linear layer of the head (a Weight's index) returns full logits for generation: each
+/// column's logits are gathered over columns, and row 0 broadcasts them, because rows may round differently. Without
 /// gradient.
 Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary);
 

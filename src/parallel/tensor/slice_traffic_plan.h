@@ -1,26 +1,27 @@
-// What a rank sends within its tensor mesh for a vocabulary's layers that a pipeline's ranks cut before columns do: the
-// moves of parallel/vocabulary/slice_mesh.h, to the byte.
+// Messages within a tensor mesh for a vocabulary that pipeline ranks shard first and columns second: the
+// redistributions of parallel/vocabulary/slice_mesh.h, exact in bytes.
 #pragma once
 
 #include "parallel/tensor/traffic_plan.h"
 
 namespace orthant {
 
-/// What one rank does with its rows.
+/// One rank's rows of the vocabulary, and the order of its output layer.
 struct TensorSlice {
   int64_t rows = 0;     // of this column
-  bool early = false;   // the head's input gradient is summed over columns before the softmax is whole
-  int statistics = 3;   // that columns tell each other of a token
-  int rounds = 1;       // in so many messages
-  bool smooths = false;
+  bool early = false;   // algorithm 2: S sums the head's input gradient over columns before the softmax is known
+  int statistics = 3;   // numbers of each token that columns exchange
+  int rounds = 1;       // messages that carry them
+  bool smooths = false; // the loss smooths labels
 };
 struct TensorSliceTraffic {
-  std::vector<TensorMessages> embedding;  // of a microbatch's E and EB
-  std::vector<TensorMessages> head;       // of its S, Z, and T or TW
-  std::vector<TensorMessages> norm;       // of the last norm, forward; and as much backward
+  std::vector<TensorMessages> embedding;  // E and EB of a microbatch
+  std::vector<TensorMessages> head;       // S, Z, and T or TW of a microbatch
+  std::vector<TensorMessages> norm;       // forward of the last norm; its backward sends the same
 };
 
-/// Of the rank; only axes of more than one rank send. The mesh has the axes of kColumn and kRow.
+/// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and
+/// kRow.
 TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& shape, const TensorSlice& slice,
                                  const Mesh& mesh, int rank);
 

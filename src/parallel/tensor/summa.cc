@@ -17,7 +17,7 @@ std::vector<SummaPanel> panels_of(const Comm& comm, int64_t extent) {
   return summa_panels(extent, comm.group_size(kOverColumns), comm.group_size(kOverRows));
 }
 
-// A piece of a matrix on its way to the ranks of a group: from the holder's own memory where that is in one piece.
+// A panel that its holder broadcasts to a group, from its own memory if the panel is contiguous there.
 struct Moving {
   at::Tensor panel;
   Work work;
@@ -55,7 +55,7 @@ Moving rows_panel(Comm& comm, const SummaPanel& p, const at::Tensor& b_KN) {
   return broadcast_from(comm, kOverRows, p.row, b_KN, 0, p.in_row, p.all.size());
 }
 
-// A sum goes to its place in the holder's part, along the dim.
+// Starts the reduce of a panel's partial sums to the holder, which copies the result into its shard `out` along `dim`.
 void send(PendingSum<Moving>& sums, Comm& comm, const Axes& axes, const at::Tensor& sum, int holder,
           const at::Tensor& out, int64_t dim, const Range& place) {
   sums.next([&] { return Moving{sum, comm.reduce(sum, axes, holder)}; },

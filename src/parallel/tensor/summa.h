@@ -1,6 +1,7 @@
-// The papers' form of the three products (van de Geijn and Watts 1997, "SUMMA"; Optimus, algorithms 1 to 3): panels of
-// the cut extent are broadcast to where they are multiplied, or their products summed up where they belong. Extents and
-// meshes are arbitrary: a panel ends wherever a column's or a row's share does, q of them on a square mesh.
+// The papers' form of the three products (van de Geijn and Watts 1997, "SUMMA"; Optimus, algorithms 1 to 3). Panels of
+// the sharded extent are broadcast to the ranks that multiply them, or their products are summed on the rank that keeps
+// the result. Any extents and meshes are legal: a panel ends wherever a column's or a row's shard ends. A q x q mesh
+// has q panels.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,7 +12,7 @@
 
 namespace orthant {
 
-/// As the products of the same names in products.h; 2 calls a panel.
+/// The products of the same names in products.h, with two collectives a panel.
 at::Tensor summa_ab(Comm& comm, const at::Tensor& a_TK, const at::Tensor& b_KN, int64_t K);
 at::Tensor summa_abt(Comm& comm, const at::Tensor& a_TN, const at::Tensor& b_KN, int64_t K);
 at::Tensor summa_atb(Comm& comm, const at::Tensor& a_TK, const at::Tensor& b_TN, int64_t K);

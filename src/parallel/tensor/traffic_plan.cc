@@ -11,7 +11,7 @@ namespace orthant {
 namespace {
 
 
-// Collects messages of one rank, those of a kind together.
+// Collects the messages of one rank; messages of the same kind are one entry.
 class Sender {
  public:
   Sender(const TensorPlan& plan, const TensorShape& shape, const Mesh& mesh, int rank)
@@ -25,7 +25,7 @@ class Sender {
   void sum_stream(const char* what, int64_t width) {
     move(what, orthant::sum_stream(plan_, stream(width)), element());
   }
-  // The same as a product does it, panel after panel.
+  // The same moves as products make them, one for each panel.
   void gather_panels(const char* what, int64_t width, bool beside_sums = false) {
     for (const auto& shape : panels_of(width, beside_sums)) move(what, orthant::gather_stream(plan_, shape), element());
   }
@@ -38,20 +38,20 @@ class Sender {
   void sum_rows(const char* what, std::vector<int64_t> matrix, int dim) {
     move(what, orthant::sum_rows(std::move(matrix), dim), shape_.sum_bytes);
   }
-  // One number a token, summed over columns.
+  // An all-reduce over columns of one number a token.
   void statistics(const char* what) {
     if (plan_.stream != StreamCut::width) return;
     Layout sum = whole(1);
     sum.partial = {kColumn};
     move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
   }
-  // Numbers of each token from each column, all at once.
+  // One all-gather over columns of several numbers a token.
   void statistics_of_columns(const char* what, int numbers, int element_bytes) {
     Layout parts = whole(1);
     parts.split[0] = {kColumn};
     move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
   }
-  // What each column says of a token, chunk after chunk of every panel.
+  // All-gathers over columns of the softmax statistics, one for each chunk of every panel.
   void softmax_statistics() {
     Layout parts = whole(1);
     parts.split[0] = {kColumn};
@@ -65,7 +65,7 @@ class Sender {
     }
   }
 
-  // A loop over the panels of K, of which tokens' parts and weights' parts are broadcast or summed.
+  // SUMMA's loop over panels of K. The flags say whether panels of tokens and of weights are broadcast or summed.
   void panels(const char* what, int64_t K, bool tokens_move, bool weights_move, bool tokens_sum, bool weights_sum,
               int64_t weight_columns) {
     const int64_t tokens = shape_.sequences * shape_.tokens;
@@ -112,7 +112,7 @@ class Sender {
   void move(const char* what, const TensorMove& m, int element_bytes) {
     for (const Sent& sent : sent_for(m, element_bytes)) add(what, name_of(sent.kind), sent.axis, sent.bytes);
   }
-  // Panels of one size move alike, forward and backward.
+  // Caches the messages of a move, because panels of one size send the same, in forward and backward.
   const std::vector<Sent>& sent_for(const TensorMove& m, int element_bytes) {
     for (const Known& known : moves_) {
       const TensorMove& k = known.move;
@@ -129,7 +129,8 @@ class Sender {
     }
     return moves_.emplace_back(Known{m, element_bytes, std::move(sent)}).sent;
   }
-  // As comm: a chain from the root, whose last sends nothing; sums go straight to the root.
+  // As Comm counts them: a broadcast is a chain from the root whose last rank sends nothing; summands go directly to
+  // the root.
   void broadcast(const char* what, const std::string& axis, int root, int64_t bytes) {
     const int size = mesh_.axis_size(axis), last = (root + size - 1) % size;
     add(what, name_of(CollectiveKind::broadcast), axis, mesh_.coord(rank_, axis) == last ? 0 : bytes);
@@ -146,13 +147,13 @@ class Sender {
   std::vector<Known> moves_;
 };
 
-// y = x W^T: whole sizes, and what this rank has of the dim that columns cut.
+// y = x W^T: unsharded sizes, and the size of this column's part of the dim that columns shard.
 struct Linear {
   LinearShape whole;
   int64_t column_part;
 };
 
-// As tensor_linear().
+// Messages of tensor_linear().
 void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
   if (plan.form == ProductForm::summa) {
     return send.panels("products", l.whole.in, true, true, false, false, l.column_part);
@@ -183,7 +184,7 @@ void backward(Sender& send, const TensorPlan& plan, const Linear& l) {
   }
 }
 
-// What W gathers again where I has done its half of backward without it.
+// The operand that W gathers again after I has gathered it for its half of backward.
 void weight_gradient_alone(Sender& send, const TensorPlan& plan, const Linear& l) {
   const bool again = plan.form == ProductForm::stationary && stationary_of(plan, l.whole) == Stationary::input;
   if (again) send.gather_panels("activations", l.whole.out);
@@ -194,7 +195,8 @@ void weight_gradient_alone(Sender& send, const TensorPlan& plan, const Linear& l
 TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const Mesh& mesh, int rank) {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
-  // What a column has of a layer into the stream: of its input where the stream's sum is scattered, else of its output.
+  // A layer whose output is added to the stream. Columns shard its input if its output is summed and scattered,
+  // otherwise its output.
   const auto into_stream = [&](int64_t in) {
     const LinearShape whole{.in = in, .out = s.hidden, .to_stream = true};
     return Linear{whole, part(stationary_of(plan, whole) == Stationary::output ? s.hidden : in)};
@@ -251,10 +253,11 @@ TensorSliceTraffic slice_traffic(const TensorPlan& plan, const TensorShape& s, c
 
   for (int times = slice.early ? 1 : 2; times > 0; --times) send.gather_rows("weights", table, 1);
   send.gather_stream("activations", s.hidden);
-  // Maxima first, in the naive order.
+  // The naive order gathers the maxima first.
   if (slice.rounds == 2) send.statistics_of_columns("statistics of the loss", 1, s.sum_bytes);
   send.statistics_of_columns("statistics of the loss", slice.statistics - (slice.rounds - 1), s.sum_bytes);
-  // Products with exponentials and with slopes, and labels' rows; or with the whole gradient.
+  // Algorithm 2 sums products with exponentials, with slopes if the loss smooths, and the labels' rows. The other
+  // orders sum the full gradient.
   const int sums = !slice.early ? 1 : slice.smooths ? 3 : 2;
   for (int sum = 0; sum < sums; ++sum) send.sum_stream("activations", s.hidden);
   send.sum_rows("weight gradients", table, 1);

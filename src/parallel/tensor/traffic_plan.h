@@ -1,4 +1,5 @@
-// What a rank sends under tensor parallelism, to the byte: the moves that the layers make, in their order.
+// Messages that a rank sends under tensor parallelism, exact in bytes: the redistributions that the layers make, in
+// their order.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +11,35 @@
 
 namespace orthant {
 
-/// One microbatch on one rank, and the model's sizes. Rows of fused weights are those of its column.
+/// Sizes of one microbatch on one rank, and of the model. Fused weights have the rows of this rank's column.
 struct TensorShape {
-  int64_t sequences = 0, tokens = 0;  // of each sequence, before the stream is cut over columns
+  int64_t sequences = 0, tokens = 0;  // tokens of each sequence, before columns shard the stream
   int64_t hidden = 0, vocabulary = 0;
   int64_t qkv_rows = 0;        // of this column
   int64_t gate_up_rows = 0;    // of this column
-  int64_t attention = 0;       // H D, whole
-  int64_t intermediate = 0;    // whole
-  int64_t loss_chunk = 0;      // tokens whose logits are held at a time
-  int loss_statistics = 3;     // float64 that a column says of each of them
+  int64_t attention = 0;       // H D, unsharded
+  int64_t intermediate = 0;    // unsharded
+  int64_t loss_chunk = 0;      // tokens whose logits are in memory at a time
+  int loss_statistics = 3;     // float64 numbers of each token that a column sends to the other columns
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients
 };
 
-/// Messages of one kind: how many calls of the collective, and the bytes that the rank sends for them.
+/// Messages of one kind: calls of the collective, and bytes that the rank sends over all calls.
 struct TensorMessages {
   std::string what, collective, axis;
   int64_t calls = 0, bytes = 0;
 };
 
-/// Of one block, of the embedding before all blocks, and of the last norm and the loss behind them.
+/// Messages of one transformer block, of the embedding, and of the last norm with the loss.
 struct TensorTraffic {
   std::vector<TensorMessages> block_forward, block_backward;
-  std::vector<TensorMessages> block_split;  // more than that, where backward is split into I and W
+  std::vector<TensorMessages> block_split;  // in addition to block_backward, if backward is split into I and W
   std::vector<TensorMessages> embedding_forward, embedding_backward;
-  std::vector<TensorMessages> loss_forward, loss_backward;  // the loss makes its gradient on the way forward
+  std::vector<TensorMessages> loss_forward, loss_backward;  // forward of the loss also makes its gradient
 };
 
-/// Of the rank; only axes of more than one rank send. The mesh has the axes of kColumn and kRow.
+/// Messages of the rank for one microbatch. Axes of one rank send nothing. The mesh must have the axes kColumn and
+/// kRow.
 TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& shape, const Mesh& mesh, int rank);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// tensor_embedding() and tensor_cross_entropy(): the layers whose vocabulary columns shard.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -19,7 +20,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Which of the tokens are in this column's part of the vocabulary, as their numbers among all, and within the part.
+// The tokens in this column's part of the vocabulary: their indices among all tokens, and their rows within the part.
 struct Found {
   at::Tensor which, row;
 };
@@ -30,7 +31,8 @@ Found found(const TensorMesh& mesh, const at::Tensor& tokens_BT, int64_t vocabul
   return {which, tokens.index_select(0, which).sub_(part.begin)};
 }
 
-// As the lookup on one device does: here a token that no column has would be a row of zeros.
+// Throws the error of the lookup on one device. Otherwise a token outside the vocabulary, which no column has, would
+// give a row of zeros.
 void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
   if (tokens.numel() == 0) return;
   const auto [least, most] = tokens.aminmax();
@@ -71,7 +73,7 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
   }
 };
 
-// Every column's statistics become those of the whole vocabulary; returns the sum of the losses.
+// Replaces this column's statistics by those of the whole vocabulary. Returns the sum of the losses.
 double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const at::Tensor& labels,
              const OutputLoss& loss, int64_t vocabulary) {
   const auto rows = static_cast<int64_t>(own.size());
@@ -108,7 +110,7 @@ double merge(const TensorMesh& mesh, std::vector<SoftmaxStatistics>& own, const 
   return losses;
 }
 
-// The sum of some tokens' losses; their logits become the loss's gradient, where that is wanted.
+// Sum of the losses of a chunk of tokens. If with_gradient, the logits are overwritten by the loss's gradient.
 double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tensor& labels, int64_t vocabulary,
                double scale, const OutputLoss& loss, bool with_gradient) {
   const Range part = shard(vocabulary, mesh.plan().columns, mesh.column());

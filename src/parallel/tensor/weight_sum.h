@@ -1,4 +1,4 @@
-// A weight's gradient where rows of the mesh hold parts of it.
+// A weight's gradient if rows of the mesh shard the weight.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,17 +10,18 @@
 
 namespace orthant {
 
-/// gradient (+)= sum; the first of a step overwrites.
+/// Adds sum to the weight's gradient; the first call of a step overwrites it.
 void add_to_gradient(const Weight& weight, const at::Tensor& sum);
 
-/// gradient (+)= this row's part, along the dim, of the sum over rows of all dy^T x that are added; dy [N, O], x
-/// [N, C], and [O, C] is the whole that rows hold together. In the gradient's own precision on the way.
+/// Accumulates products dy^T x, sums them over rows, and adds this row's shard along `dim` to the weight's gradient.
+/// dy is [N, O], x is [N, C], and [O, C] is the matrix that rows shard. Sums are in the gradient's own precision.
 class WeightSum {
  public:
   /// Mesh and weight must outlive it.
   WeightSum(const TensorMesh& mesh, const Weight& weight, int dim) : mesh_(mesh), weight_(weight), dim_(dim) {}
   void add(const at::Tensor& dy_NO, const at::Tensor& x_NC);
-  /// Once all have been added: starts the sum over rows, a reduce-scatter; and returns when it is added.
+  /// After the last add(), begin() starts the sum over rows, a reduce-scatter. finish() waits for it and adds it to the
+  /// gradient.
   void begin();
   void finish();
 
@@ -28,7 +29,7 @@ class WeightSum {
   const TensorMesh& mesh_;
   const Weight& weight_;
   const int dim_;
-  at::Tensor sum_;  // of this row, where there are others
+  at::Tensor sum_;  // this row's partial sum; undefined on a mesh of one row
   std::optional<Redistribution> move_;
 };
 

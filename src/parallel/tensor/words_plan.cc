@@ -28,7 +28,7 @@ TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, doub
   TensorWords words{.forward = (rows - 1) * weight,
                     .backward = 2 * (rows - 1) * weight,
                     .depth = 2 * (depth - 1) / depth * weight};
-  if (plan.stream == StreamCut::none) {  // an all-reduce of what is partial: of the gradient, or of the output
+  if (plan.stream == StreamCut::none) {  // all-reduce of the partial sum: input's gradient, or output
     (output ? words.backward : words.forward) += 2 * moved;
   } else {
     words.forward += moved;

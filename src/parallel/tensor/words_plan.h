@@ -1,11 +1,11 @@
-// What linear layers send under tensor parallelism, in words (elements) that a rank receives, averaged over the ranks;
-// and what no arrangement can send less than. With T tokens, a = T width / (d q_r q_c) and w = in out / (q_r q_c):
+// Communication volume of linear layers under tensor parallelism, in words (elements) received, averaged over ranks;
+// and the lower bound that no arrangement can beat. T tokens; a = T width / (d q_r q_c); w = in out / (q_r q_c).
 //   output-stationary  forward (q_c-1) a_in  + (q_r-1) w   backward 2 (q_c-1) a_in + 2 (q_r-1) w
-//   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w, where it is split
-//                                                                   (q_c-1) a_out more
-//   summa              as output-stationary, whatever is larger
-// and for the sum of weight gradients over depth, once a step, 2 (d-1)/d w. A bias sends nothing of its own: its
-// gradient is summed with all others once a step, over the n ranks that see other tokens 2 (n-1)/n of what one holds.
+//   input-stationary   forward (q_c-1) a_out + (q_r-1) w   backward (q_c-1) a_out  + 2 (q_r-1) w; a split backward
+//                                                                   receives (q_c-1) a_out more
+//   summa              the output-stationary formulas, whichever of in and out is larger
+// The sum of weight gradients over depth adds 2 (d-1)/d w, once a step. A bias adds no message of its own: its gradient
+// is summed with all others once a step over the n ranks that have other tokens, 2 (n-1)/n of a rank's elements.
 #pragma once
 
 #include <cstdint>
@@ -18,31 +18,32 @@ namespace orthant {
 
 struct TensorWords {
   double forward = 0, backward = 0;
-  double depth = 0;  // once a step, however many microbatches it has
+  double depth = 0;  // once a step, for any number of microbatches
 
   double total() const { return forward + backward + depth; }
   TensorWords& operator+=(const TensorWords& other);
 };
 
-/// One linear layer; whether its input or its output is the residual stream decides what Megatron's forms can move.
+/// One linear layer. Megatron's forms can shard only the operand that is the residual stream: input or output.
 struct LinearShape {
   int64_t in = 0, out = 0;
-  bool to_stream = false;  // its output is added to the residual stream; else its input is read from it
+  bool to_stream = false;  // its output is added to the residual stream; otherwise its input is read from it
 };
 
-/// Of the layer on so many tokens of one replica, in the plan's form; of a share `split` of them backward is split.
+/// Words of the layer on `tokens` tokens of one replica, in the plan's form. split: fraction of the tokens whose
+/// backward is split into I and W.
 TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split = 0);
 TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split = 0);
 
-/// The stationary matrix that the plan takes for the layer.
+/// The operand that the plan keeps stationary for the layer.
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear);
 
-/// Words that some rank must receive for one product of [m, k] and [k, n] whose matrices are all spread over the ranks
-/// once, whatever their memory (Al Daas et al. 2022, "Tight memory-independent parallel matrix multiplication
-/// communication lower bounds", SPAA): D - (mn + mk + nk)/p.
+/// Lower bound of the words that some rank receives for one product [m, k] [k, n], if all three matrices are sharded
+/// over the ranks without replicas. It holds for any memory size: D - (mn + mk + nk)/p (Al Daas et al. 2022, "Tight
+/// memory-independent parallel matrix multiplication communication lower bounds", SPAA).
 double product_bound(double m, double n, double k, int ranks);
 
-/// Every [rows, columns, depth] of so many ranks, in order; and, with one row and no depth, Megatron's two.
+/// All meshes [rows, columns, depth] of this many ranks, in order, after Megatron's two forms of one row and depth 1.
 std::vector<TensorPlan> tensor_arrangements(int ranks);
 
 }  // namespace orthant

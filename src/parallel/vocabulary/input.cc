@@ -32,7 +32,7 @@ InputLayer::Live& InputLayer::live(int microbatch) {
   return found->second;
 }
 
-// What has left, and without backward all that belongs to it.
+// Frees every embedding sum that has been sent or, at the root, taken. Without gradient, erases the microbatch too.
 void InputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
     Live& one = at->second;
@@ -88,7 +88,7 @@ void InputLayer::EB(int microbatch) {
   const at::Tensor all = plan_.mesh.gather(one.gradient), sum = plan_.mesh.begin_gradient(table_, all.size(0) > 0);
   sum.index_add_(0, one.row, all.index_select(0, one.which).to(sum.scalar_type()));
   plan_.mesh.finish_gradient(table_, sum);
-  one.sum_arrives.wait();  // long ago
+  one.sum_arrives.wait();  // ended long before
   live_.erase(microbatch);
 }
 

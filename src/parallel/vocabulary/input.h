@@ -1,14 +1,15 @@
-// The embedding over a vocabulary whose rows are cut over the pipeline's ranks: each looks up the tokens that it has,
-// and their sum at the first stage's rank is the whole lookup, to the bit: all summands but one are zeros. Yeung et al.
-// 2024, arXiv 2411.05288, section 4.
+// The embedding over a vocabulary whose rows are sharded over pipeline ranks. Each rank looks up the tokens that are in
+// its rows; the sum on the first stage's rank is the embedding, bit for bit, because all summands but one are zeros.
+// Yeung et al. 2024, arXiv 2411.05288, section 4.
 //
-// Where a tensor mesh has the slice of a place together (slice_mesh.h), its ranks sum what columns have found, and each
-// sends its part on; back, it gathers the gradient of all tokens that its rows may be hit by.
+// With a tensor mesh for each pipeline rank (slice_mesh.h), the ranks of the mesh sum the lookups of its columns and
+// each sends its shard on. In backward they gather the gradient of all tokens that may read a row of theirs.
 //
-// Sends N C a microbatch and rank as reduce, and as broadcast of the gradient. Rows that are hit would be N C for all
-// ranks together, but then what is sent would depend on the text, and a plan could not say it.
+// A rank sends N C for a microbatch as a reduce, and N C as the broadcast of the gradient. Sending only the rows that
+// were read would take N C for all ranks together. But then the bytes depend on the text and cannot be planned.
 //
-// Tied weights: the same slice here and in OutputLayer, one Weight, to which T and EB both add; no sum between ranks.
+// Tied weights: this layer and OutputLayer hold the same slice in one Weight, to which T and EB both add. No sum
+// between ranks is needed.
 #pragma once
 
 #include <map>
@@ -23,36 +24,36 @@ namespace orthant {
 
 struct InputPlan {
   VocabularySlice slice;
-  Axes axes;     // of the ranks that the vocabulary is cut over
-  int root = 0;  // position of the one that has the first stage
-  SliceMesh mesh = {};  // as OutputPlan's
+  Axes axes;     // of the ranks that shard the vocabulary
+  int root = 0;  // position of the rank with the first stage
+  SliceMesh mesh = {};  // as in OutputPlan
 };
 
-/// One rank's end; as OutputLayer, each collective goes up in microbatches on a lane of its own. A rank's steps for one
-/// microbatch: E, at the root take_embedding; share_gradient, EB.
+/// One rank's end. As in OutputLayer, each collective has a channel of its own, on which microbatches must be in
+/// increasing order. Calls for one microbatch: E; at the root take_embedding; share_gradient; EB.
 class InputLayer {
  public:
   /// Comm and table, [rows, C], must outlive it.
   InputLayer(Comm& comm, InputPlan plan, const Weight& table);
 
-  /// Looks up tokens [N], with a mesh [B, T], int64; starts the sum. DataError for a token outside the vocabulary.
-  /// Without gradient there is no EB, and nothing is kept.
+  /// Looks up int64 tokens [N], with a mesh [B, T], and starts the sum over ranks. DataError for a token outside the
+  /// vocabulary. Without gradient nothing is kept, and EB must not be called.
   void E(int microbatch, const at::Tensor& tokens, bool with_gradient = true);
-  /// At the root: waits for the embedding, [N, C]; with a mesh this rank's part of it, flat.
+  /// At the root: waits for the embedding [N, C]; with a mesh, this rank's shard of it with one row a token.
   at::Tensor take_embedding(int microbatch);
-  /// Starts the broadcast of its gradient: at the root that itself, of any shape, elsewhere undefined.
+  /// Starts the broadcast of the embedding's gradient: at the root dx of any shape, on other ranks undefined.
   void share_gradient(int microbatch, const at::Tensor& dx);
-  /// Waits for it and adds it to the table's.
+  /// Waits for that gradient and adds it to the table's gradient.
   void EB(int microbatch);
-  /// They return when there is what the first stage, and EB, read.
+  /// Wait for the data that the first stage and EB read.
   void wait_for_embedding(int microbatch) { live(microbatch).sum_arrives.wait(); }
   void wait_for_gradient(int microbatch) { live(microbatch).gradient_arrives.wait(); }
-  /// Waits for what is under way.
+  /// Waits for all collectives.
   void finish();
 
  private:
   struct Live {
-    at::Tensor which, row;  // tokens that are here, and their rows
+    at::Tensor which, row;  // indices of the tokens in this rank's rows, and their rows
     std::vector<int64_t> part_shape;
     at::Tensor sum, gradient;
     Work sum_arrives, gradient_arrives;
@@ -65,7 +66,7 @@ class InputLayer {
   Comm& comm_;
   const InputPlan plan_;
   const Weight& table_;
-  Comm sums_, gradients_;  // lanes
+  Comm sums_, gradients_;  // channels
   std::map<int, Live> live_;
 };
 

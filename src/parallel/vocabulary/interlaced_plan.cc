@@ -14,7 +14,7 @@ Schedule interlaced(int ranks, int microbatches) {
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     const int below = ranks - 1 - rank;
-    // All ranks run forwards until the first has done all that it may hold.
+    // Warm-up forwards, until rank 0 holds as many microbatches as it may.
     int forwards = 0;
     const auto forward_until = [&](int end) {
       while (forwards < std::min(end, microbatches)) row.push_back({F, rank, forwards++});
@@ -25,7 +25,8 @@ Schedule interlaced(int ranks, int microbatches) {
         row.push_back({S, rank, turn});
         row.push_back({T, rank, turn});
       }
-      // The forward that is needed two ranks further down in the next turn; it goes first on every second rank.
+      // The forward that the rank two places further down needs in the next turn. On every second rank it runs before
+      // the backward.
       const int end = turn + 2 + below / 2;
       if (below % 2 == 1) forward_until(end);
       if (turn >= below) row.push_back({B, rank, turn - below});

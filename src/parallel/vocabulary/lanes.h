@@ -1,4 +1,5 @@
-// The lanes (comm.h) of the vocabulary layers' collectives: one for each line of schedule/barriers.h.
+// Numbers of the channels (Comm::lane()) that carry the vocabulary layers' collectives: one for each line of the table
+// in schedule/barriers.h.
 #pragma once
 
 namespace orthant {

@@ -25,7 +25,7 @@ std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algori
   const bool naive = algorithm.rounds() == 2;
   std::vector<VocabularyMessages> all;
   all.push_back(messages(CollectiveKind::broadcast, 1, shape, position, shape.stream, shape.element_bytes));
-  // Every rank says as much: all that is gathered but one rank's.
+  // All ranks have equally many statistics, and each sends those of all ranks but one.
   all.push_back({name_of(CollectiveKind::all_gather), naive ? 2 : 1, (shape.ranks - 1) * own * shape.statistic_bytes});
   if (with_gradient) {
     all.push_back(messages(CollectiveKind::reduce, 1, shape, position, shape.stream, shape.element_bytes));

@@ -1,4 +1,4 @@
-// The vocabulary layers of one rank as values: which rows it has, what loss they make, what it sends for them.
+// The vocabulary layers of one rank as values: the rows it holds, and the messages it sends for them.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,34 @@
 
 namespace orthant {
 
-/// One rank's rows of both tables. Those from `vocabulary` on are padding: they are nowhere in the softmax, and their
-/// gradient is 0. A rank may have no rows at all.
+/// One rank's rows of both tables. Rows from `vocabulary` on are padding: they are not part of the softmax, and their
+/// gradient is 0. A rank may have no rows.
 struct VocabularySlice {
   Range rows;
   int64_t vocabulary = 0;
 
-  /// Those that are no padding; they come first.
+  /// The rows that are not padding; they come first.
   Range real() const;
 };
 
-/// One microbatch, and where in the group its messages begin and end.
+/// Sizes of one microbatch, and the root of its messages in the group.
 struct VocabularyShape {
   int64_t tokens = 0;
-  int64_t stream = 0;  // elements of x that the rank has: N C, or less of it where a tensor mesh cuts the stream
+  int64_t stream = 0;  // elements of x on this rank: N C, or less if a tensor mesh shards the stream
   int element_bytes = 4, statistic_bytes = 4;  // of activations; of sums over them
-  int ranks = 1, root = 0;                     // position of the rank that has the last stage, or the first
+  int ranks = 1, root = 0;  // root: position of the rank with the last stage (output layer) or the first (input layer)
 };
 
-/// How often a collective is called, and the bytes that the rank sends for it.
+/// Messages of one kind: calls of the collective, and bytes that the rank sends over all calls.
 struct VocabularyMessages {
   std::string_view collective;
   int64_t calls = 0, bytes = 0;
 };
 
-/// Of the output layer for one microbatch; nothing among one rank. Without gradient: of the loss alone.
+/// Messages of the output layer for one microbatch; none in a group of one rank. Without gradient: the loss only.
 std::vector<VocabularyMessages> output_traffic(const VocabularyAlgorithm& algorithm, const OutputLoss& loss,
                                                const VocabularyShape& shape, int position, bool with_gradient = true);
-/// Of the input layer.
+/// Messages of the input layer for one microbatch.
 std::vector<VocabularyMessages> input_traffic(const VocabularyShape& shape, int position);
 
 }  // namespace orthant

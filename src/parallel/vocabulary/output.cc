@@ -47,7 +47,7 @@ void OutputLayer::gather(Live& one, Comm& lane, at::Tensor own) {
 void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
-  if (!at_root()) one.input_arrives.wait();  // the root has it, whoever else has not
+  if (!at_root()) one.input_arrives.wait();  // the root has x before the broadcast ends
   OutputShare& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) {
@@ -84,7 +84,7 @@ void OutputLayer::Live::combine(int64_t vocabulary) {
 
 void OutputLayer::wait_for_softmax(int microbatch) {
   Live& one = live(microbatch);
-  if (!one.all.defined()) {  // it has been waited for
+  if (!one.all.defined()) {  // an earlier call has waited
     ORTHANT_CHECK(one.whole.losses_N.defined(), microbatch);
     return;
   }
@@ -122,7 +122,8 @@ at::Tensor OutputLayer::take_input_gradient(int microbatch) {
   return std::exchange(live(microbatch).dx, {});
 }
 
-// What has been done, left, and at the root been taken.
+// Erases microbatches that are done: their messages have ended and, at the root, their gradient of x is taken. Those
+// without gradient are done when their statistics have arrived.
 void OutputLayer::sweep() {
   for (auto at = live_.begin(); at != live_.end();) {
     const int microbatch = at->first;

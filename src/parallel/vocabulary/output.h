@@ -1,12 +1,12 @@
-// The output layer and its loss over a vocabulary whose rows are cut over the pipeline's ranks. Yeung, Qi, Lin and Wan
+// The output layer and its loss over a vocabulary whose rows are sharded over pipeline ranks. Yeung, Qi, Lin and Wan
 // 2024, arXiv 2411.05288: naive (three barriers), algorithm 1 (two) and algorithm 2 (one).
 //
-// A softmax over some of the rows is the whole one but for a factor of each token, and a factor of each token can be
-// multiplied after the product with W as well as before. So a rank need not know the others' logits to multiply, and
-// three numbers a token (four with smoothing) are all that is ever gathered. Logits are whole nowhere.
+// The softmax over some rows differs from the full softmax only by a factor of each token. Such a factor can be applied
+// after the product with W as well as before. So a rank can multiply without the other ranks' logits, and three numbers
+// a token (four with smoothing) are all that is gathered. No rank holds full logits. plan.h has a worked example.
 //
-// Sends, a microbatch of N tokens: x as broadcast, N C; statistics as all-gather, (p-1) 3 N; the gradient of x as
-// reduce, N C: layers_plan.h, to the byte. Work of a rank: three products of 2 N C V/p, in any order.
+// Messages for a microbatch of N tokens: x as a broadcast, N C; statistics as an all-gather, (p-1) 3 N; the gradient of
+// x as a reduce, N C; layers_plan.h has them in bytes. Work of a rank: three products of 2 N C V/p, in any order.
 #pragma once
 
 #include <exception>
@@ -24,42 +24,44 @@ namespace orthant {
 struct OutputPlan {
   std::string_view algorithm;  // naive, algorithm_1 or algorithm_2
   VocabularySlice slice;
-  Axes axes;     // of the ranks that the vocabulary is cut over
-  int root = 0;  // position of the one that has the last stage
-  SliceMesh mesh = {};  // of the ranks that have the slice of one position together; `slice` is then this rank's
+  Axes axes;     // of the ranks that shard the vocabulary
+  int root = 0;  // position of the rank with the last stage
+  SliceMesh mesh = {};  // of the ranks that together hold one position's slice; `slice` is then this rank's part
 };
 
-/// One rank's end. Everything is started where it says so and waited for where it is read; each kind of collective has
-/// a lane of its own (comm.h), on which microbatches go up. Algorithm 2's sum starts by itself once all statistics are
-/// here, while the rank computes. A rank's steps for one microbatch: share_input, S, in the naive order Z, T; at the
-/// root take_input_gradient behind S (algorithm 2) or T.
+/// One rank's end. The functions below start collectives early and wait for each where its result is read. Each kind of
+/// collective has a channel of its own (Comm::lane()), on which microbatches must be in increasing order. Algorithm 2's
+/// sum starts in the background as soon as all statistics have arrived, while the rank computes. Calls for one
+/// microbatch: share_input, S, Z in the naive order, T; at the root also take_input_gradient, after S (algorithm 2) or
+/// after T.
 class OutputLayer {
  public:
   /// Comm and head, [rows, C], must outlive it.
   OutputLayer(Comm& comm, OutputPlan plan, const Weight& head);
 
-  /// Starts the broadcast. x [N, C], or with a mesh this rank's part of [B, T, C]: what the last stage made; elsewhere
-  /// memory for it, the sooner the better: ranks pass it on.
+  /// Starts the broadcast of x [N, C], or with a mesh of this rank's shard of [B, T, C]. At the root x is the output of
+  /// the last stage, on other ranks memory for it. Call it early there too, because ranks pass x on to each other.
   void share_input(int microbatch, at::Tensor x_NC, OutputTokens tokens, OutputLoss loss = {});
-  /// Waits for x; starts the statistics' round. Algorithm 2 then multiplies for the gradient of x, and lets its sum
-  /// follow the statistics.
+  /// Waits for x; starts the all-gather of statistics. Algorithm 2 then computes its products for the gradient of x;
+  /// their sum starts when the statistics have arrived.
   void S(int microbatch);
-  /// The naive order's: waits for all maxima, and starts the round of the other statistics.
+  /// Naive order: waits for the maxima of all ranks, and starts the all-gather of the other statistics.
   void Z(int microbatch);
-  /// Waits for all statistics and adds the weight's gradient; but for algorithm 2, starts the sum of that of x.
+  /// T, or TW of algorithm 2: waits for all statistics and adds the weight's gradient. T also starts the sum of the
+  /// gradient of x.
   void T(int microbatch);
 
-  /// They return when there is what S, Z, T and the last stage's backward read: for who wants to know how long that is.
+  /// Wait for the data that S, Z, T and the last stage's backward read, so that a caller can measure the wait.
   void wait_for_input(int microbatch) { live(microbatch).input_arrives.wait(); }
   void wait_for_maxima(int microbatch) { live(microbatch).statistics_arrive.wait(); }
   void wait_for_softmax(int microbatch);
   void wait_for_input_gradient(int microbatch);
 
-  /// At the root: waits for the gradient of x; flat, [N, C] or this rank's part of it.
+  /// At the root: waits for the gradient of x. It has one row a token: [N, C], or this rank's shard of it.
   at::Tensor take_input_gradient(int microbatch);
-  /// Of a step.
+  /// Begins a step: clears the losses.
   void begin() { losses_.clear(); }
-  /// Waits for what is under way; the sum of the losses since begin(), the same bits on all ranks.
+  /// Waits for all collectives. Returns the sum of the losses since begin(), the same bits on all ranks.
   double finish();
 
  private:
@@ -70,7 +72,7 @@ class OutputLayer {
     OutputLoss loss;
     std::optional<OutputShare> share;
     Work statistics_arrive;
-    at::Tensor maximum;  // the naive order's
+    at::Tensor maximum;  // naive order: over all ranks
     std::once_flag combined;
     std::exception_ptr failure;
     WholeSoftmax whole;
@@ -78,8 +80,9 @@ class OutputLayer {
     Work dx_arrives;
     bool done = false;
 
-    /// From statistics to losses, and to what is summed of an early product: by whoever comes first, this rank's thread
-    /// or that of its messages. It knows nothing of the layer, which may be gone by then.
+    /// Computes the losses and, for algorithm 2, this rank's summand of the gradient of x from all statistics. Runs
+    /// once, on the rank's thread or the thread that drives its messages, whichever comes first. It must not use the
+    /// layer, which may no longer exist.
     void combine(int64_t vocabulary);
   };
   Live& live(int microbatch);
@@ -89,9 +92,9 @@ class OutputLayer {
 
   Comm& comm_;
   const OutputPlan plan_;
-  const bool naive_, early_;  // early: the gradient of x before that of the weight
+  const bool naive_, early_;  // early: S computes the gradient of x (algorithm 2)
   const Weight& head_;
-  Comm inputs_, statistics_, exponentials_, gradients_;  // lanes
+  Comm inputs_, statistics_, exponentials_, gradients_;  // channels
   std::map<int, std::shared_ptr<Live>> live_;
   std::map<int, double> losses_;  // by microbatch
 };

@@ -24,23 +24,23 @@ const std::array<VocabularyAlgorithm, 3> kAlgorithms = {{
     {"algorithm_2", kOneBarrier, 1},
 }};
 
-/// What every rank does at one time.
+/// A pass that every rank runs at the same time.
 struct Meeting {
   double at_s;
   int microbatch;
   ActionKind kind;
 
-  /// At one time the earlier microbatch comes first, and of one microbatch S before T.
+  /// At equal times the earlier microbatch comes first; S comes before T of the same microbatch.
   bool operator<(const Meeting& other) const {
     return std::tie(at_s, microbatch, kind) < std::tie(other.at_s, other.microbatch, other.kind);
   }
 };
 
-/// When the schedule makes what the vocabulary layers read, and reads what they make, by microbatch.
+/// By microbatch: when the schedule makes the tensors that the vocabulary layers read, and when it reads their results.
 struct Times {
   std::vector<double> output_from_s, output_until_s;  // ends of the last stage's F, starts of its B or I
   std::vector<double> input_until_s, input_from_s;    // starts of the first stage's F, ends of its B or I
-  double microbatch_s = 0;                            // work of one on the busiest rank
+  double microbatch_s = 0;                            // work of one microbatch on the busiest rank
 
   Times(const Timeline& timeline, int last_stage, int microbatches) {
     const auto count = static_cast<size_t>(microbatches);
@@ -58,7 +58,7 @@ struct Times {
   }
 };
 
-/// No time is after that of a later microbatch, so that all ranks meet in increasing order.
+/// Lowers times until none exceeds that of a later microbatch, so that all ranks run the pass in increasing order.
 void put_in_order(std::vector<double>& at_s) {
   for (size_t m = at_s.size(); m-- > 1;) at_s[m - 1] = std::min(at_s[m - 1], at_s[m]);
 }
@@ -70,7 +70,7 @@ void add(std::vector<Meeting>& out, ActionKind kind, const std::vector<double>& 
 std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorithm& algorithm) {
   const size_t microbatches = times.output_from_s.size();
   std::vector<Meeting> out;
-  // Up to the pass that the last stage's backward waits for: evenly in the time that there is.
+  // Passes up to the one that the last stage's backward waits for: evenly spread over the available time.
   const bool last_is_free = algorithm.early();
   const size_t waited_for = algorithm.passes.size() - (last_is_free ? 1 : 0);
   std::vector<double> at_s(microbatches);
@@ -81,7 +81,7 @@ std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorit
     put_in_order(at_s);
     add(out, algorithm.passes[pass], at_s);
   }
-  if (last_is_free) {  // with the next S: then one microbatch's softmax is kept at a time
+  if (last_is_free) {  // with the next S, so that the softmax of one microbatch is kept at a time
     at_s.erase(at_s.begin());
     at_s.push_back((microbatches > 1 ? at_s.back() : times.output_until_s.back()) + times.microbatch_s);
     add(out, TW, at_s);
@@ -113,12 +113,12 @@ Times times_of(const Schedule& schedule, const Timeline& timeline) {
   return Times(timeline, stage_count(schedule) - 1, microbatch_count(schedule));
 }
 
-/// The rows with what all ranks do put in at its times.
+/// Inserts the passes `all` into every row, each before the first Action whose midpoint in time is later.
 Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::vector<Meeting> all) {
   std::sort(all.begin(), all.end());
   Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
   const std::vector<int> first_stage = first_stages(schedule);
-  std::vector<size_t> next(schedule.rows.size(), 0);  // of `all`
+  std::vector<size_t> next(schedule.rows.size(), 0);  // index into `all`, by rank
   const auto add_until = [&](size_t rank, double at_s) {
     for (; next[rank] < all.size() && all[next[rank]].at_s < at_s; ++next[rank])
       out.rows[rank].push_back({all[next[rank]].kind, first_stage[rank], all[next[rank]].microbatch});
@@ -133,7 +133,7 @@ Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::
   return out;
 }
 
-/// How many passes of the first stage stand before an S in its rank's row.
+/// Number of passes of the first stage that stand before an S in the row of the first stage's rank.
 struct Turn {
   int forwards = 0, backwards = 0;
 };
@@ -149,7 +149,7 @@ std::vector<Turn> turns_of(const Schedule& schedule) {
   return turns;
 }
 
-/// The order of times is that of the Actions only where each takes some.
+/// Makes every duration positive. With zero durations, the order of times could differ from that of the Actions.
 Durations above_zero(Durations durations) {
   double most = 0;
   const auto each = [&](auto change) {

@@ -8,7 +8,7 @@
 namespace orthant {
 namespace {
 
-/// One layer after another to the stage that is the shortest with it, of those that have room; the first of equals.
+/// Gives each layer in turn to the stage that is shortest with it, among stages with room; the first of equal ones.
 std::vector<int> one_by_one(int layers, const std::vector<double>& beside, const std::vector<int>& room) {
   std::vector<int> out(beside.size(), 0);
   for (int layer = 0; layer < layers; ++layer) {
@@ -33,7 +33,7 @@ std::vector<int> redistributed(int layers, const std::vector<double>& beside) {
     room[stage] = std::clamp(static_cast<int>(std::floor(longest - beside[stage] + 1e-9)), 0, layers);
     all += room[stage];
   }
-  // What is not needed: off the last stage.
+  // Surplus room is taken from the last stage.
   room.back() = std::max(0, room.back() - (all - layers));
   return one_by_one(layers, beside, room);
 }

@@ -1,18 +1,18 @@
-// Layer redistribution: the vocabulary layers whole, on the first and the last stage, and fewer transformer layers
-// beside them. What vocabulary parallelism is measured against (Yeung et al. 2024, arXiv 2411.05288): once the output
-// layer alone takes longer than a balanced stage, the longest stage is that long.
+// Layer redistribution: the vocabulary layers stay unsharded on the first and the last stage, which get fewer
+// transformer layers. It is the baseline of vocabulary parallelism (Yeung et al. 2024, arXiv 2411.05288). Its limit:
+// the longest stage is at least as long as the output layer, even if that alone exceeds a balanced stage.
 #pragma once
 
 #include <vector>
 
 namespace orthant {
 
-/// How many layers each stage gets so that the longest stage is as short as can be. `beside` is what each stage takes
-/// besides its layers, in layers. Among the ways that are as good the last stage gets the fewest layers, and the others
-/// as much as each other, as near as can be, the earlier ones more.
+/// Number of layers of each stage that makes the longest stage as short as possible. `beside`: work of each stage in
+/// addition to its layers, in units of one layer. Among equally good splits the last stage gets the fewest layers. The
+/// other stages are then as equal as possible, and earlier stages get more.
 std::vector<int> redistributed(int layers, const std::vector<double>& beside);
 
-/// What the longest stage takes, in layers.
+/// Work of the longest stage, in units of one layer.
 double longest_stage(const std::vector<int>& layers, const std::vector<double>& beside);
 
 }  // namespace orthant

@@ -22,7 +22,7 @@ at::Tensor wide_like(const at::Tensor& t, at::IntArrayRef shape) {
 
 at::Tensor column(const at::Tensor& numbers_N) { return numbers_N.unsqueeze(1); }
 
-// The factor of each token's loss, float64; 0 where the label is ignored.
+// Factor of each token's loss, float64; 0 for an ignored label.
 at::Tensor loss_factors(const OutputTokens& tokens) {
   const auto options = tokens.labels_N.options().dtype(at::kDouble);
   at::Tensor g = at::full(tokens.labels_N.sizes(), tokens.loss_scale, options);
@@ -32,13 +32,13 @@ at::Tensor loss_factors(const OutputTokens& tokens) {
 
 at::Tensor log_sum(const WholeSoftmax& whole) { return whole.sum_N.log() + whole.maximum_N; }
 
-// a b; 0 of no rows.
+// sum = a b; 0 if the contracted dim is empty.
 void product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   if (a.size(1) == 0) sum.zero_();
   if (a.size(1) > 0) add_product(sum, a, b, false);
 }
 
-// What exponentials under one maximum are multiplied by for another; 0 where there are none.
+// Factor that turns exponentials under the maximum `from` into those under `to`; 0 if from is -infinity (no logits).
 at::Tensor rescaling(const at::Tensor& from, const at::Tensor& to) {
   return (from - to).exp_().masked_fill_(from.eq(-INFINITY), 0.0);
 }
@@ -90,7 +90,8 @@ void OutputShare::put_weight_away() {
   if (!mesh_.alone()) w_VC_.reset();
 }
 
-// Products with the weight. What is kept of them is as wide, as a rule: then they have its memory from the start.
+// Products of a range of tokens with the weight. If the kept exponentials have the same dtype, the products use their
+// memory from the start.
 at::Tensor OutputShare::products(const Range& tokens) const {
   const bool in_place = exponentials_NV_.defined() && exponentials_NV_.scalar_type() == wide(x_NC_.scalar_type());
   const at::Tensor y = in_place ? exponentials_NV_.narrow(0, tokens.begin, tokens.size())
@@ -129,7 +130,7 @@ at::Tensor OutputShare::statistics() {
   return joined;
 }
 
-// Of some tokens: their exponentials and labels' slopes, and what is said of them.
+// For a range of tokens: keeps the exponentials and the labels' slopes, and writes the statistics.
 void OutputShare::keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics,
                        bool has_maximum) {
   const auto part = [&](const at::Tensor& t) {
@@ -165,7 +166,7 @@ OutputShare::Factors OutputShare::factors(const WholeSoftmax& whole, const at::T
           .picked_N = (p(whole.picked_N) - (1 - loss_.smoothing)).mul_(g).to(type)};
 }
 
-// Of rows that stand for the labels here: times the slopes of their logits.
+// Multiplies rows of the labels in this rank's rows by the slopes of the labels' capped logits.
 at::Tensor OutputShare::bent(at::Tensor rows_HC) const {
   if (!label_slopes_N_.defined()) return rows_HC;
   return rows_HC.mul_(column(label_slopes_N_.index_select(0, hit_)));
@@ -191,7 +192,8 @@ at::Tensor OutputShare::multiply() {
   return fits ? product_NC_ : at::empty(product_NC_.sizes(), x_NC_.options());
 }
 
-// Sums over columns, each of the part that is here. Which column has a label's row others do not know.
+// Sums the products over columns; each rank keeps its shard. A label's row is on one column only, so these rows are
+// summed too.
 void OutputShare::sum_products() {
   const auto sum = [&](const at::Tensor& summand) {
     return mesh_.sum(summand.to(x_NC_.scalar_type()).contiguous(), sequences_);
@@ -201,7 +203,7 @@ void OutputShare::sum_products() {
   picked_NC_ = sum(at::zeros_like(x_NC_).index_copy_(0, hit_, bent(w_VC_.index_select(0, row_))));
 }
 
-// From the products: what these rows add to the gradient of x, wide.
+// This rank's summand of the gradient of x, from the products; float32 or float64.
 at::Tensor OutputShare::summand(const Factors& f) {
   const at::Tensor dx = std::exchange(product_NC_, {}).mul_(column(f.exponentials_N));
   if (uniform_NC_.defined()) dx.addcmul_(column(f.uniform_N), std::exchange(uniform_NC_, {}), -1);
@@ -213,7 +215,7 @@ at::Tensor OutputShare::summand(const Factors& f) {
 void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& sum) {
   const Factors f = factors(whole, place_top_N_);
   if (mesh_.alone()) {
-    sum.copy_(summand(f));  // nothing, where it is there already
+    sum.copy_(summand(f));  // copies nothing if it is already there
     return;
   }
   const auto type = wide(x_NC_.scalar_type());
@@ -224,10 +226,10 @@ void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& su
   sum.copy_(dx.masked_fill_(part(tokens_.labels_N.eq(kIgnoredLabel)), 0.0));
 }
 
-// The sum over tokens of what their logits' gradients are: exponentials, slopes or ones, and a one at the label, each
-// times a factor of the token. The factors go to x, which is narrow.
+// dw += the sum over tokens of logit gradients times x. A logit's gradient is a sum of an exponential, a slope or one,
+// and a one at the label, each times a factor of the token. The factors multiply x, which has fewer numbers.
 void OutputShare::add_weight_gradient(const at::Tensor& dw, const Factors& f) const {
-  const auto scaled = [&](const at::Tensor& factor_N) {  // wide, as factors are
+  const auto scaled = [&](const at::Tensor& factor_N) {  // in the factors' dtype
     return x_NC_.mul(column(factor_N)).masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
   };
   add_product(dw, exponentials_NV_.t(), scaled(f.exponentials_N).to(x_NC_.scalar_type()), true);

@@ -1,20 +1,23 @@
-// One rank's share of the output layer for one microbatch, without the messages between places of the pipeline: logits
-// over its rows of the vocabulary, what it says of them, and gradients from what all have said.
+// OutputShare: one rank's part of the output layer for one microbatch, without the messages between pipeline ranks. It
+// computes logits over the rank's rows of the vocabulary, their statistics, and gradients from all ranks' statistics.
 //
-// With y = x W^T over the rank's rows, z = cap(y), and top its row maximum, it keeps from S to T the exponentials
-// e = exp(z - top), times z's derivative where z is capped, in the dtype of the products: N V/p numbers, and no others
-// of that size but the derivatives, where smoothing asks for them. The alternatives: logits, whose rounding to bfloat16
-// costs 2^-9 |z| of the probability where the exponential's costs 2^-9; or statistics alone, and a fourth product to
-// make the logits again. What is wider than that lives for a chunk of tokens, or has their memory. e is 0 at the label:
-// there p - 1 cancels, so it is computed apart, in float32. Factors of tokens go to x and to sums over rows, N C
-// numbers, and never to e: it is written once, in the reading that sums it up, and read by the two products.
+// Let y = x W^T over the rank's rows, z = cap(y) and top the maximum of each token's z. From S to T the object keeps
+// the exponentials e = exp(z - top), times the derivative of z if z is capped: N V/p numbers in the products' dtype.
+// It keeps nothing else of that size, except the derivatives if smoothing needs them. Keeping logits would be worse:
+// rounding them to bfloat16 costs 2^-9 |z| of the probability, rounding e costs 2^-9. Keeping only statistics would
+// need a fourth product to recompute the logits. Wider numbers live for a chunk of tokens, or share the memory of e. In
+// the naive order the logits of all tokens live from S to Z.
 //
-// Where a tensor mesh has the place's slice together (slice_mesh.h), the share is of one of its ranks, and what the
-// place says to others is said once by each of its columns: statistics of all columns, joined, and sums over them of
-// the gradient of x, of which each has a part. Sends, of N tokens at c columns and r rows: x as all-gather, statistics
-// as all-gather, each product for the gradient of x as reduce-scatter (algorithm 2 sums two, before the factors of
-// tokens are known: with exponentials, and the labels' rows); the weight as all-gather over rows, its gradient as
-// reduce-scatter. All inside S, Z and T: what is between places is as without the mesh, in parts.
+// At the label, p - 1 cancels; e is 0 there and p - 1 is computed separately, in float32 or float64. Factors of tokens
+// multiply x and sums over rows (N C numbers), never e. So e is written once, in the pass that sums it, and read by two
+// products.
+//
+// With a tensor mesh for each pipeline rank (slice_mesh.h), the object belongs to one rank of the mesh. Each column
+// sends to other pipeline ranks the joined statistics of all columns, and its shard of the sum over columns of the
+// gradient of x. Messages within the mesh, for N tokens: x and statistics as all-gathers over columns, each product for
+// the gradient of x as a reduce-scatter. Algorithm 2 sums two products before the factors of tokens are known: the one
+// with exponentials and the labels' rows. Rows all-gather the weight and reduce-scatter its gradient. All of them run
+// inside S, Z and T; messages between pipeline ranks are as without the mesh, each rank sending its shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,57 +30,58 @@
 
 namespace orthant {
 
-/// What every rank knows of a microbatch's tokens.
+/// The tokens of a microbatch, the same on every rank.
 struct OutputTokens {
-  at::Tensor labels_N;         // int64, of the whole vocabulary; kIgnoredLabel: no loss, no gradient
-  at::Tensor weights_N = {};   // of each token's loss, where a user of the layer has some; undefined: 1
-  double loss_scale = 1;       // of all
-  bool with_gradient = true;   // else the loss is all that is asked for, and nothing is kept
+  at::Tensor labels_N;         // int64, in the whole vocabulary; kIgnoredLabel: no loss, no gradient
+  at::Tensor weights_N = {};   // factor of each token's loss; undefined: 1
+  double loss_scale = 1;       // factor of all losses
+  bool with_gradient = true;   // false: only the loss is computed, and nothing is kept
 };
 
-/// What is known of each token once all ranks' statistics are, in float64, the same bits on all of them.
+/// Softmax of each token over the whole vocabulary, from all ranks' statistics; float64, the same bits on all ranks.
 struct WholeSoftmax {
-  at::Tensor maximum_N, sum_N;  // of exp(z - maximum)
+  at::Tensor maximum_N, sum_N;  // maximum of z; sum of exp(z - maximum)
   at::Tensor picked_N;          // the label's z
-  at::Tensor losses_N;          // times weight and scale; 0 where the label is ignored
+  at::Tensor losses_N;          // weighted and scaled; 0 for an ignored label
 };
-/// From [ranks, OutputLoss::statistics(), N], in order of ranks: [OutputLoss::statistics(), N] of all, in float64.
+/// Joins statistics [ranks, OutputLoss::statistics(), N] in the order of ranks: [OutputLoss::statistics(), N] float64.
 at::Tensor joined_statistics(const at::Tensor& statistics);
-/// From the same.
+/// Softmax and losses from the same statistics.
 WholeSoftmax whole_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
                            const OutputTokens& tokens);
 
 class OutputShare {
  public:
-  /// x [N, C], or with a mesh its part of [B, T, C], in the head's working dtype; the head's rows are the slice's.
-  /// DataError for a label that is none.
+  /// x: [N, C], or with a mesh this rank's shard of [B, T, C], in the head's working dtype. The head has the rows of
+  /// the slice. DataError for a label outside the vocabulary.
   OutputShare(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x,
               OutputTokens tokens, SliceMesh mesh = {});
 
-  /// Maxima of the logits. Keeps these, wide, for exponentials(): the naive order.
+  /// Naive order: maxima [N] of the logits. Keeps the logits in float32 or float64 for exponentials().
   at::Tensor maxima();
-  /// Exponentials under a maximum that all ranks share, and the other statistics, [statistics - 1, N].
+  /// Naive order: exponentials under the maximum of all ranks. Returns the other statistics, [statistics - 1, N].
   at::Tensor exponentials(const at::Tensor& maximum_N);
-  /// Both in one, under the place's own maximum: [statistics, N].
+  /// Both in one pass, under this pipeline rank's own maximum: [statistics, N].
   at::Tensor statistics();
 
-  /// The products of the input's gradient that can be made before the softmax is known. Returns memory for the summand,
-  /// which input_gradient() puts there: theirs, where that is as wide.
+  /// Computes the products for the input's gradient that need no softmax of the whole vocabulary (algorithm 2). Returns
+  /// the memory into which input_gradient() writes this rank's summand: that of the products if the dtypes are equal.
   at::Tensor multiply();
   void input_gradient(const WholeSoftmax& whole, const at::Tensor& sum);
   bool multiplied() const { return multiplied_; }
-  /// Of the weight what other rows have goes; gradients() asks for it again, if it has to.
+  /// Frees the parts of the weight gathered from other rows. gradients() gathers them again if needed.
   void put_weight_away();
 
-  /// Adds the weight's gradient; returns the summand of the input's, where multiply() has not been called. Ends it.
+  /// Adds the weight's gradient. Returns this rank's summand of the input's gradient, unless multiply() was called. The
+  /// last call on the object.
   at::Tensor gradients(const WholeSoftmax& whole);
 
 
  private:
   struct Factors {
-    at::Tensor exponentials_N;  // what they are multiplied by, under that maximum
-    at::Tensor uniform_N;       // what is taken from each, with smoothing
-    at::Tensor picked_N;        // the label's p - 1, with all factors but its slope; no number where it is ignored
+    at::Tensor exponentials_N;  // factor of the exponentials under that maximum
+    at::Tensor uniform_N;       // subtracted from the gradient of each logit, with smoothing
+    at::Tensor picked_N;        // the label's p - 1, with all factors but its slope; meaningless for an ignored label
   };
   Factors factors(const WholeSoftmax& whole, const at::Tensor& top_N) const;
   void load_weight();
@@ -99,13 +103,13 @@ class OutputShare {
   const at::Tensor x_NC_;
   const OutputTokens tokens_;
   at::Tensor w_VC_;
-  at::Tensor hit_, row_;                   // tokens whose label is here, and its row
-  at::Tensor top_N_, products_NV_;         // of the exponentials; of the naive order, until they are made
-  at::Tensor place_top_N_;                 // of all columns: of product_NC_
+  at::Tensor hit_, row_;                   // tokens whose label is in this rank's rows, and its row
+  at::Tensor top_N_, products_NV_;         // maximum under the exponentials; naive order: logits until Z
+  at::Tensor place_top_N_;                 // maximum over all columns, the one under product_NC_
   at::Tensor exponentials_NV_;
-  at::Tensor slopes_NV_, label_slopes_N_;  // of capped logits; all of them where smoothing asks for them
-  at::Tensor product_NC_, uniform_NC_;  // of exponentials and of slopes with the weight; with a mesh, this rank's part
-  at::Tensor picked_NC_;                // with a mesh, the part of labels' rows
+  at::Tensor slopes_NV_, label_slopes_N_;  // of capped logits; slopes_NV_ only with smoothing
+  at::Tensor product_NC_, uniform_NC_;  // exponentials, and slopes, times the weight; a shard with a mesh
+  at::Tensor picked_NC_;                // with a mesh: this rank's shard of the labels' rows
   bool multiplied_ = false;
 };
 

@@ -1,6 +1,7 @@
-// Both layers without a loss, for what is written token by token: the ranks that the vocabulary is cut over, as shard()
-// cuts it, call them together, and all have the whole, or what columns have of the stream. Sends N C as all-reduce; a
-// token's C as broadcast and its logits, but for the rank's own, as all-gather. A tensor mesh puts its parts together.
+// Embedding and full logits for generation, which needs no loss. All pipeline ranks that shard the vocabulary (by
+// shard()) call these functions together, and all get the full result, or their column's part of the stream.
+// whole_embedding() sends N C as an all-reduce. whole_logits() sends C as a broadcast, and all logits of the token but
+// the rank's own as an all-gather. A tensor mesh gathers its shards in addition.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,15 +17,16 @@ struct WholeVocabulary {
   int64_t size = 0;
   Range rows;    // this rank's
   Axes axes;     // of the pipeline
-  int root = 0;  // position of the one that has the last stage
-  SliceMesh mesh = {};  // of the ranks that have the slice of one position together
+  int root = 0;  // position of the rank with the last stage
+  SliceMesh mesh = {};  // of the ranks that together hold one pipeline rank's slice
 };
 
-/// Rows of tokens [...], [..., C], or their part.
+/// Embeddings [..., C] of tokens [...]; with a tensor mesh, this rank's channels of them.
 at::Tensor whole_embedding(Comm& comm, const WholeVocabulary& vocabulary, const Weight& table,
                            const at::Tensor& tokens);
 
-/// The logits [V] of one token. x [C], or its part: at the root what the last stage made; elsewhere memory for it.
+/// Logits [V] of one token. x [C], or this rank's channels of it: at the root the output of the last stage, on the
+/// other ranks memory that the broadcast overwrites.
 at::Tensor whole_logits(Comm& comm, const WholeVocabulary& vocabulary, const Weight& head, at::Tensor x_C);
 
 }  // namespace orthant

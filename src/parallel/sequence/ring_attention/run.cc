@@ -12,7 +12,7 @@
 namespace orthant {
 namespace {
 
-// Tags of the rings that are under way at the same time.
+// Tags of the inner and the outer ring, which are active at the same time. Sums use the tag after each.
 constexpr int kInnerTag = 0, kOuterTag = 2;
 
 class RingAttention {
@@ -27,8 +27,8 @@ class RingAttention {
   std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                   const Microbatch& batch, const AttentionShape& shape) {
     const Blocks blocks(*this, k, batch, shape);
-    // In the precision of the sums: a kernel that rounds each block's output to bfloat16 has lost what the sums would
-    // keep.
+    // Attention of each block is computed in the precision of sums. A kernel that rounds each block's output to
+    // bfloat16 would lose the digits that the sums keep.
     const auto sums = wide(q.scalar_type());
     const at::Tensor exact_q = q.to(sums);
     Attended all;
@@ -53,7 +53,7 @@ class RingAttention {
     const auto sums = wide(k.scalar_type());
     const at::Tensor out = kept[0].to(sums), q = kept[1].to(sums), exact_dout = dout.to(sums);
     const at::Tensor dq = at::zeros(q.sizes(), lse.options());
-    // Of some heads: adds to dq, and returns the share of the block's keys and values.
+    // For some of the heads: adds to dq, and returns this rank's partial sum for the block's keys and values.
     const auto gradients = [&](const at::Tensor& keys, const at::Tensor& values, const Heads& some, int member) {
       const AttentionGradients share = attend_backward(
           options_.kernel, some.queries(exact_dout), some.queries(q), some.keys(keys).to(sums),
@@ -61,7 +61,7 @@ class RingAttention {
       some.queries(dq).add_(share.dq_BHTD);
       return at::stack({share.dk_BKSD, share.dv_BKSD});
     };
-    // Half of the own block's work hides the first block on its way here, the other half the last sum on its way home.
+    // The first half of the own block's work hides the first block's arrival, the second half that of the last sum.
     const Heads all{{0, shape.heads}, {0, shape.kv_heads}};
     const auto [first, last] = halves(shape);
     const bool halved = size_ > 1 && last.query.size() > 0;
@@ -87,14 +87,15 @@ class RingAttention {
     at::Tensor keys(const at::Tensor& x, int64_t axis = 1) const { return x.narrow(axis, key.begin, key.size()); }
   };
 
-  // By key heads, or by the query heads of the only one. The second is empty where there is one head.
+  // Two halves of the heads: split by key heads, or by the query heads of a single key head. With a single query head
+  // the second half is empty.
   static std::pair<Heads, Heads> halves(const AttentionShape& shape) {
     const int64_t H = shape.heads, K = shape.kv_heads, keys = K / 2, queries = K > 1 ? keys * (H / K) : (H + 1) / 2;
     const int64_t shared = K > 1 ? keys : 1;  // where the first half's key heads end
     return {{{0, queries}, {0, shared}}, {{queries, H}, {keys, K}}};
   }
 
-  // The members' blocks of keys and values, [2, B, K, tokens, D].
+  // Keys and values of all members: blocks [2, B, K, tokens, D].
   struct Blocks {
     Blocks(RingAttention& ring, const at::Tensor& k, const Microbatch& batch, const AttentionShape& shape)
         : scale(shape.scale()),
@@ -133,7 +134,7 @@ class RingAttention {
   int own() const { return rings_.member(rings_.outer.index, rings_.inner.index); }
   RingChannel channel(int tag) { return {comm_, axes_, tag}; }
 
-  // work(member, block) for all blocks, window after window.
+  // Calls work(member, block) for all blocks, window after window.
   void visit(const Blocks& blocks, at::Tensor own_block, const std::function<void(int, const at::Tensor&)>& work) {
     const auto buffer = [&](int window, int index) {
       return blocks.buffer(rings_.member(window, index), blocks.options);
@@ -149,11 +150,12 @@ class RingAttention {
         });
   }
 
-  // The sum of what work(member, block) returns for this rank's block on all ranks: inside each window, then over them.
+  // work(member, block) returns this rank's partial sum. Returns the sum over all ranks for this rank's own block:
+  // first inside each window, then over the windows.
   at::Tensor sum(const Blocks& blocks, at::Tensor own_block,
                  const std::function<at::Tensor(int, const at::Tensor&)>& work,
                  const std::function<void(at::Tensor)>& rest) {
-    const bool windows = rings_.outer.size() > 1;  // whose sums have the longest way home
+    const bool windows = rings_.outer.size() > 1;  // sums of the outer ring arrive last, so `rest` runs there
     const auto buffer = [&](int window, int index) {
       return blocks.buffer(rings_.member(window, index), blocks.options);
     };

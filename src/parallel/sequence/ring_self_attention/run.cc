@@ -16,18 +16,19 @@ namespace {
 constexpr int kKeysTag = 0, kValuesTag = 2;
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-// Query heads that share a key head, as more rows of it: [B,K,G,T,x] -> [B,K,GT,x].
+// The G query heads of a key head as more rows of it: [B,K,G,T,x] -> [B,K,GT,x].
 at::Tensor as_rows(const at::Tensor& t) { return t.reshape({t.size(0), t.size(1), t.size(2) * t.size(3), t.size(4)}); }
 // [B,K,G,T,x] [B,K,x,y] -> [B,K,G,T,y].
 at::Tensor times(const at::Tensor& t, const at::Tensor& matrix) {
   return at::matmul(as_rows(t), matrix).view({t.size(0), t.size(1), t.size(2), t.size(3), matrix.size(-1)});
 }
-// Over all queries of a key head: [B,K,G,T,x] [B,K,G,T,y] -> [B,K,x,y].
+// Sum over all queries of a key head: [B,K,G,T,x] [B,K,G,T,y] -> [B,K,x,y].
 at::Tensor sum_of_products(const at::Tensor& a, const at::Tensor& b) {
   return at::matmul(as_rows(a).transpose(-1, -2), as_rows(b));
 }
 
-// What a tile of a member's keys cuts out. In a row of scores, the members' keys stand one after the other.
+// Views of tensors that belong to one tile of a member's keys. A row of scores has the keys of all members in their
+// order in the ring; the member's keys begin at first_column.
 struct Cut {
   const AttentionTile& tile;
   int64_t first_column;
@@ -54,7 +55,7 @@ struct Cut {
   }
 };
 
-// Scores, softmax and all sums are in float32 or better; probabilities are kept, and blocks travel, in the type of q.
+// Scores, softmax and all sums are in float32 or float64. Kept probabilities and travelling blocks have the dtype of k.
 class RingSelfAttention {
  public:
   RingSelfAttention(Comm& comm, Axes axes, RingSelfAttentionOptions options)
@@ -92,11 +93,11 @@ class RingSelfAttention {
     const Blocks blocks(*this, k, batch, shape);
     const at::Tensor q = blocks.by_key_head(kept[1]), dout = blocks.by_key_head(dout_in);
     const at::Tensor delta = (dout * blocks.by_key_head(kept[0])).sum(-1, true);
-    const at::Tensor ds = at::zeros(p.sizes(), blocks.sums);  // dP first
+    const at::Tensor ds = at::zeros(p.sizes(), blocks.sums);  // holds dP first
     const at::Tensor dv = gradient(kValuesTag, v, blocks, p, dout, [&](const Cut& cut, const at::Tensor& values) {
       cut.scores(ds).copy_(times(cut.queries(dout), values.transpose(-1, -2)));
     });
-    for (int member = 0; member < ring_.size(); ++member) {  // a block at a time: the product of two types takes a copy
+    for (int member = 0; member < ring_.size(); ++member) {  // by blocks: a product of two dtypes makes a copy
       const auto columns = [&](const at::Tensor& t) { return t.narrow(4, blocks.begin(member), blocks.size(member)); };
       columns(ds).sub_(delta).mul_(columns(p)).mul_(blocks.scale);
     }
@@ -133,7 +134,7 @@ class RingSelfAttention {
     int64_t begin(int member) const { return ends[static_cast<size_t>(member)] - size(member); }
     int64_t length() const { return ends.back(); }
     bool seen(int member) const { return !(*all_tiles)[static_cast<size_t>(member)].empty(); }
-    /// work(cut, the tile's keys) for all that this rank's queries see of a member's block.
+    /// Calls work(cut, the tile's keys) for every tile of a member's block that this rank's queries attend to.
     void for_tiles(int member, const at::Tensor& block, const TileWork& work) const {
       if (!seen(member)) return;
       const at::Tensor exact = block.to(sums.dtype().toScalarType());
@@ -163,7 +164,7 @@ class RingSelfAttention {
 
   RingChannel channel(int tag) { return {comm_, axes_, tag}; }
 
-  // In place, of whole rows; a query that sees nothing gets zeros.
+  // Softmax of full rows, in place. A query that attends to no key gets zeros.
   static at::Tensor softmax(at::Tensor scores) {
     const at::Tensor nothing = scores.amax(-1, true).eq_(kMinusInfinity).to(at::kBool);
     at::_softmax_out(scores, scores, -1, false);
@@ -171,8 +172,8 @@ class RingSelfAttention {
     return scores;
   }
 
-  // The gradient of this rank's block: the sum over ranks of (columns of weights)^T x. `work` sees each block on the
-  // way.
+  // The gradient of this rank's block: the sum over ranks of (the block's columns of weights)^T x. Calls `work` for
+  // each tile of the blocks that pass.
   at::Tensor gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights,
                       const at::Tensor& x, const TileWork& work) {
     const auto add_share = [&](int source, const at::Tensor& block, const at::Tensor& share) {
@@ -187,7 +188,7 @@ class RingSelfAttention {
       visit_blocks(channel(tag), ring_, own, blocks.keys(),
                    [&](int source, const at::Tensor& block) { add_share(source, block, rows(source)); });
       comm_.all_reduce(all, axes_).wait();
-      return rows(ring_.index).clone();  // and the other ranks' rows are freed
+      return rows(ring_.index).clone();  // a copy, so that the other ranks' rows are freed
     }
     return sum_over_blocks(
         channel(tag), ring_, own, blocks.keys(),

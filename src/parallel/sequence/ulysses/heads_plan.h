@@ -1,4 +1,4 @@
-// Which heads a rank of a Ulysses group attends with.
+// The heads for which each rank of a Ulysses group computes attention.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace orthant {
 
-/// Query heads, and the key heads that they read. Ranks hold whole groups of query heads around a key head where there
-/// are enough key heads (uneven shares are legal); else query heads are shared out alone, and a key head goes to every
-/// rank that reads it.
+/// Query heads of a rank, and the key heads that they read. With at least as many key heads as ranks, a rank holds
+/// whole groups of query heads around a key head; shards may be uneven. With fewer, only query heads are sharded, and a
+/// key head goes to every rank that reads it.
 struct HeadShare {
   Range query, key;
-  /// The key head, counted from key.begin, that the i-th of the query heads reads.
+  /// The key head, counted from key.begin, that this rank's i-th query head reads.
   int64_t key_of(int64_t i, int64_t heads, int64_t key_heads) const {
     return (query.begin + i) / (heads / key_heads) - key.begin;
   }
-  /// The i-th query head reads the (i / (queries / keys))-th key head, as kernels expect it.
+  /// Whether this rank's i-th query head reads its key head i / (queries / keys), as attention kernels expect.
   bool regular(int64_t heads, int64_t key_heads) const;
 };
 
-/// heads is a multiple of key_heads, and at least `ranks`.
+/// `key_heads` must divide `heads`, and `heads` must be at least `ranks`; otherwise LogicError.
 HeadShare head_share(int64_t heads, int64_t key_heads, int ranks, int rank);
 
 }  // namespace orthant

@@ -13,7 +13,7 @@ namespace {
 
 int64_t sum_of(const std::vector<int64_t>& counts) { return std::reduce(counts.begin(), counts.end()); }
 
-// One side's pieces of an all-to-all, side by side in one buffer: a piece for each rank, of several tensors.
+// One side of an all-to-all: one buffer with a piece for each rank, and in each piece parts of several tensors.
 struct Pieces {
   std::vector<int64_t> counts;                            // elements, by rank
   std::vector<std::vector<std::vector<int64_t>>> shapes;  // [rank][tensor]
@@ -24,7 +24,7 @@ struct Pieces {
     counts.push_back(count);
     shapes.push_back(std::move(tensors));
   }
-  /// The views of the buffer, [rank][tensor].
+  /// Views of the buffer, [rank][tensor].
   std::vector<std::vector<at::Tensor>> in(const at::Tensor& buffer) const {
     std::vector<std::vector<at::Tensor>> views;
     int64_t begin = 0;
@@ -54,7 +54,7 @@ class Ulysses {
                                   const Microbatch& batch, const AttentionShape& shape) {
     const Cut cut(*this, batch, shape);
     std::vector<at::Tensor> mine = to_heads(cut, {q, k, v}, {Kind::query, Kind::key, Kind::key});
-    if (!cut.regular) {  // a key head of its own for every query head
+    if (!cut.regular) {  // repeat key heads, one for every query head
       for (size_t i : {1, 2}) mine[i] = mine[i].index_select(1, cut.key_of_query(q.device()));
     }
     std::vector<at::Tensor> kept = inner_.forward(mine[0], mine[1], mine[2], batch, cut.shape);
@@ -69,7 +69,7 @@ class Ulysses {
     AttentionGradients g = inner_.backward(to_heads(cut, {dout}, {Kind::query}, true)[0],
                                            {kept.begin() + 1, kept.end()}, batch, cut.shape);
     for (at::Tensor* d : {&g.dk_BKSD, &g.dv_BKSD}) {
-      if (d->size(1) == cut.own.key.size()) continue;  // else a head for every query head
+      if (d->size(1) == cut.own.key.size()) continue;  // otherwise it has one head for every query head
       auto sizes = d->sizes().vec();
       sizes[1] = cut.own.key.size();
       *d = at::zeros(sizes, d->options().dtype(wide(d->scalar_type())))
@@ -85,7 +85,7 @@ class Ulysses {
  private:
   enum class Kind { query, key };
 
-  // Who holds which tokens and heads.
+  // Tokens and heads of all ranks of the group.
   struct Cut {
     Cut(const Ulysses& of, const Microbatch& batch, const AttentionShape& all_heads)
         : heads(all_heads.heads), key_heads(all_heads.kv_heads), shape(all_heads) {
@@ -107,14 +107,15 @@ class Ulysses {
     Range heads_of(size_t rank, Kind kind) const { return kind == Kind::query ? shares[rank].query : shares[rank].key; }
 
     int64_t heads, key_heads;
-    AttentionShape shape;  // as the inner core sees it
+    AttentionShape shape;  // of the inner core: this rank's heads
     std::vector<HeadShare> shares;
     std::vector<int64_t> tokens;
     HeadShare own;
     bool regular = true;
   };
 
-  // By rank: its heads of our tokens, and our heads of its tokens. What leaves for heads arrives for tokens.
+  // Pieces by rank: that rank's heads of this rank's tokens, and this rank's heads of that rank's tokens. to_heads()
+  // sends the first and receives the second; to_tokens() does the reverse.
   std::pair<Pieces, Pieces> pieces_of(const Cut& cut, const std::vector<Kind>& kinds, const at::Tensor& like) const {
     Pieces of_tokens, of_heads;
     const int64_t B = like.size(0), D = like.size(3);
@@ -131,8 +132,8 @@ class Ulysses {
     return {of_tokens, of_heads};
   }
 
-  // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D]; in memory with a token's heads side by side where
-  // so asked, as kernels want the output's gradient: they copy it else.
+  // [B, all heads, own tokens, D] -> [B, own heads, all tokens, D]. side_by_side: the memory is [B, tokens, heads, D],
+  // which kernels expect of the output's gradient and otherwise copy to.
   std::vector<at::Tensor> to_heads(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds,
                                    bool side_by_side = false) {
     const auto& [leaving, arriving] = pieces_of(cut, kinds, tensors[0]);
@@ -156,7 +157,7 @@ class Ulysses {
     return whole;
   }
 
-  // And back, where what several ranks give for a head is summed.
+  // [B, own heads, all tokens, D] -> [B, all heads, own tokens, D]. A key head that several ranks have is summed.
   std::vector<at::Tensor> to_tokens(const Cut& cut, std::vector<at::Tensor> tensors, const std::vector<Kind>& kinds) {
     const auto& [arriving, leaving] = pieces_of(cut, kinds, tensors[0]);
     const int64_t B = tensors[0].size(0), D = tensors[0].size(3);
@@ -175,7 +176,7 @@ class Ulysses {
     for (size_t t = 0; t < kinds.size(); ++t) {
       const bool shared = kinds[t] == Kind::key && cut.key_heads < ranks_;
       const int64_t heads = kinds[t] == Kind::query ? cut.heads : cut.key_heads;
-      // In memory with a token's heads side by side, as what follows wants the output.
+      // The memory is [B, tokens, heads, D], as the output projection expects it.
       const auto options = shared ? own_type.dtype(wide(own_type.dtype().toScalarType())) : own_type;
       at::Tensor all = at::zeros({B, cut.tokens[own], heads, D}, options).transpose(1, 2);
       for (size_t u = 0; u < pieces.size(); ++u) {
@@ -192,7 +193,7 @@ class Ulysses {
     return whole;
   }
 
-  // The buffer is freed before anything is made of what has arrived.
+  // Takes the send buffer by value, so that it is freed before the caller builds tensors from the received one.
   at::Tensor exchange(at::Tensor buffer, const Pieces& leaving, const Pieces& arriving) {
     const at::Tensor received = at::empty({sum_of(arriving.counts)}, buffer.options());
     comm_.all_to_all(received, buffer, axes_, arriving.counts, leaving.counts).wait();

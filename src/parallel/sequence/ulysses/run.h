@@ -1,10 +1,10 @@
-// Ulysses: an all-to-all turns shards of tokens into shards of heads, so that each rank attends with some heads to all
-// tokens of its group; another turns the output back.
+// Ulysses: an all-to-all turns shards of tokens into shards of heads, so that each rank computes attention of some
+// heads over all tokens of its group. A second all-to-all turns the output back into shards of tokens.
 //
-// Jacobs et al. 2023, "DeepSpeed Ulysses" (arXiv 2309.14509), section 3. Bytes a rank and layer, U ranks, N with the
-// ring, e bytes an element, B sequences of L tokens, d elements of a token's query heads, d_kv of its key heads:
-// forward (U-1)/U B (L/N) e (2d + 2d_kv), with q, k and v in one all-to-all; backward the same; more where key heads
-// are fewer than ranks and go to several.
+// Jacobs et al. 2023, "DeepSpeed Ulysses" (arXiv 2309.14509), section 3. Bytes sent by a rank for one layer's forward:
+// (U-1)/U B (L/N) e (2d + 2d_kv), with q, k and v in one all-to-all; backward sends the same. Here U Ulysses ranks, N
+// ranks with the ring, e bytes an element, B sequences of L tokens. d and d_kv are the elements of a token's query
+// heads and key heads. With fewer key heads than ranks the bytes grow, because each key head goes to several ranks.
 #pragma once
 
 #include "comm/comm.h"
@@ -13,15 +13,15 @@
 
 namespace orthant {
 
-/// Where the group's tokens are in their sequences: at ring_places(placement, ., ring, r), cut in order.
+/// The positions of the group's tokens: ring_places(placement, seq_len, ring, r), sharded over the group in order.
 struct UlyssesPlace {
   SequencePlacement placement = SequencePlacement::contiguous;
   int ring = 1, r = 0;
 };
 
-/// The core over the axes around one that attends with this rank's heads to the group's tokens: local_attention() where
-/// they are whole sequences (ring 1), ring_attention() for USP (Fang and Zhao 2024, arXiv 2405.07719, section 3). The
-/// Comm must outlive it.
+/// The Ulysses core over the axes. `inner` computes attention of this rank's heads over the group's tokens:
+/// local_attention() if these are whole sequences (ring of 1), ring_attention() for USP (Fang and Zhao 2024, arXiv
+/// 2405.07719, section 3). The Comm must outlive the core.
 AttentionCore ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner);
 
 }  // namespace orthant
