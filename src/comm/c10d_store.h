@@ -1,4 +1,4 @@
-// What a Store holds: for the .cc files of this room that hand it on to c10d.
+// Definition of StoreHandle, for the .cc files of this room that pass a Store on to c10d.
 #pragma once
 
 #include <c10/util/intrusive_ptr.h>

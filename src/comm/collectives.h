@@ -1,6 +1,16 @@
-// Our collectives, once for every Transport: each a Task on messages between the positions of a group. Sums are in
-// order of position whatever the size (ordered_sum.h), so a chunk is summed by its owner, to whom all others send it:
-// as many bytes as a ring sends, in one round instead of n - 1. Memory is raw and counts are bytes.
+// Collectives over any Transport, each written as a Task that sends messages between the positions of a group.
+//
+// Sums are taken in order of position for every size (ordered_sum.h). Each chunk is therefore summed by its owner, to
+// which all other ranks send their part. That moves the same bytes as a ring, in one round instead of n - 1. Memory is
+// raw and counts are in bytes.
+//
+// Growth per rank over n ranks, in messages (sums and broadcasts cut each into segments of 512 KiB):
+// all_reduce      2 (n-1), in 2 rounds; 1 for n = 2 and at most 16 KiB
+// reduce_scatter  n-1, in 1 round          all_to_all  n-1, in 1 round
+// all_gather      n-1, in 1 round up to 256 KiB of equal shards, otherwise in n-1 rounds
+// broadcast       1 in and 1 out, after up to n-1 hops      reduce  1; the root receives n-1
+// barrier         ceil(log2 n), in as many rounds
+// A rank that sums a chunk of c bytes needs (n-1) min(c, 1 MiB) bytes of staging memory (mesh/staging.h).
 #pragma once
 
 #include <cstddef>
@@ -15,21 +25,22 @@ namespace orthant {
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-/// Sends 2 (n-1)/n of the bytes: chunks to their owners, and their sums to all.
+/// Sums over the group, in place. Sends about 2 (n-1)/n of the bytes: chunks to their owners, then sums to all ranks.
 Task all_reduce(Peers peers, Bytes memory);
-/// `counts`: bytes of each position's chunk of `input`. Sends the input but for the own chunk.
+/// `counts`: bytes of each position's chunk of `input`. Sends the input except this position's own chunk.
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts);
-/// Small equal shards go from each to each, in one round; others round the ring, in n - 1. Sends the output but for the
-/// next position's shard.
+/// `counts`: bytes of each position's shard of `output`. Sends the output except the next position's shard. Equal
+/// shards of at most 256 KiB in total go directly to every rank, in one round. Others pass along the ring, in n - 1
+/// rounds.
 Task all_gather(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts);
-/// Sends what leaves.
+/// Chunk i of `input` goes to position i; chunk i of `output` comes from it. Counts are bytes per position.
 Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> output_counts,
                 std::vector<int64_t> input_counts);
-/// A chain from the root, in segments: all but the last send the bytes once.
+/// Passes the root's memory along a chain, in segments. Every rank except the last sends the bytes once.
 Task broadcast(Peers peers, Bytes memory, int root);
-/// All send to the root, in segments.
+/// Sums over the group into the root's memory. Every other rank sends its bytes to the root, in segments.
 Task reduce(Peers peers, Bytes memory, int root);
-/// Each hears of all others in log2(n) rounds.
+/// Returns on a rank only after all ranks have called it, in ceil(log2 n) rounds (dissemination barrier).
 Task barrier(Peers peers);
 
 }  // namespace orthant

@@ -1,5 +1,10 @@
-// Comm: the collectives of one rank, bound to the axes of the mesh. Groups are opened when first used; every
-// operation is asynchronous and counted; a failure says who, what, during which Action, and because of whom.
+// Comm: collectives and point-to-point messages of one rank, over groups of ranks named by mesh axes. A group is opened
+// at its first use. Every operation is asynchronous, and its calls and bytes are counted. An error names the rank, the
+// operation, the current Action and the cause.
+//
+// Growth, with P = number of ranks: constructing and destroying a Comm costs O(P) store requests per rank, and O(P^2)
+// at the store. A Comm holds O(P) memory. The costs of an operation are in collectives.h, those of heartbeats in
+// watch.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,58 +27,62 @@ namespace orthant {
 
 using Counts = std::span<const int64_t>;
 
-/// How often an operation was called, and how many bytes this rank sent for it: by the formulas of mesh/collective.h,
-/// which what was really sent is checked against whenever an operation has been waited for. (NCCL does not tell.)
+/// Calls of one operation, and the bytes that this rank sent for it. The bytes follow the formulas of
+/// mesh/collective.h. Work::wait() checks them against the bytes really sent; NCCL does not report those, so its
+/// operations are not checked.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;
   bool operator==(const Traffic&) const = default;
 };
-/// (axes joined by "+" in mesh order, operation) -> traffic, e.g. ("data", "all_reduce").
+/// Key: axes joined by "+" in mesh order, and operation, e.g. ("data", "all_reduce").
 using TrafficTable = std::map<std::pair<std::string, std::string>, Traffic>;
 
 struct CommOptions {
-  /// What carries CPU tensors: "ucx", "gloo", or "auto": UCX where all ranks have it.
+  /// Transport of CPU tensors: "ucx", "gloo", or "auto", which takes UCX if all ranks have it and Gloo otherwise.
   std::string transport = "auto";
-  /// An operation that takes longer has failed. Long, because a rank may be busy saving; the dead and the silent are
-  /// noticed otherwise, and much earlier (silence_s).
+  /// An operation that takes longer has failed. The value is large because a rank may be busy saving a checkpoint.
+  /// Ranks that died or fell silent are detected much earlier (silence_s).
   double timeout_s = 300;
-  /// How long ranks wait for each other to come.
+  /// How long ranks wait for each other while they connect.
   double meet_timeout_s = 60;
-  /// A rank without a sign of life for this long has failed (its machine cut off; a process of this machine that is
-  /// stopped or gone is noticed in seconds). At least three heartbeats, which are seldom where ranks meet in a file.
+  /// A rank without a heartbeat for this long has failed, e.g. because its machine was cut off. At least three
+  /// heartbeats must be missed; heartbeats are rare if the store is a file. A process of this machine that is stopped
+  /// or gone is detected within seconds.
   double silence_s = 30;
-  /// What happens when the run failed elsewhere while this rank's main thread may be stuck; `speak` is true on the
-  /// one rank that should tell the user. Called on another thread, once. Default: print the message and `_exit(1)`,
-  /// unflushed; for thread ranks, break off the operation waited for.
+  /// Called once, on another thread, when the run has failed elsewhere and this rank's main thread may be blocked.
+  /// `speak` is true on the one rank that must report to the user. The default prints the message on that rank and
+  /// calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
   std::function<void(const std::string& message, bool speak)> on_failure;
 };
 
 class CommState;
 struct OpenGroup;
 
-/// What a Work does, for messages.
+/// Description of an operation, for error messages and for the check of bytes.
 struct Operation {
   const OpenGroup* group = nullptr;
   const char* kind = "";
   int64_t tensor_bytes = 0;
-  int peer = -1;  // the other rank of a send or receive
+  /// Rank of the other side of a single send or receive; -1 for other operations.
+  int peer = -1;
   int64_t sent_bytes = 0;
 };
 
-/// An operation under way; its tensors must not be touched until wait() returns. A Work that is dropped is kept by its
-/// Comm to the end, but only wait() makes its result sure. It must be waited for before its Comm ends.
+/// An operation in progress. Its tensors must not be touched until wait() returns. Wait for it before its Comm is
+/// destroyed. A Work destroyed without wait() is kept by its Comm, but then its result is not guaranteed.
 class [[nodiscard]] Work {
  public:
   Work();
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
-  /// Blocks until done, counting the time as exposed; the first call only. CommError: rank, operation, axes, bytes,
-  /// activity and cause.
+  /// Blocks until the operation is complete; later calls do nothing. The time counts as exposed. Throws CommError with
+  /// rank, operation, axes, bytes, activity and cause.
   void wait();
-  /// True when wait() will not block on a peer. Drives nothing: an operation on at most 64 KiB, which does not go on in
-  /// the background but on a lane, may stay undone until something is waited for.
+  /// True if wait() would not block on a peer. This call does not advance any operation. An operation on at most 64 KiB
+  /// advances in the background only on a channel (see lane()). Elsewhere it may stay incomplete until this rank waits
+  /// for some operation.
   bool done() const;
 
  private:
@@ -84,13 +93,14 @@ class [[nodiscard]] Work {
   Operation operation_;
 };
 
-/// One rank's end of the mesh. Operations take contiguous tensors of one dtype, as flat memory: on the CPU over UCX or
-/// Gloo, on a CUDA device over NCCL, where Work::wait() makes the current stream wait and not the host. All ranks of a
-/// group issue the same operations in the same order, and open NCCL's groups in one that does not wait in a circle.
-/// Over a group of one rank an operation only copies, and counts nothing. Used by one thread at a time.
+/// One rank's access to the mesh. Tensors of an operation are contiguous, of one dtype, and treated as flat memory. CPU
+/// tensors travel over UCX or Gloo, CUDA tensors over NCCL; for those, Work::wait() blocks the current stream and not
+/// the host. All ranks of a group must issue the same operations in the same order. They must open NCCL groups in an
+/// order that contains no circular wait. Over a group of one rank, an operation copies locally and is not counted. One
+/// thread at a time may use a Comm.
 class Comm {
  public:
-  /// Returns when all ranks of the mesh have come.
+  /// Returns once all ranks of the mesh have connected.
   Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options = {});
   ~Comm();
   Comm(const Comm&) = delete;
@@ -99,50 +109,55 @@ class Comm {
   const Mesh& mesh() const;
   int rank() const;
   int group_size(const Axes& axes) const;
-  /// This rank's position in its group over the axes.
+  /// This rank's position in its group over the axes, from 0 to group_size() - 1.
   int position(const Axes& axes) const;
-  /// What carries CPU tensors: "ucx" or "gloo"; empty in a world of one rank.
+  /// The transport of CPU tensors: "ucx" or "gloo"; empty if there is only one rank.
   std::string transport() const;
-  /// Opens the group now, rather than at its first operation with a tensor on the device.
+  /// Opens the group now instead of at its first operation with a tensor on the device.
   void prepare(const Axes& axes, at::Device device = at::kCPU);
-  /// The same end of the same mesh with groups of its own, so that what is issued there keeps no order with what is
-  /// issued here; it goes on while the rank computes, however small it is. Members use the same number, 1 to 7. Counts
-  /// here, and this Comm must outlive it.
+  /// Returns a channel: the same ranks with separate groups, whose operations need no order relative to this Comm's.
+  /// Operations on a channel advance in the background while the rank computes, even small ones. All members must use
+  /// the same number, from 1 to 7. Its traffic is counted in this Comm, which must outlive the channel.
   Comm lane(int number) const;
 
-  /// Sum over the group, in place. Sends 2 (n-1)/n of the bytes: balanced chunks to their owners, and a sum to all.
-  /// LogicError for a dtype without a sum (ordered_sum.h), here and in the other sums.
+  /// Sums over the group, in place. Sends about 2 (n-1)/n of the tensor's bytes over n ranks: balanced chunks to their
+  /// owners, then this rank's summed chunk to the other ranks. This and the other sums throw LogicError for a dtype
+  /// without a sum (ordered_sum.h).
   Work all_reduce(const at::Tensor& tensor, const Axes& axes);
-  /// output = this position's chunk of the sum of all inputs. `counts`: elements per position; empty: equal. Sends the
-  /// input but for the own chunk.
+  /// output = the sum over all ranks of the chunk of `input` that belongs to this position. `counts`: elements per
+  /// position; if empty, all are equal. Sends the input except this position's own chunk.
   Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts = {});
-  /// output = the inputs of all positions in order. Sends the output but for the next position's shard (round a ring).
+  /// output = the inputs of all positions, in order. Sends the output except the next position's shard, as in a ring.
   Work all_gather(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts counts = {});
-  /// Chunk i of input goes to position i, chunk i of output comes from it. Sends what leaves this rank.
+  /// Chunk i of input goes to position i; chunk i of output comes from position i. Sends the chunks for other
+  /// positions.
   Work all_to_all(const at::Tensor& output, const at::Tensor& input, const Axes& axes, Counts output_counts = {},
                   Counts input_counts = {});
-  /// From the root position to all. Counted as a chain: everybody but the last passes the tensor on.
+  /// Copies the root position's tensor to all. Counted as a chain: every rank except the last sends the tensor once.
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// Sum over the group at the root, in place; elsewhere the tensor does not change. All others send it.
+  /// Sums over the group at the root, in place. Other ranks send their tensor once; it does not change.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// The same of what `make` puts into the tensor, once `behind` has ended; neither need be waited for in between. It
-  /// runs on any thread while no message moves, so it is short and calls nothing of Comm; and maybe after the Work is
-  /// dropped, even while an exception unwinds this rank: what it reads, it owns. What it throws fails the sum.
+  /// The same sum, started as soon as the operation `behind` has completed and `make` has filled the tensor. The caller
+  /// need not wait for `behind` in between. `make` may run on any thread, while no message of this rank moves. It must
+  /// be short and must not call Comm. It must own the data that it reads, because it may run after the Work is
+  /// destroyed, even while an exception unwinds this rank. An exception from `make` or an error of `behind` fails the
+  /// sum.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind, std::function<void()> make);
-  /// Round the ring: input goes `by` positions on, output comes from as far back. Their sizes may differ.
+  /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
-  /// To and from a position of the group; messages match by tag (0 to 2^19 - 2), in order within one. A send may not
-  /// finish before its recv is posted, so post both directions before waiting; on a GPU, as one exchange().
+  /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 2), in order within a tag.
+  /// A send may not complete before its receive is posted. Therefore post both directions before waiting; on a GPU,
+  /// post them as one exchange().
   Work send(const at::Tensor& tensor, const Axes& axes, int to, int tag = 0);
   Work recv(const at::Tensor& tensor, const Axes& axes, int from, int tag = 0);
-  /// Several messages at once, none of which waits for another: the way to pass shards round a ring. On a GPU, messages
+  /// Several messages at once; no message waits for another. Use it to pass shards along a ring. On a GPU, messages
   /// between two ranks match in the order posted, whatever their tags.
   Work exchange(std::span<const Transfer> transfers, const Axes& axes);
-  /// Of the hosts; says nothing about streams.
+  /// Synchronizes the hosts. It does not synchronize CUDA streams.
   Work barrier(const Axes& axes);
 
-  /// Lets what has come meanwhile go on: operations on at most 64 KiB do not while the rank computes, and a peer may
-  /// wait for one of them to end.
+  /// Processes messages that have arrived. Operations on at most 64 KiB do not advance while the rank computes, and a
+  /// peer may be waiting for one of them.
   void progress();
 
   TrafficTable traffic() const;
@@ -151,10 +166,11 @@ class Comm {
   /// Seconds spent blocked in Work::wait().
   double exposed_wait_s() const;
 
-  /// What this rank does now, for errors: "0B3, action 7 of 12 of step 41".
+  /// Sets the rank's current activity for error messages, e.g. "0B3, action 7 of 12 of step 41".
   void set_activity(std::string activity);
-  /// Stops the run: tells all ranks that this one fails, and why. True on the one rank that should tell the user.
-  /// A CommError thrown by an operation has been told already: calling this with it just asks who speaks.
+  /// Stops the run: reports to all ranks that this rank fails, and why. Returns true on the one rank that must report
+  /// to the user. A CommError thrown by an operation has already been reported; calling this with it only returns that
+  /// answer.
   bool abort(const std::string& message);
 
  private:

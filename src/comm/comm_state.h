@@ -1,4 +1,5 @@
-// What stands behind Comm and its Works: open groups, counters, the watch, and the one place that explains a failure.
+// CommState: the shared state of a Comm, its channels and its Works: open groups, counters, watch and engine. It is the
+// one place where the message of a failed operation is written.
 #pragma once
 
 #include <atomic>
@@ -10,7 +11,7 @@
 
 namespace orthant {
 
-/// A group that operations can run over; `group` is null when it has one rank only.
+/// A group that operations can run over, with its n ranks in order of position. `group` is null if n = 1.
 struct OpenGroup {
   std::string label;
   std::vector<int> ranks;
@@ -23,13 +24,16 @@ struct OpenGroup {
 class CommState : public std::enable_shared_from_this<CommState> {
  public:
   CommState(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options);
-  /// Leaves the run and closes the groups. After a failure (or when an exception passes: `unwinding`) they are
-  /// abandoned: closing one waits for its operations, which may wait for the dead.
+  /// Leaves the run and closes the groups. After a failure, or while an exception unwinds (`unwinding`), the groups and
+  /// the engine are leaked on purpose: closing one waits for its operations, which may wait for a dead rank. A clean
+  /// close costs at least one store request per rank of the mesh.
   void close(bool unwinding);
 
-  /// The group over the axes: our own on messages, or for a CUDA device NCCL's, which stands beside it.
+  /// Returns the group over the axes and opens it at the first call: our own collectives for a CPU device, NCCL for a
+  /// CUDA device. Both may be open for the same axes. Opening a CPU group needs no communication; opening an NCCL group
+  /// of n ranks costs O(n) store requests.
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int lane = 0);
-  /// Starts an operation over a group of at least two ranks and counts it.
+  /// Starts an operation over a group of at least two ranks and counts `sent_bytes` for it.
   Work start(const Operation& operation, int64_t sent_bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
   void wait(Work& work);
@@ -41,7 +45,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   TrafficTable traffic;
   double exposed_wait_s = 0;
   std::unique_ptr<Watch> watch;
-  /// Carries the messages of CPU tensors; null in a world of one rank.
+  /// Transport and progress of CPU messages; null if there is only one rank.
   std::unique_ptr<Engine> engine;
 
  private:
@@ -52,7 +56,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   [[noreturn]] void fail(const Operation& operation, const std::string& reason);
   void cancel_wait();
   void on_failure(const std::string& message, bool speak);
-  /// How long a failed operation waits for the others to say what the cause is.
+  /// How long a failed operation waits until the watch knows the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& label, const std::string& reason);
 
@@ -62,7 +66,8 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::string activity_;
   std::map<std::string, OpenGroup> groups_;
   std::vector<std::unique_ptr<Pending>> dropped_;
-  std::mutex waiting_mutex_;  // the watch breaks off a wait from its own thread
+  /// Guards waiting_, because the watch cancels a wait from its own thread.
+  std::mutex waiting_mutex_;
   Pending* waiting_ = nullptr;
 };
 

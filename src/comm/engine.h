@@ -1,6 +1,9 @@
-// Engine: drives one rank's Transport and the Tasks that wait for its messages. The rank's own thread does so while it
-// starts operations and waits for them. When it has gone to compute, a thread of the engine's takes over, which sleeps
-// until the transport has news.
+// Engine: advances one rank's Transport and the Tasks that wait for its messages. The rank's own thread does this while
+// it starts operations and waits for them. While the rank computes, the engine's background thread takes over and
+// sleeps until the transport has an event.
+//
+// Costs depend on the number of jobs and messages in progress, not on the number of ranks. Each rank has one background
+// thread.
 #pragma once
 
 #include <atomic>
@@ -19,11 +22,12 @@ namespace orthant {
 
 class Engine;
 
-/// A Task under way, what it has sent, and the memory that its messages use beside the caller's tensors.
+/// A Task in progress, the bytes it has sent, and the staging memory of its messages.
 struct Job {
   std::shared_ptr<void> staging;
   Task task;
-  /// Goes on while the rank computes. What ends with the messages posted at its start need not.
+  /// True if the job advances while the rank computes. A job that needs no progress beyond the messages posted at its
+  /// start can do without.
   bool in_background = false;
   bool begun = false;
   std::vector<std::function<void()>> next;  // jobs that begin when this one is done
@@ -31,7 +35,8 @@ struct Job {
   std::atomic<bool> done = false;
 };
 
-/// A message under way, to be awaited by a Task. Dropped, it goes on, and the engine keeps it.
+/// A message in progress, which a Task can await. If a Posted is destroyed early, the message continues and the engine
+/// keeps it.
 class [[nodiscard]] Posted {
  public:
   Posted(Posted&&) noexcept = default;
@@ -39,12 +44,12 @@ class [[nodiscard]] Posted {
 
   bool await_ready() const noexcept { return message_->ended; }
   void await_suspend(std::coroutine_handle<> task) noexcept { message_->waiter = task.address(); }
-  /// CommError where something else came than was expected (it names both), or the transport failed.
+  /// Throws CommError if the peer sent something other than expected (both are named), or if the transport failed.
   void await_resume() const;
 
  private:
   friend class Engine;
-  // Made before the message is posted, which may end at once and then says what came.
+  // Built before the message is posted: posting may complete it at once and overwrite its label and bytes.
   Posted(Engine* engine, std::unique_ptr<Message> message)
       : engine_(engine), expected_label_(message->label), expected_bytes_(message->bytes),
         message_(std::move(message)) {}
@@ -57,11 +62,12 @@ class [[nodiscard]] Posted {
 
 struct EngineOptions {
   double timeout_s = 300;
-  /// A waiting thread looks this long before it sleeps; where ranks share cores it lets others run meanwhile.
+  /// How long a waiting thread polls before it sleeps. If ranks share cores, it yields the core while it polls.
   double look_s = 50e-6;
   bool cores_to_spare = false;
-  /// The engine's thread takes over when the rank's has been away so long; later, up to so much, where that keeps
-  /// coming back sooner, since a timer costs as much as an operation of 64 KiB.
+  /// The background thread takes over when the rank's thread has been away for away_s. The delay doubles, up to
+  /// away_at_most_s, each time the rank's thread returns within away_s. A longer absence resets it. Setting a timer
+  /// costs as much as an operation of 64 KiB.
   double away_s = 200e-6, away_at_most_s = 10e-3;
 };
 
@@ -73,27 +79,30 @@ class Engine final : private MessageSink {
 
   const Transport& transport() const { return *transport_; }
 
-  /// Starts the task that `body` makes, at once or when the other job is done; it runs to its first wait. Behind a job
-  /// it is made on any thread, while nothing else moves; what it throws, or the other job did, is the new job's error.
+  /// Starts the task that `body` makes, now or once the job `behind` is done. It runs to its first wait. After a job,
+  /// `body` may run on any thread, while no message moves. An exception from `body`, or an error of `behind`, becomes
+  /// the error of the new job.
   std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, Job* behind = nullptr);
-  /// Posts a message of a task: called by tasks only.
+  /// Post a message of a task. Only tasks may call these.
   Posted send(std::unique_ptr<Message> message);
   Posted receive(std::unique_ptr<Message> message);
 
-  /// Drives until the job is done or nothing has moved for look_s, but not for long; true if it is done.
+  /// Advances messages until the job is done, nothing has moved for look_s, or 0.1 s have passed. True if the job is
+  /// done.
   bool soon(Job& job);
-  /// Drives, and sleeps in between, until the job is done; throws what its task threw, or when it takes longer than
-  /// timeout_s, or at cancel().
+  /// Advances messages, and sleeps in between, until the job is done. Throws the task's error. Throws CommError after
+  /// timeout_s, at cancel(), and if the transport has lost a peer.
   void wait(Job& job);
-  /// From any thread: wait() throws, now and later.
+  /// May be called from any thread: makes wait() throw, now and in future.
   void cancel() noexcept;
 
-  /// Drives until every job is done and all messages have left; false after timeout_s.
+  /// Advances messages until every job is done and every sent message has left this rank. False after timeout_s or
+  /// cancel().
   bool drain(double timeout_s);
-  /// Moves on for a moment.
+  /// Processes events that are ready now, without waiting.
   void nudge();
-  /// Stops the engine's thread. What is still under way may go on writing to its memory: unless drain() was true, the
-  /// engine must then live for ever.
+  /// Stops the background thread. Operations in progress may still write to their memory. Therefore, unless drain()
+  /// returned true, the engine must never be destroyed.
   void stop();
 
  private:
@@ -111,21 +120,24 @@ class Engine final : private MessageSink {
   void hand_over();
   void run();
 
-  std::mutex mutex_;  // of everything below that is not atomic
+  std::mutex mutex_;  // guards all members below that are not atomic
   std::unique_ptr<Transport> transport_;
   EngineOptions options_;
-  std::vector<std::unique_ptr<Message>> dropped_;  // outlives the jobs, which drop what they wait for
+  std::vector<std::unique_ptr<Message>> dropped_;  // outlives the jobs, whose tasks may destroy a Posted early
   std::vector<std::shared_ptr<Job>> active_;
-  std::vector<std::shared_ptr<Job>> failed_;  // their other messages may still arrive
+  std::vector<std::shared_ptr<Job>> failed_;  // kept, because their remaining messages may still arrive
   int in_background_ = 0;
   std::deque<std::coroutine_handle<>> ready_;
 
-  std::atomic<int> turns_ = 0;  // threads of the rank that drive or want to
+  std::atomic<int> turns_ = 0;  // threads of the rank that hold or request the engine
   std::atomic<bool> cancelled_ = false;
   std::atomic<bool> stop_ = false;
-  bool on_duty_ = false;  // the engine's thread listens to the transport
-  std::atomic<bool> timer_set_ = false;  // when it runs out, it will, if the rank's thread has been away since `left_`
-  double patience_s_;                    // what the timer is set to
+  bool on_duty_ = false;  // the background thread is advancing messages
+  /// The timer is running. When it expires, patience_s_ is compared with the time since `left_`.
+  std::atomic<bool> timer_set_ = false;
+  /// Time that the rank's thread may be away before the background thread takes over.
+  double patience_s_;
+  /// When the rank's thread last stopped advancing messages.
   std::chrono::steady_clock::time_point left_;
   int wake_fd_ = -1, timer_fd_ = -1;
   std::thread thread_;

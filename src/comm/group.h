@@ -1,5 +1,6 @@
-// Group: the collectives of one ordered group of ranks, whatever carries them: our own algorithms on a Transport's
-// messages, or NCCL's. Comm binds a Group to mesh axes, counts, and explains failures.
+// Group: collectives and messages over one ordered group of ranks, carried by our own algorithms or by NCCL. Comm binds
+// a Group to mesh axes, counts its bytes and explains its failures. The growth of each operation with the number of
+// ranks is in collectives.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,31 +16,32 @@
 
 namespace orthant {
 
-/// Counts of elements as bytes.
+/// Converts counts of elements to bytes.
 inline std::vector<int64_t> counts_in_bytes(std::span<const int64_t> counts, const at::Tensor& tensor) {
   std::vector<int64_t> bytes(counts.begin(), counts.end());
   for (auto& count : bytes) count *= tensor.element_size();
   return bytes;
 }
 
-/// An operation under way. Its tensors must stay untouched until wait() has returned.
+/// An operation in progress. Its tensors must not be touched until wait() has returned.
 class Pending {
  public:
   virtual ~Pending() = default;
-  /// Blocks until the operation is complete; throws any std::exception when it failed. Of tensors on a GPU: makes the
-  /// current stream wait, and returns. A failure is then told to the group's OnLost.
+  /// Blocks until the operation is complete; throws any std::exception if it failed. For tensors on a GPU, makes the
+  /// current stream wait and returns. A later failure then goes to the group's OnLost.
   virtual void wait() = 0;
-  /// True when wait() would not block on a peer any more.
+  /// True if wait() would no longer block on a peer.
   virtual bool done() = 0;
-  /// done(), after a short look whether it becomes so: as long as a core may idle, before it is worth a sleep.
+  /// Like done(), but first polls for a short time, up to which polling is cheaper than sleeping.
   virtual bool soon() { return done(); }
-  /// From any thread: makes wait() throw soon. The operation itself may stay stuck: its group can only be abandoned.
+  /// May be called from any thread: makes wait() throw soon. The operation itself may remain blocked; its group must
+  /// then be abandoned, not closed.
   virtual void cancel() noexcept = 0;
-  /// Bytes of messages that this rank has sent for it; -1 where the library below does not tell.
+  /// Bytes of the messages that this rank has sent for the operation; -1 if the library does not report them.
   virtual int64_t sent_bytes() const { return -1; }
 };
 
-/// A message to a position of the group, or from it. Sizes and tags as in send() and recv().
+/// A message to or from a position of the group. Size and tag must match on both sides, as for send() and recv().
 struct Transfer {
   at::Tensor tensor;
   int peer = 0;
@@ -47,46 +49,46 @@ struct Transfer {
   int tag = 0;
 };
 
-/// Where an operation starts once another of this rank has ended, and `make` has been called.
+/// A start condition: the operation starts after `operation` of this rank has completed and `make` has been called.
 struct Behind {
   Pending* operation = nullptr;
   std::function<void()> make;
 };
 
-/// The operations of one ordered group of ranks. Each returns at once. All members issue the same operations in the
-/// same order; several may be under way. Tensors are contiguous memory and taken as flat; `counts` are elements per
-/// position.
+/// The operations of one ordered group of ranks. Each call returns at once. All members must issue the same operations
+/// in the same order; several may be in progress. Tensors are contiguous and treated as flat memory. `counts` are
+/// elements per position.
 class Group {
  public:
   virtual ~Group() = default;
-  /// Sum over the group, in place; bit-equal on all members.
+  /// Sums over the group, in place; the results are bit-equal on all members.
   virtual std::unique_ptr<Pending> all_reduce(const at::Tensor& tensor) = 0;
-  /// output = the sum of this position's chunk of every member's input; summed in order of position.
+  /// output = the sum over all members of this position's chunk of their input, in order of position.
   virtual std::unique_ptr<Pending> reduce_scatter(const at::Tensor& output, const at::Tensor& input,
                                                   std::span<const int64_t> counts) = 0;
-  /// output = all members' inputs, one after another.
+  /// output = the inputs of all members, in order of position.
   virtual std::unique_ptr<Pending> all_gather(const at::Tensor& output, const at::Tensor& input,
                                               std::span<const int64_t> counts) = 0;
-  /// Chunk i of input goes to position i; chunk i of output comes from there.
+  /// Chunk i of input goes to position i; chunk i of output comes from position i.
   virtual std::unique_ptr<Pending> all_to_all(const at::Tensor& output, const at::Tensor& input,
                                               std::span<const int64_t> output_counts,
                                               std::span<const int64_t> input_counts) = 0;
   virtual std::unique_ptr<Pending> broadcast(const at::Tensor& tensor, int root) = 0;
-  /// Sum over the group, at the root, in place; the others' tensors do not change.
+  /// Sums over the group at the root, in place. The tensors of other members do not change.
   virtual std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind = {}) = 0;
-  /// Several messages, none of which waits for another. Between two members they match by tag, in order within a tag;
-  /// both sides name the same size and dtype. NCCL knows no tags and runs one exchange after another: there both sides
-  /// post in one order, and what shall go both ways at once is one exchange.
+  /// Several messages at once; no message waits for another. Between two members, messages match by tag, in order
+  /// within a tag. Both sides must give the same size and dtype. NCCL has no tags and runs exchanges one after another.
+  /// There, both sides must post in the same order, and messages that go both ways at once must be in one exchange.
   virtual std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) = 0;
   virtual std::unique_ptr<Pending> barrier() = 0;
 };
 
-/// Told the reason, on a thread of NCCL's, when an operation fails whose wait() has not blocked.
+/// Called with the reason, on an NCCL thread, when an operation fails whose wait() has not blocked the host.
 using OnLost = std::function<void(const std::string& reason)>;
 /// True in builds with CUDA (ORTHANT_CUDA).
 bool has_nccl();
-/// c10d's NCCL for tensors of one CUDA device, which no other rank may use. All members call it with the same store
-/// prefix; it returns when they are connected. LogicError in builds without CUDA.
+/// Returns c10d's NCCL group for tensors of one CUDA device, which no other rank may use. All members call it with the
+/// same store prefix. It returns once they are connected. Throws LogicError in builds without CUDA.
 std::unique_ptr<Group> nccl_group(at::Device device, const Store& store, int position, int size, double timeout_s,
                                   OnLost on_lost);
 

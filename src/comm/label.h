@@ -1,4 +1,5 @@
-// Label: what the sender of a message says that it is, so that a receiver that expected something else can say so.
+// Label: a message's signature (operation, algorithm and dtype). Sender and receiver both give one, so that a receiver
+// can report a message that it did not expect. It takes no part in matching.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,7 +10,7 @@
 namespace orthant {
 
 enum class MessageKind : uint32_t {
-  exchange,  // and send and recv
+  exchange,  // also send and recv
   all_reduce,
   reduce_scatter,
   all_gather,
@@ -22,10 +23,11 @@ enum class MessageKind : uint32_t {
 struct Label {
   MessageKind kind = MessageKind::exchange;
   at::ScalarType type = at::kByte;
-  bool more = false;       // segments of the same tensor follow
-  bool one_round = false;  // the other algorithm of a small operation: both sides must have chosen the same
+  bool more = false;  // a segment; more segments of the same tensor follow
+  /// The one-round algorithm of a small operation. Both sides must have chosen the same algorithm.
+  bool one_round = false;
 
-  /// In kLabelBits of a Message, and back.
+  /// Converts to and from the kLabelBits of a Message.
   uint32_t packed() const {
     return uint32_t{more} << 15 | uint32_t{one_round} << 14 | static_cast<uint32_t>(kind) << 8 |
            static_cast<uint8_t>(type);
@@ -36,7 +38,7 @@ struct Label {
   }
 };
 
-/// "4.0 KiB of Float for an all_reduce".
+/// Returns text such as "4.0 KiB of Float for an all_reduce".
 std::string describe(Label label, int64_t bytes);
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// The collectives of a group on an Engine: its positions to ranks, its operations to tags.
+// Implements Group on an Engine: maps positions to ranks, and operations to message tags.
 #pragma once
 
 #include <vector>
@@ -8,17 +8,18 @@
 
 namespace orthant {
 
-/// `number` tells the groups of one rank apart and is below kGroups; its members use the same one. Opening costs
-/// nothing: all groups share the engine's connections. `beside`: however small, its operations go on while the rank
-/// computes.
+/// Returns the group of these ranks, in which this rank has the given position. `number` identifies the group on this
+/// rank; it must be below kGroups and equal on all members. Opening needs no communication, because all groups share
+/// the engine's connections. A group holds O(n) memory for n ranks. With `beside`, even small operations advance in the
+/// background while the rank computes.
 std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
                                      bool beside = false);
 
-/// Groups that a rank can tell apart.
+/// Number of groups that one rank can distinguish.
 inline constexpr uint32_t kGroups = 1 << 11;
-/// Of them over the same ranks.
+/// Number of those that may have the same ranks: the groups of a Comm and of its channels.
 inline constexpr int kLanes = 1 << 3;
-/// Tags of messages; the last is shift's, all others are for send, recv and exchange.
+/// Number of user tags. The last one is for shift; all others are for send, recv and exchange.
 inline constexpr int kUserTags = 1 << 19;
 inline constexpr int kShiftTag = kUserTags - 1;
 

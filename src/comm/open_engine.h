@@ -1,4 +1,5 @@
-// Opens the engine of one rank: which transport, which ranks share its memory, how long a waiting thread may look.
+// Opens the engine of one rank: chooses the transport, finds the ranks that share this rank's memory, and sets how long
+// a waiting thread polls.
 #pragma once
 
 #include <memory>
@@ -9,8 +10,9 @@
 
 namespace orthant {
 
-/// All ranks call it together. ConfigError where UCX was asked for and one has none, or does not start; CommError where
-/// ranks do not come, or cannot reach each other.
+/// All ranks call it together. `store` must be used by this Comm only. Each rank reads the entries of all P ranks: O(P)
+/// store requests and memory per rank. Throws ConfigError if UCX was requested and a rank has none, or if it does not
+/// start. Throws CommError if ranks do not arrive or cannot reach each other.
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
                                     const CommOptions& options);
 

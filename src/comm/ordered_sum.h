@@ -1,5 +1,5 @@
-// The one order of a sum over ranks: by position, each element by itself, so that the bits depend on neither the
-// transport nor the algorithm nor how a tensor is cut into buckets and shards.
+// Sums over ranks in one fixed order: by position, each element separately. The bits of a sum therefore do not depend
+// on the transport, the algorithm, or the cut of a tensor into buckets and shards.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -10,11 +10,11 @@
 
 namespace orthant {
 
-/// Whether a dtype has one: those that libtorch adds, and bool, a logical or.
+/// Whether a dtype can be summed: the dtypes that libtorch adds, and bool as a logical or.
 bool has_sum(at::ScalarType type);
 
-/// output[i] = sources[0][i] + sources[1][i] + ..., from the left; narrow floats add in float32 and round once. The
-/// output may be one of the sources. LogicError for a dtype that has no sum.
+/// output[i] = sources[0][i] + sources[1][i] + ..., from the left, for `count` elements. float16 and bfloat16 are added
+/// in float32 and rounded once. The output may be one of the sources. Throws LogicError for a dtype without a sum.
 void ordered_sum(std::byte* output, std::span<const std::byte* const> sources, int64_t count, at::ScalarType type);
 
 }  // namespace orthant

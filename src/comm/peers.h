@@ -1,5 +1,5 @@
-// Peers: the members of a group as one operation sees them: whom it sends to, under which tag, and what it says that
-// it sends.
+// Peers: the members of a group as one operation addresses them, with its message tag and signature (label.h). It is a
+// few words, so tasks copy it.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,9 @@ class Peers {
 
   int size() const { return static_cast<int>(ranks_->size()); }
   int position() const { return position_; }
-  /// The position so many places on, round the ring.
+  /// The position `offset` places further along the ring; the offset may be negative.
   int at(int offset) const { return ((position_ + offset) % size() + size()) % size(); }
-  /// The same, for an algorithm of one round: its messages say so.
+  /// The same peers for a one-round algorithm, which is noted in the signature of every message.
   Peers in_one_round() const {
     Peers peers = *this;
     peers.label_.one_round = true;
@@ -29,11 +29,12 @@ class Peers {
   at::ScalarType type() const { return label_.type; }
   int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(label_.type)); }
 
-  /// Empty messages are sent too: a side that expected more learns of it.
-  /// `more`: this is a segment, and not the last. So two that cut differently long tensors learn of it.
+  /// Post a message to, or from, a position. Empty messages are sent too, so that a receiver that expected data detects
+  /// the mismatch. `more`: this is a segment, and not the last one. It reveals tensors of different length on the two
+  /// sides.
   Posted send(int to, std::span<const std::byte> memory, bool more = false) const;
   Posted receive(int from, std::span<std::byte> memory, bool more = false) const;
-  /// Memory for what is summed, until the operation is done.
+  /// Allocates memory for the parts of a sum. It lives until the operation is done. Call it at most once per operation.
   std::byte* staging(int64_t bytes) const;
 
  private:

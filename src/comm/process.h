@@ -1,4 +1,5 @@
-// Whether another process of this machine still lives: the fact that tells a dead rank from a slow one.
+// Processes of this machine: their identity, and whether they still run. This distinguishes a dead rank from a slow
+// one.
 #pragma once
 
 #include <map>
@@ -9,20 +10,21 @@ namespace orthant {
 
 enum class Life { elsewhere, running, stopped, gone };
 
-/// Names this process for others: machine (this boot, this pid namespace), pid, and start time, so that a pid used
-/// again is not taken for it.
+/// Identifies this process for others: machine (boot and pid namespace), pid and start time. The start time
+/// distinguishes a later process with the same pid.
 std::string process_identity();
-/// The same of another process of this machine; empty if there is none with this pid.
+/// Identifies another process of this machine; empty if no process has this pid.
 std::string process_identity(int pid);
-/// What became of the process so named; `elsewhere` when it runs on another machine (or in another container).
+/// State of the process with this identity; `elsewhere` if it runs on another machine or in another container.
 Life life_of(const std::string& identity);
-/// Its pid, for messages.
+/// The pid of the identity, for messages; 0 if the identity is malformed.
 int pid_of(const std::string& identity);
 
 /// 16 random hexadecimal digits, which identify the process that draws them.
 std::string random_nonce();
 
-/// Sleeps until another process of this machine ends: the kernel tells, so nobody has to look.
+/// Waits until another process of this machine ends. The kernel reports the end, so nobody polls. Holds one file
+/// descriptor for each process that it watches.
 class Deaths {
  public:
   Deaths();
@@ -30,28 +32,30 @@ class Deaths {
   Deaths(const Deaths&) = delete;
   Deaths& operator=(const Deaths&) = delete;
 
-  /// From now on the end of the process so named ends wait(). One that runs elsewhere, or for which no file descriptor
-  /// is left, is ignored: life_of() still tells.
+  /// From now on, the end of this process ends wait(). A process on another machine is ignored, and so is one for which
+  /// no file descriptor is left. For the latter, life_of() still works.
   void expect(const std::string& identity);
-  /// True if one of them has ended; each is told once. False after so many seconds, or at wake().
+  /// Blocks until a watched process ends, and returns true; each end is reported once. False after `seconds`, or at
+  /// wake().
   bool wait(double seconds);
-  /// From any thread: wait() returns, now or when it is next called.
+  /// May be called from any thread: wait() returns, now or at its next call.
   void wake();
 
  private:
   int wake_fd_;
-  std::map<std::string, int> watched_;  // -1: told, or cannot be watched
+  /// File descriptor by identity; -1 if its end was reported or it cannot be watched.
+  std::map<std::string, int> watched_;
 };
 
-/// Names the process that started this one: the same for all ranks that one local launcher started, and for no other
-/// run.
+/// Identifies the parent of this process. It is equal for all ranks that one local launcher started, and differs for
+/// every other run.
 std::string parent_key();
 
 /// The command lines of the ancestors of this process in this container, nearest first.
 std::vector<std::vector<std::string>> ancestor_commands();
 
-/// Asks the kernel to kill this process when the one that launched it dies. For ranks that our launcher spawned; it
-/// does nothing elsewhere. To be called at the start of main, in the main thread.
+/// Asks the kernel to kill this process when its launcher dies. It affects only ranks that our own launcher spawned.
+/// Call it at the start of main, in the main thread.
 void die_with_parent();
 
 }  // namespace orthant

@@ -1,5 +1,8 @@
-// redistribute() on tensors: carries out the Collectives that mesh plans between two layouts, with the gradient that
-// follows from the dual layouts. The one operator by which sharded code communicates.
+// redistribute() on tensors: carries out the Collectives that mesh plans between two layouts. Its gradient follows from
+// the dual layouts. Sharded operators communicate through it.
+//
+// Each step runs over one mesh axis, so its cost depends on the size of that axis and not on the number of ranks
+// (collectives.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +16,14 @@
 
 namespace orthant {
 
-/// This rank's part of the tensor in layout `to`, given its part in layout `from`. Communication and bytes are those
+/// Returns this rank's shard of the tensor in layout `to`, given its shard in layout `from`. Steps and bytes are those
 /// of mesh's redistribute(). Differentiable: the backward is redistribute(dual(to) -> dual(from)). The Comm must live
-/// until the backward has run. LogicError when `local` has not the shape that `from` gives this rank.
+/// until the backward has run. Throws LogicError if `local` does not have the shape of this rank's shard in `from`.
 at::Tensor redistribute(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
                         const std::vector<int64_t>& global_shape);
 
-/// The same under way, without gradient: its first step, and for most layouts there is one only, has begun.
+/// The same conversion as an operation in progress, without gradient. Its first step has started; most layouts need
+/// only one.
 class [[nodiscard]] Redistribution {
  public:
   Redistribution(Comm& comm, const at::Tensor& local, const Layout& from, const Layout& to,
@@ -27,7 +31,7 @@ class [[nodiscard]] Redistribution {
   Redistribution(Redistribution&&) noexcept;
   Redistribution& operator=(Redistribution&&) noexcept;
   ~Redistribution();
-  /// This rank's part in layout `to`; once.
+  /// Completes the conversion and returns this rank's shard in layout `to`. Call it once.
   at::Tensor wait();
 
  private:
@@ -35,7 +39,7 @@ class [[nodiscard]] Redistribution {
   std::unique_ptr<State> state_;
 };
 
-/// One step of it, without gradient: the rank's part after the Collective, given the part in layout `before`.
+/// Carries out one step, without gradient: returns the shard after the Collective, given the shard in layout `before`.
 at::Tensor carry_out(Comm& comm, const Collective& collective, const at::Tensor& local, const Layout& before,
                      const std::vector<int64_t>& global_shape);
 

@@ -1,4 +1,4 @@
-// The memory of /dev/shm, through which ranks of one machine talk: containers often have little.
+// Free space in /dev/shm, through which UCX connects ranks of one machine. Containers often have little of it.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,11 @@
 
 namespace orthant {
 
-/// Bytes that are free in /dev/shm; 0 where there is none.
+/// Free bytes in /dev/shm; 0 if it does not exist.
 int64_t free_shared_memory();
 
-/// Why UCX cannot serve so many ranks of one machine with so many bytes free, with the way out; empty if it can.
+/// Returns why `ranks` ranks on one machine cannot use UCX with `free_bytes` free, and the way out; empty if they can.
+/// The need is linear in the ranks of the machine: 4.2 MiB each.
 std::string shared_memory_problem(int64_t free_bytes, int64_t ranks);
 
 }  // namespace orthant

@@ -1,5 +1,8 @@
-// Our own launcher for the ranks of one machine: starts copies of a program with torchrun's environment, serves their
-// store, and looks after them until the last has ended.
+// Our own launcher for the ranks of one machine. It starts copies of a program with torchrun's environment, serves
+// their store, and supervises them until the last one has ended.
+//
+// Growth with P ranks: P child processes, up to three store connections per rank, and O(P) system calls per check; it
+// checks at least five times a second.
 #pragma once
 
 #include <functional>
@@ -9,29 +12,29 @@
 namespace orthant {
 
 struct SpawnOptions {
-  /// The executable, where argv[0] is only a name; "/proc/self/exe" is this one. Empty: argv[0].
+  /// The executable, if argv[0] is only a name; "/proc/self/exe" is the current program. Empty: argv[0].
   std::string program;
-  /// Threads of each rank (OMP_NUM_THREADS); 0: the cores of this machine over the ranks, at least 1.
+  /// Threads of each rank (OMP_NUM_THREADS). 0: the cores of this machine divided by the ranks, at least 1.
   int threads_per_rank = 0;
-  /// How long the other ranks may take to end by themselves after one failed, before they are killed.
+  /// How long the other ranks may take to end after one failed, in seconds. Then they are killed.
   double grace_s = 5;
-  /// What to tell the user under the message when a rank died, e.g. how to resume. May be empty.
+  /// Returns advice for the user to print below the message when a rank died, e.g. how to resume. It may be empty.
   std::function<std::string()> advice;
-  /// Where that message goes; stderr by default.
+  /// Receives the message about a failed rank; the default prints it to stderr.
   std::function<void(const std::string& message)> report;
 };
 
-/// Number of cores on which this process may run.
+/// Number of cores that this process may run on.
 int available_cores();
 /// Number of cores on which this machine's ranks may run together. A launcher that binds each rank to cores of its own
 /// (mpirun, srun) leaves this process fewer cores than its parent has; the ranks then have that many each.
 int cores_of_local_ranks(int local_ranks);
 
-/// Starts `ranks` processes of argv and waits for all.
-/// The first SIGINT or SIGTERM is handed on to them, SIGUSR1 and SIGHUP as SIGTERM; a second SIGINT or SIGTERM kills
-/// them. Returns 0 when all ended with 0; 130 after SIGINT; else the failed rank's exit code, or 1 when a signal killed
-/// it. One message tells which rank died and how, unless a rank has told already. The ranks call die_with_parent()
-/// (comm/process.h), so none outlives this process.
+/// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, and SIGUSR1 and
+/// SIGHUP as SIGTERM. A second SIGINT or SIGTERM kills them. Returns 0 if all exited with 0, and 130 after SIGINT.
+/// Otherwise returns the failed rank's exit code, or 1 if a signal killed it. Prints one message about which rank died
+/// and how, unless a rank has already reported. The ranks must call die_with_parent() (comm/process.h), so that none
+/// outlives this process.
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
 
 }  // namespace orthant

@@ -1,5 +1,5 @@
-// Task: a coroutine that starts at once and suspends where it waits for messages. An Engine resumes it; collectives are
-// written as Tasks, so that each reads as straight-line code and yet many can be under way.
+// Task: a coroutine that starts at once and suspends while it waits for messages. An Engine resumes it. Collectives are
+// Tasks, so each reads as straight-line code while many run at once.
 #pragma once
 
 #include <coroutine>
@@ -8,7 +8,8 @@
 
 namespace orthant {
 
-/// Destroying one that is not done destroys what it waits for.
+/// Owns the coroutine. Destroying a Task that is not done destroys its local variables, including the messages it
+/// awaits.
 class [[nodiscard]] Task {
  public:
   struct promise_type {
@@ -31,7 +32,7 @@ class [[nodiscard]] Task {
     if (handle_) handle_.destroy();
   }
 
-  /// A Task that is none has nothing to do.
+  /// True if the coroutine has ended. An empty Task is done.
   bool done() const { return !handle_ || handle_.done(); }
   bool failed() const { return handle_ && handle_.promise().error != nullptr; }
   void rethrow() const {

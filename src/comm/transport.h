@@ -1,5 +1,9 @@
-// Transport: tagged messages between the ranks of a run, on memory of the host. The one small interface that UCX and
-// c10d's Gloo implement; our collectives (collectives.h) stand on it, and an Engine drives it.
+// Transport: tagged messages between the ranks of a run, in host memory. UCX and c10d's Gloo implement this small
+// interface. The collectives (collectives.h) use it, and an Engine advances it.
+//
+// Growth with P ranks: opening a transport reads the address of every rank, O(P) store requests and memory per rank.
+// UCX then opens one endpoint per peer in use. Gloo connects every pair of ranks at the start: P - 1 TCP connections
+// per rank.
 #pragma once
 
 #include <cstddef>
@@ -13,24 +17,25 @@
 
 namespace orthant {
 
-/// One message, sent or received. The transport keeps its address, and that of its memory, until it has ended.
+/// A message to send or to receive. The transport keeps pointers to it and to its memory until it has ended.
 struct Message {
-  int peer = 0;            // rank of the run
-  uint32_t tag = 0;        // matched with the peer's, in order within a tag; below 2^kTagBits
-  uint32_t label = 0;      // what the sender says it is, below 2^kLabelBits; a receive learns the sender's
+  int peer = 0;  // rank within the run
+  uint32_t tag = 0;  // must equal the peer's; messages with one tag match in order; below 2^kTagBits
+  uint32_t label = 0;  // the sender's signature (label.h), below 2^kLabelBits; a receive gets the sender's
   std::byte* data = nullptr;
-  int64_t bytes = 0;       // of a receive: the room; when it has ended, what the peer sent, perhaps more
+  /// Bytes to send. For a receive: the space; after the end, the bytes that the peer sent, maybe more than the space.
+  int64_t bytes = 0;
 
   bool ended = false;
-  std::string error;       // empty: it has arrived whole
-  void* waiter = nullptr;             // the Engine's
-  class MessageSink* sink = nullptr;  // the transport's
+  std::string error;  // empty: the message has arrived complete
+  void* waiter = nullptr;  // used by the Engine
+  class MessageSink* sink = nullptr;  // used by the transport
 };
 
 inline constexpr int kTagBits = 31;
 inline constexpr int kLabelBits = 16;
 
-/// Told of messages that have ended.
+/// Receives the notifications of messages that have ended.
 class MessageSink {
  public:
   virtual void on_ended(Message& message) = 0;
@@ -39,57 +44,59 @@ class MessageSink {
   ~MessageSink() = default;
 };
 
-/// One rank's end. Used by one thread at a time. A message may end while it is posted: the sink may not be told.
-/// Messages of one pair and tag arrive in the order sent. A message larger than the room ends with an error, as do
-/// those to a peer that is lost; a transport destroyed with messages under way may still write to their memory.
+/// One rank's transport, used by one thread at a time. A message may end while it is posted; the sink may then get no
+/// notification. Messages between two ranks with one tag arrive in the order sent. A message larger than the receiver's
+/// space ends with an error, and so does a message to a lost peer. A transport destroyed with messages in progress may
+/// still write to their memory.
 class Transport {
  public:
   virtual ~Transport() = default;
   virtual std::string name() const = 0;
   virtual void send(Message& message) = 0;
   virtual void receive(Message& message) = 0;
-  /// Moves what can be moved and tells the sink of what has ended. True if anything happened.
+  /// Advances messages and notifies the sink of those that have ended. True if anything happened.
   virtual bool progress() = 0;
-  /// Before sleeping: true if event_fd() will become readable when progress() has something to do; false if it has now.
+  /// Prepares for sleep. True if event_fd() will become readable when progress() has work; false if it has work now.
   virtual bool arm() = 0;
   virtual int event_fd() const = 0;
-  /// Who cannot be reached any more, and why; empty: nobody known. Receives from it never end.
+  /// The peer that cannot be reached any more, and why; empty if none is known. Receives from it never end.
   virtual std::string lost() const { return ""; }
-  /// True once all that was sent has left this rank, so that it may be destroyed when all ranks can say so.
+  /// True once all sent messages have left this rank. When this holds on all ranks, the transport may be destroyed.
   virtual bool flushed() = 0;
 };
 
 struct TransportOptions {
   int rank = 0;
   int world_size = 1;
-  /// All ranks post how they are reached under this store, so each Comm has its own.
+  /// Every rank posts its address under this store, so each Comm needs its own.
   Store store;
-  /// Waits for what a rank posts there; CommError when it does not, or the run has failed meanwhile.
+  /// Waits for a value that a rank posts there. Throws CommError if it does not arrive, or if the run has failed
+  /// meanwhile.
   std::function<std::string(const std::string& key, int rank)> hear;
-  /// Of each rank: does it share this rank's memory?
+  /// For each rank, whether it shares this rank's memory.
   std::vector<bool> local = {};
-  /// The local address that the peers can reach (Gloo), and the network interface where the user named one (UCX).
+  /// The local address that the peers can reach (Gloo), and the network interface that the user named, if any (UCX).
   std::string address = "127.0.0.1";
   std::string interface_name;
-  double meet_timeout_s = 60;  // to connect
-  double timeout_s = 300;      // for a message
+  double meet_timeout_s = 60;  // timeout to connect
+  double timeout_s = 300;  // timeout for a message
 };
 
-/// UCX: shared memory within a host, TCP or InfiniBand between hosts. CommError where ucx_problem() is not empty;
-/// ConfigError, in UCX's words, where this machine or UCX's own variables do not let it start.
+/// UCX: shared memory within a host, TCP or InfiniBand between hosts. Throws CommError if ucx_problem() is not empty.
+/// Throws ConfigError with UCX's text if this machine or UCX's own variables prevent its start.
 std::unique_ptr<Transport> ucx_transport(const TransportOptions& options, MessageSink& sink);
-/// Why UCX cannot be used here: not in this build, its library missing; empty if it can.
+/// Returns why UCX cannot be used here: it is not in this build, or its library is missing. Empty if it can be used.
 std::string ucx_problem();
 
-/// What UCX has here.
+/// UCX on this machine, for `orthant doctor`.
 struct UcxReport {
-  std::string problem;  // empty: it starts
+  std::string problem;  // empty: UCX starts
   std::string version;
-  std::vector<std::string> transports;  // its own names: "posix", "cma", "tcp"
+  std::vector<std::string> transports;  // UCX's names, such as "posix", "cma", "tcp"
 };
 UcxReport examine_ucx();
 
-/// c10d's Gloo over TCP.
+/// c10d's Gloo over TCP. Throws CommError if the ranks cannot connect.
 std::unique_ptr<Transport> gloo_transport(const TransportOptions& options, MessageSink& sink);
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// UCX's contexts: which networks it uses, and how it sends over them.
+// UCX contexts: the networks that UCX may use, and its settings for sending over them.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -8,16 +8,17 @@
 
 namespace orthant {
 
-/// ConfigError for a status that is not OK: it does not start, which is for the user to mend, and what UCX says of it
-/// names the cause.
+/// Throws ConfigError if the status is not UCS_OK. `what` names the failed step. UCX does not start because of the
+/// user's settings or machine, and the warnings that UCX logged name the cause.
 void check_ucx(ucs_status_t status, const char* what);
 
-/// One for the process, whose threads may be ranks of their own. The interface is the user's, or empty: any.
+/// Returns the context of this process; its threads may be separate ranks. `interface_name` is the user's network
+/// interface; empty: any. Only the first call's name has an effect.
 ucp_context_h ucx_context(const std::string& interface_name);
-/// For peers on other hosts; the same one where there is more than TCP.
+/// Returns the context for peers on other hosts. It is ucx_context() if UCX has a network faster than TCP.
 ucp_context_h ucx_network_context(const std::string& interface_name);
 
-/// What it can send by, like "tcp/eth0".
+/// UCX's names of the transports of a context, such as "posix" or "tcp".
 std::vector<std::string> ucx_transports(ucp_context_h context);
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// UCX's functions, looked up when first needed: one program serves machines with and without the library.
+// UCX's functions, loaded at first use, so that one program serves machines with and without the library.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -15,20 +15,20 @@ namespace orthant {
   X(ucp_worker_progress) X(ucp_worker_arm) X(ucp_worker_get_efd) X(ucp_worker_flush_nbx) X(ucp_ep_create)         \
   X(ucp_tag_send_nbx) X(ucp_tag_recv_nbx) X(ucp_request_free) X(ucp_request_check_status) X(ucs_status_string)
 
-/// The functions under their own names.
+/// Pointers to UCX's functions, under their own names.
 struct UcxLibrary {
 #define ORTHANT_DECLARE(name) decltype(&::name) name = nullptr;
   ORTHANT_UCX_FUNCTIONS(ORTHANT_DECLARE)
 #undef ORTHANT_DECLARE
-  /// Why it cannot be used; empty if it can.
+  /// Why UCX cannot be used; empty if it can.
   std::string problem;
 };
 
 /// Loads libucp.so.0 on the first call.
 const UcxLibrary& ucx();
 
-/// What UCX has complained of since the last call, and which of its own variables the user has set: " (...)", or
-/// nothing.
+/// Returns " (...)" with the warnings that UCX has logged since the last call and the UCX variables that the user has
+/// set; empty if neither exists.
 std::string ucx_complaints();
 
 }  // namespace orthant

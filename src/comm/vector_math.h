@@ -1,11 +1,12 @@
-// MKL's vector functions (exp, log, cos, ... of a tensor) and the threads that call them first.
+// Initializes MKL's vector functions (exp, log, cos, ... of a tensor) safely in programs with several threads.
 #pragma once
 
 namespace orthant {
 
-/// Has MKL find out which CPU this is, by one call on one thread; later calls do nothing. Where a tensor of more than
-/// 2,048 entries, or several ranks, make the first call on several threads, a thread may see half of the answer and
-/// compute its part with 26 bits instead of 53, once and silently (pytorch/pytorch#188792; docs/numerics.md).
+/// Makes MKL detect the CPU by one call on one thread; later calls do nothing. Otherwise the first call may come from
+/// several threads at once: from a tensor of more than 2,048 elements, or from several ranks. A thread may then see a
+/// half-written result and compute with 26 bits instead of 53, once and silently (pytorch/pytorch#188792;
+/// docs/numerics.md).
 void resolve_vector_math();
 
 }  // namespace orthant

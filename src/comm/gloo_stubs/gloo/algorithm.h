@@ -1,3 +1,3 @@
-// Gloo's headers are not in the wheel, though c10d's name them. These stand-ins declare what c10d's header mentions,
-// and nothing else: we hold pointers to Gloo's types, build none of them and look into none.
+// Stand-ins for Gloo's headers, which c10d's header includes but the PyTorch wheel does not contain. They declare only
+// the names that c10d's header mentions. We hold pointers to Gloo's types, and never construct or read them.
 #pragma once

@@ -1,4 +1,4 @@
-// See gloo/algorithm.h: an inline function of c10d's header names this member, which libtorch_cpu exports.
+// See gloo/algorithm.h. An inline function of c10d's header calls this member, which libtorch_cpu exports.
 #pragma once
 
 #include <chrono>

@@ -1,2 +1,2 @@
-// See gloo/algorithm.h: named by c10d's header, nothing of it is needed.
+// See gloo/algorithm.h. c10d's header includes this file but uses none of its names.
 #pragma once

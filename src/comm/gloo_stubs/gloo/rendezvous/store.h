@@ -1,4 +1,5 @@
-// See gloo/algorithm.h: the base of c10d's GlooStore, which is compiled into the wheel; we build none.
+// See gloo/algorithm.h. This is the base class of c10d's GlooStore, which the wheel contains compiled; we construct
+// none.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// See gloo/algorithm.h: only pointers to these are held.
+// See gloo/algorithm.h. We hold only pointers to these types.
 #pragma once
 
 namespace gloo::transport {
