@@ -1,6 +1,6 @@
-// NCCL through c10d, for tensors of one CUDA device; a build without CUDA says here that it has none. Everything of a
-// group runs on one stream of its own, in the order issued, on one communicator, connected when the group is opened:
-// c10d's lazy communicators of two ranks would wait for each other in a circle when ranks pass messages round a ring.
+// NCCL through c10d, for tensors of one CUDA device. A build without CUDA reports here that it has no NCCL. A group
+// issues all operations in order on one stream and one communicator, connected when the group is opened. c10d's lazy
+// communicators of two ranks would deadlock in a circular wait when ranks pass messages along a ring.
 #include "comm/group.h"
 
 #ifdef ORTHANT_CUDA
@@ -24,8 +24,9 @@ namespace {
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using c10d::ProcessGroupNCCL;
 
-// c10d takes these from the environment alone, so they are set before main() and its threads; a user's own values stay.
-// Its watchdog would end the process by itself when an operation fails: here it only notices, and Comm tells all ranks.
+// c10d reads these variables from the environment only, so they are set before main() and its threads; a user's own
+// values stay. By default, c10d's watchdog ends the process when an operation fails. Here it only reports the failure,
+// and Comm informs all ranks.
 [[maybe_unused]] const bool kWatchdogOnlyNotices = [] {
   constexpr int kKeep = 0;
   setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0", kKeep);
@@ -34,11 +35,11 @@ using c10d::ProcessGroupNCCL;
 }();
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.detach().view(-1); }
-// For what only moves.
+// For operations that only move data and do not add.
 at::Tensor flat_bytes(const at::Tensor& tensor) { return flat(tensor).view(at::kByte); }
 
-// output = the sum of the rows of `chunks`, in order, as ordered_sum() adds: narrow floats in float32, rounded once.
-// May write into `chunks`.
+// output = the sum of the rows of `chunks`, in order. Like ordered_sum(), it adds narrow floats in float32 and rounds
+// once. May write into `chunks`.
 void sum_in_order(const at::Tensor& chunks, const at::Tensor& output) {
   const bool narrow = output.scalar_type() == at::kBFloat16 || output.scalar_type() == at::kHalf;
   at::Tensor sum = narrow ? chunks[0].to(at::kFloat) : chunks[0];
@@ -62,15 +63,15 @@ class Enqueued : public Pending {
   std::atomic<bool> cancelled_ = false;
 };
 
-// Everybody's chunks of one shard, received by an all-to-all; summed on the stream that waits. NCCL's own
-// reduce-scatter sends as many bytes, but sums in an order that depends on the ring, and rounds bf16 at each hop.
+// A reduce-scatter as an all-to-all of chunks, whose sum runs on the stream that waits. NCCL's own reduce-scatter sends
+// the same bytes. However, it sums in an order that depends on the ring, and rounds bf16 at each hop.
 class ReduceScatter : public Enqueued {
  public:
   ReduceScatter(WorkPtr exchange, at::Tensor chunks, at::Tensor output)
       : Enqueued(std::move(exchange)), chunks_(std::move(chunks)), output_(std::move(output)) {}
   void wait() override {
     Enqueued::wait();
-    if (!chunks_.defined()) return;  // it has been
+    if (!chunks_.defined()) return;  // an earlier wait() has summed already
     sum_in_order(chunks_, output_);
     chunks_.reset();
   }
@@ -79,7 +80,7 @@ class ReduceScatter : public Enqueued {
   at::Tensor chunks_, output_;
 };
 
-// Nothing to send and nothing to receive.
+// An operation without any data to send or receive.
 struct Nothing : Pending {
   void wait() override {}
   bool done() override { return true; }
@@ -91,13 +92,14 @@ class NcclGroup : public Group {
   NcclGroup(c10::intrusive_ptr<ProcessGroupNCCL> group, at::Device device, OnLost on_lost)
       : group_(std::move(group)), device_(device), on_lost_(std::move(on_lost)) {}
 
-  // Not left to c10d's destructor, which may run after the driver is gone. The communicator ends on all ranks together.
+  // Shuts down here, because c10d's destructor may run after the CUDA driver is gone. All ranks end the communicator
+  // together.
   ~NcclGroup() override {
     try {
       const c10::cuda::CUDAGuard guard(device_);
       c10::cuda::device_synchronize();
       group_->shutdown();
-    } catch (const std::exception&) {  // every operation was waited for, so no result depends on it
+    } catch (const std::exception&) {  // every operation was waited for, so no result depends on the shutdown
     }
   }
 
@@ -122,7 +124,7 @@ class NcclGroup : public Group {
     at::Tensor to = flat_bytes(on_device(output)), from = flat_bytes(on_device(input));
     const bool equal = std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts[0]; });
     if (equal) return enqueued(group_->_allgather_base(to, from));
-    // Uneven: a broadcast from each position, all in one launch.
+    // Shards of different size: one broadcast from each position, all in one launch.
     const auto shards = to.split_with_sizes(counts_in_bytes(counts, output));
     return together(c10d::OpType::ALLGATHER, [&] {
       for (int i = 0; i < group_->getSize(); ++i) {
@@ -150,9 +152,9 @@ class NcclGroup : public Group {
     return enqueued(group_->broadcast(tensors, options));
   }
 
-  // A gather of everybody's tensor at the root, summed there as reduce_scatter() sums.
+  // Gathers the tensors of all members at the root, which sums them as reduce_scatter() does.
   std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
-    if (behind.operation != nullptr) behind.operation->wait();  // of the stream: the host goes on
+    if (behind.operation != nullptr) behind.operation->wait();  // blocks the stream, not the host
     if (behind.make) behind.make();
     const bool here = group_->getRank() == root;
     const at::Tensor input = flat(on_device(tensor));
@@ -192,7 +194,7 @@ class NcclGroup : public Group {
     return tensor;
   }
 
-  // Issues what `issue` issues as one launch, in which no part waits for another.
+  // Runs `issue` and launches the operations that it issues together, so that none waits for another.
   template <typename Issue>
   std::unique_ptr<Pending> together(c10d::OpType kind, const Issue& issue) {
     group_->startCoalescing();
@@ -204,7 +206,8 @@ class NcclGroup : public Group {
 
   std::unique_ptr<Pending> enqueued(WorkPtr work) { return std::make_unique<Enqueued>(noticed(std::move(work))); }
 
-  // c10d's watchdog completes this future, on its own thread, when the operation has ended on the device or timed out.
+  // Reports the operation's failure. c10d's watchdog completes this future on its own thread, when the operation has
+  // ended on the device or timed out.
   WorkPtr noticed(WorkPtr work) {
     const std::string name = c10d::opTypeToString(work->retrieveOpType());
     work->getFutureResult()->addCallback([on_lost = on_lost_, name](c10::ivalue::Future& result) {
@@ -232,7 +235,7 @@ std::unique_ptr<Group> nccl_group(at::Device device, const Store& store, int pos
   const c10::cuda::CUDAGuard guard(device);
   auto options = ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
   options->timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
-  // A connection of its own: c10d's threads use it too.
+  // Uses a separate connection to the store, because c10d's threads use it too.
   auto group = c10::make_intrusive<ProcessGroupNCCL>(store.clone().handle().board, position, size, options);
   group->setBoundDeviceId(device);
   group->eagerConnectSingleDevice(device);

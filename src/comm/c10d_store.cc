@@ -1,3 +1,4 @@
+// Implements Store on c10d's TCPStore, FileStore and HashStore, with error messages that name the host and the cause.
 #include "comm/c10d_store.h"
 
 #include <arpa/inet.h>
@@ -35,14 +36,14 @@ std::shared_ptr<StoreHandle> hold(c10::intrusive_ptr<c10d::Store> store) {
   return std::make_shared<StoreHandle>(StoreHandle{std::move(store)});
 }
 
-// c10d logs every retried connection and every lost one with a stack, on all ranks. Our messages hold what matters of
-// it; TORCH_CPP_LOG_LEVEL brings the rest back.
+// Silences c10d, which logs every retried or lost connection with a stack trace, on all ranks. Our messages contain the
+// relevant part. TORCH_CPP_LOG_LEVEL restores the rest.
 void quiet_c10d() {
   constexpr int kFatalOnly = 3;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") == nullptr) FLAGS_caffe2_log_level = kFatalOnly;
 }
 
-// Runs one operation on a board and says which board failed.
+// Runs one operation on a store; an error names the store.
 template <typename Operation>
 auto ask(const std::string& name, const Operation& operation) -> decltype(operation()) {
   try {
@@ -61,8 +62,8 @@ c10d::TCPStoreOptions tcp_options(int port, bool serve, double timeout_s) {
   return options;
 }
 
-// Why nobody can be reached there just now, by one attempt of our own: c10d keeps its reasons to itself. Empty:
-// somebody answers.
+// Returns why no connection to this port is possible now, by one attempt of our own, because c10d does not report the
+// reason. Empty if a connection is accepted.
 std::string why_unreachable(const std::string& host, int port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -87,8 +88,8 @@ std::string why_unreachable(const std::string& host, int port) {
   return reason;
 }
 
-// The sockets of a rank and its libraries' files; below that, c10d's complaints sound like a network's.
-// Who serves holds three connections to each rank: its own, and one of each Watch.
+// Requires enough file descriptors for a rank's sockets and its libraries' files. With fewer, c10d's errors look like
+// network errors. The server holds three connections to each rank: its main one and one for each Watch.
 void require_descriptors(int ranks = 1) {
   const rlim_t least = std::max<rlim_t>(64, 16 + 3 * static_cast<rlim_t>(ranks));
   rlimit limit{};
@@ -101,7 +102,7 @@ void require_descriptors(int ranks = 1) {
 // c10d waits without limit for the first answer of a program that accepts a connection but sends nothing. A separate
 // thread therefore connects. It is abandoned if no answer comes in time.
 c10::intrusive_ptr<c10d::Store> tcp_client(const std::string& host, int port, double timeout_s) {
-  constexpr double kAnswer_s = 0.5;  // beyond the time in which c10d itself gives up
+  constexpr double kAnswer_s = 0.5;  // added to the time after which c10d itself gives up
   std::packaged_task<c10::intrusive_ptr<c10d::Store>()> connect(
       [host, options = tcp_options(port, false, timeout_s)]() -> c10::intrusive_ptr<c10d::Store> {
         return c10::make_intrusive<c10d::TCPStore>(host, options);
@@ -144,7 +145,7 @@ std::string brief(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
   std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
   text.resize(std::min(text.size(), text.find('\n')));
-  // Gloo begins with "[/path/of/its/source.cc:78] ".
+  // Gloo's messages begin with "[/path/of/its/source.cc:78] ".
   if (const size_t end = text.find("] "); text.starts_with("[/") && end != std::string::npos) text.erase(0, end + 2);
   return text;
 }

@@ -1,3 +1,4 @@
+// The algorithms of the collectives, on point-to-point messages between positions.
 #include "comm/collectives.h"
 
 #include <algorithm>
@@ -12,19 +13,20 @@
 namespace orthant {
 namespace {
 
-// A message that is worked on when it has come (summed, passed on) is cut into segments: the next is on its way while
-// one is summed, which it is while it is in the second-level cache. A multiple of every element's size.
-constexpr int kWindow = 2;  // segments that are received while the oldest is summed
+// A message that is processed on arrival (summed or passed on) is cut into segments. The next segment travels while one
+// is summed, and the summed one is still in the second-level cache. The size is a multiple of every element size.
+constexpr int kWindow = 2;  // segments staged per rank: one is summed while the next travels
 constexpr int64_t kSegmentBytes = kSummandBytes / kWindow;
-// Up to here an exchange of everything with the one other rank beats two rounds, though both sum it all.
+// Limit for two ranks: up to here, exchanging all data in one round beats two rounds, although both ranks sum
+// everything.
 constexpr int64_t kWholeBytes = 16 << 10;
-// Up to here one round of all beats n - 1 rounds round the ring.
+// Limit of an all-gather: up to here, one round of direct messages beats n - 1 rounds along the ring.
 constexpr int64_t kDirectBytes = 256 << 10;
 
 struct Chunk {
   int64_t begin = 0, bytes = 0;
-  bool more = false;    // of a segment: it is not the last
-  bool always = true;   // it is sent even if empty: so who has less than the others is found out
+  bool more = false;  // a segment, and not the last one
+  bool always = true;  // sent even if empty, so that a mismatch of sizes is detected
 
   int64_t segments() const { return std::max<int64_t>(always, (bytes + kSegmentBytes - 1) / kSegmentBytes); }
   template <typename Byte>
@@ -53,7 +55,7 @@ void copy(Bytes to, ConstBytes from) {
   if (to.data() != from.data() && !from.empty()) std::memcpy(to.data(), from.data(), from.size());
 }
 
-// Segments of one chunk, a copy from each position; this position's own stays where it is.
+// The segments of one chunk from all other positions, in staging memory. This position's own part stays in place.
 class Summands {
  public:
   Summands(const Peers& peers, int64_t chunk_bytes)
@@ -90,14 +92,22 @@ class Summands {
   }
 
   const Peers& peers_;
-  const int64_t summand_bytes_;  // of each other
+  const int64_t summand_bytes_;  // bytes of staging memory per other rank
   std::byte* staging_;
   std::vector<std::vector<Posted>> arriving_;
 };
 
-// Chunks go to their owners, which sum them; where there is an `all`, the same memory as `input`, the sums go back to
-// it. Both directions cut each chunk into the same segments, and all ranks post in the same order, of each kind at most
-// kWindow segments ahead of the oldest that is under way: a transport may need a thread for each message.
+// Sends each chunk to its owner, which sums it. With `all`, the same memory as `input`, the sums then go back to all
+// ranks. Both directions cut a chunk into the same segments, and all ranks post in the same order. In each direction,
+// at most kWindow segments are in flight, because a transport may need a thread for each message.
+//
+// for step = 0, 1, ..., until all segments are summed and sent:
+//   done = step - kWindow
+//   own chunk, segment done:   await it from all n-1 ranks; sum in order of position
+//   if all:                    await the sums of segment done - kWindow
+//                              receive segment done of the other sums; send segment done of the own sum
+//   own chunk, segment step:   post its receives from all n-1 ranks
+//   others' chunks:            await the sends of segment done; send segment step to each owner
 Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk> chunks,
                 std::optional<Bytes> all) {
   const int n = peers.size();
@@ -147,7 +157,7 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
   }
 }
 
-// Everything to the other rank, and both sum: one round.
+// Both ranks send everything to each other and sum it: one round.
 Task sum_whole(Peers peers, Bytes memory) {
   Summands summands(peers, static_cast<int64_t>(memory.size()));
   summands.receive(0, {.bytes = static_cast<int64_t>(memory.size())});

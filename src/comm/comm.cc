@@ -1,3 +1,4 @@
+// Checks the arguments of operations, computes the bytes that they send, and starts them on the group over the axes.
 #include "comm/comm.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ void check_tag(int tag) { ORTHANT_CHECK(tag >= 0 && tag < kShiftTag, tag, kShift
 int64_t bytes_of(const at::Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 int64_t at_position(std::span<const int64_t> counts, int position) { return counts[static_cast<size_t>(position)]; }
 
-// The counts as given, or `total` in equal parts.
+// Returns the given counts, or `total` split into equal parts if none are given.
 std::vector<int64_t> counts_or_equal(Counts counts, int64_t total, int size) {
   if (counts.empty()) {
     ORTHANT_CHECK(total % size == 0, total, size);

@@ -1,3 +1,4 @@
+// Opens and closes groups, starts operations and waits for them, and composes the message of a failure.
 #include "comm/comm_state.h"
 
 #include <unistd.h>
@@ -18,7 +19,7 @@ namespace orthant {
 namespace {
 
 
-// "recv from rank 3 over ring (4.0 KiB)".
+// Returns text such as "recv from rank 3 over ring (4.0 KiB)".
 std::string describe(const Operation& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
   std::string text = operation.kind;
@@ -64,10 +65,10 @@ void CommState::close(bool unwinding) {
   if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
 }
 
-// A rank's end may go when nobody needs it any more: its operations are done, and all others can say the same. False
-// when the run has failed instead.
+// Waits until this rank may leave: its own operations are done, and all other ranks report the same. Returns false if
+// the run has failed instead.
 bool CommState::finish() {
-  constexpr double kSlice_s = 0.1;  // then it looks whether the run has failed
+  constexpr double kSlice_s = 0.1;  // after each slice it checks whether the run has failed
   const auto late = [&](const std::string& what) {
     watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:g} s", rank, what, options_.timeout_s));
     return false;
@@ -92,7 +93,7 @@ bool CommState::finish() {
   };
   try {
     return !watch->failure() && drained();
-  } catch (const CommError&) {  // whoever served the store is gone
+  } catch (const CommError&) {  // the process that served the store is gone
     return false;
   }
 }
@@ -110,7 +111,7 @@ OpenGroup& CommState::open(const Axes& axes, at::Device device, int lane) {
   return groups_.emplace(name, std::move(fresh)).first->second;
 }
 
-// Groups of one rank differ in their axes and lanes, so these are their number.
+// A group's number encodes its axes and its channel, which distinguish the groups of one rank.
 std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& axes, int lane) {
   uint32_t number = static_cast<uint32_t>(lane), bit = kLanes;
   for (const Axis& axis : mesh.axes) {
@@ -124,7 +125,7 @@ std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& a
 std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {
   const Store store = store_.under(fmt::format("group/{}/{}", name, group.ranks[0]));
   meet(group, store);
-  // An abandoned group's threads may outlive this Comm.
+  // Holds a weak reference, because threads of an abandoned group may outlive this Comm.
   const auto on_lost = [self = weak_from_this(), label = group.label](const std::string& reason) {
     if (const auto state = self.lock()) state->lost(label, reason);
   };
@@ -137,7 +138,8 @@ std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::s
   }
 }
 
-// Waits until all members want the group. NCCL would wait too, but it could not be broken off, nor name who is missing.
+// Waits until all members want to open the group. NCCL would wait too, but that wait cannot be cancelled and does not
+// name the missing rank.
 void CommState::meet(const OpenGroup& group, const Store& store) {
   const auto start = Clock::now();
   double pause_s = 0.0005;
@@ -185,7 +187,8 @@ void CommState::wait(Work& work) {
     waiting_ = now;
   };
   set_waiting(pending.get());
-  if (rendezvous_.in_process && watch->failure()) cancel_wait();  // it failed before the watch could know of this wait
+  // The run may have failed before the watch could see this wait.
+  if (rendezvous_.in_process && watch->failure()) cancel_wait();
   try {
     pending->wait();
   } catch (const std::exception& error) {
@@ -194,7 +197,8 @@ void CommState::wait(Work& work) {
     fail(work.operation_, brief(error));
   }
   set_waiting(nullptr);
-  const int64_t sent = pending->sent_bytes();  // what we count is what was sent
+  // The bytes counted must equal the bytes sent.
+  const int64_t sent = pending->sent_bytes();
   ORTHANT_CHECK(sent < 0 || sent == work.operation_.sent_bytes, describe(work.operation_), sent,
                 work.operation_.sent_bytes);
   exposed_wait_s += seconds_since(start);
@@ -217,7 +221,7 @@ void CommState::fail(const Operation& operation, const std::string& reason) {
   throw CommError(message);
 }
 
-// On a thread of a transport, while the main thread may be anywhere: it has been told that the operation is done with.
+// Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.
 void CommState::lost(const std::string& label, const std::string& reason) {
   const std::string known = watch->blame(patience_s());
   if (watch->failure()) return watch->abort_and_end(known);
@@ -234,7 +238,8 @@ void CommState::on_failure(const std::string& message, bool speak) {
   if (options_.on_failure) return options_.on_failure(message, speak);
   if (rendezvous_.in_process) return cancel_wait();
   if (speak) fmt::print(stderr, "error: {}\n", message);
-  _exit(kFailed);  // no flush: the main thread may be stuck with a stream's lock in its hands
+  // Does not flush, because the main thread may be blocked while it holds a stream's lock.
+  _exit(kFailed);
 }
 
 }  // namespace orthant

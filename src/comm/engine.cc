@@ -1,3 +1,4 @@
+// Implements the engine: how the rank's thread and the background thread share the work of advancing messages.
 #include "comm/engine.h"
 
 #include <ATen/Parallel.h>
@@ -20,10 +21,13 @@
 namespace orthant {
 namespace {
 
-// Two ranks may be on one core though there are enough: a peer that answers has done so by then, or needs this core.
+// Time for which a thread polls without yielding. Two ranks may share a core even if there are enough cores. A peer
+// that is going to answer has answered by then, or it needs this core.
 constexpr double kAlone_s = 5e-6;
-constexpr double kSleepAtMost_s = 1;  // a lost wake-up would cost this much, not the run
-constexpr double kLookAtMost_s = 0.1;  // while other things move; then deadlines and lost peers are looked at
+// Longest sleep in seconds. A lost wake-up costs this time, but does not hang the run.
+constexpr double kSleepAtMost_s = 1;
+// Longest time in one look() while messages move. After it, the caller checks deadlines and lost peers.
+constexpr double kLookAtMost_s = 0.1;
 
 Task failed(std::exception_ptr error) {
   std::rethrow_exception(std::move(error));
@@ -33,7 +37,8 @@ Task failed(std::exception_ptr error) {
 }  // namespace
 
 Posted::~Posted() {
-  if (message_ && !message_->ended) {  // and was not moved on
+  // message_ is null after a move.
+  if (message_ && !message_->ended) {
     message_->waiter = nullptr;
     engine_->dropped_.push_back(std::move(message_));
   }
@@ -48,7 +53,7 @@ void Posted::await_resume() const {
   if (!message_->error.empty()) throw CommError(message_->error);
 }
 
-// The rank's thread at the wheel: the engine's own thread, which looks at turns_ before each step, makes way.
+// Held while the rank's thread advances messages. The background thread checks turns_ before each step and makes way.
 class Engine::Turn {
  public:
   explicit Turn(Engine& engine) : engine_(engine), lock_((++engine.turns_, engine.mutex_)) { engine.take_over(); }
@@ -123,7 +128,7 @@ void Engine::on_ended(Message& message) {
   if (message.waiter != nullptr) ready_.push_back(std::coroutine_handle<>::from_address(message.waiter));
 }
 
-// Whatever has arrived, and every task that waited for it.
+// Advances the transport, then resumes every task whose message has arrived.
 bool Engine::step() {
   bool moved = transport_->progress();
   for (; !ready_.empty(); moved = true) {
@@ -153,10 +158,10 @@ void Engine::settle() {
   for (const auto& job : ended) {
     for (const auto& begin_next : std::exchange(job->next, {})) begin_next(), again = true;
   }
-  if (again) settle();  // one may have ended at once
+  if (again) settle();  // a job started here may have ended at once
 }
 
-// Steps until the job is done or nothing has moved for so long.
+// Steps until the job is done or nothing has moved for quiet_s; at most for kLookAtMost_s.
 void Engine::look(const Job* job, double quiet_s) {
   const auto start = Clock::now();
   auto moved = start;
@@ -236,24 +241,25 @@ void Engine::stop() {
 void Engine::set_timer(double seconds) {
   itimerspec when{};
   when.it_value.tv_nsec = static_cast<int64_t>(seconds * 1e9);
-  timer_set_ = true;  // before it can run out: the engine's thread then says that it is not
+  // Set before the timer can expire, because the background thread then clears it.
+  timer_set_ = true;
   timerfd_settime(timer_fd_, 0, &when, nullptr);
 }
 
-// The rank's thread is back: how long it was away is how long it may be next time. A rank of a pipeline starts some
-// messages at once and then computes: one long absence makes up for any number of short ones.
+// The rank's thread returns to the engine. After a short absence, the next one may be twice as long. A rank of a
+// pipeline starts messages in quick succession and then computes, so one long absence resets the limit.
 void Engine::take_over() {
   if (in_background_ == 0) return;
   if (!on_duty_ && seconds_since(left_) < options_.away_s) {
     patience_s_ = std::min(2 * patience_s_, options_.away_at_most_s);
   } else if (patience_s_ > options_.away_s) {
     patience_s_ = options_.away_s;
-    timer_set_ = false;  // it may run for long yet
+    timer_set_ = false;  // the running timer may be set to a long time
   }
 }
 
-// It leaves, with work under way that shall go on behind its back. A timer that runs already is left to run: to set or
-// to stop one costs microseconds.
+// The rank's thread leaves the engine while background jobs are in progress. A running timer is left alone, because
+// setting or stopping a timer takes microseconds.
 void Engine::hand_over() {
   if (in_background_ == 0 || turns_ > 0 || cancelled_) return;
   if (!on_duty_) {
@@ -261,12 +267,13 @@ void Engine::hand_over() {
     if (!timer_set_) set_timer(patience_s_);
     return;
   }
-  while (in_background_ > 0 && !transport_->arm()) step();  // or its thread would not hear
+  // Re-arms the transport; otherwise its events would not wake the background thread.
+  while (in_background_ > 0 && !transport_->arm()) step();
 }
 
 void Engine::run() {
-  // What is made between two operations is made on this thread alone. ATen sets the number when it first computes here,
-  // to the rank's own: so it does that first.
+  // Functions that Comm::reduce() calls on this thread must use one thread only. ATen sets the thread count to the
+  // rank's own at its first use on a thread. So let it do that first, and then set 1.
   at::get_num_threads();
   omp_set_num_threads(1);
   while (!stop_) {
@@ -274,7 +281,8 @@ void Engine::run() {
     poll(&timer, 1, -1);
     uint64_t expirations = 0;
     if (read(timer_fd_, &expirations, sizeof expirations) > 0) timer_set_ = false;
-    if (turns_ > 0) continue;  // not even the lock: who is at the wheel shall not notice
+    // Does not even take the lock, which would delay the rank's thread.
+    if (turns_ > 0) continue;
     std::unique_lock lock(mutex_);
     if (in_background_ == 0 || turns_ > 0) continue;
     if (const double left_s = patience_s_ - seconds_since(left_); left_s > 0) {

@@ -1,5 +1,7 @@
-// c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can only wait for a message by blocking, so
-// threads do that, and it ends the process when sizes differ, so each message follows a header that names its own.
+// c10d's Gloo over TCP as a Transport: one process group of all ranks. Gloo can wait for a message only by blocking, so
+// threads do that. It ends the process if sizes differ, so each message follows a header with its size.
+//
+// Growth: Gloo connects every pair of ranks at the start. Each (peer, tag, direction) in use holds one blocked thread.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <sys/eventfd.h>
@@ -28,7 +30,8 @@ struct Header {
   uint32_t label = 0, unused = 0;
 };
 
-// Threads that block, as many as there are jobs; an idle one is used again. One thread gives them jobs.
+// A pool of threads for blocking jobs, with one thread per job in progress; idle threads are reused. One thread at a
+// time may submit jobs.
 class Waiters {
  public:
   ~Waiters() {
@@ -40,7 +43,8 @@ class Waiters {
     for (auto& thread : threads_) thread.join();
   }
 
-  /// A thread for the next job. Throws where there can be no more: before anything is posted that would need it.
+  /// Provides a thread for the next job. Throws if no thread can be created. Call it before posting a message that
+  /// needs the thread.
   void reserve() {
     const std::lock_guard lock(mutex_);
     if (idle_ > jobs_.size()) return;
@@ -48,7 +52,7 @@ class Waiters {
     ++idle_;
   }
 
-  /// After reserve().
+  /// Runs a job on a thread from reserve().
   void run(std::function<void()> job) {
     const std::lock_guard lock(mutex_);
     jobs_.push_back(std::move(job));
@@ -75,7 +79,7 @@ class Waiters {
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;  // or just made
+  size_t idle_ = 0;  // threads without a job, new ones included
   bool stop_ = false;
 };
 
@@ -114,7 +118,8 @@ class GlooTransport : public Transport {
     });
   }
 
-  // Headers and what follows them are told apart by their order only, so of one peer and tag one is received at a time.
+  // A header and its data are matched only by their order. Therefore one message per peer and tag is received at a
+  // time.
   void receive(Message& message) override {
     waiters_->reserve();
     ++under_way_;
@@ -143,7 +148,7 @@ class GlooTransport : public Transport {
   }
 
  private:
-  using Key = std::tuple<bool, int, uint32_t>;  // whether it is sent, peer, tag
+  using Key = std::tuple<bool, int, uint32_t>;  // is a send, peer, tag
   struct Waiting {
     Message* message;
     std::function<void()> wait;
@@ -158,7 +163,7 @@ class GlooTransport : public Transport {
     return group_->recv(tensors, message.peer, static_cast<int>(message.tag));
   }
 
-  // What goes to one peer, or comes from it, under one tag ends in order: one thread waits for all of it.
+  // Messages to or from one peer under one tag end in order, so one thread waits for all of them.
   void line_up(const Key& key, Message& message, std::function<void()> wait) {
     const std::lock_guard lock(mutex_);
     auto& queue = queues_[key];
@@ -166,7 +171,7 @@ class GlooTransport : public Transport {
     if (queue.size() == 1) waiters_->run([this, key, &first = queue.front()] { wait_in_order(key, &first); });
   }
 
-  // On a waiter's thread, until nothing more is under way under this key.
+  // Runs on a pool thread until no message under this key is in progress.
   void wait_in_order(const Key& key, const Waiting* first) {
     while (first != nullptr) {
       end(*first->message, first->wait);
@@ -184,14 +189,14 @@ class GlooTransport : public Transport {
     const int64_t room = message.bytes;
     message.bytes = header.bytes;
     message.label = header.label;
-    // What is too large is received all the same: the next header comes after it.
+    // A message that is too large is received anyway, because the next header follows it.
     std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
     void* const memory = aside.empty() ? message.data : aside.data();
     if (header.bytes > 0) post_receive(memory, header.bytes, message)->wait(timeout_);
     if (header.bytes > room) throw CommError("a message larger than expected");
   }
 
-  // On a waiter's thread: what `wait` throws is the message's error.
+  // Runs on a pool thread. An exception from `wait` becomes the error of the message.
   void end(Message& message, const std::function<void()>& wait) {
     try {
       wait();
@@ -208,7 +213,7 @@ class GlooTransport : public Transport {
   const std::chrono::milliseconds timeout_;
   const int event_fd_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  int64_t under_way_ = 0;  // of who drives, one thread at a time
+  int64_t under_way_ = 0;  // used by the thread that drives the transport, one at a time
   std::mutex mutex_;
   std::vector<Message*> ended_;
   std::map<Key, std::deque<Waiting>> queues_;

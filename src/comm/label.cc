@@ -1,3 +1,4 @@
+// Text of a message's signature, for error messages.
 #include "comm/label.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Reads the environment variables of torchrun, Open MPI, Hydra and Slurm, and chooses how the ranks connect.
 #include "comm/launch.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace orthant {
 namespace {
 
-// The variables of one launcher. Once one of them is there, all must be.
+// Reads the variables of one launcher. Once one of them is set, all must be.
 class Family {
  public:
   Family(const Environment& environment, std::string launcher, std::string first)
@@ -21,7 +22,7 @@ class Family {
 
   int number(const std::string& name) const { return to_number(name, text({name})); }
 
-  /// The first of several names for one thing that is set.
+  /// Returns the first variable that is set, of several names for the same value.
   std::string text(std::initializer_list<std::string> names) const {
     for (const auto& name : names) {
       if (auto value = environment_(name)) return *value;
@@ -86,14 +87,14 @@ Launch from_torchrun(const Environment& environment) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
   if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") launch.meeting = Meeting::kLauncherServes;
-  // "none" is torchrun's default, the same for every run.
+  // "none" is torchrun's default and equal for every run, so it identifies no run.
   if (run_id && run_id != "none") launch.run_id = fmt::format("torchrun {}", *run_id);
   if (run_id == "orthant") launch.run_id = fmt::format("orthant {}", environment(kRunId).value_or(""));
   if (environment("TORCHELASTIC_RESTART_COUNT")) launch.attempt = family.number("TORCHELASTIC_RESTART_COUNT");
   return launch;
 }
 
-// Entry `node` of "8(x2),4": the tasks of each node, runs of equal ones written once.
+// Returns the number of tasks on a node. The list "8(x2),4" means 8 tasks on nodes 0 and 1, and 4 on node 2.
 int slurm_tasks_on(const Family& family, const std::string& list, int node) {
   int first = 0;
   for (const auto& entry : split(list, ',')) {
@@ -155,8 +156,8 @@ std::string job_id(const Launch& launch, const Environment& environment, const F
   return "";
 }
 
-// MPI and Slurm name no meeting point: the variables of torchrun's kind, else a file where one machine holds all
-// ranks, else the first host that Slurm lists and a port of the job's own.
+// MPI and Slurm name no rendezvous. The order of choice is: MASTER_ADDR and MASTER_PORT; a file, if all ranks are on
+// one machine; the first host that Slurm lists, with a port derived from the job id.
 void find_meeting(Launch& launch, const Environment& environment, const std::string& parent) {
   const Family family(environment, launch.launcher, "MASTER_ADDR");
   std::string key = job_id(launch, environment, family);

@@ -1,3 +1,4 @@
+// Runs each operation of a group as a job of the engine, under a message tag of its own.
 #include "comm/message_group.h"
 
 #include <utility>
@@ -8,8 +9,8 @@
 namespace orthant {
 namespace {
 
-// Up to here an operation is not worth waking the engine's thread for: what is posted at its start has left, and what
-// remains is done while waiting for it.
+// Up to this size, waking the background thread costs more than it gains. Messages posted at the start have left
+// already, and the rest is done while this rank waits for the operation.
 constexpr int64_t kForegroundBytes = 64 << 10;
 
 constexpr uint32_t kUserBit = kUserTags;
@@ -134,7 +135,8 @@ class MessageGroup : public Group {
     return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, behind));
   }
 
-  // Operations that overlap are told apart by their number; it comes round long after the first has ended.
+  // The tag numbers the operations of a group, which distinguishes those that overlap. The number wraps around at 2^19,
+  // long after the earlier operation has ended.
   std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
                                  const std::function<Task(Peers)>& body, Job* behind = nullptr) {
     const uint32_t operation_tag = tag(next_++ % kUserTags);

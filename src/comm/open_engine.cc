@@ -1,3 +1,4 @@
+// Compares the hosts and transports of all ranks, then opens UCX or Gloo.
 #include "comm/open_engine.h"
 
 #include <unistd.h>
@@ -15,7 +16,7 @@
 namespace orthant {
 namespace {
 
-// Equal for ranks that share memory: one machine, one boot, one namespace of shared memory.
+// A key that is equal for ranks that share memory: same machine, same boot, same IPC namespace.
 std::string host_key() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -26,13 +27,13 @@ std::string host_key() {
 }
 
 struct Member {
-  std::string host, transport;  // "ucx", or why it has none
-  int64_t free_bytes;           // of shared memory, before anybody has taken any
+  std::string host, transport;  // "ucx", or why the rank has no UCX
+  int64_t free_bytes;  // free shared memory, before any rank has used some
 };
 
 using Hear = std::function<std::string(const std::string& key, int rank)>;
 
-// What each rank is and can, told to all.
+// Posts this rank's host and transport, and reads those of all ranks.
 std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, const Hear& hear,
                               const CommOptions& options) {
   const std::string problem = options.transport == "gloo" ? "gloo was asked for" : ucx_problem();

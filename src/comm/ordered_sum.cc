@@ -1,3 +1,4 @@
+// Sums in a fixed order, in blocks that fit the cache; vectorized for float, double and bfloat16.
 #include "comm/ordered_sum.h"
 
 #include <ATen/OpMathType.h>
@@ -11,17 +12,17 @@
 namespace orthant {
 namespace {
 
-constexpr int64_t kBlock = 1024;  // elements whose sum stays in the first-level cache
+constexpr int64_t kBlock = 1024;  // elements; their sum stays in the first-level cache
 
-// The hot loops, for each kind of processor; everything else is rare. Plain additions: no instruction set changes a
-// bit.
+// The hot loops are compiled once per processor generation; other dtypes are rare. They are plain additions, so no
+// instruction set changes a bit.
 #ifdef __x86_64__
 #define FOR_EACH_PROCESSOR [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
 #else
 #define FOR_EACH_PROCESSOR
 #endif
 
-// `to` may be one of the two: each element is read before it is written.
+// `to` may be `x` or `y`: each element is read before it is written.
 FOR_EACH_PROCESSOR void add(float* to, const float* x, const float* y, int64_t n) {
 #pragma GCC ivdep
   for (int64_t i = 0; i < n; ++i) to[i] = x[i] + y[i];
@@ -45,7 +46,7 @@ void add_any(Sum* sum, const T* x, int64_t n) {
   }
 }
 
-// Block by block, since the output may be any of the sources.
+// Works block by block, because the output may be any of the sources.
 template <typename T>
 void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64_t count) {
   using Sum = at::opmath_type<T>;
@@ -61,7 +62,7 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
         add(to, so_far, at(sources[i], begin), n);
         so_far = to;
       }
-      if (so_far != out) std::copy_n(so_far, n, out);  // there was one only
+      if (so_far != out) std::copy_n(so_far, n, out);  // there is only one source
     } else {
       std::copy_n(at(sources[0], begin), n, sum.begin());
       for (const std::byte* source : sources.subspan(1)) add_any(sum.data(), at(source, begin), n);
@@ -72,7 +73,7 @@ void sum_all(std::byte* output, std::span<const std::byte* const> sources, int64
 
 using Sum = void (*)(std::byte* output, std::span<const std::byte* const> sources, int64_t count);
 
-// Null where there is none.
+// The function that sums this dtype; null if the dtype has no sum.
 Sum sum_of(at::ScalarType type) {
   switch (type) {
     case at::kBool: return sum_all<bool>;

@@ -1,3 +1,4 @@
+// Posts the messages of one operation on the engine, and counts the bytes sent.
 #include "comm/peers.h"
 
 #include <ATen/ops/empty.h>

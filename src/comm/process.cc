@@ -1,3 +1,4 @@
+// Reads the state of processes from /proc, and waits for their end through file descriptors of the kernel (pidfd).
 #include "comm/process.h"
 
 #include <fmt/format.h>
@@ -30,7 +31,7 @@ struct Stat {
   std::string start_time;
 };
 
-// /proc/PID/stat: "pid (name) state ppid ...", where the name may hold anything; start time is field 22.
+// Reads /proc/PID/stat: "pid (name) state ppid ...". The name may contain any characters. The start time is field 22.
 std::optional<Stat> read_stat(int pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
@@ -98,7 +99,7 @@ Deaths::~Deaths() {
 void Deaths::expect(const std::string& identity) {
   const auto [place, fresh] = watched_.emplace(identity, -1);
   if (!fresh || life_of(identity) == Life::elsewhere) return;
-  // The pid may have been given to another process before we hold it: life_of() compares start times, and so tells.
+  // The pid may belong to another process by now. life_of() compares start times and therefore detects that.
   place->second = static_cast<int>(syscall(SYS_pidfd_open, pid_of(identity), 0));
 }
 
@@ -150,7 +151,7 @@ void die_with_parent() {
   const char* parent = std::getenv("ORTHANT_PARENT_PID");
   if (parent == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != std::atoi(parent)) _exit(1);  // it died before the kernel knew of our wish
+  if (getppid() != std::atoi(parent)) _exit(1);  // the parent died before the kernel recorded the request
 }
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Packs shards into flat messages for Comm, and unpacks the results into the shard of the new layout.
 #include "comm/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -11,7 +12,7 @@
 namespace orthant {
 namespace {
 
-// One collective over one axis, seen from this rank.
+// One Collective over one mesh axis, as seen from this rank.
 struct Step {
   Comm& comm;
   const Collective& what;
@@ -20,7 +21,7 @@ struct Step {
   Axes axes;
   int size, position;
 
-  // The local shape with the axis' cut on `dim` taken out, and how the axis cuts that dim.
+  // The local shape with dim `dim` unsharded along the step's axis; cut() gives the part of each position.
   std::vector<int64_t> whole_shape(const Layout& layout, int dim) const {
     Layout uncut = layout;
     if (dim >= 0) std::erase(uncut.split[static_cast<size_t>(dim)], what.axis);
@@ -34,14 +35,14 @@ std::vector<int64_t> with_extent(std::vector<int64_t> shape, int dim, int64_t ex
   return shape;
 }
 
-// What is made of the tensors once they have come; it keeps alive what is under way.
+// Builds the result after the messages have arrived. It also keeps their tensors alive until then.
 using Finish = std::function<at::Tensor()>;
 struct Started {
   Work work;
   Finish finish;
 };
 
-// Shards of a dim stand one after another in memory only when it is the first, so gather flat and put together.
+// Shards of a dim are contiguous in memory only if it is the first dim. So gather into flat memory, then concatenate.
 Started all_gather(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
   const auto whole = step.whole_shape(step.before, dim);
@@ -152,7 +153,7 @@ Started start(Comm& comm, const Collective& collective, const at::Tensor& local,
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:
     case CollectiveKind::shift:
-      break;  // they change no layout, so no path holds them
+      break;  // these change no layout, so no list of steps contains them
   }
   throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
 }

@@ -1,3 +1,4 @@
+// Connects the ranks through a TCP store or a file, finds the local address, and compares the configurations.
 #include "comm/rendezvous.h"
 
 #include <arpa/inet.h>
@@ -39,7 +40,7 @@ constexpr auto kLook = std::chrono::milliseconds(20);
 // Whether all ranks run on this machine.
 bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
 
-// A wait for other ranks with an end, which does not stay silent: after two seconds it says what it is for.
+// A wait for other ranks with a time limit. After 2 s it reports on stderr what it waits for.
 class Wait {
  public:
   Wait(double timeout_s, std::string what) : timeout_s_(timeout_s), what_(std::move(what)) {}
@@ -55,7 +56,7 @@ class Wait {
 
  private:
   const double timeout_s_;
-  std::string what_;  // empty once it was said
+  std::string what_;  // empty after the report
   const Clock::time_point start_ = Clock::now();
 };
 
@@ -65,8 +66,8 @@ std::string text_of(const in_addr& address) {
   return text;
 }
 
-// The IPv4 address of an interface; without a name, of the first that is up and not the loopback. Empty if there is
-// none.
+// Returns the IPv4 address of an interface. Without a name: of the first interface that is up and not the loopback.
+// Empty if there is no such interface.
 std::string interface_address(const std::string& name) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) return "";
@@ -80,7 +81,8 @@ std::string interface_address(const std::string& name) {
   return found;
 }
 
-// The local address from which packets to the host would leave: the one the host's network sees. Empty if unknown.
+// Returns the local address from which packets to the host would leave, which is the one that the host's network sees.
+// Empty if unknown.
 std::string address_towards(const std::string& host) {
   addrinfo hints{}, *target = nullptr;
   hints.ai_family = AF_INET;
@@ -112,19 +114,20 @@ std::string local_address(const Launch& launch) {
   }
   if (is_local(launch)) return kLoopback;
   std::string address = address_towards(launch.address);
-  // A host often calls itself 127.0.1.1, which is no address to give to others.
+  // The name of a host often resolves to 127.0.1.1 on the host itself, which is useless to other hosts.
   if (address.empty() || address.starts_with("127.")) address = interface_address("");
   return address.empty() ? kLoopback : address;
 }
 
-// A store in an open file, wherever its name goes: it lasts until the last process that has opened it ends.
+// A store in an open file, which works even after the file is renamed or removed. It lasts until the last process that
+// opened it ends.
 Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd)); }
 
-// Rank 0 of a meeting in a file: puts a new file under the name (an earlier start with the same name may have left
-// one), and takes the name away once all have come, or when they do not come.
+// Rank 0 of a rendezvous through a file. It replaces any file that an earlier start left under this name. It removes
+// the name once all ranks have arrived, or after timeout_s.
 Store open_meeting(const Launch& launch, double timeout_s) {
   std::string fresh = launch.path + ".XXXXXX";
-  const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // open to the end of the process
+  const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // stays open until the process ends
   const auto refuse = [&](const std::string& why) {
     throw CommError(
         fmt::format("the ranks cannot meet in {}: {}; point TMPDIR to a folder that all ranks can write, or set "
@@ -133,7 +136,8 @@ Store open_meeting(const Launch& launch, double timeout_s) {
   };
   if (fd < 0) refuse(std::strerror(errno));
   const Store store = store_in(fd);
-  // Who serves it stands in a file of its own: joiners must not read a store before they know that it is today's.
+  // The identity of rank 0 is in a separate file. Other ranks must not open a store before they know that it belongs to
+  // this start.
   std::ofstream(fresh + kHostFile) << process_identity() << std::flush;
   if (std::rename(fresh.c_str(), launch.path.c_str()) != 0 ||
       std::rename((fresh + kHostFile).c_str(), (launch.path + kHostFile).c_str()) != 0) {
@@ -154,7 +158,7 @@ Store open_meeting(const Launch& launch, double timeout_s) {
   return store;
 }
 
-// The other ranks: wait for a file of a rank 0 that lives. A file left behind names a process that does not.
+// The other ranks wait for a file whose rank 0 is alive. A file left by an earlier start names a process that is gone.
 Store join_meeting(const Launch& launch, double timeout_s) {
   Wait wait(timeout_s, fmt::format("rank 0 to come to the meeting in {}", launch.path));
   do {
@@ -232,7 +236,8 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
   const Store store = rendezvous.store.under(fmt::format("agree/{}", (*rendezvous.comms)++));
   const std::string ours = fmt::format("world size {}\n{}", rendezvous.world_size, text);
   const auto get = [&](const std::string& key, int rank) {
-    // In pieces: the wait may be long, and who has failed already does not come. Two ranks are enough to speak.
+    // Waits in pieces of 2 s, because the wait may be long and a rank that has failed never arrives. Only ranks 0 and 1
+    // report the wait.
     constexpr double kPiece_s = 2;
     Wait wait(timeout_s, rendezvous.rank > 1 ? "" : fmt::format("rank {} of {} to come to the {}", rank,
                                                                 rendezvous.world_size, store.name()));

@@ -1,3 +1,4 @@
+// Publishes, reads and compares the record of a run, and claims ranks.
 #include "comm/run_claim.h"
 
 #include <fmt/format.h>

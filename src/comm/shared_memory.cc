@@ -1,3 +1,4 @@
+// Measures the free space in /dev/shm and compares it with UCX's need per rank.
 #include "comm/shared_memory.h"
 
 #include <fmt/format.h>

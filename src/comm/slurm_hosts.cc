@@ -1,5 +1,5 @@
-// Slurm's grammar of host lists: names split at commas outside brackets; pre[1-3,7,010-012]post expands, keeping
-// zeros in front; with several brackets in a name the rightmost runs fastest.
+// Parses Slurm's host lists. Commas outside brackets separate names. pre[1-3,7,010-012]post expands to one name per
+// number and keeps leading zeros. With several brackets in a name, the rightmost varies fastest.
 #include <charconv>
 #include <cstdint>
 
@@ -24,7 +24,7 @@ int64_t number(const std::string& list, const std::string& digits) {
   return value;
 }
 
-// "1-3,7,010-012": every number as text.
+// Expands "1-3,7,010-012" into all its numbers, as text.
 std::vector<std::string> expand_numbers(const std::string& list, const std::string& inside) {
   std::vector<std::string> out;
   for (const auto& range : split(inside, ',')) {
@@ -38,7 +38,7 @@ std::vector<std::string> expand_numbers(const std::string& list, const std::stri
   return out;
 }
 
-// One name with any number of brackets.
+// Expands one name with any number of brackets.
 std::vector<std::string> expand_name(const std::string& list, const std::string& name) {
   std::vector<std::string> out{""};
   for (size_t at = 0; at < name.size();) {

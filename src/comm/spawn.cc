@@ -1,3 +1,4 @@
+// Starts local ranks with posix_spawn, passes signals on to them, and reports the first one that fails.
 #include "comm/spawn.h"
 
 #include <fmt/format.h>
@@ -27,14 +28,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The signals that we wait for rather than being interrupted by. Blocked before the store's thread starts, so that it
-// inherits the mask; back as they were at the end.
+// The signals that the launcher waits for instead of being interrupted by them. They are blocked before the store's
+// thread starts, so that it inherits the mask. The destructor restores the mask.
 class BlockedSignals {
  public:
   BlockedSignals() {
     sigemptyset(&set_);
     for (const int number : {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD}) {
-      if (number != SIGHUP || !is_ignored(number)) sigaddset(&set_, number);  // nohup asks to live on
+      if (number != SIGHUP || !is_ignored(number)) sigaddset(&set_, number);  // nohup asks to survive it
     }
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
   }
@@ -44,7 +45,7 @@ class BlockedSignals {
 
   const sigset_t& before() const { return before_; }
   const sigset_t& set() const { return set_; }
-  /// The signal that came within the time, or 0.
+  /// Returns the signal that arrived within timeout_s, or 0.
   int next(double timeout_s) const {
     timespec time{};
     time.tv_sec = static_cast<time_t>(timeout_s);
@@ -64,7 +65,7 @@ class BlockedSignals {
 
 struct Child {
   pid_t pid = 0;
-  std::optional<int> status;  // of waitpid
+  std::optional<int> status;  // result of waitpid
 };
 
 std::vector<std::string> rank_environment(int rank, int ranks, int port, const std::string& run_id, int threads) {
@@ -100,7 +101,8 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return out;
 }
 
-// A group of its own, so that a terminal's Ctrl-C reaches the ranks once, through us; no inherited blocked signals.
+// Starts a rank in its own process group, so that Ctrl-C in a terminal reaches it only once, through the launcher. The
+// rank inherits no blocked signals.
 pid_t start(const std::string& program, std::vector<std::string> argv, std::vector<std::string> environment,
             const BlockedSignals& signals) {
   posix_spawnattr_t attributes;
@@ -122,7 +124,7 @@ std::string signal_name(int number) {
   return name ? fmt::format("SIG{}", name) : fmt::format("signal {}", number);
 }
 
-// How the child ended, as the end of "rank 1 ...".
+// Returns how the child ended, as the end of a sentence "rank 1 ...".
 std::string describe(int status) {
   if (WIFEXITED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
   const int number = WTERMSIG(status);
@@ -174,7 +176,8 @@ class Launcher {
     }
   }
 
-  // A terminal delivers Ctrl-C to its whole group: with a wrapper that hands it on too, one comes twice.
+  // Ignores a repeated signal within 1 s. A terminal sends Ctrl-C to its whole process group, so a wrapper that passes
+  // it on delivers it twice.
   void hand_on(int number) {
     constexpr auto kSameRequest = std::chrono::seconds(1);
     if (number == asked_ && Clock::now() - asked_at_ < kSameRequest) return;
@@ -188,13 +191,13 @@ class Launcher {
       int status = 0;
       if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
       children_[rank].status = status;
-      // A rank that was interrupted itself, and not by way of the launcher, has told the others.
+      // A rank that was interrupted directly, and not by the launcher, has informed the other ranks itself.
       const bool as_asked =
           (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted) ||
           (asked_ != 0 && WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL));
       if (status == 0 || failed_) continue;
       if (as_asked) {
-        // Before its first step, or killed by the SIGTERM that it should have heeded.
+        // The rank was interrupted before its first step, or SIGTERM killed it before it could handle the signal.
         if (exit_code_ == 0) exit_code_ = WIFEXITED(status) ? kInterrupted : kFailed;
         continue;
       }
@@ -204,11 +207,12 @@ class Launcher {
     }
   }
 
-  // Stops the others: by the record first, which gets them out wherever they are stuck, by force later.
+  // Stops the other ranks. The failure record stops them wherever they are blocked; the deadline kills them later.
   void tell(const std::string& message) {
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
     for (const Child& child : children_) {
-      if (!child.status && life_of(process_identity(child.pid)) == Life::stopped) kill(child.pid, SIGKILL);  // deaf
+      // A stopped process cannot react.
+      if (!child.status && life_of(process_identity(child.pid)) == Life::stopped) kill(child.pid, SIGKILL);
     }
     if (!post_failure(store_, message)) return;
     std::string text = message;

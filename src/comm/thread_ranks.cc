@@ -1,3 +1,4 @@
+// Runs ranks as threads, and selects the exception to rethrow.
 #include "comm/thread_ranks.h"
 
 #include <ATen/Parallel.h>
@@ -13,7 +14,7 @@
 namespace orthant {
 namespace {
 
-// The exception that explains the others: a CommError is often but the echo of somebody else's failure.
+// Selects the exception that explains the others. A CommError is often only the consequence of another rank's failure.
 class Failures {
  public:
   void add(std::exception_ptr error, bool echo) {

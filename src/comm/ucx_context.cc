@@ -1,3 +1,4 @@
+// Creates the UCX contexts of this process: one for its own host, and one for a TCP network between hosts.
 #ifdef ORTHANT_UCX
 
 #include "comm/ucx_context.h"
@@ -17,7 +18,8 @@
 namespace orthant {
 namespace {
 
-using Changes = std::vector<std::pair<const char*, std::string>>;  // of UCX's settings, where the user has set none
+// Changes of UCX's settings. They apply only where the user has not set the variable.
+using Changes = std::vector<std::pair<const char*, std::string>>;
 
 ucp_context_h open_context(const Changes& changes) {
   ucp_config_t* config = nullptr;
@@ -33,7 +35,7 @@ ucp_context_h open_context(const Changes& changes) {
   params.mt_workers_shared = 1;
   ucp_context_h out = nullptr;
   check_ucx(ucx().ucp_init_version(UCP_API_MAJOR, UCP_API_MINOR, &params, config, &out), "starting");
-  // A device or transport that it was told to use and has not: it would go on with others.
+  // Refuses to go on if a requested device or transport is not available: UCX would silently use others.
   if (const std::string text = ucx_complaints(); text.find("is not available") != std::string::npos) {
     ucx().ucp_cleanup(out);
     throw ConfigError("UCX: starting: it cannot do as it is told" + text);
@@ -74,16 +76,16 @@ std::vector<std::string> ucx_transports(ucp_context_h context) {
   return found;
 }
 
-// Contexts are never cleaned up: an abandoned rank may still use it.
+// Contexts are never cleaned up, because an abandoned rank may still use them.
 ucp_context_h ucx_context(const std::string& interface_name) {
   static const ucp_context_h made =
       open_context(interface_name.empty() ? Changes{} : Changes{{"NET_DEVICES", interface_name}});
   return made;
 }
 
-// Over TCP a long message that waits for its receiver's answer (rendezvous) goes one way
-// while nothing goes the other: rings, where everybody sends and receives, run at half the rate. Nor is there a copy to
-// save, as there is within a host.
+// Disables UCX's rendezvous protocol over TCP. With it, a long message uses one direction of the link while the other
+// is idle. Rings, where every rank sends and receives, would run at half the rate. Within a host the protocol saves a
+// copy; over TCP it does not.
 ucp_context_h ucx_network_context(const std::string& interface_name) {
   static const ucp_context_h made = [&] {
     if (!has_tcp_only(ucx_context(interface_name))) return ucx_context(interface_name);

@@ -1,3 +1,4 @@
+// Loads UCX with dlopen, sets its defaults, and collects its warnings for our error messages.
 #ifdef ORTHANT_UCX
 
 #include "comm/ucx_library.h"
@@ -21,13 +22,14 @@ extern char** environ;
 namespace orthant {
 namespace {
 
-// UCX reads these when it is loaded, and from the environment alone; a user's own values stay. It would catch the
-// signals of crashes and SIGHUP. What it would write to stderr our errors say; another level brings it back.
+// Defaults for UCX, which reads them from the environment only, when it is loaded; a user's own values stay. They stop
+// UCX from catching SIGHUP and the signals of crashes. UCX's warnings go into our errors instead of stderr; another
+// UCX_LOG_LEVEL prints them too.
 constexpr const char* kQuietly = "warn";
 constexpr std::pair<const char*, const char*> kDefaults[] = {
     {"UCX_HANDLE_ERRORS", "none"}, {"UCX_DEBUG_SIGNO", "0"}, {"UCX_LOG_LEVEL", kQuietly},
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
-    // Another process' memory is read at one go up to so much; beyond, others want their turn.
+    // Most bytes of another process's memory that are read at once, so that other operations get their turn.
     {"UCX_CMA_SEG_SIZE", "4m"}};
 [[maybe_unused]] const bool kSet = [] {
   constexpr int kKeep = 0;
@@ -40,7 +42,7 @@ struct Heard {
   std::vector<std::string> lines;
 };
 Heard& heard() {
-  static auto* const kept = new Heard;  // for ever: an abandoned rank may still complain
+  static auto* const kept = new Heard;  // never freed: an abandoned rank may still log
   return *kept;
 }
 
@@ -53,7 +55,7 @@ ucs_log_func_rc_t listen(const char*, unsigned, const char*, ucs_log_level_t lev
     char text[512] = {};
     std::vsnprintf(text, sizeof text, format, copy);
     va_end(copy);
-    constexpr size_t kEnough = 2;  // the first names the cause
+    constexpr size_t kEnough = 2;  // lines; the first one names the cause
     auto& [mutex, lines] = heard();
     const std::lock_guard lock(mutex);
     const std::string line(trim(text));

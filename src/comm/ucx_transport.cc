@@ -1,5 +1,8 @@
-// UCX: a worker or two for each rank, an endpoint for each peer that it sends to, tagged messages straight from and
-// into tensor memory. A build without UCX says so here.
+// UCX as a Transport: one or two workers per rank, one endpoint per peer in use. Tagged messages are sent and received
+// directly in tensor memory. A build without UCX reports here that it has none.
+//
+// Growth with P ranks: the addresses of all ranks are read at the start, O(P) store requests and memory per rank.
+// Endpoints are opened at first use.
 #include "comm/transport.h"
 
 #ifdef ORTHANT_UCX
@@ -21,13 +24,13 @@
 namespace orthant {
 namespace {
 
-// A message's 64 bits of tag: what is matched (tag, sender), and the label, which is not.
+// The 64 bits of a UCX tag: message tag (32), sender (16) and label (16). The label takes no part in matching.
 constexpr uint64_t kMatched = ~uint64_t{0} << kLabelBits;
 uint64_t wire_tag(uint32_t tag, int source, uint32_t label) {
   return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kLabelBits | label;
 }
 
-// The events of all lanes, as one descriptor.
+// One descriptor that reports the events of all workers.
 struct Events {
   Events() = default;
   ~Events() { close(fd); }
@@ -37,7 +40,7 @@ struct Events {
   const int fd = epoll_create1(EPOLL_CLOEXEC);
 };
 
-// A rank's end for some of its peers.
+// A worker: this rank's end for some of its peers.
 struct Lane {
   explicit Lane(ucp_context_h context) {
     ucp_worker_params_t params{};
@@ -139,10 +142,11 @@ class UcxTransport : public Transport {
   }
 
   void receive(Message& message) override {
-    if (!peers_[static_cast<size_t>(message.peer)].local) endpoint(message.peer);  // or nobody hears that it is lost
+    // Without an endpoint, UCX would not report the loss of a peer on another host.
+    if (!peers_[static_cast<size_t>(message.peer)].local) endpoint(message.peer);
     message.sink = &sink_;
     ucp_request_param_t param{};
-    // Never without the callback: UCX 1.13 does not say what came where a receive ends at once.
+    // Always with the callback: UCX 1.13 does not report size and label if a receive completes at once.
     param.op_attr_mask =
         UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
     param.cb.recv = [](void* request, ucs_status_t status, const ucp_tag_recv_info_t* came, void* user) {
@@ -154,7 +158,7 @@ class UcxTransport : public Transport {
     void* const request =
         ucx().ucp_tag_recv_nbx(lane_to(message.peer).worker, message.data, static_cast<size_t>(message.bytes),
                                wire_tag(message.tag, message.peer, 0), kMatched, &param);
-    if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // it could not be posted
+    if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // the receive could not be posted
   }
 
   std::string lost() const override { return lost_; }
@@ -192,8 +196,8 @@ class UcxTransport : public Transport {
 
   Lane& lane_to(int rank) { return peers_[static_cast<size_t>(rank)].local ? *lanes_.front() : *lanes_.back(); }
 
-  // Made when first needed. Shared memory knows nothing of lost peers in UCX (the Watch does); a network connection
-  // then fails what is under way.
+  // Opens the endpoint at first use. UCX does not detect lost peers over shared memory; the Watch does. Over a network,
+  // a lost connection fails the messages in progress.
   ucp_ep_h endpoint(int rank) {
     Peer& peer = peers_[static_cast<size_t>(rank)];
     if (peer.endpoint != nullptr) return peer.endpoint;
@@ -202,7 +206,8 @@ class UcxTransport : public Transport {
                         UCP_EP_PARAM_FIELD_ERR_HANDLER;
     params.address = reinterpret_cast<const ucp_address_t*>(peer.address.data());
     params.err_mode = peer.local ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
-    params.err_handler.cb = [](void* user, ucp_ep_h, ucs_status_t why) {  // what is sent to it ends with the error
+    // Messages sent to the lost peer end with an error.
+    params.err_handler.cb = [](void* user, ucp_ep_h, ucs_status_t why) {
       const Peer& gone = *static_cast<Peer*>(user);
       gone.owner->lost_ = fmt::format("rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
     };
@@ -225,9 +230,10 @@ class UcxTransport : public Transport {
 
   MessageSink& sink_;
   const int rank_;
-  std::vector<std::unique_ptr<Lane>> lanes_;  // to this host's ranks, and to others' where that is another
+  // The first is for ranks of this host. A second exists if ranks of other hosts need another context.
+  std::vector<std::unique_ptr<Lane>> lanes_;
   Events events_;
-  std::vector<Peer> peers_;  // all there before the first endpoint is made
+  std::vector<Peer> peers_;  // complete before the first endpoint is made, because UCX keeps pointers to its elements
   std::string lost_;
 };
 

@@ -1,3 +1,4 @@
+// Calls one of MKL's vector functions once, on one element.
 #include "comm/vector_math.h"
 
 #include <ATen/ATen.h>

@@ -1,3 +1,4 @@
+// The thread of a Watch: posts heartbeats, reads those of the other ranks, and decides who has failed.
 #include "comm/watch.h"
 
 #include <fmt/format.h>
@@ -14,8 +15,9 @@
 namespace orthant {
 namespace {
 
-constexpr double kMissedBeats = 3;  // what is posted every ten seconds says nothing about one of them
-// A launcher that sees a rank die knows the signal or the exit code: it has so long to say so first.
+// A rank is silent only after this many periods without a heartbeat: at one every 10 s, a single one proves nothing.
+constexpr double kMissedBeats = 3;
+// Delay after a process has ended. A launcher knows its signal or exit code, and gets this time to report first.
 constexpr double kLauncherFirst_s = 0.6;
 constexpr const char* kClaim = "abort/claim";
 constexpr const char* kRecord = "abort/record";
@@ -23,7 +25,7 @@ constexpr const char* kRecord = "abort/record";
 std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
 std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
 std::string left_key(int rank) { return fmt::format("left/{}", rank); }
-std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // the name of a rank's latest Watch
+std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // value: the name of a rank's latest Watch
 // The failure that a rank posted, escaped because any program that reaches the store can write there.
 std::string read_failure(const Store& store, double timeout_s) {
   return escape_for_terminal(store.get(kRecord, timeout_s));
@@ -97,7 +99,7 @@ void Watch::leave(bool goodbye) {
   if (!goodbye) return;
   try {
     store_.set(left_key(rank_), "");
-  } catch (const CommError&) {  // whoever served the store is gone already: nobody is left to tell
+  } catch (const CommError&) {  // the process that served the store is gone; no rank needs the goodbye
   }
 }
 
@@ -109,7 +111,7 @@ void Watch::wait_for_others(double timeout_s) {
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     }
-  } catch (const CommError&) {  // our own store is gone: nothing to wait for
+  } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
   }
 }
 
@@ -153,7 +155,7 @@ bool Watch::abort(const std::string& message) {
   if (world_size_ > 1) {
     try {
       first = post_failure(record_.clone(), message);
-    } catch (const CommError&) {  // no store, no record: each rank speaks for itself
+    } catch (const CommError&) {  // without a store there is no record: each rank reports for itself
     }
   }
   const std::lock_guard lock(mutex_);
@@ -194,7 +196,8 @@ void Watch::run() {
     const double elapsed_s = seconds_since(last);
     last = Clock::now();
     if (failure()) {
-      // Known already: by this rank's own abort(), or told below. Give the main thread its time to leave.
+      // The failure is known already, from this rank's own abort() or from the code below. The main thread gets leave_s
+      // to leave.
       if (called_ || (failed_s += elapsed_s) < options_.leave_s) continue;
       fail(*failure(), false);
       continue;
@@ -202,7 +205,7 @@ void Watch::run() {
     try {
       tick(elapsed_s);
     } catch (const std::exception& error) {
-      // Without the board nobody can claim to be the first to tell; rank 0 or, where rank 0 served it, rank 1 does.
+      // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
       const std::string dead = the_dead();
       fail(!dead.empty() ? dead
                          : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
@@ -237,7 +240,8 @@ void Watch::look_at_peers(double elapsed_s) {
     std::unique_lock lock(mutex_);
     Peer& peer = peers_[r];
     if (peer.left || lines.size() < 3) continue;
-    // A pause of this thread (a stopped or swapped process) is no silence of the others: count at most two periods.
+    // A pause of this thread (a stopped or swapped process) must not count as silence of the others. So count at most
+    // two periods.
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
     peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
     deaths_.expect(peer.identity);
@@ -263,7 +267,7 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
   }
   const double beats_s = kMissedBeats * options_.beat_s;
   double patience_s = std::max(options_.silence_s, beats_s);
-  // Stopped, and seen to be: no slow machine, for which one waits long.
+  // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
   if (life == Life::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
   if (suspicious_ && life != Life::running) patience_s = std::min(patience_s, options_.suspicion_s);
   if (peer.still_s < patience_s) return "";
@@ -272,7 +276,7 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
                      during(peer.activity));
 }
 
-// For when the store is gone with the rank that served it.
+// Finds the dead rank after the store is gone, together with the rank that served it.
 std::string Watch::the_dead() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
