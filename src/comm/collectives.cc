@@ -25,7 +25,7 @@ constexpr int64_t kDirectBytes = 256 << 10;
 
 struct Chunk {
   int64_t begin = 0, bytes = 0;
-  bool more = false;  // a segment, and not the last one
+  bool more = false;   // a segment, and not the last one
   bool always = true;  // sent even if empty, so that a mismatch of sizes is detected
 
   int64_t segments() const { return std::max<int64_t>(always, (bytes + kSegmentBytes - 1) / kSegmentBytes); }

@@ -26,6 +26,9 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
 /// Sums over the group, in place. Sends about 2 (n-1)/n of the bytes: chunks to their owners, then sums to all ranks.
+/// Example: 6 elements over 3 ranks; rank 1 owns elements 2 and 3. In round 1 it sends elements 0-1 to rank 0 and 4-5
+/// to rank 2, and receives 2-3 from both. It sums (rank 0 + rank 1) + rank 2. In round 2 it sends its sums of 2-3 to
+/// both ranks and receives theirs. It has sent 4 + 4 = 8 elements = 2 (2/3) 6.
 Task all_reduce(Peers peers, Bytes memory);
 /// `counts`: bytes of each position's chunk of `input`. Sends the input except this position's own chunk.
 Task reduce_scatter(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t> counts);

@@ -141,7 +141,7 @@ class Comm {
   /// need not wait for `behind` in between. `make` may run on any thread, while no message of this rank moves. It must
   /// be short and must not call Comm. It must own the data that it reads, because it may run after the Work is
   /// destroyed, even while an exception unwinds this rank. An exception from `make` or an error of `behind` fails the
-  /// sum.
+  /// sum. On a GPU, `make` runs at once and enqueues its work on the current stream, after `behind`.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind, std::function<void()> make);
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);

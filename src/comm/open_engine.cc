@@ -28,7 +28,7 @@ std::string host_key() {
 
 struct Member {
   std::string host, transport;  // "ucx", or why the rank has no UCX
-  int64_t free_bytes;  // free shared memory, before any rank has used some
+  int64_t free_bytes;           // free shared memory, before any rank has used some
 };
 
 using Hear = std::function<std::string(const std::string& key, int rank)>;

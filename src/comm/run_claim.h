@@ -24,7 +24,7 @@ struct RunRecord {
 };
 
 std::string to_text(const RunRecord& record);
-/// Empty if the text is not that of a record.
+/// Parses the text of a record; empty if it is not one.
 std::optional<RunRecord> parse_run_record(const std::string& text);
 
 /// Returns why a rank with this launch and this configuration does not belong to the run of the record; empty if it may

@@ -19,16 +19,16 @@ namespace orthant {
 
 /// A message to send or to receive. The transport keeps pointers to it and to its memory until it has ended.
 struct Message {
-  int peer = 0;  // rank within the run
-  uint32_t tag = 0;  // must equal the peer's; messages with one tag match in order; below 2^kTagBits
+  int peer = 0;        // rank within the run
+  uint32_t tag = 0;    // must equal the peer's; messages with one tag match in order; below 2^kTagBits
   uint32_t label = 0;  // the sender's signature (label.h), below 2^kLabelBits; a receive gets the sender's
   std::byte* data = nullptr;
   /// Bytes to send. For a receive: the space; after the end, the bytes that the peer sent, maybe more than the space.
   int64_t bytes = 0;
 
   bool ended = false;
-  std::string error;  // empty: the message has arrived complete
-  void* waiter = nullptr;  // used by the Engine
+  std::string error;                  // empty: the message has arrived complete
+  void* waiter = nullptr;             // used by the Engine
   class MessageSink* sink = nullptr;  // used by the transport
 };
 
@@ -79,7 +79,7 @@ struct TransportOptions {
   std::string address = "127.0.0.1";
   std::string interface_name;
   double meet_timeout_s = 60;  // timeout to connect
-  double timeout_s = 300;  // timeout for a message
+  double timeout_s = 300;      // timeout for a message
 };
 
 /// UCX: shared memory within a host, TCP or InfiniBand between hosts. Throws CommError if ucx_problem() is not empty.

@@ -26,9 +26,9 @@ struct WatchOptions {
   double period_s = 0.5;
   /// How often this rank posts its own heartbeat, in seconds.
   double beat_s = 0.5;
-  /// A rank has failed if its heartbeat has not changed for this long and for three beats. This applies to processes on
-  /// other machines, and to processes that still exist here. It is long because a machine may be slow and recover. A
-  /// process of this machine that is gone is detected at once.
+  /// A rank has failed if its heartbeat has not changed for this long and for three periods of beat_s. This applies to
+  /// processes on other machines, and to processes that still exist here. It is long because a machine may be slow and
+  /// recover. A process of this machine that is gone is detected at once.
   double silence_s = 30;
   /// The same limit if a second sign points to the rank: its process is stopped, as seen on this machine, or an
   /// operation of this rank has failed. This detects a process that died on another machine, because the kernel closes
