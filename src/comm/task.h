@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-/// Owns the coroutine. Destroying a Task that is not done destroys its local variables, including the messages it
-/// awaits.
+/// Owns the coroutine. Destroying a Task that is not done destroys its local variables. The engine keeps the
+/// messages that it awaited.
 class [[nodiscard]] Task {
  public:
   struct promise_type {

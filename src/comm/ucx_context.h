@@ -15,7 +15,7 @@ void check_ucx(ucs_status_t status, const char* what);
 /// Returns the context of this process; its threads may be separate ranks. `interface_name` is the user's network
 /// interface; empty: any. Only the first call's name has an effect.
 ucp_context_h ucx_context(const std::string& interface_name);
-/// Returns the context for peers on other hosts. It is ucx_context() if UCX has a network faster than TCP.
+/// Returns the context for peers on other hosts. It is ucx_context() if UCX has RDMA (rc, dc, ud or srd).
 ucp_context_h ucx_network_context(const std::string& interface_name);
 
 /// UCX's names of the transports of a context, such as "posix" or "tcp".
