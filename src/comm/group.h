@@ -1,8 +1,8 @@
 // Group: collectives and messages over one ordered group of ranks, carried by our own algorithms or by NCCL. Comm binds
 // a Group to mesh axes, counts its bytes and explains its failures.
 //
-// The growth of each operation with the number of ranks is in collectives.h. Over NCCL and n ranks, reduce_scatter needs
-// a buffer of n chunks and reduce one of n tensors at the root. An all_gather of unequal shards is n broadcasts.
+// The growth of each operation with the number of ranks is in collectives.h. Over NCCL and n ranks, reduce_scatter
+// needs a buffer of n chunks, and reduce one of n tensors at the root. An all_gather of unequal shards is n broadcasts.
 #pragma once
 
 #include <ATen/core/Tensor.h>

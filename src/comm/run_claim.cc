@@ -57,7 +57,7 @@ RunRecord publish_record(const Store& board, const Launch& launch, const std::st
   return record;
 }
 
-// What rank 0 publishes within timeout_s, or nothing. Throws CommError if the store is gone.
+// Returns the record that rank 0 publishes, or nothing after timeout_s. Throws CommError if the store is gone.
 std::optional<std::string> await_record(const Store& board, double timeout_s) {
   try {
     return board.get(kRecordKey, timeout_s);

@@ -13,7 +13,7 @@ namespace orthant {
 void check_ucx(ucs_status_t status, const char* what);
 
 /// Returns the context of this process; its threads may be separate ranks. `interface_name` is the user's network
-/// interface; empty: any. Only the first call's name has an effect.
+/// interface; empty: any. Only the first successful call's name has an effect.
 ucp_context_h ucx_context(const std::string& interface_name);
 /// Returns the context for peers on other hosts. It is ucx_context() if UCX has RDMA (rc, dc, ud or srd).
 ucp_context_h ucx_network_context(const std::string& interface_name);

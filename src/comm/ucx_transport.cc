@@ -82,7 +82,7 @@ struct Lane {
   void* flush = nullptr;
 };
 
-// Restricts UCX to the loopback where there is a usable one. Without one, shared memory is enough.
+// The context for ranks of one machine, restricted to the loopback if that is usable. If not, shared memory is enough.
 ucp_context_h loopback_context() {
   try {
     return ucx_context("lo");
