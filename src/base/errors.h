@@ -23,7 +23,7 @@ struct ConfigError : Error {
 };
 
 /// A file is damaged or has the wrong content. The message gives the file, the offset and the expected content.
-/// The caller loads either the whole file or nothing.
+/// Nothing is partly loaded.
 struct DataError : Error {
   using Error::Error;
 };

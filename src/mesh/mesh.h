@@ -20,8 +20,8 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// Shard `index` of n elements split into `parts` balanced shards. Every uneven split of the project uses this rule:
-/// shards are contiguous and in order, and the first n % parts shards hold one element more than the others.
+/// Shard `index` of n elements split into `parts` balanced shards. All uneven splits of the project use this rule.
+/// Shards are contiguous and in order, and the first n % parts shards hold one element more than the others.
 /// Example: n = 10, parts = 4 gives [0, 3), [3, 6), [6, 8), [8, 10). If n < parts, the last shards are empty.
 Range shard(int64_t n, int parts, int index);
 

@@ -1,5 +1,5 @@
-// Dijkstra's algorithm over the placements of those axes that have to move. A node is the placement of these axes, an
-// edge is one collective over one axis, and its length is the number of elements sent plus the fixed cost of a step.
+// Dijkstra's algorithm over the placements of those axes that have to move. A node is the placement of these axes. An
+// edge is one collective over one axis; its length is the number of elements sent plus the fixed cost of a step.
 #include "mesh/redistribute.h"
 
 #include <algorithm>

@@ -45,8 +45,8 @@ class Barriers {
   /// Records that the Action ended at end_s. Returns true if that opens a barrier.
   bool done(const Action& action, double end_s = 0);
 
-  /// Earliest time at which the Action's barrier lets it begin, if a collective between ranks takes barrier_s. 0 for an
-  /// Action without a barrier, no value while the time is unknown.
+  /// Earliest time at which the Action's barrier lets it begin, if a collective between ranks takes barrier_s. The
+  /// result is 0 for an Action without a barrier, and empty while the time is unknown.
   std::optional<double> open_s(const Action& action, double barrier_s = 0) const {
     return any_ ? opens_s(action, barrier_s) : 0;
   }

@@ -1,4 +1,4 @@
-// Derives send completions from received messages: a message from another rank proves how far that rank has come in its
+// Derives send completions from received messages. A message from another rank proves how far that rank has come in its
 // row, and so which receives it has posted.
 #include "schedule/departures.h"
 

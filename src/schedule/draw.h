@@ -9,7 +9,7 @@
 
 namespace orthant {
 
-/// Returns a self-contained SVG with one band per rank and time to the right. Computations are boxes colored by kind,
+/// Returns a self-contained SVG with one band per rank; time runs to the right. A computation is a box colored by kind,
 /// with the microbatch inside if it fits. Communication streams are thin lines below. Peak live activations are at the
 /// right, the legend is on top. Later stages of one rank are lower and paler. The image is readable on light and dark
 /// backgrounds and for color-blind readers. `what` is the title, such as "Planned zb_v", already escaped for XML.

@@ -7,8 +7,8 @@
 
 namespace orthant {
 
-/// A position at which a rank is blocked forever, and the Action that it waits for: the matching end of its message,
-/// or the Action that computes its input.
+/// A position at which a rank is blocked forever, and the Action that it waits for. That is the other end of its
+/// message, or the Action that computes its input.
 struct Stop {
   int rank;
   int index;

@@ -1,5 +1,5 @@
-// Planning of data parallelism: every rank of the data axis holds the full model and processes a shard of each batch,
-// and gradients are summed over the ranks.
+// Planning of data parallelism. Every rank of the data axis holds the full model and processes a shard of each batch.
+// Gradients are summed over the ranks.
 //
 // Weights are I along the data axis and used as R (mesh/layout.h). So their gradients are P, and one all-reduce per
 // bucket makes them I again. Over n ranks each rank sends 2 (n-1)/n times the bytes of all gradients in a step, and

@@ -20,8 +20,8 @@ struct OtherMicrobatches : ConfigError {
 /// which rank owns which stage. If there are no messages, they are added. UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and
 /// STEP are ignored, because the plan adds its own; files that plans and PyTorch write may contain them.
 /// Throws DataError for a cell that is not an Action, and OtherMicrobatches. Throws ConfigError with line and cell if
-/// the step would deadlock or not do each microbatch's work exactly once, if a rank has no Action, or if there are
-/// vocabulary Actions.
+/// the step would deadlock, or would not do each microbatch's work exactly once. ConfigError is also thrown if a rank
+/// has no Action, or if there are vocabulary Actions.
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches);
 
 }  // namespace orthant

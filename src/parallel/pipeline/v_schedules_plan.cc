@@ -32,8 +32,7 @@ void zb_v_row(GrowingRow row, int rank, int ranks, int m, int more) {
     while (row.done(W, stage) < m) row.add(W, stage);
 }
 
-/// Start slots of the first microbatch's F and I on rank r: for the stage on the way down (stage r) and for the stage
-/// on the way up (stage 2 * ranks - 1 - r).
+/// Start slots of the first microbatch's F and I on rank r. "down" is stage r, "up" is stage 2 * ranks - 1 - r.
 struct Start {
   int down_F, up_F, up_I, down_I;
 };
