@@ -42,6 +42,7 @@ std::string_view name_of(CollectiveKind kind);
 /// Whether the kind sends bytes. False for slice, pad, keep_one and relabel.
 bool communicates(CollectiveKind kind);
 
+/// One step over one axis, and the layout after it.
 struct Collective {
   CollectiveKind kind;
   std::string axis;

@@ -25,6 +25,7 @@ struct Range {
 /// Example: n = 10, parts = 4 gives [0, 3), [3, 6), [6, 8), [8, 10). If n < parts, the last shards are empty.
 Range shard(int64_t n, int parts, int index);
 
+/// A named axis and the number of coordinates along it.
 struct Axis {
   std::string name;
   int size = 1;

@@ -12,6 +12,7 @@
 
 namespace orthant {
 
+/// A measured optimizer step with the schedule that it carried out.
 struct MeasuredStep {
   int64_t step = 0;
   double clock_error_s = 0;  // upper bound of the error of any rank's clock against the first rank's, after correction

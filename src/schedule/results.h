@@ -16,13 +16,12 @@ inline constexpr double kUnknown_s = -1;
 inline bool makes_result(const Action& action) {
   return action.kind == ActionKind::F || action.kind == ActionKind::B || action.kind == ActionKind::I;
 }
-/// For F, B or I: the pass on the neighboring stage whose result it reads, given the same kind. The stage is -1, or one
-/// past the last, if there is no such pass.
+/// For F, B or I: the pass on the neighboring stage whose result it reads. The returned kind is that of `pass`, even if
+/// the neighbor has I in place of B or the reverse. The stage is -1, or one past the last, if there is no such pass.
 inline Action source_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? -1 : 1), pass.microbatch};
 }
-/// For F, B or I: the pass on the neighboring stage that reads its result, given the same kind. The stage is -1, or one
-/// past the last, if there is no such pass.
+/// For F, B or I: the pass on the neighboring stage that reads its result, with the same conventions as source_of().
 inline Action reader_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? 1 : -1), pass.microbatch};
 }

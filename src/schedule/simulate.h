@@ -23,6 +23,7 @@
 
 namespace orthant {
 
+/// Durations of Actions, in seconds or any other common unit.
 struct Durations {
   std::array<double, kActionKinds> seconds{};  // by kind, except SEND and RECV, which take link()
   /// Durations by stage and kind, which replace `seconds`. Empty, or one entry per stage.
@@ -55,6 +56,7 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+/// Result of a simulation or a measurement: the start and end of every Action, and summary figures.
 struct Timeline {
   std::vector<Span> spans;  // ordered by rank, then by index in the row
   double makespan_s = 0;
