@@ -1,4 +1,4 @@
-// Clock: the time that passes, whatever the wall shows.
+// Clock: the monotonic clock for all durations. Adjustments of the system time do not affect it.
 #pragma once
 
 #include <chrono>

@@ -1,3 +1,5 @@
+// Formats the message of a failed ORTHANT_CHECK. The file name is shortened to the part from src/ on, so that messages
+// do not depend on the build folder.
 #include "base/errors.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// The four ways in which Orthant fails, and CHECK for our own invariants. Exit codes of the program stand here too.
+// The four error types of Orthant, the exit codes of the program, and ORTHANT_CHECK for internal invariants.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,28 +10,31 @@ namespace orthant {
 
 enum ExitCode : int { kDone = 0, kFailed = 1, kUsage = 2, kInterrupted = 130 };
 
-/// Base of everything that we throw. what() is complete: what is wrong, where, what was found, and the way out.
+/// Base of every exception that Orthant throws. The message is complete: it names the problem, the place, the value
+/// found and the remedy.
 struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The user asked for the impossible. Thrown only while planning, before any rank exists.
-/// Form: key with file and line, the numbers, the nearest legal value.
+/// The user requested an impossible configuration. It is thrown only while planning, before any rank exists.
+/// The message gives the key with file and line, the numbers, and the nearest legal value.
 struct ConfigError : Error {
   using Error::Error;
 };
 
-/// A file is damaged or not what it claims: file, offset, what was expected. Nothing is half-loaded.
+/// A file is damaged or has the wrong content. The message gives the file, the offset and the expected content.
+/// Nothing is partly loaded.
 struct DataError : Error {
   using Error::Error;
 };
 
-/// A peer or a link failed, or a collective hangs: rank, axis, Action and its index in the row, who waits for whom.
+/// A peer or a link failed, or a collective hangs. The message gives the rank, the mesh axis, the Action with its index
+/// in the row, and which rank waits for which.
 struct CommError : Error {
   using Error::Error;
 };
 
-/// Our own bug.
+/// An internal invariant is violated: a bug in Orthant.
 struct LogicError : Error {
   using Error::Error;
 };
@@ -50,8 +53,8 @@ std::string print_values(const Values&... values) {
 
 }  // namespace orthant
 
-/// Throws LogicError with the condition and the values when the condition is false; on in release builds too.
-/// (Plain CHECK belongs to c10, whose headers define it as a macro.)
+/// Throws LogicError with the condition and the values if the condition is false. The check stays on in release builds.
+/// The name has a prefix because the headers of c10 define CHECK as a macro.
 #define ORTHANT_CHECK(condition, ...)                                                  \
   do {                                                                                 \
     if (!(condition)) [[unlikely]]                                                     \

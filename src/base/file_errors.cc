@@ -1,3 +1,4 @@
+// Remedies for the error codes of file systems.
 #include "base/file_errors.h"
 
 #include <cerrno>
@@ -32,7 +33,7 @@ const char* way_out(int reason) {
 }  // namespace
 
 std::string explain(const std::filesystem::filesystem_error& error) {
-  // Of two paths the second is the target, and the target is what stands in the way.
+  // If there are two paths, the second is the target of the operation, and the target causes the error.
   const std::filesystem::path& path = error.path2().empty() ? error.path1() : error.path2();
   return fmt::format("{}: {}; {}", path.string(), error.code().message(), way_out(error.code().value()));
 }

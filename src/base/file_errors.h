@@ -1,4 +1,4 @@
-// What the standard library throws for a path, in our words.
+// Turns std::filesystem_error into a DataError that names the path, the reason and a remedy.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace orthant {
 
-/// "PATH: Too many levels of symbolic links; ...": which path, the system's reason, the way out.
+/// Message with the path, the system's reason and a remedy: "PATH: Too many levels of symbolic links; ...".
 std::string explain(const std::filesystem::filesystem_error& error);
 
-/// Calls the function; a std::filesystem_error becomes a DataError that explains it. For the doors of a room: behind
-/// them paths are asked plainly.
+/// Calls the function and converts a std::filesystem_error into a DataError with explain() as its message. The public
+/// entry points of a library use it, so that the code inside can use std::filesystem directly.
 template <typename Function>
 decltype(auto) explained(Function&& function) {
   try {

@@ -1,3 +1,4 @@
+// Binds the XXH3 reference implementation, which is compiled into this file only.
 #include "base/hash.h"
 
 #define XXH_INLINE_ALL

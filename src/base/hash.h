@@ -1,5 +1,5 @@
-// XXH3 for checksums, fingerprints and names of cached files, and a mixer of numbers; neither is for secrets. Values
-// are the same on every machine.
+// XXH3 for checksums, fingerprints and names of cached files, and a mixing function for 64-bit numbers. Neither is
+// cryptographic. The values are the same on every machine.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-/// A bijection of 64-bit numbers in which every input bit changes about half of the output bits (splitmix64's
-/// finalizer).
+/// Maps 64-bit numbers to 64-bit numbers, one to one. Every input bit changes about half of the output bits. This is
+/// the finalizer of splitmix64.
 inline uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -17,10 +17,10 @@ inline uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-/// XXH3 (64 bits) of bytes in memory.
+/// 64-bit XXH3 of bytes in memory.
 uint64_t xxh3(std::string_view bytes);
 
-/// XXH3 (64 bits) of a stream of bytes; how the stream is cut into calls of add() does not matter.
+/// 64-bit XXH3 of a stream of bytes. The result does not depend on how the stream is split into calls of add().
 class Hasher {
  public:
   Hasher();
@@ -29,12 +29,12 @@ class Hasher {
   Hasher& operator=(const Hasher&) = delete;
 
   void add(std::string_view bytes);
-  /// A number or a text with its own boundary: ("ab", "c") differs from ("a", "bc").
+  /// Adds a number, or a text after its length, so that ("ab", "c") and ("a", "bc") give different hashes.
   void add_field(uint64_t number);
   void add_field(std::string_view text);
-  /// Of all that was added so far.
+  /// Hash of all bytes added since construction or the last reset().
   uint64_t digest() const;
-  /// Begins anew.
+  /// Forgets all bytes added so far.
   void reset();
 
  private:

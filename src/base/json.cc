@@ -1,3 +1,4 @@
+// Implements the strict parser on the event interface of nlohmann::json.
 #include "base/json.h"
 
 #include "base/errors.h"
@@ -12,7 +13,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Watches the events that Json::parse would act on, and refuses what it would let pass.
+// Builds the document from parser events, as Json::parse does, and rejects three inputs that Json::parse accepts:
+// duplicate keys, integers beyond 64 bits and deep nesting.
 class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
   using Base = nlohmann::detail::json_sax_dom_parser<Json>;
 

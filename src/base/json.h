@@ -1,4 +1,4 @@
-// JSON that may come from strangers: refuses duplicate keys, too-large integers and deep nesting, and says where.
+// A strict JSON parser for untrusted files. It rejects duplicate keys, integers beyond 64 bits and deep nesting.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-/// Parses text strictly. Throws DataError("source: offset N: ...") on a syntax error, a duplicate key, an integer that
-/// does not fit 64 bits, or nesting deeper than 64.
+/// Parses the text. `source` names its origin in error messages. Throws DataError on a syntax error (with its offset in
+/// bytes), a duplicate key, an integer that does not fit 64 bits, or nesting deeper than 64 levels.
 nlohmann::ordered_json parse_json(std::string_view text, const std::string& source);
 
 }  // namespace orthant

@@ -1,11 +1,11 @@
-// The label that carries no loss: one number for data, kernels and oracles.
+// The label value of tokens that do not contribute to the loss. The data loader, the kernels and the tests share it.
 #pragma once
 
 #include <cstdint>
 
 namespace orthant {
 
-/// PyTorch's and Hugging Face's ignore_index.
+/// Same value as ignore_index in PyTorch and Hugging Face.
 inline constexpr int64_t kIgnoredLabel = -100;
 
 }  // namespace orthant

@@ -1,3 +1,5 @@
+// Maps files and handles SIGBUS for them. The handler must be async-signal-safe: it takes no lock, allocates nothing,
+// and finds the file in a fixed table of atomic pointers.
 #include "base/mapped_file.h"
 
 #include <fcntl.h>
@@ -25,7 +27,8 @@ struct MappedFile::Mapping {
   const std::byte* address = nullptr;
   std::size_t size = 0;
 
-  // Where the handler of SIGBUS looks: it may take no lock. More files than places are mapped all the same, unnamed.
+  // Table that the SIGBUS handler searches without a lock. If the table is full, further files are still mapped, but
+  // the handler cannot name them.
   static std::array<std::atomic<const Mapping*>, 1024> all;
   static void on_bus_error(int, siginfo_t* info, void*);
 };
@@ -48,7 +51,7 @@ void MappedFile::Mapping::on_bus_error(int, siginfo_t* info, void*) {
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, length);
     ::_exit(kFailed);
   }
-  std::signal(SIGBUS, SIG_DFL);  // none of ours
+  std::signal(SIGBUS, SIG_DFL);  // the address is in no mapped file of the table
   std::raise(SIGBUS);
 }
 
@@ -56,7 +59,7 @@ MappedFile::Mapping::Mapping(const std::string& name) : path(name) {
   const auto fail = [&](const char* doing) {
     return DataError(fmt::format("{}: {}: {}", path, doing, std::strerror(errno)));
   };
-  // Non-blocking, so that a pipe in place of a file is refused, not waited for.
+  // O_NONBLOCK: if the path is a pipe, open() returns at once and the check for a regular file rejects it.
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) throw fail("cannot open");
   struct stat status = {};

@@ -1,4 +1,4 @@
-// Files read by mapping them, and a word from a process that loses one under its hands.
+// Read-only memory-mapped files, with an error message if a file is truncated while it is mapped.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace orthant {
 
-/// A whole file mapped read-only; unmapped at the end. Throws DataError when it is missing or not a regular file.
-/// Where the file is shortened or its disk fails later, the system sends SIGBUS at the next touch: nothing can be
-/// thrown from there, so the process names the file on stderr and ends with kFailed.
+/// Maps a whole file read-only and unmaps it on destruction. Throws DataError if the file is missing or not regular.
+/// If the file is truncated or its disk fails later, the next access raises SIGBUS. A signal handler cannot throw, so
+/// the process prints the file's name on stderr and exits with kFailed.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path);

@@ -1,5 +1,5 @@
-// Philox4x32-10, the counter-based generator behind initial weights, dropout and masked tokens: any element's random
-// bits can be computed from its global index alone, so no layout of ranks changes them.
+// Philox4x32-10, a counter-based random number generator. Initial weights, dropout and masked tokens use it: an
+// element's random bits follow from its global index alone, so no layout of ranks changes them.
 //
 // Source: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011, section 3.3.
 #pragma once
@@ -15,7 +15,7 @@ inline constexpr uint32_t kPhiloxKeyStep0 = 0x9E3779B9u;
 inline constexpr uint32_t kPhiloxKeyStep1 = 0xBB67AE85u;
 inline constexpr int kPhiloxRounds = 10;
 
-/// Four random words from a 128-bit counter and a 64-bit key, words in the order of the paper.
+/// Four random 32-bit words from a 128-bit counter and a 64-bit key, in the paper's order of words.
 constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < kPhiloxRounds; ++round) {
     const uint64_t product0 = uint64_t{kPhiloxMultiplier0} * counter[0];
@@ -28,8 +28,8 @@ constexpr std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::a
   return counter;
 }
 
-/// Block `block` of the sequence named by (seed, stream): the key is the seed, the counter is the block's number in its
-/// lower half and the stream in its upper.
+/// Block number `block` of the random sequence (seed, stream). The key is the seed. The lower half of the counter is
+/// the block number, the upper half is the stream.
 constexpr std::array<uint32_t, 4> philox_block(uint64_t seed, uint64_t stream, uint64_t block) {
   return philox({static_cast<uint32_t>(block), static_cast<uint32_t>(block >> 32), static_cast<uint32_t>(stream),
                  static_cast<uint32_t>(stream >> 32)},

@@ -1,3 +1,4 @@
+// Formats numbers and compares words. The thresholds keep rounded values below the next unit: 999,600 is "1.00M".
 #include "base/text.h"
 
 #include <fmt/format.h>
@@ -46,7 +47,7 @@ std::string counted(int64_t count, std::string_view noun) {
 }
 
 int edit_distance(std::string_view a, std::string_view b) {
-  // Optimal string alignment: three rows of the usual table.
+  // Optimal string alignment distance by dynamic programming; three rows of the table suffice.
   std::vector<int> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
   for (size_t i = 1; i <= a.size(); ++i) {

@@ -1,4 +1,4 @@
-// Text for people: numbers with units, nearest words, joining.
+// Text for readers: numbers with units, suggestions for misspelled words, splitting and joining.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,26 @@
 
 namespace orthant {
 
-/// "1.5 GiB", "12.0 KiB", "17 B".
+/// Bytes with a binary unit: "1.5 GiB", "12.0 KiB", "17 B".
 std::string human_bytes(double bytes);
-/// "1.23M", "45.6k", "789": a count of things, in powers of 1000.
+/// A count with a decimal unit, in powers of 1000: "1.23M", "45.6k", "789".
 std::string human_count(double count);
-/// "1h 02m", "3m 05s", "12.3 s", "45 ms".
+/// A duration given in seconds: "1h 02m", "3m 05s", "12.3 s", "45 ms".
 std::string human_seconds(double seconds);
-/// Decimal digits grouped in threes: 1,234,567.
+/// Decimal digits in groups of three: "1,234,567".
 std::string grouped(int64_t number);
-/// "1 document", "1,234 documents".
+/// A count with its noun in singular or plural: "1 document", "1,234 documents".
 std::string counted(int64_t count, std::string_view noun);
 
-/// Number of single-character edits (insert, delete, replace, swap of neighbours) that turn a into b.
+/// Smallest number of single-character edits (insert, delete, replace, swap of neighbors) that turn a into b.
 int edit_distance(std::string_view a, std::string_view b);
-/// The candidate with the fewest edits from word, if that is at most a third of the word's length (and at least 2 are
-/// tried).
+/// The candidate with the smallest edit distance from word. The distance must be at most a third of the word's length,
+/// or at most 2 for words shorter than 6 bytes; otherwise the result is empty.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
-/// "a, b or c".
+/// Joins words as in "a, b or c".
 std::string join_or(std::span<const std::string> words);
-/// Words with a separator between them.
+/// Joins words with a separator between them.
 std::string join(std::span<const std::string> words, std::string_view separator);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);

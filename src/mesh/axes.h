@@ -1,4 +1,4 @@
-// The axes of a plan's mesh, by the names that its layouts, messages and counters have for them.
+// Names of the mesh axes of a plan. Layouts, messages and byte counters refer to axes by these names.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace orthant {
 
-/// Names of mesh axes; a group over several axes at once is legal, and its positions are in the mesh's own order.
+/// Names of mesh axes. A group may span several axes; the order of its ranks follows the mesh, not this list.
 using Axes = std::vector<std::string>;
 
-inline const std::string kColumn = "column", kRow = "row", kDepth = "depth";  // of a tensor mesh, from inner to outer
-inline const std::string kUlysses = "ulysses", kRing = "ring";  // of a sequence mesh
+inline const std::string kColumn = "column", kRow = "row", kDepth = "depth";  // tensor parallelism, inner to outer
+inline const std::string kUlysses = "ulysses", kRing = "ring";  // sequence parallelism
 inline const std::string kData = "data", kPipeline = "pipeline";
 
-/// Collectives over one of them.
+/// Single axes as arguments of collectives.
 inline const Axes kOverColumns = {kColumn}, kOverRows = {kRow}, kOverData = {kData}, kOverPipeline = {kPipeline};
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Exact communication volumes of the collectives, for balanced shards that may be uneven.
 #include "mesh/collective.h"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ const KindFacts& facts_of(CollectiveKind kind) {
   throw LogicError(fmt::format("no collective of kind {}", static_cast<int>(kind)));
 }
 
-/// The layout without the axis' cut on the dim; the axis must be the innermost there.
+/// The layout without the collective's axis on from_dim. The axis must be the innermost one that splits this dim.
 Layout uncut(Layout layout, const Collective& collective) {
   if (collective.from_dim < 0) return layout;
   auto& cuts = layout.split.at(static_cast<size_t>(collective.from_dim));
@@ -68,7 +69,7 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
   if (axis_size == 1 || !communicates(kind)) return 0;
   const int64_t elements = volume(extents);
   if (elements == 0) return 0;
-  // Elements of coordinate c's shard of the dim, everything else whole.
+  // Elements that coordinate c holds if the axis splits only `dim`.
   const auto part = [&](int dim, int c) {
     check_dim(extents, dim);
     const int64_t extent = extents[static_cast<size_t>(dim)];
@@ -92,7 +93,7 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
     case CollectiveKind::reduce:
       return coord > 0 ? elements : 0;
     default:
-      // A shift along a split axis moves the coordinate's own shard.
+      // shift: a coordinate sends its own shard if the axis splits from_dim, otherwise the whole local tensor.
       return from_dim < 0 ? elements : part(from_dim, coord);
   }
 }
@@ -102,13 +103,14 @@ int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int
   const auto at = [&](int64_t coord) {
     return elements_sent(kind, axis_size, static_cast<int>(coord), extents, from_dim, to_dim);
   };
-  // Shards take two sizes along an axis, the larger first: the last is a smallest one, the first a largest one.
+  // Shards along an axis have at most two sizes, the larger ones first. So shard 0 is a largest one, and the last
+  // shard is a smallest one.
   if (axis_size == 1 || !communicates(kind)) return 0;
   if (kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce) return at(axis_size - 1);
   if (kind == CollectiveKind::all_gather) return at(axis_size - 2);
   if (kind != CollectiveKind::all_to_all) return at(0);
-  // Large on the one dim and small on the other: the last with a large shard of from_dim, or the first with a small one
-  // of to_dim.
+  // all_to_all: the busiest coordinate has a large shard of from_dim and a small shard of to_dim. Candidates are the
+  // last coordinate with a large shard of from_dim and the first one with a small shard of to_dim.
   check_dim(extents, from_dim);
   check_dim(extents, to_dim);
   const int64_t last_large = std::max<int64_t>(extents[static_cast<size_t>(from_dim)] % axis_size - 1, 0);
@@ -125,8 +127,8 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
 
 int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
                       std::span<const int64_t> global_shape, int64_t element_bytes) {
-  // No shard is larger than the first, and every formula grows with the extents: the busiest rank stands at coordinate
-  // 0 of all other axes.
+  // Shard 0 is a largest shard of every axis, and every formula grows with the extents. So the busiest rank has
+  // coordinate 0 on all other axes.
   const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, 0);
   return element_bytes * busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
                                           collective.from_dim, collective.to_dim);

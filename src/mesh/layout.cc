@@ -1,3 +1,4 @@
+// Local ranges of layouts, and the parser of their text form.
 #include "mesh/layout.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Reads the text form from left to right.
+/// Parser state over the text form of a layout.
 struct Reader {
   std::string_view text;
   size_t at = 0;
@@ -44,7 +45,7 @@ struct Reader {
     return at == text.size();
   }
 
-  /// Names up to the closing parenthesis; the opening one is read already.
+  /// Reads axis names up to the closing parenthesis. The opening parenthesis is already consumed.
   std::vector<std::string> names() {
     std::vector<std::string> out;
     do {

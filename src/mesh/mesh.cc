@@ -1,3 +1,4 @@
+// Rank arithmetic of the mesh: a rank is a mixed-radix number whose digits are its coordinates, innermost axis first.
 #include "mesh/mesh.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ bool is_name(std::string_view text) {
   });
 }
 
-/// Index of the axis in the mesh, and how far apart neighbors along it are in rank numbers.
+/// Size of an axis, and the difference of the rank numbers of neighbors along it.
 struct Place {
   int size;
   int stride;
@@ -35,7 +36,7 @@ bool contains(std::span<const std::string> names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Throws if one of the names is no axis of the mesh.
+/// Throws LogicError if one of the names is not an axis of the mesh.
 void check_axes(const Mesh& mesh, std::span<const std::string> names) {
   for (const std::string& name : names) place_of(mesh, name);
 }

@@ -1,5 +1,5 @@
-// Mesh: named axes with sizes over the ranks 0..N-1. A value that no process needs to exist for; the one place in which
-// ranks, coordinates and uneven shards are computed. Everything else asks it.
+// Mesh: named axes with sizes over the ranks 0..N-1. It is a plain value, independent of running processes. All
+// arithmetic of ranks, coordinates and uneven shards is in this file and nowhere else.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace orthant {
 
-/// The integers begin, begin + 1, ..., end - 1.
+/// The half-open range of integers [begin, end).
 struct Range {
   int64_t begin = 0;
   int64_t end = 0;
@@ -20,10 +20,12 @@ struct Range {
   bool operator==(const Range&) const = default;
 };
 
-/// The one rule of uneven shards: n things over `parts` owners, balanced; the first n % parts shards hold one more.
-/// Shards are contiguous and in order; some are empty where n < parts.
+/// Shard `index` of n elements split into `parts` balanced shards. All uneven splits of the project use this rule.
+/// Shards are contiguous and in order, and the first n % parts shards hold one element more than the others.
+/// Example: n = 10, parts = 4 gives [0, 3), [3, 6), [6, 8), [8, 10). If n < parts, the last shards are empty.
 Range shard(int64_t n, int parts, int index);
 
+/// A named axis and the number of coordinates along it.
 struct Axis {
   std::string name;
   int size = 1;
@@ -31,49 +33,53 @@ struct Axis {
   bool operator==(const Axis&) const = default;
 };
 
-/// Axes from inner to outer: the first varies fastest over the ranks. Without axes it is the mesh of one rank.
-/// A plan lists every axis that its layouts name, those of size 1 too; asking for a coordinate along any other axis is
-/// a LogicError, so that a misspelt axis cannot pass for one of size 1.
+/// Axes are listed from inner to outer: the first varies fastest over the ranks. A mesh without axes has one rank.
+/// A plan lists every axis that its layouts name, axes of size 1 included. A coordinate along any other axis is a
+/// LogicError, so that a misspelled axis cannot pass for one of size 1.
+/// Example: on [column 2, row 2, depth 2], rank 5 has coordinates column 1, row 0, depth 1. Its group over row is
+/// {5, 7}, and its group over column and depth is {0, 1, 4, 5}.
 struct Mesh {
   std::vector<Axis> axes;
 
   Mesh() = default;
-  /// LogicError if a size is below 1, a name is empty, not made of [a-z0-9_], or stands twice.
+  /// Throws LogicError if a size is below 1, or if a name is empty, has characters outside [a-z0-9_] or occurs twice.
   explicit Mesh(std::vector<Axis> inner_to_outer);
 
   /// Number of ranks.
   int size() const;
   bool has(std::string_view axis) const;
-  /// 1 for an axis that the mesh does not have.
+  /// Size of the axis; 1 for an axis that the mesh does not have.
   int axis_size(std::string_view axis) const;
-  /// The rank's position along the axis.
+  /// Coordinate of the rank along the axis.
   int coord(int rank, std::string_view axis) const;
-  /// The rank's positions along all axes, in the mesh's order.
+  /// Coordinates of the rank along all axes, in the mesh's order.
   std::vector<int> coords(int rank) const;
-  /// Inverse of coords().
+  /// The rank with these coordinates; inverse of coords().
   int rank_at(std::span<const int> coords) const;
-  /// The rank that differs from `rank` only by its position along the axis.
+  /// The rank that has this coordinate along the axis and otherwise the coordinates of `rank`.
   int rank_at(int rank, std::string_view axis, int coord) const;
 
-  /// The ranks that differ from `rank` only along these axes, itself among them: ordered by position, the mesh's
-  /// innermost axis fastest, whatever order the axes are asked in. No axis: {rank}.
+  /// The group of `rank` over the axes `among`: all ranks that differ from it only along these axes, itself included.
+  /// The order is by coordinates, with the mesh's innermost axis fastest, and does not depend on the order of `among`.
+  /// Without axes the group is {rank}.
   std::vector<int> group(int rank, std::span<const std::string> among) const;
   std::vector<int> group(int rank, std::initializer_list<std::string> among) const;
-  /// The rank's index in group(rank, among), and the length of that group.
+  /// Index of the rank in group(rank, among).
   int group_index(int rank, std::span<const std::string> among) const;
+  /// Number of ranks in every group over these axes.
   int group_size(std::span<const std::string> among) const;
-  /// Those of the axes that have more than one position, in the mesh's order: "ulysses+data".
+  /// Names of those axes in `among` whose size is above 1, in the mesh's order, joined by "+": "ulysses+data".
   std::string joined_name(std::span<const std::string> among) const;
 
   bool operator==(const Mesh&) const = default;
 };
 
-/// The names of all axes.
+/// Names of all axes, from inner to outer.
 std::vector<std::string> all_axes(const Mesh& mesh);
 
-/// "[tensor 2, ring 4, data 3]", inner to outer.
+/// Text form "[tensor 2, ring 4, data 3]", from inner to outer.
 std::string to_string(const Mesh& mesh);
-/// Reads what to_string() wrote; DataError if it is anything else.
+/// Parses the text form of to_string(). Throws DataError for any other text.
 Mesh parse_mesh(std::string_view text);
 
 }  // namespace orthant

@@ -1,3 +1,5 @@
+// Dijkstra's algorithm over the placements of those axes that have to move. A node is the placement of these axes. An
+// edge is one collective over one axis; its length is the number of elements sent plus the fixed cost of a step.
 #include "mesh/redistribute.h"
 
 #include <algorithm>
@@ -13,17 +15,18 @@
 namespace orthant {
 namespace {
 
-/// An axis whose placement has to change, or which stands in the way of one that has to.
+/// An axis whose placement must change, or that splits a dim inside an axis whose placement must change.
 struct Mover {
   std::string name;
   int size;
-  Placing whole;  // R or I: what it is while neither split nor partial
-  bool to_partial;
+  Placing whole;    // R or I: its placement while it is neither S nor P
+  bool to_partial;  // its final placement is P
 };
 
 constexpr size_t kMaxMovers = 16;
 
-/// Where a mover is: whole (I or R), partial, or splitting dim `place - kSplit` as the depth-th of the movers there.
+/// Placement of one mover: kWhole (I or R), kPartial, or a split of dim `place - kSplit`. `depth` counts the movers
+/// that split the same dim outside it.
 struct Where {
   uint8_t place = 0;
   uint8_t depth = 0;
@@ -53,7 +56,7 @@ struct Move {
 
 struct Node {
   State state;
-  int64_t elements;  // sent so far
+  int64_t elements;  // cost of the path so far
   int steps;
   int parent;
   Move move;
@@ -70,7 +73,7 @@ Layout without_single_axes(const Mesh& mesh, Layout layout) {
   return layout;
 }
 
-/// Number of leading axes on which both lists agree: these can stay where they are.
+/// Number of leading axes that both lists have in common. These axes need not move.
 size_t common_prefix(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
@@ -154,7 +157,7 @@ class Search {
     return out;
   }
 
-  /// All single-axis moves out of a node, in a fixed order.
+  /// Visits all neighbors of a node, in a fixed order.
   void expand(int at) {
     const State state = nodes_[static_cast<size_t>(at)].state;
     const std::vector<int> depth = depths(state);
@@ -190,8 +193,8 @@ class Search {
     visit(state, node.elements + elements, node.steps + 1, at, move);
   }
 
-  /// Extents at coordinate 0 of every axis, the largest of any rank. In which order axes cut makes no difference there:
-  /// rounding up twice is rounding up once by the product.
+  /// Local extents at coordinate 0 of every axis, which are the largest of any rank. They do not depend on the order in
+  /// which axes split a dim: rounding up after two divisions equals rounding up after one division by the product.
   const std::vector<int64_t>& local_extents(const State& state) {
     scratch_ = extents_;
     for (size_t i = 0; i < movers_.size(); ++i) {
@@ -212,13 +215,13 @@ class Search {
 
   std::vector<Mover> movers_;
   int64_t step_elements_;
-  std::vector<int64_t> extents_;  // at coordinate 0, under the axes that stay
-  std::vector<int> kept_;         // leading axes of each dim that stay
+  std::vector<int64_t> extents_;  // local extents at coordinate 0, split only by the axes that stay
+  std::vector<int> kept_;         // by dim: number of leading axes that stay
   State start_, goal_;
   std::vector<Node> nodes_;
   std::vector<int64_t> scratch_;
   std::unordered_map<State, int, Hash> index_;
-  using Entry = std::tuple<int64_t, int, int>;  // elements, steps, node
+  using Entry = std::tuple<int64_t, int, int>;  // cost in elements, steps, index of the node
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> queue_;
 };
 

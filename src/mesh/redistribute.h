@@ -1,6 +1,6 @@
-// redistribute(): from one layout of a tensor to another, as the cheapest list of single-axis Collectives. All the
-// communication inside operators (Megatron's f and g, sequence parallelism, ZeRO gathers, Ulysses) follows from it, and
-// its backward is redistribute() between the dual layouts.
+// redistribute() plans how a tensor changes from one layout to another: the cheapest list of single-axis collectives.
+// Communication inside operators follows from it: Megatron's f and g, sequence parallelism, ZeRO gathers, Ulysses. Its
+// backward is redistribute() between the dual layouts.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@
 
 namespace orthant {
 
-/// What a communicating step costs beside its bytes: about what a link carries while a message is on its way.
+/// Fixed cost of a communicating step, in bytes: about the bytes that a link carries during the latency of a message.
 inline constexpr int64_t kStepBytes = 16 << 10;
 
-/// The path with the fewest bytes (summed over its steps, each counted at its busiest rank and with kStepBytes), then
-/// the fewest steps, then a fixed order, so that all ranks get the same list. Only the innermost axis of a dim's split
-/// can be cut or joined. An axis moves only if its own placement changes or an axis outside it in the same dim has to
-/// move; a value becomes P (by pad or keep_one) only where `to` says so. Axes of size 1 make no steps, and
-/// Collective::after does not name them. LogicError for layouts that do not fit the mesh or the shape.
+/// The path of least cost: the sum over its communicating steps of the busiest rank's bytes plus kStepBytes. Ties go to
+/// fewer steps, then to a fixed order, so that all ranks get the same list. Only the innermost axis of a dim's split
+/// can be split off or joined. An axis moves only if its own placement changes, or if an axis outside it on the same
+/// dim must move. A value becomes P (by pad or keep_one) only if `to` requires it. Axes of size 1 need no step, and
+/// Collective::after omits them. Throws LogicError for layouts that do not fit the mesh or the shape.
+/// Example on [ring 4]: [S(ring), -] to [-, S(ring)] is one all_to_all, cheaper than all_gather and slice.
 std::vector<Collective> redistribute(const Mesh& mesh, const Layout& from, const Layout& to,
                                      std::span<const int64_t> global_shape, int64_t element_bytes);
 

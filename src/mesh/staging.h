@@ -1,4 +1,4 @@
-// What a rank holds beside its tensors while sums are formed: comm takes it, and a plan counts it.
+// Size of the receive buffers of reductions. The comm library allocates them, and a plan counts them.
 #pragma once
 
 #include <algorithm>
@@ -6,10 +6,10 @@
 
 namespace orthant {
 
-/// Of each other rank's summand that is on its way, in segments one after the other, at most.
+/// Maximum bytes in flight of one other rank's partial sum. Larger partial sums arrive as successive segments.
 inline constexpr int64_t kSummandBytes = 1 << 20;
 
-/// Summands of all other ranks, while a rank forms the sum of a chunk that it owns.
+/// Bytes of buffers for the partial sums of all other ranks, while a rank forms the sum of a chunk that it owns.
 constexpr int64_t staging_bytes(int64_t chunk_bytes, int ranks) {
   return (ranks - 1) * std::min(chunk_bytes, kSummandBytes);
 }

@@ -1,3 +1,4 @@
+// The table of Action kinds, and the parser of their text form.
 #include "schedule/action.h"
 
 #include <array>
@@ -10,8 +11,9 @@ namespace {
 
 using enum ActionKind;
 
-// Colors after Okabe and Ito, "Color Universal Design", except for the grays of what is only bookkeeping and the
-// vocabulary's, which were searched for: the least difference from all others, to any eye, is as large as can be.
+// Colors follow Okabe and Ito, "Color Universal Design", with two exceptions. Bookkeeping kinds are gray. The colors of
+// the vocabulary kinds come from a search that maximizes the smallest difference to all other colors, for normal and
+// for color-blind vision.
 constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {F, "F", "forward", Lane::compute, ThirdField::microbatch, "#0072b2"},
     {B, "B", "backward", Lane::compute, ThirdField::microbatch, "#e69f00"},
@@ -41,7 +43,8 @@ constexpr bool in_order() {
 }
 static_assert(in_order(), "the table stands in the order of the enum");
 
-/// Takes a number off the front; false if there is none, or one to which nothing could be added.
+/// Removes a number from the front of the text. Returns false if there is none, or if it is 2^30 or more, so that sums
+/// of it cannot overflow.
 bool take_number(std::string_view& text, int& number) {
   constexpr int kEnd = 1 << 30;
   if (text.empty() || text[0] < '0' || text[0] > '9') return false;
@@ -51,7 +54,7 @@ bool take_number(std::string_view& text, int& number) {
   return true;
 }
 
-/// A cell as a message can hold it, whatever is in it.
+/// Text of a cell for an error message: at most 40 bytes, with control and non-ASCII bytes escaped.
 std::string shown(std::string_view text) {
   constexpr size_t kMost = 40;
   std::string out;

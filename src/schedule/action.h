@@ -1,5 +1,5 @@
-// Action: one thing that a rank does at one point of a training step: (kind, stage, microbatch). Printed as PyTorch's
-// pipelining prints it: 2F5 is the forward of microbatch 5 on stage 2.
+// Action: one unit of work of a rank in a training step: (kind, stage, microbatch). The text form is that of PyTorch's
+// pipelining: 2F5 is the forward of microbatch 5 on stage 2.
 #pragma once
 
 #include <compare>
@@ -12,75 +12,78 @@ namespace orthant {
 
 enum class ActionKind {
   F,        // forward
-  B,        // full backward: I and W in one
+  B,        // full backward: I and W together
   I,        // backward for the input
   W,        // backward for the weights, after I of the same stage and microbatch
-  S,        // output layer: logits over the rank's rows of the vocabulary and, as far as known, their softmax
-  Z,        // output layer in the naive order: exponentials under all ranks' maximum, and their sum
+  S,        // output layer: logits of the rank's vocabulary shard; then only their maximum (naive order), or
+            // exponentials and softmax statistics under the shard's own maximum (all other orders)
+  Z,        // output layer, naive order only: exponentials under the maximum of all ranks, and their sum
   T,        // output layer: gradients of its input and of its weights
-  TW,       // output layer: gradient of its weights alone, where S has made that of its input as well
-  E,        // input layer: the microbatch's tokens looked up in the rank's rows of the vocabulary
+  TW,       // output layer: gradient of its weights only, if S computes the gradient of its input
+  E,        // input layer: lookup of the microbatch's tokens in the rank's vocabulary shard
   EB,       // input layer: gradient of its weights
-  SEND_F,   // the stage's output to the next stage
-  RECV_F,   // the stage's input from the stage before
-  SEND_B,   // the gradient of the stage's input to the stage before
-  RECV_B,   // the gradient of the stage's output from the next stage
+  SEND_F,   // send the stage's output to the next stage
+  RECV_F,   // receive the stage's input from the previous stage
+  SEND_B,   // send the gradient of the stage's input to the previous stage
+  RECV_B,   // receive the gradient of the stage's output from the next stage
   UNSHARD,  // gather the stage's weights
-  RESHARD,  // drop what UNSHARD gathered
+  RESHARD,  // free the weights that UNSHARD gathered
   REDUCE,   // reduce one bucket of the stage's gradients over the data axes
-  SETTLE,   // the norm of the step before comes from the next rank; what it forbids is undone: see settles()
-  STEP,     // the optimizer's step of all the rank's stages, as far as the ranks before it permit
+  SETTLE,   // receive the final gradient norm of the previous step, and undo that step if the norm forbids it
+  STEP,     // optimizer step of all the rank's stages, unless the statistics of the ranks before forbid it
 };
 
-/// What an Action keeps busy: compute, or a lane of communication beside it.
+/// The stream of the schedule that an Action occupies: computation, or one of three streams of communication.
 enum class Lane { compute, send, receive, collective };
 
-/// What the third field of an Action counts.
+/// Meaning of the number at the end of an Action's text form.
 enum class ThirdField { microbatch, bucket, nothing };
 
-/// All that is known about a kind. A new kind is a new line in the table in action.cc.
+/// Properties of a kind. A new kind needs one new line in the table in action.cc.
 struct KindFacts {
   ActionKind kind;
-  std::string_view text;     // in the printed Action
-  std::string_view meaning;  // for legends; kinds that share it share the entry
+  std::string_view text;     // in the text form of an Action
+  std::string_view meaning;  // for legends; kinds with the same meaning share one entry
   Lane lane;
   ThirdField counts;
-  std::string_view color;  // of the box in drawings; distinct, for color-blind readers too, within a lane
+  std::string_view color;  // color in drawings; distinct within a stream, also for color-blind readers
 };
 
-/// In the order of the enum.
+/// Properties of all kinds, in the order of the enum.
 std::span<const KindFacts> action_kinds();
+/// Properties of one kind.
 const KindFacts& facts(ActionKind kind);
 /// Number of kinds.
 inline constexpr size_t kActionKinds = static_cast<size_t>(ActionKind::STEP) + 1;
 
 struct Action {
   ActionKind kind = ActionKind::F;
-  int stage = 0;        // of what is no stage's (vocabulary, SETTLE, STEP): the rank's first, so that its owner has it
-  int microbatch = -1;  // REDUCE: the gradient bucket, -1 for all of the stage; of what counts nothing: -1
+  int stage = 0;        // kinds without a stage (vocabulary, SETTLE, STEP) use the rank's first stage
+  int microbatch = -1;  // REDUCE: index of the gradient bucket, -1 for the whole stage; -1 for kinds without a number
 
   auto operator<=>(const Action&) const = default;
 };
 
-/// -1 where it counts none.
+/// The Action's microbatch; -1 for kinds without a microbatch.
 int microbatch_of(const Action& action);
-/// Whether it is F, B, I or W.
+/// Whether the kind is F, B, I or W.
 bool is_computation(const Action& action);
-/// Whether it is a SEND or a RECV.
+/// Whether the kind is a SEND or a RECV.
 bool is_message(const Action& action);
-/// Whether it is one of S, Z, T, TW, E and EB, which every rank does for every microbatch: see barriers.h.
+/// Whether the kind is S, Z, T, TW, E or EB, which every rank runs for every microbatch: see barriers.h.
 bool is_vocabulary(const Action& action);
-/// Whether it is SETTLE or STEP. Ranks do both in a chain: STEP after the rank before has begun its own, SETTLE after
-/// the rank behind has (Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241, section 4).
+/// Whether the kind is SETTLE or STEP. Both run in a chain over the ranks: STEP after the previous rank has begun its
+/// STEP, SETTLE after the next rank has begun its SETTLE. Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv
+/// 2401.10241, section 4.
 bool settles(const Action& action);
-/// How many (stage, microbatch) pairs more are held after it: from F to B or W.
+/// Change in the number of live (stage, microbatch) pairs: +1 for F, -1 for B and W, otherwise 0.
 int held_by(const Action& action);
-/// The RECV of a SEND, and the SEND of a RECV, on the neighboring stage.
+/// The RECV that matches a SEND, or the SEND that matches a RECV. It belongs to the neighboring stage.
 Action other_end(const Action& message);
 
-/// "2F5", "3SEND_F1", "0UNSHARD", "0REDUCE_GRAD3" (bucket 3), "0REDUCE_GRAD" (the whole stage).
+/// Text form: "2F5", "3SEND_F1", "0UNSHARD", "0REDUCE_GRAD3" (bucket 3), "0REDUCE_GRAD" (the whole stage).
 std::string to_string(const Action& action);
-/// Reads what to_string() wrote; DataError if it is anything else.
+/// Parses the text form of to_string(). Throws DataError for any other text.
 Action parse_action(std::string_view text);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Counts the arrivals of ranks at the barriers of the vocabulary layers, by microbatch.
 #include "schedule/barriers.h"
 
 #include <algorithm>
@@ -63,7 +64,7 @@ bool Barriers::arrive(Gate& gate, const Action& action, double at_s) {
   return --gate.missing[m] == 0;
 }
 
-/// Of a broadcast: the rank that sends has it already.
+/// Whether the Action receives a broadcast. The rank that sends it already has the data and does not wait.
 bool Barriers::reads_broadcast(const Action& action) const {
   return (action.kind == S && owner(action.stage) != owner(last_stage_)) ||
          (action.kind == EB && owner(action.stage) != owner(0));
@@ -82,7 +83,7 @@ bool Barriers::done(const Action& action, double end_s) {
   return feeds && arrive(gate_of(kind), action, end_s);
 }
 
-/// The kind whose barrier the Action waits at, B also for I.
+/// The kind that feeds the barrier at which the Action waits, with B for both B and I. Empty if it waits at none.
 std::optional<ActionKind> Barriers::feeder(const Action& action) const {
   switch (action.kind) {
     case S: return F;

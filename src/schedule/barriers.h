@@ -1,16 +1,17 @@
-// Barriers: what an Action waits for beside its stage's neighbors where the vocabulary layers are cut over all ranks.
-// They are no Actions: each is a collective that runs beside the rows, from what feeds it to what reads it.
+// Barriers: dependencies through collectives of the vocabulary layers, if these are sharded over all pipeline ranks. A
+// barrier is not an Action. It is a collective that runs in the background, from the Actions that feed it to those that
+// read its result:
 //
-//   F of the last stage   -> S                 broadcast of the output layer's input
-//   S of all ranks        -> Z, T or TW        statistics of the softmax; with TW also the sum of the
-//                                              input's gradients, for which B of the last stage waits
-//   Z of all ranks        -> T                 the sums of the exponentials
-//   T of all ranks        -> B of the last     the sum of the input's gradients
-//   E of all ranks        -> F of the first    the sum of the embeddings
-//   B of the first stage  -> EB                broadcast of their gradient
+//   F of the last stage   -> S                     broadcast of the output layer's input
+//   S of all ranks        -> Z, T or TW            softmax statistics; with TW also the sum of the input gradients,
+//                                                  for which B of the last stage waits
+//   Z of all ranks        -> T                     sums of the exponentials
+//   T of all ranks        -> B of the last stage   sum of the input gradients
+//   E of all ranks        -> F of the first stage  sum of the embeddings
+//   B of the first stage  -> EB                    broadcast of the gradient of the embeddings
 //
-// (B stands for B or I.) Each line has a communicator of its own, on which all ranks issue microbatches in increasing
-// order. docs/decisions/0013.
+// Here B means B or I. Each line has its own communicator, on which all ranks issue microbatches in increasing order.
+// See docs/decisions/0013.
 #pragma once
 
 #include <array>
@@ -21,42 +22,46 @@
 
 namespace orthant {
 
-/// The vocabulary Actions that each rank has for each microbatch.
+/// Kinds of vocabulary Actions that each rank runs for each microbatch.
 struct VocabularyKinds {
-  std::vector<ActionKind> output;  // in their order: S Z T, S T or S TW; empty for none
-  bool input = false;              // E and EB
+  std::vector<ActionKind> output;  // in order: S Z T, S T or S TW; empty if the output layer is not sharded
+  bool input = false;              // whether there are E and EB
 };
+/// The vocabulary kinds that occur in the schedule.
 VocabularyKinds vocabulary_kinds(const Schedule& schedule);
 
-/// The first stage of each rank, which its vocabulary Actions name; -1 for a rank without stages.
+/// First stage of each rank, which the rank's vocabulary Actions name; -1 for a rank without stages.
 std::vector<int> first_stages(const Schedule& schedule);
 
-/// Which barriers are open while rows are carried out. Of each Action there is one at most, on its stage's rank.
+/// Tracks which barriers are open while rows are carried out. Each Action must occur at most once, on the rank that
+/// owns its stage.
 class Barriers {
  public:
   explicit Barriers(const Schedule& schedule);
 
-  /// The rank of the Action has come to it. True if others can go on because of that: see met().
+  /// Records that the rank has reached the Action but not begun it. Returns true if other ranks can continue because of
+  /// that: see met().
   bool come(const Action& action);
-  /// The Action is done. True if that opens a barrier.
+  /// Records that the Action ended at end_s. Returns true if that opens a barrier.
   bool done(const Action& action, double end_s = 0);
 
-  /// From when on its barrier lets the Action begin, if it takes barrier_s between ranks: 0 where it waits at none,
-  /// nothing where that is not known yet.
+  /// Earliest time at which the Action's barrier lets it begin, if a collective between ranks takes barrier_s. The
+  /// result is 0 for an Action without a barrier, and empty while the time is unknown.
   std::optional<double> open_s(const Action& action, double barrier_s = 0) const {
     return any_ ? opens_s(action, barrier_s) : 0;
   }
-  /// Whether the barrier is open under the strictest semantics: a broadcast ends once all that read it have come to it.
+  /// Whether the Action's barrier is open under the strictest semantics: a broadcast ends only after all ranks that
+  /// read it have reached the Action that reads it.
   bool met(const Action& action) const;
-  /// Of an Action that has not met(): the first that is not done, or not come to.
+  /// For an Action whose barrier is not open: the first Action that is missing, either not done or not reached.
   Action needed(const Action& action) const;
 
  private:
-  /// One kind of Action as it is done on ranks, or come to.
+  /// Arrivals of the ranks at one kind of Action.
   struct Gate {
-    std::vector<char> by_rank;  // and microbatch
-    std::vector<int> missing;   // by microbatch
-    std::vector<double> latest_s;
+    std::vector<char> by_rank;     // whether the rank has arrived, by microbatch and rank
+    std::vector<int> missing;      // number of arrivals still missing, by microbatch
+    std::vector<double> latest_s;  // time of the latest arrival, by microbatch
   };
 
   std::optional<double> opens_s(const Action& action, double barrier_s) const;
@@ -69,10 +74,10 @@ class Barriers {
 
   std::vector<int> stage_owner_, first_stages_;
   VocabularyKinds passes_;
-  bool any_;  // the schedule has barriers
+  bool any_;  // whether the schedule has barriers
   int ranks_, last_stage_;
-  std::array<Gate, kActionKinds> gates_;  // done, by the kind that feeds a barrier; I counts as B
-  std::array<Gate, 2> come_;              // come to S, and to EB, which read broadcasts
+  std::array<Gate, kActionKinds> gates_;  // Actions done, by the kind that feeds a barrier; I counts as B
+  std::array<Gate, 2> come_;              // ranks that have reached S [0] and EB [1], the kinds that read broadcasts
 };
 
 }  // namespace orthant

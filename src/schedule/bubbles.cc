@@ -1,3 +1,4 @@
+// Computes the three bubble measures from the spans of a Timeline.
 #include "schedule/bubbles.h"
 
 #include <algorithm>
@@ -20,7 +21,8 @@ double own_bubble(const Timeline& timeline) {
   const size_t ranks = timeline.busy_s.size();
   std::vector<double> first_s(ranks, std::numeric_limits<double>::infinity()), last_s(ranks, 0);
   for (const Span& span : timeline.spans) {
-    if (span.lane != Lane::compute || span.action.kind == ActionKind::SETTLE) continue;  // which computes nothing
+    // SETTLE is in the compute stream but does not compute.
+    if (span.lane != Lane::compute || span.action.kind == ActionKind::SETTLE) continue;
     const auto rank = static_cast<size_t>(span.rank);
     first_s[rank] = std::min(first_s[rank], span.start_s);
     last_s[rank] = std::max(last_s[rank], span.end_s);

@@ -1,18 +1,19 @@
-// How long ranks idle, in the ways in which papers count it.
+// Pipeline bubbles: idle time of the ranks, by the three definitions in use in papers.
 #pragma once
 
 #include "schedule/simulate.h"
 
 namespace orthant {
 
-/// Timeline::bubble: of all ranks' time the share in which they compute nothing.
+/// Fraction of the time of all ranks in which they do not compute: 1 - busy time / (ranks * makespan). This is
+/// Timeline::bubble.
 double idle_share(const Timeline& timeline);
 
-/// The step's end less what the busiest rank computes.
+/// Makespan minus the busy time of the busiest rank, in seconds.
 double makespan_bubble(const Timeline& timeline);
 
-/// The most that a rank idles between its first and its last computation: what ranks idle before their first and after
-/// their last is not counted.
+/// Maximum over ranks of the idle time between a rank's first and last computation, in seconds. Idle time before the
+/// first and after the last computation does not count.
 double own_bubble(const Timeline& timeline);
 
 }  // namespace orthant

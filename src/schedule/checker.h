@@ -1,6 +1,6 @@
-// What validate() looks with: where each Action of a Schedule stands, and what was found wrong. Its checks are in
-// validate.cc, those of messages in validate_messages.cc, those of the vocabulary layers in validate_vocabulary.cc, and
-// those of post-validated steps in validate_steps.cc.
+// Checker: the implementation of validate(). It indexes where each Action of a schedule occurs, and collects problems.
+// General checks are in validate.cc, checks of messages in validate_messages.cc, checks of vocabulary layers in
+// validate_vocabulary.cc, and checks of post-validated steps in validate_steps.cc.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,14 +21,14 @@ class Checker {
   std::vector<std::string> run();
 
  private:
-  /// The kinds that count microbatches come first.
+  /// Number of kinds that count microbatches. They come first in the enum.
   static constexpr size_t kMicrobatchKinds = static_cast<size_t>(ActionKind::RECV_B) + 1;
   struct Place {
     int rank = -1;
     int index = -1;
   };
 
-  /// Thrown when there is enough to report: a damaged number must not become as many problems.
+  /// Thrown after kMostProblems problems, so that one damaged number in a file cannot cause millions of reports.
   struct Enough {};
   static constexpr size_t kMostProblems = 100;
 
@@ -41,7 +41,8 @@ class Checker {
   void check();
   std::string named(const Action& action, Place place) const;
   std::string at(const Action& action) const { return named(action, place_of(action)); }
-  /// What has a microbatch is in a table, the rest in a map; each stands on the owner of its stage.
+  /// Rank and index of the Action; index -1 if the schedule does not have it. Kinds with a microbatch are in a table,
+  /// all others in a map. The rank is always the owner of the stage.
   Place place_of(const Action& action) const {
     if (facts(action.kind).counts == ThirdField::microbatch) return {owner(action.stage), indices_[cell(action)]};
     const auto found = other_indices_.find(action);
@@ -56,16 +57,16 @@ class Checker {
   int owner(int stage) const { return schedule_.stage_owner[static_cast<size_t>(stage)]; }
   const std::vector<Action>& row(int rank) const { return schedule_.rows[static_cast<size_t>(rank)]; }
 
-  /// Notes where each Action stands; false where the schedule cannot be looked at any further.
+  /// Records where each Action occurs. Returns false if the schedule is too damaged for further checks.
   bool collect();
   void collect(const Action& action, Place place);
   void demand_order(const Action& first, const Action& second);
-  /// Where something that is missing should be: before or after another Action, if that is there.
+  /// Text that says where a missing Action belongs: `side` ("before" or "after") and the other Action, if that exists.
   std::string beside(const char* side, const Action& other) const;
-  /// What computes the gradient of the stage's input.
+  /// The Action that computes the gradient of the stage's input: B, or I if there is no B.
   Action backward_of(int stage, int m) const;
 
-  /// F, and B or I and W, of one microbatch on one stage.
+  /// Checks that one microbatch has on one stage F, and either B or both I and W, in this order.
   void check_microbatch(int stage, int m);
   void check_weights();
   void check_reductions();
@@ -74,17 +75,19 @@ class Checker {
 
   void check_messages();
   void check_message(const Action& made, const Action& sent, const Action& received, const Action& used);
-  /// Between two ranks messages travel in one order: the k-th sent has to be the k-th received.
+  /// Checks that messages between two ranks keep their order: the k-th message sent must be the k-th received.
   void check_message_order();
 
   void check_steps();
-  /// What comes before SETTLE may have to be done again: it leaves gradients, and the other ranks, as they were.
+  /// Checks the Actions before SETTLE, which may have to be repeated. They must not write gradients, and both ends of a
+  /// message must be on the same side of SETTLE.
   void check_settled(const std::vector<int>& first_stage);
 
   void check_vocabulary();
-  /// The kinds of one vocabulary layer on one rank: each microbatch once, in their order.
+  /// Checks the kinds of one vocabulary layer on one rank: each once per microbatch, in the given order.
   void check_vocabulary(int rank, int stage, const std::vector<ActionKind>& kinds);
-  /// All ranks issue a collective's microbatches in increasing order: where they stand in a row, that is theirs.
+  /// Checks that the microbatches of a kind increase along the row, since all ranks must issue the microbatches of a
+  /// collective in the same order.
   void check_increasing(int rank, ActionKind kind, int stage);
 
   const Schedule& schedule_;
@@ -93,8 +96,8 @@ class Checker {
   const int stages_;
   bool messages_ = false, reductions_ = false, steps_ = false;
   const PlaceName name_;
-  std::vector<int> indices_;             // in the rows, by stage, microbatch and kind; -1: nowhere
-  std::map<Action, int> other_indices_;  // of REDUCE, SETTLE and STEP
+  std::vector<int> indices_;             // index in the row, by stage, microbatch and kind; -1 if missing
+  std::map<Action, int> other_indices_;  // index in the row of REDUCE, SETTLE and STEP
   std::vector<std::string> found_;
 };
 

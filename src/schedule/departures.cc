@@ -1,3 +1,5 @@
+// Derives send completions from received messages. A message from another rank proves how far that rank has come in its
+// row, and so which receives it has posted.
 #include "schedule/departures.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@ MessagePlaces message_places(const Schedule& schedule) {
   MessagePlaces places{.sent = {stage_count(schedule), microbatch_count(schedule), -1},
                        .posted = {stage_count(schedule), microbatch_count(schedule), -1}};
   for (const auto& row : schedule.rows) {
-    int pass = -1;  // the last one
+    int pass = -1;  // index of the last computation so far
     for (int i = 0; i < static_cast<int>(row.size()); ++i) {
       const Action& action = row[static_cast<size_t>(i)];
       const Lane lane = facts(action.kind).lane;
@@ -29,8 +31,8 @@ PerResult<int> departures(const Schedule& schedule) {
   PerResult<int> gone(stage_count(schedule), microbatch_count(schedule), std::numeric_limits<int>::max());
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     const auto& row = schedule.rows[rank];
-    std::vector<int> reached(schedule.rows.size(), -1);  // how far each rank has come, as far as this one knows
-    std::vector<std::deque<Action>> leaving(schedule.rows.size());  // by receiver, in the order in which it takes them
+    std::vector<int> reached(schedule.rows.size(), -1);  // index that each rank has certainly reached in its row
+    std::vector<std::deque<Action>> leaving(schedule.rows.size());  // incomplete sends by receiver, in order
     for (int i = 0; i < static_cast<int>(row.size()); ++i) {
       const Action& action = row[static_cast<size_t>(i)];
       if (makes_result(action)) {

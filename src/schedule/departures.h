@@ -1,4 +1,5 @@
-// When a message that a rank has sent has left it for certain: its memory is held until then, by a plan and by a run.
+// Send completions: the position in a rank's row at which a sent message has certainly been received. Until then its
+// buffer must stay allocated, in the memory plan and in the run.
 #pragma once
 
 #include "schedule/results.h"
@@ -6,15 +7,16 @@
 
 namespace orthant {
 
-/// Where messages stand in their rows: each SEND, and each RECV where it is posted, which is before the pass in front.
+/// Indices of messages in their rows. A RECV counts at the index where it is posted: at the last computation before it,
+/// or at its own index if there is none.
 struct MessagePlaces {
   PerResult<int> sent, posted;
 };
 MessagePlaces message_places(const Schedule& schedule);
 
-/// For each SEND, the place of a later SEND in the same row: when the rank comes to that, its receiver is known to have
-/// posted the RECV, since a message has come that it sent afterwards. A place behind all rows: at the row's end.
-/// To wait there until the message has left cannot deadlock.
+/// For each SEND, the index of a later SEND in the same row. When the rank reaches that index, the receiver has posted
+/// the RECV: the rank already has a message that the receiver sent after posting it. So waiting there for the send
+/// completion cannot deadlock. INT_MAX means that the message completes only at the end of the row.
 PerResult<int> departures(const Schedule& schedule);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Draws a Timeline as SVG text, without a graphics library.
 #include "schedule/draw.h"
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace {
 
 constexpr double kWidth = 1200, kLeft = 64, kRight = 64, kTop = 84, kLegendLine = 20, kBottom = 40;
 constexpr double kBox = 30, kThin = 7, kGap = 10;
-constexpr double kLowestBox = 16, kPale = 0.6;  // of later stages of a rank
-constexpr size_t kMostTitles = 5000;  // boxes, beyond which they have no tooltips
+constexpr double kLowestBox = 16, kPale = 0.6;  // height of a rank's last stage; opacity of all but its first stage
+constexpr size_t kMostTitles = 5000;  // drawings with more boxes have no tooltips
 
 constexpr std::string_view kStyle = R"(<style>
 text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;fill:#24292f}
@@ -27,8 +28,8 @@ text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-seri
 </style>
 )";
 
-/// A time axis: seconds, milliseconds or microseconds, or the timeline's own unit, which the heading names; and ticks
-/// at round numbers.
+/// The time axis, with ticks at round numbers. The unit is s, ms or us. For a Timeline in another unit the axis has
+/// bare numbers, and the heading names the unit.
 struct Scale {
   double makespan_s;
   double unit_s = 1;
@@ -37,7 +38,7 @@ struct Scale {
 
   Scale(double total_s, bool seconds) : makespan_s(total_s > 0 ? total_s : 1), unit(seconds ? " s" : "") {
     if (!seconds) {
-      // Numbers alone.
+      // Bare numbers: keep the empty unit.
     } else if (makespan_s < 1e-3) {
       unit_s = 1e-6, unit = " us";
     } else if (makespan_s < 1) {
@@ -55,7 +56,7 @@ struct Scale {
   }
 };
 
-/// Heights of the bands: the computation, then a thin lane for each kind of communication that there is.
+/// Vertical layout of the bands: the computation, then a thin line for each communication stream in use.
 struct Bands {
   std::array<double, 4> offset{};
   double height = kBox;
@@ -75,7 +76,7 @@ struct Bands {
   double y(int rank) const { return top + rank * pitch; }
 };
 
-/// Whether white text reads better on the color than dark text.
+/// Whether white text is easier to read on the color than dark text.
 bool wants_pale_text(std::string_view color) {
   const auto channel = [&](size_t at) {
     int value = 0;
@@ -85,7 +86,7 @@ bool wants_pale_text(std::string_view color) {
   return 0.299 * channel(1) + 0.587 * channel(3) + 0.114 * channel(5) < 140;
 }
 
-/// How many stages of the same rank come before this one.
+/// Number of stages of the same rank that come before this one.
 int chunk(const Schedule& schedule, int stage) {
   const auto& owner = schedule.stage_owner;
   return static_cast<int>(std::count(owner.begin(), owner.begin() + stage, owner[static_cast<size_t>(stage)]));
@@ -142,7 +143,7 @@ class Drawing {
         bands_.top - 10);
   }
 
-  /// Moves the bands down where the legend needs more than one line.
+  /// Computes the positions of the legend's entries, and moves the bands down if it needs more than one line.
   void place_legend() {
     std::set<ActionKind> used;
     for (const Span& span : timeline_.spans)
@@ -196,7 +197,7 @@ class Drawing {
     const int later = chunks_[static_cast<size_t>(span.action.stage)];
     const double height = thin ? kThin : box_height(later);
     const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.lane)] + (thin ? 0 : kBox - height);
-    const double seam = std::min(0.8, width / 4);  // ground left free, so that neighbors stay apart
+    const double seam = std::min(0.8, width / 4);  // gap to the neighboring box
     put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.4g}\"", x + seam / 2, y, width - seam, height);
     if (width > 8 && !thin) put(" rx=\"2\"");
     put(" fill=\"{}\"", kind.color);
@@ -213,7 +214,8 @@ class Drawing {
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
-  /// Evenly lower from the rank's first stage to its last: paler shades of many stages nobody could tell apart.
+  /// Height of a box. It decreases evenly from the rank's first stage to its last, because many different shades would
+  /// be impossible to tell apart.
   double box_height(int later) const {
     const int most = *std::max_element(chunks_.begin(), chunks_.end());
     return kBox - (later > 0 ? (kBox - kLowestBox) * later / most : 0);
@@ -224,12 +226,12 @@ class Drawing {
   std::string_view what_;
   const Scale scale_;
   Bands bands_;
-  std::vector<int> chunks_;  // by stage
+  std::vector<int> chunks_;  // index of the stage among those of its rank, by stage
   struct Entry {
     const KindFacts* kind;
     double x, y;
   };
-  std::vector<Entry> legend_;  // the kinds that take time anywhere
+  std::vector<Entry> legend_;  // kinds with at least one span longer than 0
   std::string out_;
 };
 

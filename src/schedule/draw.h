@@ -1,4 +1,4 @@
-// A picture of a Timeline, for people.
+// Draws a Timeline as an SVG image.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace orthant {
 
-/// A self-contained SVG, one band a rank with time to the right: computation in boxes colored by kind with the
-/// microbatch inside where it fits, communication in thin lanes below, peak live activations at the right, legend on
-/// top. Later stages of one rank are lower and paler. Readable on light and on dark ground, and by color-blind readers.
-/// `what`, XML text, heads it: "Planned zb_v".
+/// Returns a self-contained SVG with one band per rank; time runs to the right. A computation is a box colored by kind,
+/// with the microbatch inside if it fits. Communication streams are thin lines below. Peak live activations are at the
+/// right, the legend is on top. Later stages of one rank are lower and paler. The image is readable on light and dark
+/// backgrounds and for color-blind readers. `what` is the title, such as "Planned zb_v", already escaped for XML.
 std::string draw_svg(const Schedule& schedule, const Timeline& timeline, std::string_view what);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Builds Timelines from measured times, and reads them back from Chrome traces.
 #include "schedule/measured.h"
 
 #include <algorithm>
@@ -84,7 +85,7 @@ MeasuredStep parse_measured_step(std::string_view text, const std::string& sourc
       times[rank].emplace_back(start_s, start_s + 1e-6 * event.at("dur").get<double>());
       measured.schedule.rows[rank].push_back(parse_action(name.substr(kTracePrefix.size())));
     }
-    // Owners, and that there are not more stages than can be.
+    // The round trip through CSV sets the owners of the stages and checks the number of stages and microbatches.
     measured.schedule = parse_csv(to_csv(measured.schedule));
   } catch (const nlohmann::json::exception& error) {
     throw DataError(fmt::format("{}: {}", source, error.what()));

@@ -1,4 +1,4 @@
-// A step as it was carried out: the Timeline that was measured, and what simulate() says of the durations in it.
+// Measured training steps: the measured Timeline of a step, and the durations in it as input for simulate().
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,29 @@
 
 namespace orthant {
 
+/// A measured optimizer step with the schedule that it carried out.
 struct MeasuredStep {
   int64_t step = 0;
-  double clock_error_s = 0;  // at most so far is any rank's clock from the first one's
-  double simulated_s = 0;    // what it takes by its own durations
+  double clock_error_s = 0;  // upper bound of the error of any rank's clock against the first rank's, after correction
+  double simulated_s = 0;    // makespan that simulate() gives for the measured durations
   Schedule schedule;
   Timeline timeline;
 };
 
-/// The Timeline of rows that were carried out: start and end of each Action by one clock, in seconds; it begins at 0
-/// with the first of them. A message's are those of starting it.
+/// Builds the Timeline of measured rows. `rows` has start and end of each Action in seconds, by one common clock; the
+/// Timeline begins at 0 with the earliest start. The times of a message are those of the call that starts it.
 Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vector<std::pair<double, double>>>& rows);
 
-/// What each Action took. A message's way is free (link_s): what it costs is the difference between the Timeline and
-/// what simulate() makes of these.
+/// The measured duration of each Action. Messages take no time here (link_s = 0). So the cost of communication is the
+/// makespan of the Timeline minus that of simulate() with these durations.
 Durations own_durations(const Timeline& timeline);
-/// Of each kind on each stage the mean of that.
+/// The mean measured duration of each kind on each stage.
 Durations mean_durations(const Timeline& timeline);
 
-/// As a Chrome trace (trace.h), and back. DataError names the source and what it is about.
+/// Writes the step as a Chrome trace (trace.h).
 std::string to_json(const MeasuredStep& measured);
+/// Parses the output of to_json(). `source` names the origin of the text in error messages. Throws DataError for any
+/// other text.
 MeasuredStep parse_measured_step(std::string_view text, const std::string& source);
 
 }  // namespace orthant

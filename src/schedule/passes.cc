@@ -1,3 +1,10 @@
+// Carries out the rows together and inserts messages in the order in which results are made:
+//
+//   repeat until no rank can go on:
+//     for each rank whose next Action is ready: append the Action to its row
+//       if another rank reads the result: append SEND to this row, and RECV to the reader's row
+//
+// The order of these steps is the global order in which both ends of each message are adjacent.
 #include "schedule/passes.h"
 
 #include "base/errors.h"
@@ -11,10 +18,10 @@ Schedule add_messages(const Schedule& in) {
   const int stages = stage_count(in), microbatches = microbatch_count(in);
   ORTHANT_CHECK(static_cast<int>(in.stage_owner.size()) == stages, in.stage_owner.size(), stages);
   const auto owner = [&](int stage) { return static_cast<size_t>(in.stage_owner[static_cast<size_t>(stage)]); };
-  PerResult<char> there(stages, microbatches, 0);  // whether what the pass reads is
+  PerResult<char> there(stages, microbatches, 0);  // whether the result that the pass reads has been made
   Barriers barriers(in);
   std::vector<size_t> next(in.rows.size(), 0);
-  // Every rank does one Action a round: near the order in which equal passes run.
+  // Each rank does at most one Action per round, which approximates the order in time of passes of equal length.
   for (bool moved = true; moved;) {
     moved = false;
     for (size_t rank = 0; rank < in.rows.size(); ++rank) {

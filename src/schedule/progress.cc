@@ -1,3 +1,4 @@
+// Carries out the rows of a schedule with a queue of ranks that may be able to continue.
 #include "schedule/progress.h"
 
 #include <algorithm>
@@ -58,7 +59,7 @@ class Walk {
     for (size_t rank = 0; rank < next_.size(); ++rank) wake(static_cast<int>(rank));
   }
 
-  /// The rank that a SETTLE or STEP waits for; there may be none of that number.
+  /// The rank that a SETTLE or STEP waits for. The result may be -1 or the number of ranks; then it waits for none.
   int before(const Action& action) const { return owner(action.stage) + (action.kind == STEP ? -1 : 1); }
   std::vector<int>& done(ActionKind kind) { return kind == STEP ? stepped_ : settled_; }
 
@@ -75,7 +76,7 @@ class Walk {
     return makes_result(action) && there_.has(source_of(action)) && !there_[action];
   }
 
-  /// What an Action that waits waits for.
+  /// The Action that a waiting Action waits for.
   Action needed(const Action& action) const {
     if (is_message(action)) return other_end(action);
     if (!barriers_.met(action)) return standing(barriers_.needed(action));
@@ -86,7 +87,7 @@ class Walk {
     return standing(source);
   }
 
-  /// The I where there is no B.
+  /// The same Action, but I in place of a B that the schedule does not have.
   Action standing(Action action) const {
     const auto& row = schedule_.rows[static_cast<size_t>(owner(action.stage))];
     if (action.kind == B && std::find(row.begin(), row.end(), action) == row.end()) action.kind = I;
@@ -120,9 +121,9 @@ class Walk {
 
   const Schedule& schedule_;
   Barriers barriers_;
-  PerResult<char> there_;  // whether what the pass reads is
-  std::vector<size_t> next_;
-  std::vector<int> settled_, stepped_;  // by rank: how many SETTLE, and STEP, are done
+  PerResult<char> there_;  // whether the input of the pass has arrived
+  std::vector<size_t> next_;            // index of the next Action, by rank
+  std::vector<int> settled_, stepped_;  // number of SETTLE, and of STEP, that are done, by rank
   std::vector<char> queued_;
   std::deque<int> ready_;
   bool messages_ = false;

@@ -1,4 +1,4 @@
-// Whether the rows of a Schedule come to their ends when ranks carry them out side by side.
+// Deadlock detection: carries out all rows of a schedule together and reports the ranks that cannot finish.
 #pragma once
 
 #include <vector>
@@ -7,19 +7,19 @@
 
 namespace orthant {
 
-/// Where a rank stops for good, and the Action that would let it go on: the partner of its message, or what computes
-/// its input.
+/// A position at which a rank is blocked forever, and the Action that it waits for. That is the other end of its
+/// message, or the Action that computes its input.
 struct Stop {
   int rank;
   int index;
   Action needed;
 };
 
-/// Carries the rows out under the strictest semantics that a transport may have: a SEND and its RECV each wait until
-/// the other's rank has come to it, and the vocabulary's broadcasts until all ranks have (barriers.h). A computation
-/// waits for what it reads, which is there with the RECV; of a stage on the same rank, and without any messages in the
-/// schedule, once it is computed. Linear in the Actions; of each there is one at most, on its stage's rank. No stops:
-/// all rows end.
+/// Carries out the rows under the strictest semantics of a transport, and returns the blocked ranks; empty if all rows
+/// finish. Every message is a rendezvous: a SEND and its RECV wait until both ranks have reached them. A broadcast of
+/// the vocabulary layers waits until all ranks have reached it (barriers.h). A computation waits for the RECV of its
+/// input; if the producer is on the same rank, or the schedule has no messages, for the producing computation. Each
+/// Action must occur at most once, on the rank that owns its stage. The run time is linear in the number of Actions.
 std::vector<Stop> stops(const Schedule& schedule);
 
 }  // namespace orthant

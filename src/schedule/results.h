@@ -1,5 +1,5 @@
-// Results that stages hand on: who reads whom, and a table with an entry for each pass of each microbatch through each
-// stage. What everything that walks over a schedule's rows has to know.
+// Results that pass between stages: which pass reads which result, and PerResult, a table with one entry per direction,
+// stage and microbatch. All code that walks over the rows of a schedule uses them.
 #pragma once
 
 #include <cstddef>
@@ -9,31 +9,33 @@
 
 namespace orthant {
 
-/// A time that is not known yet.
+/// Marks a time that is not known yet.
 inline constexpr double kUnknown_s = -1;
 
-/// Whether it is F, B or I, whose results other stages read.
+/// Whether the kind is F, B or I, whose results other stages read.
 inline bool makes_result(const Action& action) {
   return action.kind == ActionKind::F || action.kind == ActionKind::B || action.kind == ActionKind::I;
 }
-/// Of those: the pass whose result it reads, and the one that reads its own, of its kind, on the stages beside it. On
-/// stage -1, or one behind the last, there is none.
+/// For F, B or I: the pass on the neighboring stage whose result it reads. The returned kind is that of `pass`, even if
+/// the neighbor has I in place of B or the reverse. The stage is -1, or one past the last, if there is no such pass.
 inline Action source_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? -1 : 1), pass.microbatch};
 }
+/// For F, B or I: the pass on the neighboring stage that reads its result, with the same conventions as source_of().
 inline Action reader_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? 1 : -1), pass.microbatch};
 }
-/// The messages between them: what it reads coming in, and what it makes going out.
+/// The RECV of the result that the pass reads.
 inline Action recv_of(const Action& pass) {
   return {pass.kind == ActionKind::F ? ActionKind::RECV_F : ActionKind::RECV_B, pass.stage, pass.microbatch};
 }
+/// The SEND of the pass's own result.
 inline Action send_of(const Action& pass) {
   return {pass.kind == ActionKind::F ? ActionKind::SEND_F : ActionKind::SEND_B, pass.stage, pass.microbatch};
 }
 
-/// By direction, stage and microbatch: one entry for F and for the messages of outputs, one for B or I and for the
-/// messages of gradients.
+/// Table by direction, stage and microbatch. F, SEND_F and RECV_F of a stage and microbatch share one entry; B, I,
+/// SEND_B and RECV_B share another.
 template <typename T>
 class PerResult {
  public:
@@ -43,7 +45,7 @@ class PerResult {
         microbatches_(static_cast<size_t>(microbatches)),
         all_(2 * stages_ * microbatches_, value) {}
 
-  /// Whether there is such a stage: source_of() the first F is on none.
+  /// Whether the table has the Action's stage. False for source_of() an F of stage 0, for example.
   bool has(const Action& action) const { return action.stage >= 0 && static_cast<size_t>(action.stage) < stages_; }
   T& operator[](const Action& action) { return all_[place(action)]; }
   const T& operator[](const Action& action) const { return all_[place(action)]; }

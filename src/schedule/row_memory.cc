@@ -1,3 +1,4 @@
+// Follows one row and tracks the bytes held by activations, messages and partial sums.
 #include "schedule/row_memory.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@ namespace {
 
 using enum ActionKind;
 
-/// A rank's row as it is carried out.
+/// State of the memory while one rank's row is carried out.
 class RowWalk {
  public:
   using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
@@ -35,7 +36,7 @@ class RowWalk {
     most_.all = std::max(most_.all, kept_ + messages_ + sums_ + beside);
   }
 
-  /// The RECV at i; where a computation stands there, also those before the next.
+  /// Posts the RECV at index i. If index i is a computation, posts all RECVs between it and the next computation.
   void post(size_t i) {
     const Lane lane = facts(row_[i].kind).lane;
     for (posted_ = std::max(posted_, i); posted_ < row_.size(); ++posted_) {
@@ -46,7 +47,7 @@ class RowWalk {
     }
   }
 
-  /// What has left by now goes.
+  /// Frees the messages whose send completion is at this index, and schedules the release of the new one.
   void send(const Action& action, size_t place) {
     messages_ -= leaving_[place];
     const auto departure = static_cast<size_t>(departures_[action]);
@@ -97,8 +98,8 @@ class RowWalk {
   const BytesOf& bytes_of_;
   RowBytes most_;
   int64_t kept_ = 0, messages_ = 0, sums_ = 0;
-  size_t posted_ = 0;  // RECVs before it are
-  std::vector<int64_t> leaving_;  // by the place in the row where it has left
+  size_t posted_ = 0;  // all RECVs before this index are posted
+  std::vector<int64_t> leaving_;  // bytes of messages to free, by the index of their send completion
 };
 
 }  // namespace

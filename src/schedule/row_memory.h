@@ -1,5 +1,5 @@
-// What a row's passes and messages hold at the same time, in bytes or in any other unit. The order decides that, not
-// the times.
+// Peak memory of one rank's row: activations, messages and transient buffers, in bytes or any other unit. It follows
+// from the order of the Actions and does not depend on their durations.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,37 @@
 
 namespace orthant {
 
-/// What one microbatch takes on one stage.
+/// Memory of one microbatch on one stage.
 struct MicrobatchBytes {
-  int64_t kept = 0;         // from F to B or I
-  int64_t for_weights = 0;  // what is left of it from I to W
-  int64_t input = 0;        // what F reads of the stage before; as much as the gradient that it gets. 0: nothing before
-  int64_t output = 0;       // what F makes for the next stage; as much as the gradient that B reads. 0: nothing behind
-  /// The most that a pass holds beside everything kept, its own included: F at its end; B and I with the gradient that
-  /// they read, from what is kept at their beginning.
+  int64_t kept = 0;         // activations held from F to B or I
+  int64_t for_weights = 0;  // the part of them, and gradients, held from I to W
+  int64_t input = 0;        // input that F receives, and the gradient of it that B sends; 0 on the first stage
+  int64_t output = 0;       // output that F sends, and the gradient of it that B receives; 0 on the last stage
+  /// Transient peak of a pass, in addition to all activations held at that time. For F these include its own. For B and
+  /// I they are those held when the pass begins, and the peak includes the gradient that the pass reads.
   int64_t forward = 0, backward = 0, backward_for_input = 0;
-  int64_t weights = 0;   // the same in W
-  int64_t summands = 0;  // others' parts of gradient sums that B or W begins, to the row's end
-  int64_t softmax = 0;   // kept on every rank from S to T or TW
-  int64_t logits = 0;    // from S to Z, where there is one
-  int64_t softmax_forward = 0, softmax_backward = 0;  // the most of S, and of T or TW beside what is kept
-  int64_t lookup = 0, lookup_backward = 0;            // the most of E and of EB
+  int64_t weights = 0;   // transient peak of W, in addition to all activations held when it begins
+  int64_t summands = 0;  // other ranks' partial sums, for gradient reductions that B or W starts; held to the row's end
+  int64_t softmax = 0;   // held on every rank from S to T or TW
+  int64_t logits = 0;    // held from S to Z, if the schedule has Z
+  int64_t softmax_forward = 0, softmax_backward = 0;  // transient peak of S, and of T or TW
+  int64_t lookup = 0, lookup_backward = 0;            // transient peak of E, and of EB
 };
 
-/// Of a row at its peaks.
+/// Peaks of one row.
 struct RowBytes {
-  int64_t kept = 0;  // of all passes between F and their B or W
-  int64_t all = 0;   // with messages, and with what passes hold for a while
+  int64_t kept = 0;  // activations only
+  int64_t all = 0;   // activations, messages, partial sums and transient buffers
 };
 
-/// Rows of one schedule. A RECV that stands between two passes is posted before the first; from there its bytes are
-/// held until the pass that reads them. Where stages of one rank meet, they are held from the pass that makes them.
-///
-/// What was sent is held until it has left for certain: see departures().
+/// Computes the memory of the rows of one schedule. A RECV between two computations is posted before the first one. Its
+/// buffer is held from there until the pass that reads it. If two neighboring stages are on one rank, the result is
+/// held from the pass that makes it to the pass that reads it. A sent message is held until its send completion: see
+/// departures().
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);
+  /// Peaks of the rank's row, where bytes_of gives the memory of each microbatch on each stage.
   RowBytes peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const;
 
  private:

@@ -1,3 +1,4 @@
+// Counts, CSV files and text drawings of schedules, and the passes that need nothing else.
 #include "schedule/schedule.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace orthant {
 namespace {
 
-/// Appends the Actions of one cell.
+/// Parses one cell and appends its Actions to the row.
 void read_cell(std::string_view cell, std::vector<Action>& row) {
   constexpr std::string_view kPair = ")OVERLAP_F_B";
   if (!cell.starts_with('(')) {
@@ -30,7 +31,7 @@ std::string padded(std::string text, size_t width) {
   return text;
 }
 
-/// Lines of cells under each other, with the ranks in front.
+/// A text table with aligned cells and the rank at the beginning of each line.
 std::string table(const std::vector<std::vector<std::string>>& lines) {
   size_t width = 1;
   for (const auto& line : lines)
@@ -135,7 +136,7 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
       row_places.resize(row.size(), static_cast<int>(cell) + 1);
     }
   }
-  // A damaged number must not become a table of as many entries.
+  // A damaged number in a file must not cause the allocation of a huge table.
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
   if (stages > kMostStageMicrobatches / std::max<int64_t>(microbatches, 1)) {
     const auto [rank, index] = first_place(schedule, [&](const Action& action) {

@@ -1,5 +1,6 @@
-// Schedule: each pipeline rank's Actions in the order in which it does them, and which rank owns which stage. A value:
-// generators make it, Passes change it, validate() judges it, simulate() times it, the runtime reads one row of it.
+// Schedule: for each pipeline rank the ordered list of its Actions (its row), and the owner of each stage. It is a
+// plain value: generators create it, passes transform it, validate() checks it, simulate() times it, and the runtime
+// carries out one row of it. A pass is a function from Schedule to Schedule.
 #pragma once
 
 #include <functional>
@@ -19,35 +20,38 @@ struct Schedule {
   bool operator==(const Schedule&) const = default;
 };
 
-/// One more than the largest stage, and microbatch, of any Action that counts one.
+/// Number of stages: the largest stage of any Action or owner, plus 1.
 int stage_count(const Schedule& schedule);
+/// Number of microbatches: the largest microbatch of any Action, plus 1.
 int microbatch_count(const Schedule& schedule);
 
-/// Rank and index of the first Action in the order of the rows that it is true of; -1 and -1 where there is none.
+/// Rank and index of the first Action, in the order of the rows, for which `is` returns true; {-1, -1} if none.
 std::pair<int, int> first_place(const Schedule& schedule, const std::function<bool(const Action&)>& is);
 
-/// A Pass: after its row each rank reduces the gradients of its stages, bucket by bucket, in the order in which
-/// backward completes them: the last of the model first. buckets: how many, by stage.
+/// A pass that appends REDUCE Actions to each row, one per gradient bucket of its stages. `buckets` is the number of
+/// buckets by stage. The order is that in which backward completes the buckets: the last of the model first.
 Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
 
-/// Whether it may write gradients: a backward, what makes one beside it, or the loss, which makes the head's.
+/// Whether the Action may write gradients. Among forwards only F of the last stage does, because its loss writes the
+/// gradient of the output layer. Also false for messages, SETTLE, STEP, UNSHARD and RESHARD; true for all other kinds.
 bool writes_gradients(const Schedule& schedule, const Action& action);
 
-/// Of a row, forwards and their messages in their order, and the vocabulary's up to the loss: what is left when nothing
-/// is learned. Rows that end, end so too: no forward waits for a backward.
+/// The part of a row that runs without training: forwards, their messages, and E, S and Z, in the same order. If all
+/// rows terminate, these parts terminate too, because forwards never wait for a backward.
 std::vector<Action> forwards_of(const std::vector<Action>& row);
 
-/// PyTorch pipelining's form: one line a rank, one Action a cell.
+/// Writes the schedule in the CSV form of PyTorch's pipelining: one line per rank, one Action per cell.
 std::string to_csv(const Schedule& schedule);
-/// Of its computations through stages alone, what PyTorch's pipelining loads: it adds messages and reductions itself.
+/// Writes only F, B, I and W, as PyTorch's pipelining loads them: it adds messages and reductions itself.
 std::string to_pytorch_csv(const Schedule& schedule);
-/// Reads it back, and what PyTorch writes: an empty cell is idle time and is dropped; "(0F1;7B2)OVERLAP_F_B" counts as
-/// its parts in their order. A stage belongs to the first rank on which it stands. DataError names line and cell.
-/// `cells`, where given, is told the cell of each Action by rank and index, counted from 1.
+/// Parses the output of to_csv() and the files that PyTorch writes. Empty cells are idle time and are ignored.
+/// "(0F1;7B2)OVERLAP_F_B" is read as its parts, in order. A stage belongs to the first rank whose line names it.
+/// Throws DataError with line and cell. If `cells` is given, it receives the cell number of each Action, counted from
+/// 1, by rank and index.
 Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells = nullptr);
 
-/// For a terminal: one line a rank, one column a unit of time when every computation takes one; "." is idle. Where the
-/// order cannot be carried out, one column an Action.
+/// Draws the schedule for a terminal: one line per rank, one column per unit of time, if every computation takes one
+/// unit; "." is idle time. If the rows deadlock, a column is one Action instead.
 std::string grid(const Schedule& schedule);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Event simulation of a schedule. A queue holds the ranks that may be able to continue; each runs until it must wait.
 #include "schedule/simulate.h"
 
 #include <algorithm>
@@ -13,20 +14,21 @@
 namespace orthant {
 namespace {
 
-/// One message into a stage. It is there once it is both sent and asked for, in whichever order that becomes known.
+/// One message into a stage. It has arrived when it is both sent and its RECV is posted. The simulation may find either
+/// of the two first.
 struct Message {
-  double began_s = kUnknown_s;   // when its first byte has left
-  double sent_s = kUnknown_s;    // and its last
-  double posted_s = kUnknown_s;  // when the receiver asks for it
-  double there_s = kUnknown_s;
-  size_t span = 0;  // of the RECV
+  double began_s = kUnknown_s;   // time at which the first byte is sent
+  double sent_s = kUnknown_s;    // time at which the last byte is sent
+  double posted_s = kUnknown_s;  // time at which the RECV is posted
+  double there_s = kUnknown_s;   // time of arrival
+  size_t span = 0;               // index of the RECV's span
 };
 
 struct RankState {
-  size_t next = 0;                       // index of the Action to do
-  double now_s = 0;                      // when the row is free to go on
-  std::array<double, 4> lane_free_s{};  // by Lane
-  int live = 0;
+  size_t next = 0;                       // index of the next Action
+  double now_s = 0;                      // time at which the row can continue
+  std::array<double, 4> lane_free_s{};  // time at which each stream is free, by Lane
+  int live = 0;                          // (stage, microbatch) pairs between F and B or W
 };
 
 class Simulation {
@@ -85,7 +87,7 @@ class Simulation {
   }
 
  private:
-  /// The rank that owns the stage; -1 for none.
+  /// The rank that owns the stage; -1 if there is no such stage.
   int owner(int stage) const {
     return stage >= 0 && stage < stages_ ? schedule_.stage_owner[static_cast<size_t>(stage)] : -1;
   }
@@ -96,7 +98,8 @@ class Simulation {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) woken_.push_back(static_cast<int>(rank));
   }
 
-  /// Does the rank's next Action if what it needs is known; false if it has to wait or the row is done.
+  /// Does the rank's next Action if all times that it depends on are known. Returns false if it must wait or the row is
+  /// done.
   bool advance(int rank) {
     RankState& state = ranks_[static_cast<size_t>(rank)];
     const auto& row = schedule_.rows[static_cast<size_t>(rank)];
@@ -112,7 +115,7 @@ class Simulation {
     return done;
   }
 
-  /// When the result of the stage that is read can be; kUnknown_s if not known yet.
+  /// Time at which the pass can read its input from the neighboring stage; kUnknown_s if not known yet.
   double arrival(int rank, const Action& action) const {
     const bool local = owner(source_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
@@ -175,7 +178,7 @@ class Simulation {
     return true;
   }
 
-  /// Only posts the receive; the row goes on, and the computation that reads the message waits for it.
+  /// Posts the receive. The row continues at once; the computation that reads the message waits for it.
   bool receive(int rank, RankState& state, const Action& action) {
     Message& message = messages_[action];
     message.posted_s = state.now_s;
@@ -210,7 +213,7 @@ class Simulation {
     timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
   }
 
-  /// Of the Action that the rank does next, among all spans.
+  /// Index in timeline_.spans of the rank's next Action.
   size_t place(int rank) const {
     return first_span_[static_cast<size_t>(rank)] + ranks_[static_cast<size_t>(rank)].next;
   }
@@ -218,14 +221,14 @@ class Simulation {
   const Schedule& schedule_;
   const Durations& durations_;
   int stages_, microbatches_;
-  PerResult<double> made_s_;     // when the pass has ended
-  PerResult<Message> messages_;  // by what receives them
+  PerResult<double> made_s_;     // end of each pass
+  PerResult<Message> messages_;  // by the RECV
   Barriers barriers_;
-  std::vector<double> unsharded_;
-  std::vector<std::vector<double>> settled_s_, stepped_s_;  // by rank: when each SETTLE, and STEP, has begun
+  std::vector<double> unsharded_;  // end of the last UNSHARD, by stage
+  std::vector<std::vector<double>> settled_s_, stepped_s_;  // start of each SETTLE, and of each STEP, by rank
   std::vector<RankState> ranks_;
-  std::vector<size_t> first_span_;  // by rank
-  std::vector<int> woken_;
+  std::vector<size_t> first_span_;  // index of the first span, by rank
+  std::vector<int> woken_;          // ranks that may be able to continue
   bool sends_ = false;
   Timeline timeline_;
 };

@@ -1,12 +1,15 @@
-// simulate(): when each Action of a Schedule starts and ends under given durations. Bubble, makespan and peak live
-// activations are read off the result; the plan prints it and draw.h pictures it.
+// simulate() computes when each Action of a schedule starts and ends under given durations. The result gives makespan,
+// bubble and peak live activations. The plan prints it, and draw.h draws it.
 //
-// A rank computes in its row's order, one Action at a time. Communication is posted where it stands in the row and runs
-// beside the computation on its own lane: a SEND begins when it is posted and its lane is free, and takes link_s; a
-// RECV ends when the message is there; a computation waits for what it reads. Without SEND and RECV in the schedule, a
-// stage on another rank sees a result link_s after it is made. UNSHARD is waited for by its stage's computation. What
-// waits at a barrier of the vocabulary layers goes on barrier_s after the last rank has fed it. STEP and SETTLE begin
-// link_s after the rank that they wait for has begun its own: the k-th of a row with the k-th of the other.
+// The model of execution:
+// - A rank computes in its row's order, one Action at a time. A computation waits for the results that it reads.
+// - Communication is posted at its position in the row and runs in the background, on its own stream. A SEND begins
+//   when it is posted and its stream is free, and takes link_s. A RECV ends when the message has arrived.
+// - Without SEND and RECV in the schedule, a stage on another rank sees a result link_s after it is made.
+// - The computations of a stage wait for its UNSHARD.
+// - A barrier of the vocabulary layers opens barrier_s after the last rank has fed it.
+// - STEP and SETTLE begin link_s after the rank that they wait for has begun its own: the k-th of a row waits for the
+//   k-th of the other row.
 #pragma once
 
 #include <array>
@@ -20,26 +23,29 @@
 
 namespace orthant {
 
+/// Durations of Actions, in seconds or any other common unit.
 struct Durations {
-  std::array<double, kActionKinds> seconds{};  // by kind; SEND and RECV take link() instead
-  /// By stage, in place of `seconds`; empty, or one entry a stage.
+  std::array<double, kActionKinds> seconds{};  // by kind, except SEND and RECV, which take link()
+  /// Durations by stage and kind, which replace `seconds`. Empty, or one entry per stage.
   std::vector<std::array<double, kActionKinds>> stage_seconds;
   double link_s = 0;             // one message between neighboring stages on different ranks
-  std::map<std::pair<int, int>, double> links_s;  // the same from one rank to another, where it is not link_s
-  double barrier_s = 0;          // one collective of the vocabulary layers, beside the rows
-  std::map<Action, double> own;  // where it is not empty, of each single Action, in place of all of these
-  std::vector<double> reduce_s;  // by gradient bucket, in place of seconds[REDUCE]
-  bool overlap_reduce = true;    // REDUCE runs beside later computation of its row; false: the row waits for it
+  std::map<std::pair<int, int>, double> links_s;  // exceptions from link_s, by sending and receiving rank
+  double barrier_s = 0;          // one collective of the vocabulary layers
+  std::map<Action, double> own;  // if not empty: duration of every single Action except messages; replaces all others
+  std::vector<double> reduce_s;  // by gradient bucket; replaces seconds[REDUCE]
+  bool overlap_reduce = true;    // REDUCE overlaps with later computation of its row; false: the row waits for it
 
-  /// F, I and W as given and B = I + W, the same on every stage.
+  /// The given durations for F, I and W, and B = I + W, on every stage.
   static Durations of(double forward_s, double input_s, double weight_s);
-  /// The same with another time of one kind.
+  /// A copy with another duration for one kind.
   Durations with(ActionKind kind, double seconds_of_it) const;
+  /// Duration of the Action.
   double of(const Action& action) const;
-  /// Of one message from rank to rank.
+  /// Duration of one message between two ranks.
   double link(int from, int to) const;
 };
 
+/// One Action of a Timeline.
 struct Span {
   int rank;
   Lane lane;
@@ -50,24 +56,27 @@ struct Span {
   bool operator==(const Span&) const = default;
 };
 
+/// Result of a simulation or a measurement: the start and end of every Action, and summary figures.
 struct Timeline {
-  std::vector<Span> spans;  // by rank, then in the row's order
+  std::vector<Span> spans;  // ordered by rank, then by index in the row
   double makespan_s = 0;
-  std::string unit = "s";              // what the durations were given in, where it was not seconds
-  std::vector<double> busy_s;          // computing, by rank
-  double bubble = 0;                   // idle share: 1 - sum of busy_s / (ranks * makespan_s)
-  std::vector<int> peak_live;          // by rank: most (stage, microbatch) pairs between their F and their B or W
+  std::string unit = "s";              // unit of all times
+  std::vector<double> busy_s;          // computation time, by rank
+  double bubble = 0;                   // idle fraction: 1 - sum of busy_s / (ranks * makespan_s)
+  std::vector<int> peak_live;          // maximum number of (stage, microbatch) pairs between F and B or W, by rank
 };
 
-/// LogicError where the row orders cannot be carried out (see validate.h, which says why). Linear in the Actions.
+/// Simulates the schedule, in time linear in the number of Actions. Throws LogicError if the rows deadlock; validate()
+/// then gives the reason.
 Timeline simulate(const Schedule& schedule, const Durations& durations);
 
-/// What one microbatch keeps on a stage, in any unit: from F to B or I, and what is left of it from I to W.
+/// Activations that one microbatch holds on a stage, in any unit: from F to B or I, and from I to W.
 struct Kept {
   double for_backward = 1, for_weights = 1;
 };
-/// By rank: the most that it keeps at once. A row's order decides, not its times. `by_stage` has an entry a stage;
-/// `softmax` is what one microbatch keeps on every rank from S to T or TW.
+/// Peak of the activations held on each rank, in the unit of Kept. It follows from the order of the rows and does not
+/// depend on durations. `by_stage` has one entry per stage. `softmax` is held per microbatch on every rank from S to T
+/// or TW.
 std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>& by_stage, double softmax = 0);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Writes Chrome trace events and assigns overlapping spans to separate threads.
 #include "schedule/trace.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ namespace {
 constexpr size_t kLanes = 4;
 constexpr std::array<std::string_view, kLanes> kLaneNames = {"compute", "send", "receive", "collective"};
 
-/// Threads of one lane; each holds spans that do not overlap.
+/// Index of a thread of the stream that is free when the span starts; adds one if needed. `free_s` is the time at which
+/// each thread is free.
 size_t thread_for(std::vector<double>& free_s, const Span& span) {
   const auto found = std::find_if(free_s.begin(), free_s.end(), [&](double at_s) { return at_s <= span.start_s; });
   const auto index = static_cast<size_t>(found - free_s.begin());
@@ -28,7 +30,7 @@ size_t thread_for(std::vector<double>& free_s, const Span& span) {
 std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<std::string, double>>& notes) {
   std::vector<Span> spans = timeline.spans;
   std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start_s < b.start_s; });
-  std::map<std::pair<int, size_t>, std::vector<double>> threads;  // by rank and lane: when each is free
+  std::map<std::pair<int, size_t>, std::vector<double>> threads;  // free times of the threads, by rank and stream
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   for (size_t rank = 0; rank < timeline.busy_s.size(); ++rank)
     fmt::format_to(std::back_inserter(out),

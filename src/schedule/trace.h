@@ -1,4 +1,4 @@
-// A Timeline as a Chrome trace, for Perfetto and chrome://tracing.
+// Exports a Timeline as a Chrome trace, for Perfetto and chrome://tracing.
 #pragma once
 
 #include <string>
@@ -10,11 +10,12 @@
 
 namespace orthant {
 
-/// Before the Action in an event's name, as PyTorch has it: "PP:2F0".
+/// Prefix of the Action in an event's name, as in PyTorch: "PP:2F0".
 inline constexpr std::string_view kTracePrefix = "PP:";
 
-/// Trace events, one process a rank, one thread a lane; spans that overlap in a lane get threads of their own, since
-/// viewers draw one thread's spans as a stack. Viewers show the notes beside it.
+/// Writes the Timeline as JSON trace events, with one process per rank and one thread per stream. Overlapping spans of
+/// a stream get separate threads, because viewers draw the spans of one thread as a stack. `notes` become "otherData",
+/// which viewers show as metadata.
 std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<std::string, double>>& notes = {});
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// General checks of a schedule: computations, gathered weights, gradient reductions, deadlocks.
 #include "schedule/validate.h"
 
 #include <algorithm>
@@ -118,7 +119,8 @@ void Checker::check_microbatch(int stage, int m) {
 }
 
 void Checker::check_weights() {
-  std::vector<char> gathered(static_cast<size_t>(stages_)), whole = gathered;  // gathered: has any UNSHARD or RESHARD
+  // gathered: whether the stage has any UNSHARD or RESHARD. whole: whether its weights are unsharded at this point.
+  std::vector<char> gathered(static_cast<size_t>(stages_)), whole = gathered;
   for (const auto& row : schedule_.rows)
     for (const Action& action : row)
       if (action.kind == UNSHARD || action.kind == RESHARD) gathered[static_cast<size_t>(action.stage)] = 1;
@@ -156,7 +158,7 @@ void Checker::check_reductions(int stage) {
   const Action for_all{REDUCE, stage, -1};
   if (has(for_all) && all.size() > 1) report("{} beside buckets of the stage", at(for_all));
   if (all.empty() && buckets_.empty()) report("{} is missing", to_string(for_all));
-  int count = 0;  // of buckets
+  int count = 0;  // number of buckets
   for (const Action& action : all) count = std::max(count, action.microbatch + 1);
   if (!buckets_.empty()) {
     count = buckets_[static_cast<size_t>(stage)];
@@ -165,7 +167,7 @@ void Checker::check_reductions(int stage) {
   }
   for (int bucket = 0; bucket < count && !has(for_all); ++bucket)
     if (!has({REDUCE, stage, bucket})) report("{} is missing", to_string(Action{REDUCE, stage, bucket}));
-  Action last{F, stage, 0};  // of the stage's computations, where each microbatch has a backward
+  Action last{F, stage, 0};  // the last Action that adds to the stage's gradients; F if there is none
   for (int m = 0; m < microbatches_; ++m)
     for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}, Action{T, stage, m}, Action{TW, stage, m},
                                Action{EB, stage, m}})

@@ -1,4 +1,4 @@
-// Messages of a Schedule: each result that crosses ranks is sent and received once, in one order on both sides.
+// Checks of messages: each result that crosses ranks is sent and received once, in the same order on both sides.
 #include <algorithm>
 
 #include "schedule/checker.h"
@@ -35,7 +35,9 @@ void Checker::check_message(const Action& made, const Action& sent, const Action
 }
 
 void Checker::check_message_order() {
-  std::map<std::pair<int, int>, std::vector<Action>> sent, received;  // what is received, in both orders
+  // The RECVs between two ranks, in the order of the sender's SENDs and in the order of the receiver's row. The key is
+  // the sending and the receiving rank.
+  std::map<std::pair<int, int>, std::vector<Action>> sent, received;
   for (const auto& row : schedule_.rows)
     for (const Action& action : row) {
       if (!is_message(action)) continue;

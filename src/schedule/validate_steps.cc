@@ -1,4 +1,4 @@
-// Post-validated steps in a Schedule: SETTLE and STEP on every rank, and what may come before SETTLE.
+// Checks of post-validated steps: SETTLE and STEP on every rank, and the Actions that may come before SETTLE.
 #include <algorithm>
 
 #include "schedule/barriers.h"

@@ -1,4 +1,4 @@
-// Passes of the vocabulary layers in a Schedule: the same on every rank, in the order in which all ranks meet.
+// Checks of the vocabulary layers: the same Actions on every rank, in the order of their collectives.
 #include "schedule/barriers.h"
 #include "schedule/checker.h"
 

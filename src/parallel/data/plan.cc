@@ -1,3 +1,4 @@
+// Splits batches into microbatches and gradients into buckets.
 #include "parallel/data/plan.h"
 
 #include "base/errors.h"
@@ -35,7 +36,7 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
 }
 
 std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share) {
-  // Balanced: the first ones of one size, the rest of one less.
+  // The split is balanced: the first `larger` microbatches have least + 1 sequences, all others have `least`.
   const auto count = static_cast<int64_t>(share.microbatches.size());
   const int64_t least = share.sequences.size() / count, larger = share.sequences.size() % count;
   std::map<int64_t, int64_t> sizes;
@@ -81,7 +82,7 @@ std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
 }
 
 int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank) {
-  // One all_reduce, whatever path redistribute() would find cheaper: that is what the reducer carries out.
+  // Always one all_reduce, even if redistribute() finds a cheaper path, because GradientReducer runs one all_reduce.
   const Mesh joined({{"joined", mesh.group_size(bucket.axes)}});
   const Layout partial{.split = {{}}, .partial = {"joined"}, .replicated = {}};
   const int64_t shape[] = {bucket.elements.size()};

@@ -1,8 +1,10 @@
-// Data parallelism, the plan: every rank holds the whole model and a share of each batch; gradients are summed.
+// Planning of data parallelism. Every rank of the data axis holds the full model and processes a shard of each batch.
+// Gradients are summed over the ranks.
 //
-// Weights are I along the data axis and used as R, so by the dual law their gradients come out P and one all-reduce a
-// bucket makes them I again. Cost a step and rank: 2 (n-1)/n x bytes of all gradients, hidden behind backward.
-// Buckets and their overlap: Li et al. 2020, "PyTorch Distributed" (arXiv 2006.15704), section 3.2.
+// Weights are I along the data axis and used as R (mesh/layout.h). So their gradients are P, and one all-reduce per
+// bucket makes them I again. Over n ranks each rank sends 2 (n-1)/n times the bytes of all gradients in a step, and
+// this overlaps with backward. Buckets and overlap: Li et al. 2020, "PyTorch Distributed", arXiv 2006.15704,
+// section 3.2.
 #pragma once
 
 #include "mesh/layout.h"
@@ -18,47 +20,51 @@
 
 namespace orthant {
 
-/// What one data rank reads of a global batch: positions in the batch, cut into microbatches. Shares and microbatches
-/// are balanced and may be uneven; a microbatch may be empty where there are more ranks than sequences.
+/// The shard of a global batch that one data rank reads, as positions of sequences in the batch, split into
+/// microbatches. Both splits are balanced and may be uneven. A microbatch may be empty if ranks outnumber sequences.
 struct DataShare {
   Range sequences;
   std::vector<Range> microbatches;
 };
 
-/// The same on every rank, so that every rank runs the same schedule: ceil(largest share / local_batch_size).
+/// Number of microbatches per step: ceil(largest shard / local_batch_size). It is the same on every rank, so that every
+/// rank runs the same schedule.
 int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ranks);
+/// The shard of the data rank at coordinate `coord`. Batch sizes are in sequences. Example: a global batch of 10 on 4
+/// ranks with local batch size 2 gives rank 0 sequences [0, 3), in microbatches [0, 2) and [2, 3).
 DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
-/// How many microbatches there are of each number of sequences; empty ones are left out.
+/// Number of microbatches by their number of sequences, without empty ones.
 std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share);
 
-/// Where the weights stand in the flat gradient buffer that are partial sums over the same axes. A weight that is split
-/// over an axis is complete along it; those of one region come side by side.
+/// A contiguous part of the flat gradient buffer whose gradients are partial sums over the same axes. A weight that is
+/// split over an axis has complete gradients along that axis. All weights with the same axes are in one region.
 struct GradientRegion {
   Range elements;
   std::vector<std::string> axes;
 };
 
-/// A contiguous part of the flat gradient buffer that is reduced over the axes by one message, and the weights in it.
+/// A contiguous part of the flat gradient buffer that one all-reduce sums over the axes, and the weights in it.
 struct GradientBucket {
   Range elements;
   std::vector<int> weights;
   std::vector<std::string> axes;
 };
 
-/// Cuts weights (given by [offset, size) in the flat buffer, in the model's order) into buckets of at least
-/// bucket_elements, from the last weight on, since backward completes that first; a bucket lies in one region, whose
-/// remainder is its first bucket. In the order in which they are complete, the last first. A region's first bucket
-/// starts where the region does.
+/// Groups weights into buckets of at least bucket_elements. Weights are given as (offset, size) in the flat buffer, in
+/// the model's order. Grouping begins at the last weight, because backward completes it first. A bucket lies in one
+/// region. The first bucket of a region starts where the region starts, and may be smaller than bucket_elements.
+/// The result is in reverse order of completion: the bucket that backward completes last comes first.
+/// Example: five weights of 4 elements and bucket_elements = 8 give [0, 4), [4, 12), [12, 20).
 std::vector<GradientBucket> gradient_buckets(std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                              std::span<const GradientRegion> regions, int64_t bucket_elements);
 
-/// The same buckets on a rank where weights have other sizes, of split ones: which weights go together is for all ranks
-/// to agree on.
+/// Recomputes the elements of the buckets for a rank on which sharded weights have other sizes. The grouping of weights
+/// stays, because all ranks must agree on it.
 std::vector<GradientBucket> placed(std::vector<GradientBucket> buckets,
                                    std::span<const std::pair<int64_t, int64_t>> weight_extents,
                                    std::span<const GradientRegion> regions);
 
-/// What a rank sends for a bucket: P -> I over the ranks that its axes join, by one all_reduce among all of them.
+/// Bytes that the rank sends for the bucket: one all_reduce (P -> I) over the joint group of the bucket's axes.
 int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int element_bytes, int rank);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Counts the gradient writes of a step and starts the all-reduces of complete buckets, from the last to the first.
 #include "parallel/data/run.h"
 
 #include "base/errors.h"
@@ -31,7 +32,7 @@ void GradientReducer::begin(int64_t microbatches) {
 
 void GradientReducer::written(int weight) {
   const auto bucket = static_cast<size_t>(bucket_of_[static_cast<size_t>(weight)]);
-  if (buckets_[bucket].elements.size() == 0) return;  // no rows of it are here
+  if (buckets_[bucket].elements.size() == 0) return;  // this rank holds no part of the bucket's weights
   int64_t& left = outstanding_[bucket];
   ORTHANT_CHECK(left > 0, weight, left);
   if (--left == 0) start_ready();

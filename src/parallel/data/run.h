@@ -1,5 +1,5 @@
-// Data parallelism, the doing: gradient buckets are summed over the axes along which they are
-// partial (data, and those that cut sequences) as soon as backward has completed them.
+// Gradient reduction at run time: sums each gradient bucket as soon as backward has completed it. The sum is over the
+// axes along which the bucket is partial: data, and the axes that shard sequences.
 #pragma once
 
 #include "comm/comm.h"
@@ -12,23 +12,25 @@
 
 namespace orthant {
 
-/// Sums the flat gradient buffer bucket by bucket, each over its axes, in place. A bucket's all-reduce starts when its
-/// last gradient of the step has been written and every later bucket's has started: the same order on every rank.
-/// Sends, a step and rank, 2 (n-1)/n of a bucket's bytes.
+/// Sums the flat gradient buffer in place, bucket by bucket, each over its axes. The all-reduce of a bucket starts when
+/// its last gradient of the step has been written and all buckets after it have started. So the order is the same on
+/// every rank. Over n ranks, each rank sends 2 (n-1)/n times a bucket's bytes per step.
 class GradientReducer {
  public:
-  /// uses[w]: how often one microbatch adds to weight w's gradient. The Comm must outlive it.
+  /// `flat` is the flat gradient buffer. uses[w] is the number of times that one microbatch adds to the gradient of
+  /// weight w. The Comm must outlive the reducer.
   GradientReducer(Comm& comm, at::Tensor flat, std::vector<GradientBucket> buckets, std::vector<int> uses);
 
-  /// A step begins in which this rank runs so many microbatches.
+  /// Begins a step in which this rank runs the given number of microbatches.
   void begin(int64_t microbatches);
-  /// An operator has added one microbatch's share to weight w.
+  /// Records that an operator has added one microbatch's gradient to the weight. May start all-reduces.
   void written(int weight);
-  /// Returns when the bucket is summed; starts it (and later ones) if it has not been. -1: all buckets. LogicError
-  /// where a gradient has not been written as often as the step's microbatches do.
+  /// Starts the bucket and all after it, if they have not started, and returns when the bucket is summed. -1 stands for
+  /// all buckets. Throws LogicError if a gradient was written fewer times than the step's microbatches require.
   void finish(int bucket);
-  /// Negative controls for tests: the bucket is never summed; gradients that were not written go unnoticed.
+  /// Negative control for tests: the bucket is never summed.
   void drop(int bucket) { dropped_ = bucket; }
+  /// Negative control for tests: finish() accepts gradients that were not written.
   void accept_lost() { accepts_lost_ = true; }
 
  private:
@@ -39,10 +41,10 @@ class GradientReducer {
   at::Tensor flat_;
   std::vector<GradientBucket> buckets_;
   std::vector<int> uses_;
-  std::vector<int> bucket_of_;       // by weight
-  std::vector<int64_t> outstanding_; // writes that are still to come, by bucket
-  std::vector<Work> work_;           // by bucket, once started
-  int next_ = -1;                    // the bucket to start next; they start from the last to the first
+  std::vector<int> bucket_of_;       // bucket, by weight
+  std::vector<int64_t> outstanding_; // writes still missing in this step, by bucket
+  std::vector<Work> work_;           // all-reduces that have started, by bucket
+  int next_ = -1;                    // the bucket to start next; buckets start from the last to the first
   int dropped_ = -1;
   bool accepts_lost_ = false;
 };

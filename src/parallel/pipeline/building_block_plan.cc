@@ -1,3 +1,4 @@
+// Repeats a building block on a grid of time slots, compacts its ends, and chooses the best placement of W.
 #include "parallel/pipeline/building_block_plan.h"
 
 #include <algorithm>
@@ -12,10 +13,10 @@
 namespace orthant {
 namespace {
 
-constexpr Action kIdle{.kind = ActionKind::I, .stage = 0, .microbatch = -1};  // of a kind that holds nothing
+constexpr Action kIdle{.kind = ActionKind::I, .stage = 0, .microbatch = -1};  // I, because held_by() is 0 for this kind
 bool idle(const Action& action) { return action.microbatch < 0; }
 
-/// Rows of slots that take one pass each.
+/// A grid of time slots with one row per rank. A slot holds one pass or is idle.
 class Grid {
  public:
   Grid(const Schedule& stages, int microbatches)
@@ -37,7 +38,7 @@ class Grid {
     slot(action) = at;
   }
 
-  /// W into idle slots, in the order in which their I end.
+  /// Puts each W into the first idle slot after its I, in the order in which the I end.
   void fill_weights() {
     for (auto& row : rows_) {
       std::deque<Action> queue;
@@ -61,8 +62,8 @@ class Grid {
     return most;
   }
 
-  /// Moves what may move to the earliest idle slot, not before `from`, that keeps the order of its kind and stage, and
-  /// `most_live`.
+  /// Moves each pass for which `may` is true to the earliest idle slot from `from` on. The slot must respect the pass's
+  /// dependencies, the order within its kind and stage, and at most `most_live` live activations.
   template <typename May>
   void pull(int most_live, int from, May may) {
     std::vector<std::vector<int>> live(rows_.size());
@@ -88,7 +89,8 @@ class Grid {
   }
 
  private:
-  /// The first slot at which all is there that the Action needs.
+  /// The first slot after all Actions on which this one depends, including the previous microbatch of the same kind and
+  /// stage.
   int earliest(const Action& action) {
     const auto after = [&](ActionKind kind, int stage, int m) { return slot({kind, stage, m}) + 1; };
     const auto [kind, stage, m] = action;
@@ -117,10 +119,11 @@ class Grid {
   std::vector<int> owner_;
   int microbatches_;
   std::vector<std::vector<Action>> rows_;
-  std::array<std::vector<int>, 3> slot_;  // of F, I and W by stage and microbatch
+  std::array<std::vector<int>, 3> slot_;  // slots of F, I and W, by stage and microbatch
 };
 
-/// The Actions in the slots at which they begin when every pass takes one; without W from a slot on.
+/// The Actions in the slots in which they start if every pass takes one slot. W that start in slot `weights_until` or
+/// later are left out.
 Grid retimed(const Schedule& schedule, int microbatches, int weights_until) {
   Grid grid(schedule, microbatches);
   for (const Span& span : simulate(schedule, Durations::of(1, 1, 1)).spans)
@@ -141,13 +144,13 @@ Schedule repeat(const BuildingBlock& block, int microbatches, const Durations& d
     }
   raw.fill_weights();
   const int most_live = raw.most_live();
-  // Steady: from the first time that a microbatch is through until the last one has begun.
+  // The steady phase lasts from I of the first microbatch on stage 0 to F of the last microbatch on stage 0.
   const Action last_in{ActionKind::F, 0, microbatches - 1};
   const int steady_from = raw.slot({ActionKind::I, 0, 0}), steady_until = raw.slot(last_in);
   raw.pull(most_live, 0, [&](const Action&, int at) { return at < steady_from || at > steady_until; });
 
-  // Where no forward begins any more, W wait for gaps, also the one just before the last F; and once that has come to
-  // the last rank, I go first.
+  // Cool-down: W that start in the slot just before the last F of stage 0, or later, are removed and placed again into
+  // gaps. After this F has had time to reach the last rank, I move to the earliest slots possible.
   const Schedule pulled = raw.schedule();
   constexpr int kAll = std::numeric_limits<int>::max();
   const int end = retimed(pulled, microbatches, kAll).slot(last_in);

@@ -1,3 +1,4 @@
+// Checks a schedule from a file and turns the problems found into errors with line and cell.
 #include "parallel/pipeline/csv_plan.h"
 
 #include <algorithm>
@@ -12,12 +13,13 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kMostProblems = 5;  // in one message
+constexpr size_t kMostProblems = 5;  // maximum number of problems in one error message
 
-/// What the plan places itself: weights are held whole, gradients reduced and steps made behind each row.
+/// Whether the plan adds this kind of Action itself: gathering weights, reducing gradients, and optimizer steps.
+/// Weights stay unsharded during the row; reductions and steps come after each row.
 bool of_the_plan(const Action& action) { return facts(action.kind).lane == Lane::collective || settles(action); }
 
-/// Without them; `cells`, of each Action, keeps to what is left.
+/// Removes the Actions that the plan adds itself, and their entries in `cells`.
 void leave_out_the_plans(Schedule& schedule, std::vector<std::vector<int>>& cells) {
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     auto& row = schedule.rows[rank];
@@ -29,7 +31,8 @@ void leave_out_the_plans(Schedule& schedule, std::vector<std::vector<int>>& cell
   }
 }
 
-/// A valid schedule may still hold what a run decides by other keys, or have nothing for a rank to do.
+/// Throws ConfigError for a valid schedule that cannot run: a rank has no Action, or there are vocabulary Actions,
+/// which another key of the run file selects.
 void require_runnable(const Schedule& schedule, const PlaceName& place) {
   for (int rank = 0; rank < static_cast<int>(schedule.rows.size()); ++rank) {
     const auto& row = schedule.rows[static_cast<size_t>(rank)];

@@ -1,4 +1,4 @@
-// A schedule of one's own, from a file in the form that PyTorch's pipelining writes and reads.
+// Loads a user's own schedule from a CSV file, in the form of PyTorch's pipelining.
 #pragma once
 
 #include <string>
@@ -9,18 +9,19 @@
 
 namespace orthant {
 
-/// A schedule of another number of microbatches than the run's.
+/// The schedule in the file has another number of microbatches than the run.
 struct OtherMicrobatches : ConfigError {
-  /// `last`: an Action of the last of them, and where it stands.
+  /// `last` names an Action of the schedule's last microbatch and its position in the file.
   OtherMicrobatches(int microbatches, const std::string& last);
-  int microbatches;  // the schedule's
+  int microbatches;  // number of microbatches of the schedule
 };
 
-/// The text as a Schedule that can run: one line a pipeline rank, one Action a cell; stages stand where the lines put
-/// them. Computations alone get their messages. DataError where a cell is no Action; ConfigError, with line and cell of
-/// what is wrong, where the step would hang or not do each microbatch's work once, where a rank has nothing to do, and
-/// for passes of the vocabulary; OtherMicrobatches. UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and STEP are the plan's:
-/// those of a file, which plans and PyTorch write, are left out.
+/// Parses the text into a schedule that can run: one line per pipeline rank, one Action per cell. The lines decide
+/// which rank owns which stage. If there are no messages, they are added. UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and
+/// STEP are ignored, because the plan adds its own; files that plans and PyTorch write may contain them.
+/// Throws DataError for a cell that is not an Action, and OtherMicrobatches. Throws ConfigError with line and cell if
+/// the step would deadlock, or would not do each microbatch's work exactly once. ConfigError is also thrown if a rank
+/// has no Action, or if there are vocabulary Actions.
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches);
 
 }  // namespace orthant

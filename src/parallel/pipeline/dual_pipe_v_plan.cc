@@ -1,3 +1,4 @@
+// Generates DualPipeV row by row, in the eight phases of the published order.
 #include "parallel/pipeline/dual_pipe_v_plan.h"
 
 #include <algorithm>
@@ -14,7 +15,7 @@ Schedule dual_pipe_v(int ranks, int microbatches) {
   const int m = std::max(microbatches, 2 * ranks);
   for (int rank = 0; rank < ranks; ++rank) {
     GrowingRow row = growing_row(out, rank);
-    std::deque<Action> weights;  // of each I whose W is still to come
+    std::deque<Action> weights;  // W of each I so far that are not in the row yet
     const int first = row.down, second = row.up, below = ranks - rank - 1, above = rank + 1;
     const auto F = [&](int stage) { row.add(ActionKind::F, stage); };
     const auto B = [&](int stage) { row.add(ActionKind::B, stage); };
@@ -31,7 +32,7 @@ Schedule dual_pipe_v(int ranks, int microbatches) {
     for (int i = 0; i < below; ++i) I(second), W(), F(second);
     for (int i = 0; i < m - 2 * ranks + above; ++i) F(first), B(second), F(second), B(first);
     for (int i = 0; i < below; ++i) B(second), F(second), B(first);
-    for (int i = 0; i < 2 * above; ++i) {  // the second half of them leave their W for later
+    for (int i = 0; i < 2 * above; ++i) {  // the second half are I, and their W follow later
       const int stage = i % 2 == 0 ? second : first;
       if (i < above)
         B(stage);

@@ -1,3 +1,4 @@
+// Generates the GPipe order.
 #include "parallel/pipeline/gpipe_plan.h"
 
 #include "base/errors.h"

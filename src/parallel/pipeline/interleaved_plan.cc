@@ -1,3 +1,5 @@
+// Generates interleaved 1F1B: numbers the passes of a rank over groups of microbatches and chunks, then applies the
+// order of 1F1B to these numbers.
 #include "parallel/pipeline/interleaved_plan.h"
 
 #include <algorithm>
@@ -11,7 +13,7 @@ namespace orthant {
 Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later) {
   ORTHANT_CHECK(stages_per_rank > 1 && microbatches >= 1 && later >= 0, stages_per_rank, microbatches, later);
   Schedule out = looped(ranks, stages_per_rank);
-  const int passes = (microbatches + ranks - 1) / ranks * ranks * stages_per_rank;  // of whole groups
+  const int passes = (microbatches + ranks - 1) / ranks * ranks * stages_per_rank;  // per rank, in complete groups
   const int round = ranks * stages_per_rank;  // passes of one group of microbatches on one rank
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];

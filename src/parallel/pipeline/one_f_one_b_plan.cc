@@ -1,3 +1,4 @@
+// Generates the 1F1B order.
 #include "parallel/pipeline/one_f_one_b_plan.h"
 
 #include <algorithm>

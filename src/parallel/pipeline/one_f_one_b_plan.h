@@ -1,16 +1,21 @@
-// 1F1B: a rank begins backwards as soon as it can, and then takes one forward and one backward in turn.
+// 1F1B: a rank begins backwards as early as possible, and then alternates between one forward and one backward.
 // PipeDream-Flush, Narayanan et al. 2021, arXiv 2006.09503.
 //
-// Of p ranks and m microbatches with passes of f, b and w: bubble (p-1)(f+b+w) as GPipe's, but rank r holds min(m, p-r)
-// microbatches only. A rank sends m outputs to the next one and m gradients to the one before: 2m(p-1) messages in all.
-// Each of `later` forwards more before the first backward is one more that it holds.
+// On p ranks with m microbatches, where F takes f and B takes b + w: the bubble is (p-1)(f+b+w), as in GPipe. Rank r
+// holds only min(m, p-r) microbatches. A rank sends m outputs to the next rank and m gradients to the previous one, so
+// there are 2m(p-1) messages.
+//
+// Example, p = 2, m = 3:
+//   rank 0: F0 F1 B0 F2 B1 B2
+//   rank 1: F0 B0 F1 B1 F2 B2
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
-/// LogicError without ranks or microbatches, or where `later` is negative.
+/// `later` is the number of extra warm-up forwards before the first backward; a rank holds one more microbatch for each
+/// of them. Throws LogicError if ranks or microbatches are below 1, or if `later` is negative.
 Schedule one_f_one_b(int ranks, int microbatches, int later = 0);
 
 }  // namespace orthant

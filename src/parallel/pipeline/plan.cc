@@ -1,3 +1,4 @@
+// The table of pipeline schedules.
 #include "parallel/pipeline/plan.h"
 
 #include <array>

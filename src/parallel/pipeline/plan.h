@@ -1,5 +1,5 @@
-// Pipeline parallelism, the plan: stages of layers on ranks, and the published orders in which ranks do microbatches'
-// passes. Each schedule is a function to a Schedule of computations alone; add_messages() makes it one that can run.
+// Planning of pipeline parallelism: the table of published schedules by the names that run files use. Each is a
+// function that returns a Schedule of computations only; add_messages() completes it for the runtime.
 #pragma once
 
 #include <span>
@@ -10,27 +10,28 @@
 
 namespace orthant {
 
-/// What a schedule is made for; each looks at what it has a choice in.
+/// Arguments of the schedule generators. Each generator reads only the fields that it needs.
 struct PipelineShape {
   int ranks = 1, stages_per_rank = 1, microbatches = 1;
-  Durations durations = Durations::of(1, 1, 1);  // W stand where these leave room
-  /// Every rank does as many forwards of one stage more before its first backward, and keeps as much more. gpipe has no
-  /// need of it, and dual_pipe_v no room.
+  Durations durations = Durations::of(1, 1, 1);  // v_half and v_min place W into the gaps that these durations leave
+  /// Extra warm-up forwards of one stage on every rank before its first backward. Activations grow by the same number.
+  /// gpipe does not need them, and dual_pipe_v cannot place them: both ignore this field.
   int later = 0;
 };
 
-/// A schedule under the name that it has in a run file.
+/// A published schedule and its name in run files.
 struct PipelineSchedule {
   std::string_view name;
   std::string_view meaning;
-  int stages_per_rank;  // that it wants
-  bool any_stages;      // takes other numbers too
-  /// LogicError without ranks or microbatches, or where `later` is negative.
+  int stages_per_rank;  // default number of stages per rank
+  bool any_stages;      // whether other numbers of stages per rank are allowed
+  /// Throws LogicError if ranks or microbatches are below 1, or if `later` is negative.
   Schedule (*make)(const PipelineShape& shape);
 };
 
+/// All schedules.
 std::span<const PipelineSchedule> pipeline_schedules();
-/// LogicError for a name that is none.
+/// The schedule with this name. Throws LogicError for an unknown name.
 const PipelineSchedule& pipeline_schedule(std::string_view name);
 
 }  // namespace orthant

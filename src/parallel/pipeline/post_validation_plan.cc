@@ -1,3 +1,4 @@
+// Finds how many Actions of each row can come before SETTLE, and inserts SETTLE and STEP.
 #include "parallel/pipeline/post_validation_plan.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 
 using Row = std::vector<Action>;
 
-/// How much of a row stands before anything that writes gradients and before one forward more than so many.
+/// Length of the longest prefix of the row that writes no gradients and has at most `forwards` forwards.
 size_t first_part(const Schedule& schedule, const Row& row, int forwards) {
   for (size_t i = 0; i < row.size(); ++i) {
     if (writes_gradients(schedule, row[i]) || (row[i].kind == ActionKind::F && forwards-- == 0)) return i;
@@ -19,7 +20,7 @@ size_t first_part(const Schedule& schedule, const Row& row, int forwards) {
   return row.size();
 }
 
-/// Which SENDs stand in these parts of the rows.
+/// The SENDs in these prefixes of the rows, given by their lengths.
 std::set<Action> sent_in(const Schedule& schedule, const std::vector<size_t>& ends) {
   std::set<Action> sent;
   for (size_t rank = 0; rank < ends.size(); ++rank)
@@ -28,7 +29,8 @@ std::set<Action> sent_in(const Schedule& schedule, const std::vector<size_t>& en
   return sent;
 }
 
-/// Shortens the parts until what they compute is made of nothing that others send after theirs.
+/// Shortens the prefixes until every forward in them reads only messages that are sent in another prefix. Returns the
+/// SENDs in them.
 std::set<Action> close_parts(const Schedule& schedule, std::vector<size_t>& ends) {
   const auto owner = [&](int stage) { return schedule.stage_owner[static_cast<size_t>(stage)]; };
   while (true) {

@@ -1,20 +1,23 @@
-// Post-validation of the optimizer's step: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241,
-// section 4. Before the step all ranks have to know the norm of all gradients, and whether they are finite. An
-// all-reduce would have every rank wait for the last, though they end one after the other, as they began. So what is
-// known goes from rank to rank: each adds its own, tells the next, and makes its step at once if what it has seen so
-// far permits that. The truth comes back while the next step's first forwards run; where it does not permit the step,
-// it is undone and made anew, and those forwards are as well.
+// Post-validation of the optimizer step: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv 2401.10241,
+// section 4. The step needs the norm of all gradients, and whether they are finite. An all-reduce would make every rank
+// wait for the last one, although the ranks finish one after the other, as they began. Instead, partial statistics
+// travel from rank to rank. Each rank adds its own, sends them to the next rank, and steps at once if the statistics so
+// far permit it. The full statistics come back while the first forwards of the next step run. If they forbid the step,
+// the step is undone and repeated, and so are those forwards.
 //
-//   p ranks and n numbers of 8 bytes: every rank but the last sends 8 n bytes on, every rank but the first 8 n back
+// With n statistics of 8 bytes, every rank except the last sends 8 n bytes to the next rank, and every rank except the
+// first sends 8 n bytes back.
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
-/// A Pass, after messages and reductions: STEP at the end of each row, and SETTLE in front, where the truth should have
-/// come: rank r of p has done p-r forwards (the last rank has it when r has done p-1-r; one forward is for its way),
-/// or as many fewer as make it valid (schedule/validate.h). A RECV goes to the side of it on which its SEND stands.
+/// A pass that adds STEP at the end of each row, and SETTLE near its beginning. It runs after messages and reductions
+/// are added. On rank r of p, SETTLE comes after p-r forwards, when the full statistics should have arrived. The last
+/// rank has them when rank r has done p-1-r forwards, and one more forward covers their way back. SETTLE comes earlier
+/// where a valid schedule requires it (schedule/validate.h). A RECV is placed on the same side of SETTLE as its SEND.
+/// Throws LogicError if a rank has no stage.
 Schedule with_post_validation(Schedule schedule);
 
 }  // namespace orthant

@@ -1,3 +1,4 @@
+// Assigns stages to ranks.
 #include "parallel/pipeline/stages_plan.h"
 
 #include "base/errors.h"

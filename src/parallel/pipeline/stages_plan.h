@@ -1,33 +1,35 @@
-// Where stages stand on pipeline ranks, before any schedule fills the rows.
+// Assignments of stages to pipeline ranks, with empty rows for a schedule to fill.
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
-/// `chunks` stages a rank, dealt round: stage c * ranks + r on rank r. The rows are empty.
+/// `chunks` stages per rank, assigned round-robin: rank r has stages c * ranks + r for each c < chunks. The rows are
+/// empty.
 Schedule looped(int ranks, int chunks);
 
-/// Two stages a rank, down and back up: rank r has stages r and 2 * ranks - 1 - r. The first and the last stage meet on
-/// rank 0, and the last rank hands on to itself. The rows are empty.
+/// Two stages per rank in a V shape: rank r has stages r and 2 * ranks - 1 - r. So rank 0 has the first and the last
+/// stage, and the two stages of the last rank are neighbors. The rows are empty.
 Schedule v_shaped(int ranks);
 
-/// The row of a rank with two stages as it grows: the next microbatch of each stage and kind of pass is counted here.
+/// The row of a rank with two stages while a generator fills it. It counts the passes of each stage and kind, so that
+/// add() appends the next microbatch.
 struct GrowingRow {
   std::vector<Action>& actions;
-  int down, up;            // the rank's stages
-  int passes[2][3] = {};  // of each: forward, backward (whole or for the input), for the weights
+  int down, up;            // the rank's stages: r and 2 * ranks - 1 - r
+  int passes[2][3] = {};  // number of passes by stage (down, up) and kind (F; B or I; W)
 
   int& done(ActionKind kind, int stage) {
     return passes[stage == up][kind == ActionKind::F ? 0 : kind == ActionKind::W ? 2 : 1];
   }
   void add(ActionKind kind, int stage) { actions.push_back({kind, stage, done(kind, stage)++}); }
 };
-/// One that is still empty: the rank's, of a schedule that is v_shaped().
+/// The empty row of the rank in a schedule made by v_shaped().
 GrowingRow growing_row(Schedule& schedule, int rank);
 
-/// The same orders for the first `microbatches` alone. Microbatches do not depend on each other, so what is left of a
-/// schedule that ends, ends too, and holds no more.
+/// Removes all Actions of microbatches from `microbatches` on. Microbatches do not depend on each other, so the rest of
+/// a schedule that terminates also terminates, and holds no more activations.
 Schedule first_microbatches(Schedule schedule, int microbatches);
 
 }  // namespace orthant

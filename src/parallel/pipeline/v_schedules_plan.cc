@@ -1,3 +1,4 @@
+// Generates ZB-V row by row, and V-Half and V-Min from building blocks.
 #include "parallel/pipeline/v_schedules_plan.h"
 
 #include <algorithm>
@@ -10,10 +11,11 @@
 namespace orthant {
 namespace {
 
-/// Microbatches of two forwards each.
+/// Number of microbatches, with two forwards on each rank, that cover `later` extra forwards.
 int whole_microbatches(int later) { return (later + 1) / 2; }
 
-/// One row of ZB-V for m microbatches, m >= 2 ranks - 1 + more, where `more` are held than without.
+/// Fills one row of ZB-V for m microbatches, where m must be at least 2 ranks - 1 + more. `more` is the number of extra
+/// warm-up microbatches.
 void zb_v_row(GrowingRow row, int rank, int ranks, int m, int more) {
   using enum ActionKind;
   const int a = row.down, b = row.up;
@@ -30,7 +32,7 @@ void zb_v_row(GrowingRow row, int rank, int ranks, int m, int more) {
     while (row.done(W, stage) < m) row.add(W, stage);
 }
 
-/// When the four passes of the first microbatch begin on a rank: F and I of its lower stage, then of its upper one.
+/// Start slots of the first microbatch's F and I on rank r. "down" is stage r, "up" is stage 2 * ranks - 1 - r.
 struct Start {
   int down_F, up_F, up_I, down_I;
 };
@@ -64,7 +66,7 @@ Schedule zb_v(int ranks, int microbatches, int later) {
 }
 
 Schedule v_half(int ranks, int microbatches, const Durations& durations, int later) {
-  const int p = ranks, turn = p % 2 == 0 ? 3 : 0;  // slots that rank 0 waits between its F and I of the last stage
+  const int p = ranks, turn = p % 2 == 0 ? 3 : 0;  // idle slots of rank 0 between F and I of the last stage
   return repeat_v(p, microbatches, durations, later, [&](int r) -> Start {
     return {2 * r, 3 * p - 2 - r, 3 * p - 1 + turn + 2 * r, 6 * p - 2 + turn - r};
   });

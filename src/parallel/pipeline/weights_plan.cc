@@ -1,3 +1,4 @@
+// Simulates the rows and inserts W into the gaps as they appear.
 #include "parallel/pipeline/weights_plan.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace orthant {
 namespace {
 
-/// Carries the rows out, rank by rank as far as each can go, and writes down what they did.
+/// Carries out the rows, each rank as far as it can go, and records the resulting order with the W added.
 class Placement {
  public:
   Placement(const Schedule& in, int most_live, const Durations& durations)
@@ -38,7 +39,7 @@ class Placement {
     size_t next = 0;
     double free_s = 0;
     int live = 0;
-    std::deque<Action> queue;  // W whose I is done
+    std::deque<Action> queue;  // W that can run, because their I is done
   };
 
   size_t owner(int stage) const { return static_cast<size_t>(in_.stage_owner[static_cast<size_t>(stage)]); }

@@ -1,3 +1,4 @@
+// Generates ZB-H1 and ZB-H2, which differ only in two numbers per rank.
 #include "parallel/pipeline/zero_bubble_plan.h"
 
 #include <algorithm>
@@ -8,7 +9,8 @@
 namespace orthant {
 namespace {
 
-/// Rank r runs ahead(r) + `later` forwards before its first backward; its W stays late(r) microbatches behind its I.
+/// Generates an order in which rank r runs ahead(r) + `later` forwards before its first backward, and delays each W by
+/// late(r) microbatches after its I.
 template <typename Ahead, typename Late>
 Schedule split_1f1b(int ranks, int microbatches, int later, Ahead ahead, Late late) {
   ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);

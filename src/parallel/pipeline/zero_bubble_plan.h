@@ -1,19 +1,25 @@
-// Zero-bubble schedules of one stage a rank: backward is split, I (for the input) goes on to the stage before at once,
-// and W (for the weights), for which nobody waits, fills what would be bubble. Qi et al. 2023, arXiv 2401.10241.
+// Zero-bubble schedules with one stage per rank. Backward is split: the result of I (for the input) goes to the
+// previous stage at once. W (for the weights), which no rank waits for, fills the bubble. Qi et al. 2023, arXiv
+// 2401.10241.
 //
-// Of p ranks and m microbatches with passes of f, b and w, of which M_B bytes are held from F to I and M_W of them to
-// W:
-//   ZB-H1   a rank's own bubble (p-1)(f+b-w) for m >= p; rank r holds (p-r) M_B + r M_W, 1F1B's most
-//   ZB-H2   a rank's own bubble (p-1)(f+b-2w) for m >= 2p-1; rank r holds (2(p-r)-1) M_B + 2r M_W
-// (between its first and its last Action). With `later` forwards more before the first backward it is the same, and as
-// many M_B more are held.
+// On p ranks with m microbatches, F, I and W take f, b and w. A microbatch holds M_B bytes from F to I, and M_W of them
+// until W. A rank's own bubble is its idle time between its first and its last Action:
+//   ZB-H1   own bubble (p-1)(f+b-w) for m >= p; rank r holds (p-r) M_B + r M_W, at most the maximum of 1F1B
+//   ZB-H2   own bubble (p-1)(f+b-2w) for m >= 2p-1; rank r holds (2(p-r)-1) M_B + 2r M_W
+// `later` is the number of extra warm-up forwards before the first backward. The bubble stays the same, and each extra
+// forward holds M_B more.
+//
+// Example, ZB-H1 with p = 2, m = 3:
+//   rank 0: F0 F1 I0 W0 F2 I1 W1 I2 W2
+//   rank 1: F0 I0 F1 I1 W0 F2 I2 W1 W2
 #pragma once
 
 #include "schedule/schedule.h"
 
 namespace orthant {
 
-/// LogicError without ranks or microbatches, or where `later` is negative.
+// Both functions throw LogicError if ranks or microbatches are below 1, or if `later` is negative.
+
 Schedule zb_h1(int ranks, int microbatches, int later = 0);
 Schedule zb_h2(int ranks, int microbatches, int later = 0);
 
