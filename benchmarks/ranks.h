@@ -94,7 +94,7 @@ inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string&
                             const std::function<void(Comm&)>& measure,
                             const std::function<Mesh(const Launch&)>& mesh = one_ring) {
   die_with_parent();
-  const auto launch = detect_launch(process_environment, parent_key());
+  const auto launch = detect_launch(process_environment, parent_identity());
   if (!launch) {
     return run_local_ranks({argv, argv + argc}, ranks, {.program = "/proc/self/exe", .threads_per_rank = 1});
   }

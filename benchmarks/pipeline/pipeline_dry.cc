@@ -13,8 +13,8 @@
 #include "parallel/pipeline/plan.h"
 #include "runtime/step_timeline.h"
 #include "schedule/bubbles.h"
-#include "schedule/departures.h"
 #include "schedule/passes.h"
+#include "schedule/send_completions.h"
 
 namespace orthant {
 namespace {
@@ -35,7 +35,7 @@ MeasuredStep carry_out(Comm& comm, const Schedule& schedule, double pass_s, int6
   const int last = stage_count(schedule) - 1;
   const auto message = [&](bool any) { return any ? at::empty({bytes}, at::kByte) : at::Tensor(); };
   Executor executor({.owners = schedule.stage_owner,
-                     .departures = departures(schedule),
+                     .send_completions = send_completions(schedule),
                      .stream_shape = [&](int) { return std::vector<int64_t>{bytes}; },
                      .stream = at::kByte},
                     {.forward =
@@ -78,7 +78,7 @@ void measure(const Settings& settings, Comm& comm) {
     carry_out(comm, schedule, 0, bytes, nap);  // warms up
     for (int i = 0; i < settings.number("repeats"); ++i) {
       const MeasuredStep step = carry_out(comm, schedule, pass_s, bytes, nap);
-      bubbles_s.push_back(own_bubble(step.timeline));
+      bubbles_s.push_back(max_rank_bubble(step.timeline));
       steps_s.push_back(step.timeline.makespan_s);
     }
     if (comm.rank() != 0) continue;

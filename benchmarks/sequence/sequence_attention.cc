@@ -78,26 +78,26 @@ class Alone {
   Alone(const Case& c, Comm& comm, const Microbatch& batch, const Inputs& own)
       : own_(own), comm_(comm), ring_(double_ring(c.ring, comm.position(kBoth), c.ring).inner),
         scale_(1 / std::sqrt(static_cast<double>(c.shape.head_dim))) {
-    const auto own_places = ring_places(c.placement(), c.length(), c.ring, ring_.index);
-    const Visibility seen = visibility(batch, c.shape.rule, own_places);
+    const auto own_positions = ring_positions(c.placement(), c.length(), c.ring, ring_.index);
+    const Visibility seen = visibility(batch, c.shape.rule, own_positions);
     for (int member = 0; member < c.ring; ++member) {
       const Inputs theirs(c, member);
       blocks_.push_back(at::stack({theirs.k, theirs.v}));
-      tiles_.push_back(attention_tiles(seen, ring_places(c.placement(), c.length(), c.ring, member)));
+      tiles_.push_back(attention_tiles(seen, ring_positions(c.placement(), c.length(), c.ring, member)));
     }
     share_ = at::zeros(blocks_[0].sizes(), at::kFloat);
   }
 
-  Attended forward() const {
-    Attended all;
+  PartialAttention forward() const {
+    PartialAttention all;
     for (int step = 0; step < ring_.size(); ++step) {
       const auto member = static_cast<size_t>(ring_.source(step));
-      const Attended part = attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1],
-                                   tiles_[member], scale_);
+      const PartialAttention part =
+          attend(AttentionKernel::flash, own_.q, blocks_[member][0], blocks_[member][1], tiles_[member], scale_);
       if (step == 0) {
         all = part;
       } else {
-        merge_attended(all, part);
+        merge_partial_attention(all, part);
       }
     }
     return all;
@@ -187,7 +187,7 @@ void measure_case(const Case& c, Comm& comm, int turns, const std::string& links
       {"backward", [&] { gradients = core.backward(own.dout, kept, batch, c.shape); }}};
   std::string flops;
   std::optional<Alone> alone;
-  Attended attended;
+  PartialAttention attended;
   at::Tensor dq;
   if (c.ulysses == 1 && c.ring > 1) {
     alone.emplace(c, comm, batch, own);

@@ -19,7 +19,7 @@
 #include "runtime/step_timeline.h"
 #include "runtime/vocabulary_stages.h"
 #include "schedule/bubbles.h"
-#include "schedule/departures.h"
+#include "schedule/send_completions.h"
 
 namespace orthant {
 namespace {
@@ -70,7 +70,7 @@ class DryStages {
  public:
   DryStages(Comm& comm, const Plan& plan, const Nap& nap)
       : plan_(plan),
-        durations_(durations_of(plan)),
+        durations_(estimate_durations(plan)),
         nap_(nap),
         rows_(parameter_table(of_rows()), at::kFloat),
         model_(of_rows(), rows_, fused_primitives(), {}),
@@ -107,7 +107,7 @@ class DryStages {
 
   StageTable table() const {
     return {.owners = plan_.schedule.stage_owner,
-            .departures = departures(plan_.schedule),
+            .send_completions = send_completions(plan_.schedule),
             .stream_shape = [](int) { return shape(); },
             .stream = at::kFloat};
   }
@@ -177,14 +177,14 @@ std::vector<double> parameters_of_ranks(const Plan& plan) {
   std::vector<double> elements;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     double& sum = elements.emplace_back(0);
-    for (const ParameterInfo& parameter : plan.parameters_of(rank)) sum += static_cast<double>(parameter.held_size());
+    for (const ParameterInfo& parameter : plan.parameters_of(rank)) sum += static_cast<double>(parameter.shard_size());
   }
   return elements;
 }
 
 /// Seconds of a unit of the plan's durations, where a layer takes layer_s. No first stage has the head.
 double unit_of(const Plan& plan, double layer_s) {
-  const Durations durations = durations_of(plan);
+  const Durations durations = estimate_durations(plan);
   const double units = durations.of({ActionKind::F, 0, 0}) + durations.of({ActionKind::B, 0, 0});
   ORTHANT_CHECK(units > 0, units);
   return layer_s * static_cast<double>(plan.stages[0].layers.size()) / units;
@@ -199,7 +199,7 @@ void measure(const Settings& settings, Comm& comm, const Plan& plan, const char*
     const Timeline timeline = stages.run(unit_s).timeline;
     if (comm.rank() > 0) continue;
     steps_s.push_back(timeline.makespan_s);
-    bubbles_s.push_back(own_bubble(timeline));
+    bubbles_s.push_back(max_rank_bubble(timeline));
     spreads.push_back(spread(timeline.busy_s));
   }
   if (comm.rank() > 0) return;

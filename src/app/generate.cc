@@ -35,14 +35,14 @@ at::ScalarType working_dtype(Dtype stored) {
 
 // Prints a text while it grows. A terminal receives visible_text(), because it would execute control characters that a
 // model generates. A file receives every byte.
-class GrowingText {
+class TextStream {
  public:
-  void show(const std::string& text) { print(text, whole_characters(text)); }
+  void show(const std::string& text) { print(text, complete_utf8_bytes(text)); }
   void end(const std::string& text) { print(text, text.size()); }
 
  private:
   // Number of bytes without an incomplete UTF-8 character at the end.
-  static size_t whole_characters(const std::string& text) {
+  static size_t complete_utf8_bytes(const std::string& text) {
     for (size_t missing = 1; missing <= std::min<size_t>(3, text.size()); ++missing) {
       const auto byte = static_cast<unsigned char>(text[text.size() - missing]);
       if (byte < 0x80) break;
@@ -79,7 +79,7 @@ int generate(const GenerateArguments& arguments) {
     throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),
                                 config.vocab_size));
   }
-  const Architecture architecture = architecture_of(config);
+  const Architecture architecture = make_architecture(config);
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
   load_weights(directory, architecture, weights);
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
@@ -90,7 +90,7 @@ int generate(const GenerateArguments& arguments) {
   }
   const Transformer model(architecture, weights, fused_primitives(), {});
   Decoder decoder(model);
-  GrowingText shown;
+  TextStream shown;
   const GeneratedText made =
       generate_text([&](std::span<const int64_t> tokens) { return decoder.advance(tokens); },
                     architecture.max_position_embeddings, *tokenizer, arguments.prompt, arguments.max_new_tokens,

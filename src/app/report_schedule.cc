@@ -35,7 +35,7 @@ std::string durations_table(const MeasuredStep& measured) {
   std::vector<const KindFacts*> shown;
   for (const KindFacts& kind : action_kinds()) {
     for (const auto& stage : means.stage_seconds) {
-      if (kind.lane != Lane::compute || stage[static_cast<size_t>(kind.kind)] == 0) continue;
+      if (kind.stream != Stream::compute || stage[static_cast<size_t>(kind.kind)] == 0) continue;
       shown.push_back(&kind);
       break;
     }

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // The abilities of this build. check_config() decides whether this version can use them for training.
-Abilities abilities() { return {.cuda = has_nccl(), .nccl = has_nccl(), .no_ucx = ucx_problem()}; }
+BuildFeatures abilities() { return {.cuda = has_nccl(), .nccl = has_nccl(), .no_ucx = ucx_problem()}; }
 
 bool is_given(const Config& config, const std::string& key) {
   const auto origin = config.origins.find(key);
@@ -34,7 +34,7 @@ bool is_given(const Config& config, const std::string& key) {
 
 // Takes the model's sizes from a Hugging Face directory. Keys given in the run file or on the command line must have
 // the same values; a head_dim or vocab_size of 0 counts as not given.
-void take_sizes_from(Config& config, const std::string& directory) {
+void load_model_sizes(Config& config, const std::string& directory) {
   const HfConfig from = read_hf_config(directory);
   auto& m = config.model;
   auto take = [&](const char* name, auto& value, const auto& theirs, bool says_nothing = false) {
@@ -86,7 +86,7 @@ Config load_run(const RunFileArguments& arguments, int launched) {
     config.origins["run.ranks"] = "launcher";
   }
   check_model_from(config);
-  if (!config.model.from.empty()) take_sizes_from(config, config.model.from);
+  if (!config.model.from.empty()) load_model_sizes(config, config.model.from);
   check_config(config, abilities());
   return config;
 }
@@ -96,7 +96,7 @@ int threads_per_rank(const Config& config, int local_ranks) {
   return std::max(1, cores_of_local_ranks(local_ranks) / std::max(1, local_ranks));
 }
 
-std::function<void(int64_t, int64_t)> shown_progress(const std::string& label, const std::string& unit) {
+std::function<void(int64_t, int64_t)> make_progress_callback(const std::string& label, const std::string& unit) {
   const auto bar = std::make_shared<ProgressBar>(label, unit);
   return [bar, finished = false](int64_t done, int64_t total) mutable {
     if (std::exchange(finished, finished || done == total)) return;
@@ -126,7 +126,7 @@ RunFacts facts_before_data(const Config& config, int ranks) {
 }
 
 void require_memory(const MemoryNeed& need, const Config& config) {
-  if (!need.beyond_the_machine) return;
+  if (!need.exceeds_machine) return;
   throw ConfigError(fmt::format(
       "{}; lower {}, {} or the sizes of the model, such as {}, or set activation_checkpoint.mode to \"full\" "
       "(orthant plan shows what each saves)",
@@ -138,13 +138,14 @@ std::string planned_svg(const Plan& plan) {
   return draw_svg(plan.schedule, plan.timeline, "Planned " + escape(schedule_text(plan.config)));
 }
 
-TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting) {
+TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous) {
   constexpr double kLongestOpening_s = 24 * 3600;
-  const auto wait_for = [&](int rank) { meeting.store.get(fmt::format("data-open/{}", rank), kLongestOpening_s); };
-  if (meeting.rank != 0) wait_for(0);
-  TrainingData data = open_run_data(config, meeting.rank == 0 ? shown_progress("tokenizing") : TextProgress{});
-  meeting.store.set(fmt::format("data-open/{}", meeting.rank), "");
-  for (int rank = 0; rank < meeting.world_size; ++rank) wait_for(rank);
+  const auto wait_for = [&](int rank) { rendezvous.store.get(fmt::format("data-open/{}", rank), kLongestOpening_s); };
+  if (rendezvous.rank != 0) wait_for(0);
+  TrainingData data =
+      open_run_data(config, rendezvous.rank == 0 ? make_progress_callback("tokenizing") : TextProgress{});
+  rendezvous.store.set(fmt::format("data-open/{}", rendezvous.rank), "");
+  for (int rank = 0; rank < rendezvous.world_size; ++rank) wait_for(rank);
   return data;
 }
 
@@ -164,7 +165,7 @@ std::string checkpoint_to_resume(const Config& config) {
   return *found;
 }
 
-void set_aside_earlier_run(const Config& config) {
+void archive_earlier_run(const Config& config) {
   const fs::path folder = config.job.dump_folder;
   constexpr const char* kWritten[] = {"config.toml", "metrics.jsonl", "plan.json",     "schedule.svg", "tb",
                                       "checkpoints", "report.html",   "timeline.json", "sample.txt"};

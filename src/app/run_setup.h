@@ -22,7 +22,8 @@ Config load_run(const RunFileArguments& arguments, int launched = 0);
 int threads_per_rank(const Config& config, int local_ranks);
 
 /// A callback that draws a progress bar on stderr, in bytes or the given unit.
-std::function<void(int64_t done, int64_t total)> shown_progress(const std::string& label, const std::string& unit = "");
+std::function<void(int64_t done, int64_t total)> make_progress_callback(const std::string& label,
+                                                                        const std::string& unit = "");
 
 /// The facts that planning needs, without training a tokenizer or tokenizing: "train:N" will have N pieces. ConfigError
 /// if data.path names no file.
@@ -40,14 +41,14 @@ std::string planned_svg(const Plan& plan);
 /// Collective over all ranks: rank 0 tokenizes while the others wait, then each opens the cached result. Returns when
 /// all ranks have opened their data, up to 24 hours later. The caller must run a Watch, so that no rank waits for a
 /// dead one.
-TrainingData open_training_data_together(const Config& config, const Rendezvous& meeting);
+TrainingData open_training_data_together(const Config& config, const Rendezvous& rendezvous);
 
 /// The checkpoint from which --resume continues. ConfigError if there is none, DataError if the link to it is a
 /// directory.
 std::string checkpoint_to_resume(const Config& config);
 
 /// Empties the folder for a new run: moves the files of an earlier run to DUMP/earlier/N and prints a note.
-void set_aside_earlier_run(const Config& config);
+void archive_earlier_run(const Config& config);
 
 /// Advice after a failure: the checkpoint to continue from and the command.
 std::string advice_after_failure(const Config& config, const std::string& resume_command);

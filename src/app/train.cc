@@ -1,4 +1,16 @@
 // orthant train: plans the run, starts the local ranks unless a launcher did, and trains as one of the ranks.
+#include <ATen/Parallel.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
 #include "app/commands.h"
 #include "app/report.h"
 #include "app/resume_command.h"
@@ -18,22 +30,10 @@
 #include "runtime/machine_memory.h"
 #include "runtime/memory.h"
 #include "runtime/resume_check.h"
-#include "runtime/run_boxes.h"
+#include "runtime/run_banner.h"
 #include "runtime/run_warnings.h"
 #include "runtime/stop.h"
 #include "runtime/trainer.h"
-
-#include <ATen/Parallel.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdio>
-#include <memory>
-#include <mutex>
-#include <optional>
-#include <thread>
 
 namespace orthant {
 namespace {
@@ -86,21 +86,21 @@ void end_if_stopped_early() {
 // Before a Comm exists: returns true if this rank is the first to fail. The rank that serves the store waits at most 3
 // s until all others have asked. It uses the existing connection, because a new one to a dead store would retry for a
 // minute.
-bool first_to_fail(const Rendezvous& meeting, const std::string& message) {
-  if (meeting.world_size == 1) return true;
+bool first_to_fail(const Rendezvous& rendezvous, const std::string& message) {
+  if (rendezvous.world_size == 1) return true;
   constexpr double kOthersFail_s = 3;
   try {
-    const Store& store = meeting.store;
+    const Store& store = rendezvous.store;
     const bool first = post_failure(store, message);
     store.add("abort/heard", 1);
     const auto start = std::chrono::steady_clock::now();
-    while (meeting.serves && store.add("abort/heard", 0) < meeting.world_size &&
+    while (rendezvous.serves && store.add("abort/heard", 0) < rendezvous.world_size &&
            std::chrono::steady_clock::now() - start < std::chrono::duration<double>(kOthersFail_s)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     return first;
   } catch (const CommError&) {
-    return meeting.rank <= 1;  // the store is gone, perhaps with rank 0: let rank 1 report too
+    return rendezvous.rank <= 1;  // the store is gone, perhaps with rank 0: let rank 1 report too
   }
 }
 
@@ -121,7 +121,7 @@ std::vector<std::string> run_warnings(const Plan& plan, int local_ranks) {
 
 // Returns the checkpoint to resume, after all comparisons with the run that need no tokens. Throws ConfigError or
 // DataError.
-std::string refuse_to_resume_another_run(const Plan& plan) {
+std::string validate_checkpoint_to_resume(const Plan& plan) {
   const std::string directory = checkpoint_to_resume(plan.config);
   check_resume_before_data(open_checkpoint(directory, Verify::sizes), plan);
   return directory;
@@ -155,17 +155,17 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
 
 // Watches the ranks until a Comm with its own Watch exists. Ranks may tokenize for hours, and must not wait for a dead
 // one.
-std::unique_ptr<Watch> watch_setup(const Rendezvous& meeting, const CommOptions& options) {
-  if (meeting.world_size == 1) return nullptr;
+std::unique_ptr<Watch> watch_setup(const Rendezvous& rendezvous, const CommOptions& options) {
+  if (rendezvous.world_size == 1) return nullptr;
   return std::make_unique<Watch>(
-      meeting.store, "setup", meeting.rank, meeting.world_size, options.meet_timeout_s,
-      WatchOptions{.beat_s = meeting.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
+      rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size, options.meet_timeout_s,
+      WatchOptions{.beat_s = rendezvous.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
 }
 
 // An addition to an error message if the ranks' store is unreachable; else empty.
-std::string where_the_store_went(const Rendezvous& meeting) {
+std::string describe_lost_store(const Rendezvous& rendezvous) {
   try {
-    meeting.store.has("abort/claim");
+    rendezvous.store.has("abort/claim");
     return "";
   } catch (const CommError&) {
     return " (rank 0 or the launcher, whichever serves the store, has died or is cut off)";
@@ -174,42 +174,42 @@ std::string where_the_store_went(const Rendezvous& meeting) {
 
 // For a store that ended with the rank that served it: waits for the watch to find the cause and end this process. If
 // the watch finds none, returns.
-void leave_it_to(Watch& watch) {
+void wait_for_watch_to_end(Watch& watch) {
   constexpr double kCauseKnown_s = 5;
   watch.blame(kCauseKnown_s);
   if (watch.failure()) std::this_thread::sleep_for(std::chrono::duration<double>(kCauseKnown_s));
 }
 
 // Runs one rank, from the rendezvous to the last step.
-int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& meeting) {
+int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& launch, const Rendezvous& rendezvous) {
   const Config& config = plan.config;
-  const CommOptions watching = comm_options(arguments, config, meeting.serves);
+  const CommOptions watching = comm_options(arguments, config, rendezvous.serves);
   std::unique_ptr<Watch> setup;
   std::optional<Comm> comm;
   try {
     at::set_num_threads(threads_per_rank(config, launch.local_size));
-    check_agreement(meeting, print_config(config), config.run.timeout_s);
-    setup = watch_setup(meeting, watching);
+    check_agreement(rendezvous, print_config(config), config.run.timeout_s);
+    setup = watch_setup(rendezvous, watching);
     const bool checked_by_launcher = launch.launcher == "orthant";
-    if (arguments.resume && meeting.rank == 0 && !checked_by_launcher) refuse_to_resume_another_run(plan);
-    const TrainingData data = open_training_data_together(config, meeting);
+    if (arguments.resume && rendezvous.rank == 0 && !checked_by_launcher) validate_checkpoint_to_resume(plan);
+    const TrainingData data = open_training_data_together(config, rendezvous);
     ORTHANT_CHECK(data.tokenizer->vocab_size() == plan.facts.vocab_size, plan.facts.vocab_size);
     const TrainerOptions options = trainer_options(arguments, plan, launch);
     std::unique_ptr<FolderLock> sole_writer;
-    if (meeting.rank == 0) {
-      sole_writer = FolderLock::if_free(config.job.dump_folder);
+    if (rendezvous.rank == 0) {
+      sole_writer = FolderLock::try_acquire(config.job.dump_folder);
       if (!sole_writer) {
         throw ConfigError(fmt::format("{}: another run is writing there; wait for it, or choose another folder",
                                       config.locate("job.dump_folder")));
       }
     }
-    check_agreement(meeting, planned(plan), config.run.timeout_s);
-    note_stop_signals(meeting.rank == 0);
-    comm.emplace(plan.mesh, meeting.rank, meeting, watching);
+    check_agreement(rendezvous, planned(plan), config.run.timeout_s);
+    record_stop_signals(rendezvous.rank == 0);
+    comm.emplace(plan.mesh, rendezvous.rank, rendezvous, watching);
     g_all_here = true;
     if (setup) setup->leave(true);
     Trainer trainer(plan, data, *comm, options);  // writes nothing; returns when every rank has accepted the run
-    if (meeting.rank == 0 && !arguments.resume) set_aside_earlier_run(config);
+    if (rendezvous.rank == 0 && !arguments.resume) archive_earlier_run(config);
     const int code = trainer.run();
     require_printed();
     return code;
@@ -218,13 +218,13 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     std::string text = brief(error);
     const bool lost_peer = dynamic_cast<const CommError*>(&error) != nullptr;
     // Errors of the system or of a library do not name the rank, which helps to find the cause.
-    if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", meeting.rank, text);
-    if (lost_peer && setup && !comm) leave_it_to(*setup);
-    if (lost_peer && !comm) text += where_the_store_went(meeting);
+    if (dynamic_cast<const Error*>(&error) == nullptr) text = fmt::format("rank {}: {}", rendezvous.rank, text);
+    if (lost_peer && setup && !comm) wait_for_watch_to_end(*setup);
+    if (lost_peer && !comm) text += describe_lost_store(rendezvous);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
-    const bool speak = comm ? comm->abort(text) : first_to_fail(meeting, text);
+    const bool speak = comm ? comm->abort(text) : first_to_fail(rendezvous, text);
     // The watches of the other ranks still read the store, so the rank that serves it must not end at once.
-    end_failed(text + advice, speak, (comm || setup) && meeting.serves);
+    end_failed(text + advice, speak, (comm || setup) && rendezvous.serves);
   }
 }
 
@@ -264,9 +264,9 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
   TrainerOptions options;
   options.threads = threads_per_rank(plan.config, plan.mesh.size());
   options.warnings = run_warnings(plan, plan.mesh.size());
-  if (arguments.resume) options.resume_from = refuse_to_resume_another_run(plan);
-  const TrainingData data = open_run_data(plan.config, shown_progress("tokenizing"));
-  std::fputs(banner(banner_of(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
+  if (arguments.resume) options.resume_from = validate_checkpoint_to_resume(plan);
+  const TrainingData data = open_run_data(plan.config, make_progress_callback("tokenizing"));
+  std::fputs(banner(make_banner(plan, data, options), terminal_style(STDOUT_FILENO)).c_str(), stdout);
   std::fputs(explain(plan).c_str(), stdout);
   return kDone;
 }
@@ -276,9 +276,9 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
   const Plan plan = make_plan(config, facts_before_data(config, ranks));
   if (arguments.dry_run) return dry_run(plan, arguments);
-  if (arguments.resume) refuse_to_resume_another_run(plan);
+  if (arguments.resume) validate_checkpoint_to_resume(plan);
   memory_warning(plan, ranks);
-  open_run_data(config, shown_progress("tokenizing"));
+  open_run_data(config, make_progress_callback("tokenizing"));
   if (ranks == 1) {
     return train_rank(arguments, plan, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
                       {.store = Store::in_process(), .in_process = true});
@@ -295,7 +295,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
 int train(const TrainArguments& given) {
   die_with_parent();
   install_counting_allocator();
-  const auto launch = detect_launch(process_environment, parent_key());
+  const auto launch = detect_launch(process_environment, parent_identity());
   TrainArguments arguments = given;
   arguments.resume_command = resume_command(given.command, launch, ancestor_commands(), process_environment);
   end_on_stop_signals(!launch || launch->rank == 0);

@@ -87,7 +87,7 @@ std::string verify_text(const VerifyReport& report, const Plan& plan) {
 namespace {
 
 // Draws one progress bar for one device, then one for the layout.
-StepProgress shown_steps() {
+StepProgress make_step_progress_callback() {
   const auto bar = std::make_shared<std::optional<ProgressBar>>();
   return [bar](const std::string& who, int64_t done, int64_t total) {
     if (done == 0) bar->emplace(who, "steps");
@@ -124,8 +124,8 @@ int verify(const VerifyArguments& arguments) {
   const Plan plan = make_plan(config, facts);
   require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
-  const TrainingData data = open_training_data(config, shown_progress("tokenizing"));
-  const VerifyReport report = verify_layout(plan, data, arguments.steps, Mutation::none, shown_steps());
+  const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
+  const VerifyReport report = verify_layout(plan, data, arguments.steps, Mutation::none, make_step_progress_callback());
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }

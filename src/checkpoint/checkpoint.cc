@@ -93,8 +93,8 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
 }
 
 // The newest complete member except `except`. Errors of damaged members are appended to `failures`.
-std::optional<std::string> newest_whole(const fs::path& checkpoints_dir, const fs::path& except,
-                                        std::string& failures) {
+std::optional<std::string> newest_complete(const fs::path& checkpoints_dir, const fs::path& except,
+                                           std::string& failures) {
   std::vector<int64_t> steps = list_steps(checkpoints_dir);
   std::reverse(steps.begin(), steps.end());
   for (const int64_t step : steps) {
@@ -155,7 +155,7 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
     throw;
   } catch (const DataError& damage) {
     std::string failures;
-    const auto whole = newest_whole(path.parent_path(), path, failures);
+    const auto whole = newest_complete(path.parent_path(), path, failures);
     throw DataError(
         fmt::format("{}; {}", damage.what(),
                     whole ? fmt::format("the newest whole checkpoint beside it is {}: to go on from there, move "
@@ -168,7 +168,7 @@ LoadedCheckpoint open_checkpoint(const std::string& directory, Verify verify) {
 std::optional<std::string> find_latest(const std::string& checkpoints_dir) {
   if (const auto latest = follow_latest(checkpoints_dir)) return latest;
   std::string failures;
-  const auto whole = explained([&] { return newest_whole(checkpoints_dir, {}, failures); });
+  const auto whole = explained([&] { return newest_complete(checkpoints_dir, {}, failures); });
   if (!whole && !failures.empty()) {
     throw DataError(fmt::format("{}: no checkpoint here is whole and of this version:{}\n  to start anew, move the "
                                 "directory away",

@@ -16,10 +16,10 @@ namespace {
 // A message that is processed on arrival (summed or passed on) is cut into segments. The next segment travels while one
 // is summed, and the summed one is still in the second-level cache. The size is a multiple of every element size.
 constexpr int kWindow = 2;  // segments staged per rank: one is summed while the next travels
-constexpr int64_t kSegmentBytes = kSummandBytes / kWindow;
+constexpr int64_t kSegmentBytes = kMaxPartialSumBytes / kWindow;
 // Limit for two ranks: up to here, exchanging all data in one round beats two rounds, although both ranks sum
 // everything.
-constexpr int64_t kWholeBytes = 16 << 10;
+constexpr int64_t kFullExchangeBytes = 16 << 10;
 // Limit of an all-gather: up to here, one round of direct messages beats n - 1 rounds along the ring.
 constexpr int64_t kDirectBytes = 256 << 10;
 
@@ -59,8 +59,8 @@ void copy(Bytes to, ConstBytes from) {
 class Summands {
  public:
   Summands(const Peers& peers, int64_t chunk_bytes)
-      : peers_(peers), summand_bytes_(std::min(chunk_bytes, kSummandBytes)) {
-    staging_ = peers.staging(staging_bytes(chunk_bytes, peers.size()));
+      : peers_(peers), summand_bytes_(std::min(chunk_bytes, kMaxPartialSumBytes)) {
+    staging_ = peers.staging(reduction_buffer_bytes(chunk_bytes, peers.size()));
     arriving_.resize(kWindow);
   }
 
@@ -158,7 +158,7 @@ Task sum_chunks(Peers peers, ConstBytes input, Bytes own_sum, std::vector<Chunk>
 }
 
 // Both ranks send everything to each other and sum it: one round.
-Task sum_whole(Peers peers, Bytes memory) {
+Task sum_full_exchange(Peers peers, Bytes memory) {
   Summands summands(peers, static_cast<int64_t>(memory.size()));
   summands.receive(0, {.bytes = static_cast<int64_t>(memory.size())});
   Posted sent = peers.send(peers.at(1), memory);
@@ -192,7 +192,7 @@ Task gather_ring(Peers peers, Bytes output, std::vector<Chunk> shards) {
 
 Task all_reduce(Peers peers, Bytes memory) {
   const auto bytes = static_cast<int64_t>(memory.size());
-  if (peers.size() == 2 && bytes <= kWholeBytes) return sum_whole(peers.in_one_round(), memory);
+  if (peers.size() == 2 && bytes <= kFullExchangeBytes) return sum_full_exchange(peers.in_one_round(), memory);
   std::vector<int64_t> counts;
   for (int i = 0; i < peers.size(); ++i) {
     counts.push_back(shard(bytes / peers.element_bytes(), peers.size(), i).size() * peers.element_bytes());
@@ -260,9 +260,9 @@ Task reduce(Peers peers, Bytes memory, int root) {
 
 Task barrier(Peers peers) {
   for (int distance = 1; distance < peers.size(); distance *= 2) {
-    Posted heard = peers.receive(peers.at(-distance), {});
+    Posted broadcast_from_main = peers.receive(peers.at(-distance), {});
     Posted told = peers.send(peers.at(distance), {});
-    co_await heard;
+    co_await broadcast_from_main;
     co_await told;
   }
 }

@@ -75,13 +75,13 @@ Comm::Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options)
   resolve_vector_math();
 }
 
-Comm::Comm(std::shared_ptr<CommState> state, int lane) : state_(std::move(state)), lane_(lane) {}
+Comm::Comm(std::shared_ptr<CommState> state, int channel) : state_(std::move(state)), lane_(channel) {}
 
 Comm::~Comm() {
   if (lane_ == 0) state_->close(std::uncaught_exceptions() > 0);
 }
 
-Comm Comm::lane(int number) const {
+Comm Comm::channel(int number) const {
   ORTHANT_CHECK(lane_ == 0 && number > 0 && number < kLanes, lane_, number);
   return Comm(state_, number);
 }

@@ -118,7 +118,7 @@ class Comm {
   /// Returns a channel: the same ranks with separate groups, whose operations need no order relative to this Comm's.
   /// Operations on a channel advance in the background while the rank computes, even small ones. All members must use
   /// the same number, from 1 to 7. Its traffic is counted in this Comm, which must outlive the channel.
-  Comm lane(int number) const;
+  Comm channel(int number) const;
 
   /// Sums over the group, in place. Sends about 2 (n-1)/n of the tensor's bytes over n ranks: balanced chunks to their
   /// owners, then this rank's summed chunk to the other ranks. This and the other sums throw LogicError for a dtype
@@ -174,7 +174,7 @@ class Comm {
   bool abort(const std::string& message);
 
  private:
-  Comm(std::shared_ptr<CommState> state, int lane);
+  Comm(std::shared_ptr<CommState> state, int channel);
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU) const;
   Work messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group);
 

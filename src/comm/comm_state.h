@@ -13,7 +13,7 @@ namespace orthant {
 
 /// A group that operations can run over, with its n ranks in order of position. `group` is null if n = 1.
 struct OpenGroup {
-  std::string label;
+  std::string header;
   std::vector<int> ranks;
   int position = 0;
   std::unique_ptr<Group> group;
@@ -32,7 +32,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   /// Returns the group over the axes and opens it at the first call: our own collectives for a CPU device, NCCL for a
   /// CUDA device. Both may be open for the same axes. Opening a CPU group needs no communication; opening an NCCL group
   /// of n ranks costs O(n) store requests.
-  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int lane = 0);
+  OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int channel = 0);
   /// Starts an operation over a group of at least two ranks and counts `sent_bytes` for it.
   Work start(const Operation& operation, int64_t sent_bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
@@ -49,7 +49,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   std::unique_ptr<Engine> engine;
 
  private:
-  std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int lane);
+  std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int channel);
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
   void meet(const OpenGroup& group, const Store& store);
   bool finish();
@@ -58,7 +58,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void on_failure(const std::string& message, bool speak);
   /// How long a failed operation waits until the watch knows the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
-  void lost(const std::string& label, const std::string& reason);
+  void lost(const std::string& header, const std::string& reason);
 
   Rendezvous rendezvous_;
   const CommOptions options_;

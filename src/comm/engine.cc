@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "comm/label.h"
+#include "comm/message_header.h"
 
 namespace orthant {
 namespace {
@@ -45,10 +45,10 @@ Posted::~Posted() {
 }
 
 void Posted::await_resume() const {
-  if (message_->label != expected_label_ || message_->bytes != expected_bytes_) {
+  if (message_->header != expected_label_ || message_->bytes != expected_bytes_) {
     throw CommError(fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
-                                message_->peer, describe(Label::unpack(message_->label), message_->bytes),
-                                describe(Label::unpack(expected_label_), expected_bytes_)));
+                                message_->peer, describe(MessageHeader::unpack(message_->header), message_->bytes),
+                                describe(MessageHeader::unpack(expected_label_), expected_bytes_)));
   }
   if (!message_->error.empty()) throw CommError(message_->error);
 }

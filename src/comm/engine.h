@@ -51,7 +51,9 @@ class [[nodiscard]] Posted {
   friend class Engine;
   // Built before the message is posted: posting may complete it at once and overwrite its label and bytes.
   Posted(Engine* engine, std::unique_ptr<Message> message)
-      : engine_(engine), expected_label_(message->label), expected_bytes_(message->bytes),
+      : engine_(engine),
+        expected_label_(message->header),
+        expected_bytes_(message->bytes),
         message_(std::move(message)) {}
 
   Engine* engine_;

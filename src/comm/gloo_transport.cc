@@ -27,7 +27,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 struct Header {
   int64_t bytes = 0;
-  uint32_t label = 0, unused = 0;
+  uint32_t header = 0, unused = 0;
 };
 
 // A pool of threads for blocking jobs, with one thread per job in progress; idle threads are reused. One thread at a
@@ -110,7 +110,7 @@ class GlooTransport : public Transport {
   void send(Message& message) override {
     waiters_->reserve();
     ++under_way_;
-    auto header = std::make_shared<Header>(Header{message.bytes, message.label});
+    auto header = std::make_shared<Header>(Header{message.bytes, message.header});
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
     if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
     line_up({true, message.peer, message.tag}, message, [this, header, works] {
@@ -188,7 +188,7 @@ class GlooTransport : public Transport {
     post_receive(&header, sizeof header, message)->wait(timeout_);
     const int64_t room = message.bytes;
     message.bytes = header.bytes;
-    message.label = header.label;
+    message.header = header.header;
     // A message that is too large is received anyway, because the next header follows it.
     std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
     void* const memory = aside.empty() ? message.data : aside.data();

@@ -43,7 +43,7 @@ struct Launch {
 /// Returns the launch of this process; empty if no launcher started it. Launchers are tried in this order, because the
 /// variables of an outer launcher also reach the ranks of an inner one: torchrun (or RANK and WORLD_SIZE set by hand),
 /// Open MPI, Hydra, Slurm. Throws ConfigError, with the variable's name, if a launcher's variables are incomplete, are
-/// not numbers or contradict each other. `parent` (see parent_key()) names a run that has no other name.
+/// not numbers or contradict each other. `parent` (see parent_identity()) names a run that has no other name.
 std::optional<Launch> detect_launch(const Environment& environment, const std::string& parent);
 
 /// Returns the hosts of a Slurm node list such as "gpu[1-3,07]-ib,login", in order. Throws ConfigError if it is

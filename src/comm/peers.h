@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "comm/engine.h"
-#include "comm/label.h"
+#include "comm/message_header.h"
 
 namespace orthant {
 
 class Peers {
  public:
-  Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, Label label)
-      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(label) {}
+  Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, MessageHeader header)
+      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(header) {}
 
   int size() const { return static_cast<int>(ranks_->size()); }
   int position() const { return position_; }
@@ -45,7 +45,7 @@ class Peers {
   const std::vector<int>* ranks_;
   int position_;
   uint32_t tag_;
-  Label label_;
+  MessageHeader label_;
 };
 
 }  // namespace orthant

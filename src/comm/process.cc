@@ -105,19 +105,19 @@ void Deaths::expect(const std::string& identity) {
 
 bool Deaths::wait(double seconds) {
   std::vector<pollfd> fds = {{wake_fd_, POLLIN, 0}};
-  std::vector<int*> places;
+  std::vector<int*> positions;
   for (auto& [identity, fd] : watched_) {
     if (fd < 0) continue;
     fds.push_back({fd, POLLIN, 0});
-    places.push_back(&fd);
+    positions.push_back(&fd);
   }
   if (poll(fds.data(), fds.size(), static_cast<int>(seconds * 1000) + 1) <= 0) return false;
   uint64_t count = 0;
   (void)!read(wake_fd_, &count, sizeof count);
   bool any = false;
-  for (size_t i = 0; i < places.size(); ++i) {
+  for (size_t i = 0; i < positions.size(); ++i) {
     if (fds[i + 1].revents == 0) continue;
-    close(std::exchange(*places[i], -1));
+    close(std::exchange(*positions[i], -1));
     any = true;
   }
   return any;
@@ -128,7 +128,7 @@ void Deaths::wake() {
   (void)!write(wake_fd_, &one, sizeof one);
 }
 
-std::string parent_key() {
+std::string parent_identity() {
   const auto stat = read_stat(getppid());
   return fmt::format("{}-{}", getppid(), stat ? stat->start_time : "0");
 }

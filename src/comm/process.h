@@ -49,7 +49,7 @@ class Deaths {
 
 /// Identifies the parent of this process. It is equal for all ranks that one local launcher started, and differs for
 /// every other run.
-std::string parent_key();
+std::string parent_identity();
 
 /// The command lines of the ancestors of this process in this container, nearest first.
 std::vector<std::vector<std::string>> ancestor_commands();

@@ -22,10 +22,10 @@ struct Step {
   int size, position;
 
   // The local shape with dim `dim` unsharded along the step's axis; cut() gives the part of each position.
-  std::vector<int64_t> whole_shape(const Layout& layout, int dim) const {
-    Layout uncut = layout;
-    if (dim >= 0) std::erase(uncut.split[static_cast<size_t>(dim)], what.axis);
-    return local_shape(comm.mesh(), uncut, global_shape, comm.rank());
+  std::vector<int64_t> unsharded_shape(const Layout& layout, int dim) const {
+    Layout without_split = layout;
+    if (dim >= 0) std::erase(without_split.split[static_cast<size_t>(dim)], what.axis);
+    return local_shape(comm.mesh(), without_split, global_shape, comm.rank());
   }
   Range cut(int64_t extent, int at) const { return shard(extent, size, at); }
 };
@@ -45,7 +45,7 @@ struct Started {
 // Shards of a dim are contiguous in memory only if it is the first dim. So gather into flat memory, then concatenate.
 Started all_gather(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
-  const auto whole = step.whole_shape(step.before, dim);
+  const auto whole = step.unsharded_shape(step.before, dim);
   std::vector<int64_t> counts;
   std::vector<std::vector<int64_t>> shapes;
   for (int i = 0; i < step.size; ++i) {
@@ -83,7 +83,7 @@ Started reduce_scatter(const Step& step, const at::Tensor& local) {
 
 Started all_to_all(const Step& step, const at::Tensor& local) {
   const int from = step.what.from_dim, to = step.what.to_dim;
-  const auto whole = step.whole_shape(step.before, from);
+  const auto whole = step.unsharded_shape(step.before, from);
   std::vector<int64_t> sent, received;
   std::vector<at::Tensor> parts;
   std::vector<std::vector<int64_t>> shapes;
@@ -122,7 +122,7 @@ at::Tensor slice(const Step& step, const at::Tensor& local) {
 
 at::Tensor pad(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
-  const auto whole = step.whole_shape(step.before, dim);
+  const auto whole = step.unsharded_shape(step.before, dim);
   const Range range = step.cut(whole[static_cast<size_t>(dim)], step.position);
   at::Tensor padded = at::zeros(whole, local.options());
   padded.slice(dim, range.begin, range.end).copy_(local);
@@ -148,7 +148,7 @@ Started start(Comm& comm, const Collective& collective, const at::Tensor& local,
       return at_once(slice(step, local));
     case CollectiveKind::pad:
       return at_once(pad(step, local));
-    case CollectiveKind::keep_one:
+    case CollectiveKind::mask_replicas:
       return at_once(step.position == 0 ? local : at::zeros_like(local));
     case CollectiveKind::broadcast:
     case CollectiveKind::reduce:

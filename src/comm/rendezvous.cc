@@ -194,7 +194,7 @@ Store serve_store(const Launch& launch, double timeout_s) {
     return Store::serve(launch.port, timeout_s, launch.world_size,
                         is_local(launch) ? Reach::kThisMachine : Reach::kNetwork);
   } catch (const PortInUse&) {
-    if (is_served_by_a_run(launch.port)) throw CommError(another_run_serves(launch, ""));
+    if (is_served_by_a_run(launch.port)) throw CommError(other_run_message(launch, ""));
     throw;
   }
 }

@@ -42,7 +42,7 @@ bool parse_whole(const std::string& text, int& number) {
 }
 
 [[noreturn]] void refuse_rank(const Launch& launch, const std::string& why) {
-  throw CommError(another_run_serves(launch, why));
+  throw CommError(other_run_message(launch, why));
 }
 
 RunRecord publish_record(const Store& board, const Launch& launch, const std::string& text) {
@@ -112,7 +112,7 @@ std::optional<RunRecord> parse_run_record(const std::string& text) {
   return record;
 }
 
-std::string foreign_because(const RunRecord& record, const Launch& launch, const std::string& text) {
+std::string find_run_mismatch(const RunRecord& record, const Launch& launch, const std::string& text) {
   if (record.world_size != launch.world_size) {
     return fmt::format("it has {}, but this rank was started as one of {}", counted(record.world_size, "rank"),
                        launch.world_size);
@@ -143,7 +143,7 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   };
   if (launch.rank == 0) return keys_of(publish_record(board, launch, text));
   const RunRecord record = read_record(board, launch, timeout_s);
-  const std::string why = foreign_because(record, launch, text);
+  const std::string why = find_run_mismatch(record, launch, text);
   if (!why.empty()) refuse_rank(launch, why);
   const std::string taken = fmt::format("another process has already claimed its rank {}", launch.rank);
   const std::string mine = random_nonce();
@@ -157,7 +157,7 @@ bool serves_a_run(const Store& store) {
   return board.has(kRecordKey) && parse_run_record(board.get(kRecordKey, kExists_s)).has_value();
 }
 
-std::string another_run_serves(const Launch& launch, const std::string& why) {
+std::string other_run_message(const Launch& launch, const std::string& why) {
   return fmt::format("rank {}: another run already serves on {}:{}{}. Choose another MASTER_PORT, the same for all "
                      "ranks of this run; the other run continues undisturbed. If all these ranks belong to one run, "
                      "start all with the same run file and the same number of ranks",

@@ -30,7 +30,7 @@ std::optional<RunRecord> parse_run_record(const std::string& text);
 /// Returns why a rank with this launch and this configuration does not belong to the run of the record; empty if it may
 /// belong to it. Configurations are compared only if the launcher gives the run no id. If it gives one, a difference is
 /// a mistake within one run, which check_agreement() reports to all ranks.
-std::string foreign_because(const RunRecord& record, const Launch& launch, const std::string& text);
+std::string find_run_mismatch(const RunRecord& record, const Launch& launch, const std::string& text);
 
 /// The first line that differs between two texts, as a clause about rank 0 and `rank`; empty if they are equal.
 std::string first_difference(const std::string& rank_0_text, const std::string& text, int rank);
@@ -45,6 +45,6 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
 bool serves_a_run(const Store& store);
 
 /// The message of a rank that finds a run other than its own at MASTER_ADDR:MASTER_PORT. `why` may be empty.
-std::string another_run_serves(const Launch& launch, const std::string& why);
+std::string other_run_message(const Launch& launch, const std::string& why);
 
 }  // namespace orthant

@@ -41,7 +41,7 @@ struct Heard {
   std::mutex mutex;
   std::vector<std::string> lines;
 };
-Heard& heard() {
+Heard& broadcast_from_main() {
   static auto* const kept = new Heard;  // never freed: an abandoned rank may still log
   return *kept;
 }
@@ -56,7 +56,7 @@ ucs_log_func_rc_t listen(const char*, unsigned, const char*, ucs_log_level_t lev
     std::vsnprintf(text, sizeof text, format, copy);
     va_end(copy);
     constexpr size_t kEnough = 2;  // lines; the first one names the cause
-    auto& [mutex, lines] = heard();
+    auto& [mutex, lines] = broadcast_from_main();
     const std::lock_guard lock(mutex);
     const std::string line(trim(text));
     if (lines.size() < kEnough && std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
@@ -91,8 +91,8 @@ const UcxLibrary& ucx() {
 std::string ucx_complaints() {
   std::vector<std::string> parts;
   {
-    const std::lock_guard lock(heard().mutex);
-    parts.swap(heard().lines);
+    const std::lock_guard lock(broadcast_from_main().mutex);
+    parts.swap(broadcast_from_main().lines);
   }
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;

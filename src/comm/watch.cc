@@ -206,7 +206,7 @@ void Watch::run() {
       tick(elapsed_s);
     } catch (const std::exception& error) {
       // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
-      const std::string dead = the_dead();
+      const std::string dead = find_dead_rank();
       fail(!dead.empty() ? dead
                          : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
                                        "off)",
@@ -245,7 +245,7 @@ void Watch::look_at_peers(double elapsed_s) {
     peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
     peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
     deaths_.expect(peer.identity);
-    problem = what_is_wrong(r, peer);
+    problem = describe_failure(r, peer);
     if (problem.empty()) continue;
     lock.unlock();
     const bool left = store_.has(left_key(r));
@@ -259,7 +259,7 @@ void Watch::look_at_peers(double elapsed_s) {
   fail(first ? problem : read_failure(record_, 2), first);
 }
 
-std::string Watch::what_is_wrong(int rank, Peer& peer) const {
+std::string Watch::describe_failure(int rank, Peer& peer) const {
   const Life life = life_of(peer.identity);
   if (life == Life::gone) {
     if (++peer.gone_ticks < 2) return "";
@@ -277,7 +277,7 @@ std::string Watch::what_is_wrong(int rank, Peer& peer) const {
 }
 
 // Finds the dead rank after the store is gone, together with the rank that served it.
-std::string Watch::the_dead() const {
+std::string Watch::find_dead_rank() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
     if (life_of(peer.identity) != Life::gone) continue;

@@ -99,8 +99,8 @@ class Watch {
   void tick(double elapsed_s);
   void beat();
   void look_at_peers(double elapsed_s);
-  std::string what_is_wrong(int rank, Peer& peer) const;
-  std::string the_dead() const;
+  std::string describe_failure(int rank, Peer& peer) const;
+  std::string find_dead_rank() const;
   void fail(const std::string& message, bool speak);
   std::string others() const;
 

@@ -15,8 +15,8 @@
 #include "base/hash.h"
 #include "base/text.h"
 #include "data/folder_lock.h"
-#include "data/seal.h"
 #include "data/text_file.h"
+#include "data/seal.h"
 
 namespace orthant {
 
@@ -150,12 +150,12 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
   const std::string prefix = (fs::path(work_dir) / fmt::format("tokens-{:016x}", hasher.digest())).string();
   const std::array<std::string, 2> kept = {prefix + ".bin", prefix + ".idx"};
   // No lock is needed to read a complete dataset, so ranks need not wait for each other.
-  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
+  if (checksums_match(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   const FolderLock lock(work_dir);
   // Another process made it while this one waited for the lock.
-  if (are_whole(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
+  if (checksums_match(kept)) return IndexedDataset::open(prefix, tokenizer.vocab_size());
   report_damaged(kept);
-  unseal(kept);
+  remove_checksums(kept);
   from_cache = false;
   IndexedDatasetWriter writer(prefix, tokenizer.vocab_size());
   tokenize_scanned(files, tokenizer, writer, progress);
@@ -165,7 +165,7 @@ IndexedDataset open_text(std::span<const TextFile> files, const std::string& wor
     throw ConfigError(fmt::format("no text (only blank lines) in {}", join(paths, ", ")));
   }
   writer.finish();
-  seal(kept);
+  write_checksums(kept);
   return IndexedDataset::open(prefix, tokenizer.vocab_size());
 }
 

@@ -58,7 +58,7 @@ FolderLock::FolderLock(const std::string& folder) {
   if (refused == 0) remove_stale_temporaries(folder);
 }
 
-std::unique_ptr<FolderLock> FolderLock::if_free(const std::string& folder) {
+std::unique_ptr<FolderLock> FolderLock::try_acquire(const std::string& folder) {
   std::unique_ptr<FolderLock> lock(new FolderLock);
   lock->open(folder);
   const bool taken = ::flock(lock->descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;

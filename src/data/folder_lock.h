@@ -15,7 +15,7 @@ class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
   /// Acquires the lock without waiting. Null if another process or thread holds it.
-  static std::unique_ptr<FolderLock> if_free(const std::string& folder);
+  static std::unique_ptr<FolderLock> try_acquire(const std::string& folder);
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

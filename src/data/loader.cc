@@ -53,7 +53,8 @@ int64_t Loader::present_tokens(int64_t first, int64_t count) const {
 int64_t Loader::valid_labels(int64_t first, int64_t count) const {
   if (!masking_) return present_tokens(first, count);
   int64_t labels = 0;
-  for (int64_t g = first; g < first + count; ++g) labels += chosen_places(*masking_, g, sample_tokens(sample_index(g)));
+  for (int64_t g = first; g < first + count; ++g)
+    labels += count_masked_positions(*masking_, g, sample_tokens(sample_index(g)));
   return labels;
 }
 

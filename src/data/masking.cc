@@ -15,7 +15,7 @@ constexpr uint64_t kReplacements = uint64_t{1} << 63;  // first Philox block of 
 
 // Calls `call` with each selected position, ascending. Four positions share one Philox block.
 template <class Call>
-void for_chosen(const Masking& masking, int64_t sample, int64_t length, Call&& call) {
+void for_each_masked_position(const Masking& masking, int64_t sample, int64_t length, Call&& call) {
   std::array<uint32_t, 4> words{};
   for (int64_t place = 0; place < length; ++place) {
     const auto number = static_cast<uint64_t>(place);
@@ -26,16 +26,16 @@ void for_chosen(const Masking& masking, int64_t sample, int64_t length, Call&& c
 
 }  // namespace
 
-int64_t chosen_places(const Masking& masking, int64_t sample, int64_t length) {
+int64_t count_masked_positions(const Masking& masking, int64_t sample, int64_t length) {
   int64_t chosen = 0;
-  for_chosen(masking, sample, length, [&](int64_t) { ++chosen; });
+  for_each_masked_position(masking, sample, length, [&](int64_t) { ++chosen; });
   return chosen;
 }
 
 void mask_tokens(const Masking& masking, int64_t sample, std::span<int64_t> tokens, std::span<int64_t> labels) {
   ORTHANT_CHECK(tokens.size() == labels.size(), tokens.size(), labels.size());
   std::fill(labels.begin(), labels.end(), kIgnoredLabel);
-  for_chosen(masking, sample, static_cast<int64_t>(tokens.size()), [&](int64_t place) {
+  for_each_masked_position(masking, sample, static_cast<int64_t>(tokens.size()), [&](int64_t place) {
     const auto i = static_cast<size_t>(place);
     const auto words =
         philox_block(masking.key, static_cast<uint64_t>(sample), kReplacements + static_cast<uint64_t>(place));

@@ -18,7 +18,7 @@ struct Masking {
 
 /// Number of selected positions among the first `length` of the sample: a function of (key, sample, position), not of
 /// tokens. Any token may be selected, end-of-text included.
-int64_t chosen_places(const Masking& masking, int64_t sample, int64_t length);
+int64_t count_masked_positions(const Masking& masking, int64_t sample, int64_t length);
 
 /// Replaces 80 % of the selected tokens by the mask token and 10 % by a random one, and keeps 10 %. Labels of selected
 /// tokens are the original tokens; all others are kIgnoredLabel. tokens and labels must have the sample's length.

@@ -1,5 +1,3 @@
-#include "data/seal.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include "base/errors.h"
 #include "base/hash.h"
 #include "base/mapped_file.h"
+#include "data/seal.h"
 
 namespace orthant {
 
@@ -41,7 +40,7 @@ State state_of(const std::string& path) {
 
 }  // namespace
 
-void seal(std::span<const std::string> paths) {
+void write_checksums(std::span<const std::string> paths) {
   for (const std::string& path : paths) {
     const std::string temporary = fmt::format("{}.tmp{}", seal_of(path), ::getpid());
     std::ofstream file(temporary);
@@ -51,11 +50,11 @@ void seal(std::span<const std::string> paths) {
   }
 }
 
-void unseal(std::span<const std::string> paths) {
+void remove_checksums(std::span<const std::string> paths) {
   for (const std::string& path : paths) fs::remove(seal_of(path));
 }
 
-bool are_whole(std::span<const std::string> paths) {
+bool checksums_match(std::span<const std::string> paths) {
   return std::ranges::all_of(paths, [](const std::string& path) { return state_of(path) == State::whole; });
 }
 

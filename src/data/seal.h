@@ -8,11 +8,11 @@
 namespace orthant {
 
 /// Writes PATH.xxh3 for each file: its XXH3 hash in 16 hexadecimal digits. Throws DataError.
-void seal(std::span<const std::string> paths);
+void write_checksums(std::span<const std::string> paths);
 /// Removes the checksums. Call it before replacing the files, so that no crash pairs old checksums with new files.
-void unseal(std::span<const std::string> paths);
+void remove_checksums(std::span<const std::string> paths);
 /// True if all files exist and match their checksums. Reads the files completely.
-bool are_whole(std::span<const std::string> paths);
+bool checksums_match(std::span<const std::string> paths);
 /// Prints one line on stderr for each file that does not match its checksum. Call it where the files are made again.
 void report_damaged(std::span<const std::string> paths);
 

@@ -11,10 +11,10 @@
 #include "base/text.h"
 #include "data/folder_lock.h"
 #include "data/program.h"
-#include "data/seal.h"
 #include "data/sentencepiece.h"
 #include "data/text_file.h"
 #include "data/utf8.h"
+#include "data/seal.h"
 
 namespace orthant {
 
@@ -76,11 +76,11 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
   }
   const fs::path model = fs::path(work_dir) / fmt::format("tokenizer-{:016x}.model", hasher.digest());
   const std::array<std::string, 1> kept = {model.string()};
-  if (are_whole(kept)) return model;
+  if (checksums_match(kept)) return model;
   const FolderLock lock(work_dir);
-  if (are_whole(kept)) return model;  // another process made it while this one waited
+  if (checksums_match(kept)) return model;  // another process made it while this one waited
   report_damaged(kept);
-  unseal(kept);
+  remove_checksums(kept);
   const std::string text = sample_text(files, total_bytes);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
     throw ConfigError(fmt::format("data.tokenizer = \"train:{}\": data.path holds no text to train it on", pieces));
@@ -99,7 +99,7 @@ std::string train_sentencepiece(int64_t pieces, const std::string& work_dir, std
   if (done) fs::rename(folder / "tokenizer.model", model);
   fs::remove_all(folder);
   if (!done) refuse(pieces, result);
-  seal(kept);
+  write_checksums(kept);
   return model;
 }
 

@@ -26,7 +26,7 @@ constexpr std::array kFacts = {
     KindFacts{CollectiveKind::shift, "shift", true},
     KindFacts{CollectiveKind::slice, "slice", false},
     KindFacts{CollectiveKind::pad, "pad", false},
-    KindFacts{CollectiveKind::keep_one, "keep_one", false},
+    KindFacts{CollectiveKind::mask_replicas, "keep_one", false},
     KindFacts{CollectiveKind::relabel, "relabel", false},
 };
 
@@ -37,7 +37,7 @@ const KindFacts& facts_of(CollectiveKind kind) {
 }
 
 /// The layout without the collective's axis on from_dim. The axis must be the innermost one that splits this dim.
-Layout uncut(Layout layout, const Collective& collective) {
+Layout without_split(Layout layout, const Collective& collective) {
   if (collective.from_dim < 0) return layout;
   auto& cuts = layout.split.at(static_cast<size_t>(collective.from_dim));
   ORTHANT_CHECK(!cuts.empty() && cuts.back() == collective.axis, to_string(collective), to_string(layout));
@@ -98,8 +98,8 @@ int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<c
   }
 }
 
-int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim,
-                         int to_dim) {
+int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim,
+                          int to_dim) {
   const auto at = [&](int64_t coord) {
     return elements_sent(kind, axis_size, static_cast<int>(coord), extents, from_dim, to_dim);
   };
@@ -119,19 +119,19 @@ int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int
 
 int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank) {
-  const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, rank);
+  const std::vector<int64_t> extents = local_shape(mesh, without_split(before, collective), global_shape, rank);
   return element_bytes * elements_sent(collective.kind, mesh.axis_size(collective.axis),
                                        mesh.coord(rank, collective.axis), extents, collective.from_dim,
                                        collective.to_dim);
 }
 
-int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
-                      std::span<const int64_t> global_shape, int64_t element_bytes) {
+int64_t max_bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
+                       std::span<const int64_t> global_shape, int64_t element_bytes) {
   // Shard 0 is a largest shard of every axis, and every formula grows with the extents. So the busiest rank has
   // coordinate 0 on all other axes.
-  const std::vector<int64_t> extents = local_shape(mesh, uncut(before, collective), global_shape, 0);
-  return element_bytes * busiest_elements(collective.kind, mesh.axis_size(collective.axis), extents,
-                                          collective.from_dim, collective.to_dim);
+  const std::vector<int64_t> extents = local_shape(mesh, without_split(before, collective), global_shape, 0);
+  return element_bytes * max_elements_sent(collective.kind, mesh.axis_size(collective.axis), extents,
+                                           collective.from_dim, collective.to_dim);
 }
 
 }  // namespace orthant

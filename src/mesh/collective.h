@@ -33,13 +33,13 @@ enum class CollectiveKind {
   shift,           // every coordinate sends to the next, the last to coordinate 0; the layout does not change
   slice,           // I or R -> S, local
   pad,             // S -> P, local: fills the shards of other coordinates with zeros
-  keep_one,        // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
+  mask_replicas,   // I or R -> P, local: coordinate 0 keeps its copy, all others hold zeros
   relabel,         // R <-> I, local: no data moves; only the meaning of the gradient changes
 };
 
 /// Name of the kind, such as "all_gather".
 std::string_view name_of(CollectiveKind kind);
-/// Whether the kind sends bytes. False for slice, pad, keep_one and relabel.
+/// Whether the kind sends bytes. False for slice, pad, mask_replicas and relabel.
 bool communicates(CollectiveKind kind);
 
 /// One step over one axis, and the layout after it.
@@ -61,15 +61,15 @@ int64_t bytes_sent(const Mesh& mesh, const Collective& collective, const Layout&
                    std::span<const int64_t> global_shape, int64_t element_bytes, int rank);
 
 /// Maximum of bytes_sent() over all ranks. The run time does not depend on the number of ranks.
-int64_t busiest_bytes(const Mesh& mesh, const Collective& collective, const Layout& before,
-                      std::span<const int64_t> global_shape, int64_t element_bytes);
+int64_t max_bytes_sent(const Mesh& mesh, const Collective& collective, const Layout& before,
+                       std::span<const int64_t> global_shape, int64_t element_bytes);
 
 /// Elements that the rank at coordinate `coord` sends. `extents` is the local shape that the tensor would have without
 /// the axis' split of from_dim.
 int64_t elements_sent(CollectiveKind kind, int axis_size, int coord, std::span<const int64_t> extents,
                       int from_dim = 0, int to_dim = 0);
 /// Maximum of elements_sent() over all coordinates of the axis.
-int64_t busiest_elements(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim = 0,
-                         int to_dim = 0);
+int64_t max_elements_sent(CollectiveKind kind, int axis_size, std::span<const int64_t> extents, int from_dim = 0,
+                          int to_dim = 0);
 
 }  // namespace orthant

@@ -171,7 +171,7 @@ class Search {
       using enum CollectiveKind;
       if (where.place == kPartial) take(at, state, depth, {all_reduce, mover, -1, -1});
       if (from >= 0) take(at, state, depth, {all_gather, mover, from, -1});
-      if (to_partial) take(at, state, depth, {from >= 0 ? pad : keep_one, mover, std::max(from, -1), -1});
+      if (to_partial) take(at, state, depth, {from >= 0 ? pad : mask_replicas, mover, std::max(from, -1), -1});
       const CollectiveKind split = where.place == kPartial ? reduce_scatter : from >= 0 ? all_to_all : slice;
       for (int dim = 0; dim < dims; ++dim)
         if (dim != from) take(at, state, depth, {split, mover, std::max(from, -1), dim});
@@ -180,12 +180,12 @@ class Search {
 
   void take(int at, State state, const std::vector<int>& depth, const Move& move) {
     Where& where = state.movers[static_cast<size_t>(move.mover)];
-    const bool partial = move.kind == CollectiveKind::pad || move.kind == CollectiveKind::keep_one;
+    const bool partial = move.kind == CollectiveKind::pad || move.kind == CollectiveKind::mask_replicas;
     where = {partial ? kPartial : kWhole, 0};
     int64_t elements = 0;
     if (communicates(move.kind))
-      elements = step_elements_ + busiest_elements(move.kind, movers_[static_cast<size_t>(move.mover)].size,
-                                                   local_extents(state), move.from_dim, move.to_dim);
+      elements = step_elements_ + max_elements_sent(move.kind, movers_[static_cast<size_t>(move.mover)].size,
+                                                    local_extents(state), move.from_dim, move.to_dim);
     if (move.to_dim >= 0)
       where = {static_cast<uint8_t>(kSplit + move.to_dim),
                static_cast<uint8_t>(depth[static_cast<size_t>(move.to_dim)])};
@@ -231,7 +231,7 @@ Layout moved(Layout layout, const Move& move, const Mover& mover) {
   if (move.from_dim >= 0) layout.split[static_cast<size_t>(move.from_dim)].pop_back();
   if (move.to_dim >= 0) {
     layout.split[static_cast<size_t>(move.to_dim)].push_back(mover.name);
-  } else if (move.kind == CollectiveKind::pad || move.kind == CollectiveKind::keep_one) {
+  } else if (move.kind == CollectiveKind::pad || move.kind == CollectiveKind::mask_replicas) {
     layout.partial.push_back(mover.name);
   } else if (mover.whole == Placing::R) {
     layout.replicated.push_back(mover.name);

@@ -7,11 +7,11 @@
 namespace orthant {
 
 /// Maximum bytes in flight of one other rank's partial sum. Larger partial sums arrive as successive segments.
-inline constexpr int64_t kSummandBytes = 1 << 20;
+inline constexpr int64_t kMaxPartialSumBytes = 1 << 20;
 
 /// Bytes of buffers for the partial sums of all other ranks, while a rank forms the sum of a chunk that it owns.
-constexpr int64_t staging_bytes(int64_t chunk_bytes, int ranks) {
-  return (ranks - 1) * std::min(chunk_bytes, kSummandBytes);
+constexpr int64_t reduction_buffer_bytes(int64_t chunk_bytes, int ranks) {
+  return (ranks - 1) * std::min(chunk_bytes, kMaxPartialSumBytes);
 }
 
 }  // namespace orthant

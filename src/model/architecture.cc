@@ -26,9 +26,9 @@ double attention_flops_per_token(const Architecture& a, int64_t seq_len) {
 }  // namespace
 
 int64_t ParameterInfo::size() const { return product(shape); }
-int64_t ParameterInfo::held_size() const { return product(held_shape()); }
+int64_t ParameterInfo::shard_size() const { return product(shard_shape()); }
 
-std::vector<int64_t> ParameterInfo::held_shape() const {
+std::vector<int64_t> ParameterInfo::shard_shape() const {
   if (held.empty()) return shape;
   ORTHANT_CHECK(held.size() == shape.size(), name, held.size(), shape.size());
   std::vector<int64_t> extents;
@@ -141,7 +141,7 @@ FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters) {
       for (size_t i = first; i < end; ++i) {
         ORTHANT_CHECK(parameters[i].group == parameters[first].group, parameters[i].name, parameters[first].name);
         flat.parameter_offsets[i] = flat.elements;
-        flat.elements += parameters[i].held_size();
+        flat.elements += parameters[i].shard_size();
       }
       flat.weights[w].second = flat.elements - flat.weights[w].first;
     }
@@ -175,7 +175,7 @@ std::vector<double> inverse_frequencies(const Architecture& a) {
 double training_flops_per_token(const Architecture& a, int64_t seq_len) {
   double weights = static_cast<double>(a.vocab_size * a.hidden_size);  // logits; the embedding lookup costs no FLOPs
   for (const auto& parameter : parameter_table(a)) {
-    if (parameter.layer >= 0 && parameter.layer < a.num_hidden_layers && parameter.decays()) {
+    if (parameter.layer >= 0 && parameter.layer < a.num_hidden_layers && parameter.has_weight_decay()) {
       weights += static_cast<double>(parameter.size());
     }
   }

@@ -66,11 +66,11 @@ struct ParameterInfo {
   std::vector<std::pair<int64_t, int64_t>> held = {};
 
   int64_t size() const;  // elements of the unsharded parameter
-  std::vector<int64_t> held_shape() const;
-  int64_t held_size() const;
+  std::vector<int64_t> shard_shape() const;
+  int64_t shard_size() const;
   /// The name under which the parameter is initialized, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
-  bool decays() const { return shape.size() >= 2; }  // weight decay applies to matrices only
+  bool has_weight_decay() const { return shape.size() >= 2; }  // weight decay applies to matrices only
   bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
 };
 

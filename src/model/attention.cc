@@ -31,8 +31,8 @@ struct Cut {
     if (tile.kind != AttentionTile::masked) return std::nullopt;
     const at::Tensor mask = at::full({tile.queries(), tile.keys()}, kMinusInfinity, at::kFloat);
     auto* row = mask.mutable_data_ptr<float>();
-    for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
-      std::fill(row + tile.seen_first[q], row + tile.seen_end[q], 0.0F);
+    for (size_t q = 0; q < tile.visible_begin.size(); ++q, row += tile.keys()) {
+      std::fill(row + tile.visible_begin[q], row + tile.visible_end[q], 0.0F);
     }
     return mask.to(options.device(), options.dtype().toScalarType()).unsqueeze(0).unsqueeze(0);
   }
@@ -61,8 +61,8 @@ bool plain(AttentionKernel kernel, const at::Tensor& q) {
   return kernel == AttentionKernel::plain || (q.is_cuda() && q.scalar_type() == at::kDouble);
 }
 
-Attended plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
-                       double scale) {
+PartialAttention plain_forward(const Cut& cut, const at::Tensor& q_in, const at::Tensor& k_in, const at::Tensor& v_in,
+                               double scale) {
   const at::Tensor q = q_in.to(at::kDouble), k = k_in.to(at::kDouble), v = v_in.to(at::kDouble);
   const at::Tensor scores = scores_of(cut, q, k, scale);
   return {at::matmul(scores.softmax(-1), v), scores.logsumexp(-1)};
@@ -95,12 +95,12 @@ void check_heads(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) 
 
 }  // namespace
 
-Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                const std::vector<AttentionTile>& tiles, double scale) {
+PartialAttention attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                        const std::vector<AttentionTile>& tiles, double scale) {
   check_heads(q, k, v);
   const int64_t B = q.size(0), H = q.size(1), T = q.size(2), D = q.size(3);
   const at::Tensor keys = per_query_head(k, H), values = per_query_head(v, H);
-  const auto run = [&](const AttentionTile& tile) -> Attended {
+  const auto run = [&](const AttentionTile& tile) -> PartialAttention {
     const Cut cut{tile};
     if (plain(kernel, q)) return plain_forward(cut, cut.queries(q), cut.keys(keys), cut.keys(values), scale);
     const bool causal = tile.kind == AttentionTile::causal;
@@ -111,14 +111,14 @@ Attended attend(AttentionKernel kernel, const at::Tensor& q, const at::Tensor& k
     return {out, lse};
   };
   if (tiles.size() == 1 && tiles[0].sequence < 0 && tiles[0].queries() == T) {
-    const Attended all = run(tiles[0]);
+    const PartialAttention all = run(tiles[0]);
     return {all.out_BHTD.to(q.scalar_type()), all.lse_BHT.to(wide(q.scalar_type()))};
   }
   // The memory order is [B,T,H,D], so that the heads of a token are adjacent.
-  Attended all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),
-               at::full({B, H, T}, kMinusInfinity, q.options().dtype(wide(q.scalar_type())))};
+  PartialAttention all{at::zeros({B, T, H, D}, q.options()).transpose(1, 2),
+                       at::full({B, H, T}, kMinusInfinity, q.options().dtype(wide(q.scalar_type())))};
   for (const AttentionTile& tile : tiles) {
-    const Attended part = run(tile);
+    const PartialAttention part = run(tile);
     Cut{tile}.queries(all.out_BHTD).copy_(part.out_BHTD);
     Cut{tile}.queries(all.lse_BHT).copy_(part.lse_BHT);
   }
@@ -178,13 +178,14 @@ AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dou
   return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, k.size(1), wide(q.scalar_type()));
 }
 
-AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
-                                         const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
-                                         const at::Tensor& lse, const std::vector<AttentionTile>& tiles, double scale) {
+AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at::Tensor& dout, const at::Tensor& q,
+                                                const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                                                const at::Tensor& lse, const std::vector<AttentionTile>& tiles,
+                                                double scale) {
   return backward_of_tiles(kernel, dout, q, k, v, out, lse, tiles, scale, q.size(1), q.scalar_type());
 }
 
-void merge_attended(Attended& sum, const Attended& block) {
+void merge_partial_attention(PartialAttention& sum, const PartialAttention& block) {
   const at::Tensor difference = block.lse_BHT - sum.lse_BHT;
   // If both are -inf, no key was visible so far and none is in the block: the difference is NaN and the weight must be
   // 0.

@@ -13,7 +13,7 @@ namespace orthant {
 
 /// The result of attention, softmax(scale q k^T) v over the keys visible to each query. lse is the natural logarithm of
 /// the sum of exponentials, in float32 (float64 for float64). A query without visible keys has out 0 and lse -inf.
-struct Attended {
+struct PartialAttention {
   at::Tensor out_BHTD, lse_BHT;
 };
 
@@ -23,8 +23,8 @@ enum class AttentionKernel { flash, plain };
 
 /// Attention of q [B,H,T,D] to k and v [B,K,S,D]. K must divide H; query head h uses key head floor(h K / H). tiles is
 /// attention_tiles() for these queries and keys. The output has the dtype of q.
-Attended attend(AttentionKernel kernel, const at::Tensor& q_BHTD, const at::Tensor& k_BKSD, const at::Tensor& v_BKSD,
-                const std::vector<AttentionTile>& tiles, double scale);
+PartialAttention attend(AttentionKernel kernel, const at::Tensor& q_BHTD, const at::Tensor& k_BKSD,
+                        const at::Tensor& v_BKSD, const std::vector<AttentionTile>& tiles, double scale);
 
 struct AttentionGradients {
   at::Tensor dq_BHTD, dk_BKSD, dv_BKSD;
@@ -39,13 +39,14 @@ AttentionGradients attend_backward(AttentionKernel kernel, const at::Tensor& dou
 
 /// As attend_backward(), when there is only one block of keys. The gradients have the dtype of q; dk and dv have one
 /// head for every query head, and the caller sums the heads of each group.
-AttentionGradients attend_backward_alone(AttentionKernel kernel, const at::Tensor& dout_BHTD, const at::Tensor& q_BHTD,
-                                         const at::Tensor& k_BKSD, const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
-                                         const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles,
-                                         double scale);
+AttentionGradients attend_backward_single_block(AttentionKernel kernel, const at::Tensor& dout_BHTD,
+                                                const at::Tensor& q_BHTD, const at::Tensor& k_BKSD,
+                                                const at::Tensor& v_BKSD, const at::Tensor& out_BHTD,
+                                                const at::Tensor& lse_BHT, const std::vector<AttentionTile>& tiles,
+                                                double scale);
 
 /// Merges the result of another block of keys into `sum`; both have the precision of lse:
 /// out <- out + w (block - out), lse <- log(e^lse + e^block_lse), w = e^block_lse / (e^lse + e^block_lse).
-void merge_attended(Attended& sum, const Attended& block);
+void merge_partial_attention(PartialAttention& sum, const PartialAttention& block);
 
 }  // namespace orthant

@@ -98,9 +98,9 @@ AttentionCore local_attention() {
   const auto tiles_of = [cache](const Microbatch& batch,
                                 const AttentionShape& shape) -> const std::vector<AttentionTile>& {
     return cache->of(batch, shape.rule, [&] {
-      std::vector<int64_t> places(static_cast<size_t>(batch.sequence_length));
-      std::iota(places.begin(), places.end(), 0);
-      return TileCache::Tiles{attention_tiles(visibility(batch, shape.rule, places), places)};
+      std::vector<int64_t> positions(static_cast<size_t>(batch.sequence_length));
+      std::iota(positions.begin(), positions.end(), 0);
+      return TileCache::Tiles{attention_tiles(visibility(batch, shape.rule, positions), positions)};
     })[0];
   };
   return {.forward = [tiles_of, summaries = linformer_attention()](
@@ -108,15 +108,15 @@ AttentionCore local_attention() {
                          const AttentionShape& shape) -> std::vector<at::Tensor> {
             if (shape.linformer_k) return summaries.forward(q, k, v, batch, shape);
             ORTHANT_CHECK(q.size(2) == batch.sequence_length, q.size(2), batch.sequence_length);
-            const Attended all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), shape.scale());
+            const PartialAttention all = attend(AttentionKernel::flash, q, k, v, tiles_of(batch, shape), shape.scale());
             return {all.out_BHTD, q, k, v, all.lse_BHT};
           },
           .backward =
               [tiles_of, summaries = linformer_attention()](const at::Tensor& dout, const std::vector<at::Tensor>& kept,
                                                             const Microbatch& batch, const AttentionShape& shape) {
                 if (shape.linformer_k) return summaries.backward(dout, kept, batch, shape);
-                return attend_backward_alone(AttentionKernel::flash, dout, kept[1], kept[2], kept[3], kept[0], kept[4],
-                                             tiles_of(batch, shape), shape.scale());
+                return attend_backward_single_block(AttentionKernel::flash, dout, kept[1], kept[2], kept[3], kept[0],
+                                                    kept[4], tiles_of(batch, shape), shape.scale());
               }};
 }
 

@@ -34,8 +34,8 @@ std::optional<at::Tensor> expanded(const std::optional<at::Tensor>& bias, const 
 
 }  // namespace
 
-Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
-                     const std::optional<at::Tensor>& bias, double scale) {
+PartialAttention attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                             const std::optional<at::Tensor>& bias, double scale) {
   check(q, k, causal);
   if (flash(q, bias)) {
     const auto results = at::_scaled_dot_product_flash_attention(q, k, v, 0.0, causal, false, scale);

@@ -12,8 +12,8 @@ namespace orthant::detail {
 /// q, k, v are [B,H,T,D] and have the same number of heads; bias is [1,1,queries,keys] and is added to the scores.
 /// Every query must see at least one key. LogicError unless 8 divides D, and unless a causal tile has as many queries
 /// as keys.
-Attended attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
-                     const std::optional<at::Tensor>& bias, double scale);
+PartialAttention attend_cuda(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                             const std::optional<at::Tensor>& bias, double scale);
 
 /// Gradients of one tile, from the output and log-sum-exp over all blocks of keys. Sums over keys use atomic additions
 /// in no fixed order, unless at::globalContext() requests deterministic algorithms.

@@ -32,7 +32,7 @@ struct Embedding : torch::autograd::Function<Embedding> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const Weight& weight = weight_of(context);
     const at::Tensor tokens = context->get_saved_variables()[0].flatten();
-    if (weight.take_fresh()) weight.gradient.zero_();
+    if (weight.take_overwrite_flag()) weight.gradient.zero_();
     const at::Tensor dx = gradients[0].reshape({tokens.numel(), -1}).to(weight.gradient.scalar_type());
     weight.gradient.index_add_(0, tokens, dx);
     weight.written();
@@ -70,7 +70,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : gradients[1];
     const at::Tensor dx = at::empty_like(sum);
-    if (weight.take_fresh()) weight.gradient.zero_();
+    if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
       rms_norm_backward<T>({.dy = in<T>(dy),
                             .s = in<T>(sum),
@@ -128,7 +128,7 @@ Primitives fused_primitives(std::shared_ptr<const AttentionCore> core) {
       .attention = [core](const at::Tensor& qkv, const Microbatch& batch,
                           const AttentionShape& shape) { return attention(*core, qkv, batch, shape); },
       .swiglu = [](const at::Tensor& gate_up) { return Swiglu::apply(gate_up); },
-      .dropout = keyed_dropout,
+      .dropout = dropout_with_key,
       .cross_entropy = fused_cross_entropy,
   };
 }

@@ -32,11 +32,13 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
     const at::Tensor x = context->get_saved_variables()[0];
     const at::Tensor dy = gradients[0].contiguous().view({-1, gradients[0].size(-1)});
-    add_bias_share(*weight, dy);  // runs first: without the input's gradient, more memory is free
+    accumulate_bias(*weight, dy);  // runs first: without the input's gradient, more memory is free
     at::Tensor dx;
     if (context->needs_input_grad(0)) dx = dy.mm(weight->value.detach()).view(x.sizes());
     // A deferred product keeps x alive. detach() releases the graph that computed x, which holds more memory.
-    weight->add_share([weight, dy, x = x.detach()] { add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)})); });
+    weight->add_weight_product([weight, dy, x = x.detach()] {
+      add_weight_gradient(*weight, dy, x.view({-1, x.size(-1)}));
+    });
     return {dx, at::Tensor(), at::Tensor()};
   }
 };
@@ -85,16 +87,16 @@ void add_product(at::Tensor sum, const at::Tensor& a, const at::Tensor& b, bool 
 }
 
 void add_weight_gradient(const Weight& weight, const at::Tensor& dy, const at::Tensor& x) {
-  const bool add = !weight.take_fresh();
+  const bool add = !weight.take_overwrite_flag();
   add_product(weight.gradient, dy.t(), x, add);
 }
 
-void add_bias_share(const Weight& weight, const at::Tensor& dy) {
+void accumulate_bias(const Weight& weight, const at::Tensor& dy) {
   if (weight.bias == nullptr) return;
   // The bias is a column of weights whose input is always one. This product reads dy once and sums with the precision
   // of a weight gradient.
-  weight.bias->add_share([bias = weight.bias, dy] {
-    const bool add = !bias->take_fresh();
+  weight.bias->add_weight_product([bias = weight.bias, dy] {
+    const bool add = !bias->take_overwrite_flag();
     add_product(bias->gradient.unsqueeze(1), dy.t(), at::ones({dy.size(0), 1}, dy.options()), add);
   });
 }

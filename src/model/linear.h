@@ -20,7 +20,7 @@ void add_product(at::Tensor sum_NO, const at::Tensor& a_NC, const at::Tensor& b_
 /// weight.gradient (+)= dy^T x for dy [N, O] and x [N, C]. The first call of a step overwrites.
 void add_weight_gradient(const Weight& weight, const at::Tensor& dy_NO, const at::Tensor& x_NC);
 
-/// bias.gradient (+)= the sum of dy's rows, if the weight has a bias; scheduled by Weight::add_share().
-void add_bias_share(const Weight& weight, const at::Tensor& dy_NO);
+/// bias.gradient (+)= the sum of dy's rows, if the weight has a bias; scheduled by Weight::add_weight_product().
+void accumulate_bias(const Weight& weight, const at::Tensor& dy_NO);
 
 }  // namespace orthant

@@ -16,7 +16,7 @@ at::Tensor by_channel(const at::Tensor& t) { return t.transpose(2, 3).reshape({-
 
 class Linformer {
  public:
-  explicit Linformer(SequencePart part) : part_(std::move(part)) {}
+  explicit Linformer(SequenceShard part) : part_(std::move(part)) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& q, const at::Tensor& k_in, const at::Tensor& v_in,
                                   const Microbatch& batch, const AttentionShape& shape) const {
@@ -24,15 +24,15 @@ class Linformer {
     ORTHANT_CHECK(!shape.rule.causal && shape.rule.sliding_window == 0, shape.rule.causal, shape.rule.sliding_window);
     ORTHANT_CHECK(!batch.packing || batch.packing->document_starts.empty(), batch.packing->document_starts.size());
     ORTHANT_CHECK(e.size(0) == k_in.size(2) && e.sizes() == f.sizes(), e.size(0), f.size(0), k_in.size(2));
-    const at::Tensor k = without_padding(k_in, batch), v = without_padding(v_in, batch);
+    const at::Tensor k = zero_padding(k_in, batch), v = zero_padding(v_in, batch);
     const auto sums = wide(k.scalar_type());
     const at::Tensor kv = at::empty({2, k.size(0), k.size(1), e.size(1), k.size(3)}, k.options().dtype(sums));
     kv[0].copy_(at::matmul(e.detach().to(sums).t(), k.to(sums)));
     kv[1].copy_(at::matmul(f.detach().to(sums).t(), v.to(sums)));
     if (part_.sum) part_.sum(kv);
     const at::Tensor summary = part_.sum ? kv : kv.to(k.scalar_type());
-    const Attended all = attend(AttentionKernel::flash, as_summed(q), summary[0], summary[1], tiles(q, summary),
-                                shape.scale());
+    const PartialAttention all =
+        attend(AttentionKernel::flash, to_sum_dtype(q), summary[0], summary[1], tiles(q, summary), shape.scale());
     return {all.out_BHTD.to(q.scalar_type()), q, k, v, summary, all.lse_BHT};
   }
 
@@ -40,18 +40,18 @@ class Linformer {
                               const AttentionShape& shape) const {
     const at::Tensor &q = kept[1], &k = kept[2], &v = kept[3], &summary = kept[4];
     const AttentionGradients g =
-        attend_backward(AttentionKernel::flash, as_summed(dout), as_summed(q), summary[0], summary[1],
-                        as_summed(kept[0]), kept[5], tiles(q, summary), shape.scale());
+        attend_backward(AttentionKernel::flash, to_sum_dtype(dout), to_sum_dtype(q), summary[0], summary[1],
+                        to_sum_dtype(kept[0]), kept[5], tiles(q, summary), shape.scale());
     const at::Tensor dkv = at::stack({g.dk_BKSD, g.dv_BKSD});
     if (part_.sum) part_.sum(dkv);
-    return {g.dq_BHTD, without_padding(project_backward(*shape.linformer_k, k, dkv[0]), batch),
-            without_padding(project_backward(*shape.linformer_v, v, dkv[1]), batch)};
+    return {g.dq_BHTD, zero_padding(project_backward(*shape.linformer_k, k, dkv[0]), batch),
+            zero_padding(project_backward(*shape.linformer_v, v, dkv[1]), batch)};
   }
 
  private:
   // For sharded sequences: converts to the precision of sums, so that the kernel does not round this shard's part of
   // the summaries' gradients.
-  at::Tensor as_summed(const at::Tensor& t) const { return part_.sum ? t.to(wide(t.scalar_type())) : t; }
+  at::Tensor to_sum_dtype(const at::Tensor& t) const { return part_.sum ? t.to(wide(t.scalar_type())) : t; }
 
   // The backward of x' = E^T x, given the complete gradient of x'. Accumulates dE, the sum over batch, heads and
   // channels of x dx'^T, and returns E dx'.
@@ -63,11 +63,12 @@ class Linformer {
   }
 
   static std::vector<AttentionTile> tiles(const at::Tensor& q, const at::Tensor& summary) {
-    return {{.sequence = -1, .query_end = q.size(2), .key_end = summary.size(3), .seen_first = {}, .seen_end = {}}};
+    return {
+        {.sequence = -1, .query_end = q.size(2), .key_end = summary.size(3), .visible_begin = {}, .visible_end = {}}};
   }
 
   // Zeroes the positions after the end of shorter sequences.
-  at::Tensor without_padding(const at::Tensor& x_BKTD, const Microbatch& batch) const {
+  at::Tensor zero_padding(const at::Tensor& x_BKTD, const Microbatch& batch) const {
     if (!batch.packing || batch.packing->lengths.empty()) return x_BKTD;
     const int64_t begin = part_.begin ? part_.begin(batch.sequence_length) : 0;
     const auto numbers = x_BKTD.options().dtype(at::kLong);
@@ -75,13 +76,11 @@ class Linformer {
     return x_BKTD * at::arange(begin, begin + x_BKTD.size(2), numbers).view({1, 1, -1, 1}).lt(ends);
   }
 
-  SequencePart part_;
+  SequenceShard part_;
 };
 
 }  // namespace
 
-AttentionCore linformer_attention(SequencePart part) {
-  return core_of(std::make_shared<Linformer>(std::move(part)));
-}
+AttentionCore linformer_attention(SequenceShard part) { return core_of(std::make_shared<Linformer>(std::move(part))); }
 
 }  // namespace orthant

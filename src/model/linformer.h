@@ -16,7 +16,7 @@ namespace orthant {
 
 /// The shard of each sequence on this rank. `begin` returns its first position, given the sequence length; `sum` sums a
 /// tensor over all shards, in place. Leave both empty if sequences are unsharded.
-struct SequencePart {
+struct SequenceShard {
   std::function<int64_t(int64_t length)> begin;
   std::function<void(const at::Tensor&)> sum;
 };
@@ -24,6 +24,6 @@ struct SequencePart {
 /// E and F are the weights of the AttentionShape: the rows of this rank's tokens, [T, K_p]. Padding enters no summary.
 /// Forward calls part.sum once, with K' and V' in one tensor [2,B,K,K_p,D] in at least float32. Backward calls it once
 /// with their gradients, so that the gradients of E and F are complete for these rows.
-AttentionCore linformer_attention(SequencePart part = {});
+AttentionCore linformer_attention(SequenceShard part = {});
 
 }  // namespace orthant

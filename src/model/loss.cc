@@ -78,7 +78,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
 
 }  // namespace
 
-at::Tensor soft_capped(const at::Tensor& y, double cap) {
+at::Tensor apply_softcap(const at::Tensor& y, double cap) {
   return cap > 0 ? y.to(wide(y.scalar_type())).div(cap).tanh().mul(cap) : y;
 }
 

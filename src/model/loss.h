@@ -7,7 +7,7 @@
 namespace orthant {
 
 /// Capped logits c tanh(y / c), in float32 or wider; y itself for a cap c of 0.
-at::Tensor soft_capped(const at::Tensor& y, double cap);
+at::Tensor apply_softcap(const at::Tensor& y, double cap);
 
 /// The sum of token losses times batch.loss_scale, a float64 scalar; see Primitives::cross_entropy. Forward computes
 /// logits, losses and gradients chunk by chunk. It keeps only the gradient of x for backward, and it has already

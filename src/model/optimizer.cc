@@ -47,7 +47,7 @@ void Optimizer::step(int64_t step, double lr, double gradient_scale) {
   }
 }
 
-double gradient_squares(const Weights& weights, size_t parameter) {
+double sum_gradient_squares(const Weights& weights, size_t parameter) {
   const at::Tensor g = weights.gradient(parameter);
   return g.scalar_type() == at::kDouble ? sum_of_squares(g.const_data_ptr<double>(), g.numel())
                                         : sum_of_squares(g.const_data_ptr<float>(), g.numel());

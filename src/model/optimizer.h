@@ -35,7 +35,7 @@ class Optimizer {
 
 /// The sum of squares of this rank's shard of a parameter's gradient, in float64. The order of the sum depends only on
 /// the elements' positions, never on the number of threads.
-double gradient_squares(const Weights& weights, size_t parameter);
+double sum_gradient_squares(const Weights& weights, size_t parameter);
 /// The factor that reduces a norm to max_norm, as in torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)).
 /// It is 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);

@@ -25,7 +25,7 @@ struct UseWeight : torch::autograd::Function<UseWeight> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
-    if (weight->take_fresh()) weight->gradient.zero_();
+    if (weight->take_overwrite_flag()) weight->gradient.zero_();
     weight->gradient.add_(gradients[0]);
     weight->written();
     return {at::Tensor(), at::Tensor()};
@@ -60,9 +60,9 @@ at::Tensor rotate(const at::Tensor& x_BTHD, const at::Tensor& cos_BT1D, const at
 
 // True for every key hidden from a query: [sequences or 1, 1, T, T].
 at::Tensor hidden_pairs(const Microbatch& batch, const VisibilityRule& rule, int64_t T, const at::Device& device) {
-  std::vector<int64_t> places(static_cast<size_t>(T));
-  std::iota(places.begin(), places.end(), 0);
-  const Visibility seen = visibility(batch, rule, places);
+  std::vector<int64_t> positions(static_cast<size_t>(T));
+  std::iota(positions.begin(), positions.end(), 0);
+  const Visibility seen = visibility(batch, rule, positions);
   at::Tensor hidden = at::ones({seen.sequences, 1, T, T}, at::kBool);
   bool* row = hidden.mutable_data_ptr<bool>();
   for (size_t i = 0; i < seen.first.size(); ++i, row += T) std::fill(row + seen.first[i], row + seen.end[i], false);
@@ -109,13 +109,13 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
 }
 
 at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key) {
-  return key.probability == 0 ? x_BTC : x_BTC * masked_by_key(at::ones_like(x_BTC), batch, key);
+  return key.probability == 0 ? x_BTC : x_BTC * apply_dropout_mask(at::ones_like(x_BTC), batch, key);
 }
 
 at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                          const OutputLoss& loss) {
   const at::Tensor product = plain_linear(x_BTC, head_VC).flatten(0, 1).to(wide(x_BTC.scalar_type()));
-  const at::Tensor logits = soft_capped(product, loss.softcap), logs = logits.log_softmax(-1);
+  const at::Tensor logits = apply_softcap(product, loss.softcap), logs = logits.log_softmax(-1);
   const at::Tensor labels = batch.labels_BT.flatten();
   const at::Tensor valid = labels.ge(0);
   at::Tensor losses = logs.gather(1, labels.clamp_min(0).unsqueeze(1)).squeeze(1).mul(loss.smoothing - 1);
@@ -127,9 +127,10 @@ at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const M
 }  // namespace
 }  // namespace plain
 
-Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places) {
-  if (!batch.packing) return visibility_of(rule, places, batch.sequence_length);
-  return visibility_of(rule, places, batch.sequence_length, batch.packing->document_starts, batch.packing->lengths);
+Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> positions) {
+  if (!batch.packing) return compute_visibility(rule, positions, batch.sequence_length);
+  return compute_visibility(rule, positions, batch.sequence_length, batch.packing->document_starts,
+                            batch.packing->lengths);
 }
 
 Primitives plain_primitives() {

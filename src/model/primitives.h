@@ -19,8 +19,8 @@
 
 namespace orthant {
 
-/// Documents and padding of each sequence of a microbatch; see visibility_of(). Without one, every sequence is one text
-/// of full length.
+/// Documents and padding of each sequence of a microbatch; see compute_visibility(). Without one, every sequence is one
+/// text of full length.
 struct Packing {
   std::vector<std::vector<int64_t>> document_starts;
   std::vector<int64_t> lengths;
@@ -31,7 +31,8 @@ struct Microbatch {
   at::Tensor tokens_BT;     // int64
   at::Tensor labels_BT;     // int64
   at::Tensor positions_BT;  // int64: position of each token in its own document, for rotary embeddings
-  at::Tensor places_T;      // int64: position of each token in its sequence; undefined if all T are here, in order
+  at::Tensor
+      sequence_positions_T;  // int64: position of each token in its sequence; undefined if all T are here, in order
   std::shared_ptr<const Packing> packing;  // null: every sequence is one text
   at::Tensor samples_B;     // int64: global number of each sequence, a key of dropout
   int64_t sequence_length = 0;  // length of the unsharded sequence
@@ -52,7 +53,7 @@ struct AttentionShape {
 };
 
 /// The keys visible to queries at these positions of the microbatch's sequences.
-Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> places);
+Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> positions);
 
 /// Selects a dropout mask. (seed, step, site) select the random stream; sample x sequence_length + position and the
 /// channel select the element. The mask therefore does not depend on how batch and sequence are sharded.

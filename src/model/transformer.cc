@@ -95,7 +95,7 @@ at::Tensor Transformer::forward(const Microbatch& batch) const {
 }
 
 at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
-  return soft_capped(primitives_.linear(final_norm(x_BTC), *head_), architecture_.final_logit_softcapping);
+  return apply_softcap(primitives_.linear(final_norm(x_BTC), *head_), architecture_.final_logit_softcapping);
 }
 
 int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }

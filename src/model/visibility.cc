@@ -44,15 +44,15 @@ AttentionTile::Kind kind_of_run(std::span<const Interval> seen, size_t row, int6
 
 }  // namespace
 
-Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> places, int64_t sequence_length,
-                         std::span<const std::vector<int64_t>> document_starts, std::span<const int64_t> lengths) {
+Visibility compute_visibility(const VisibilityRule& rule, std::span<const int64_t> positions, int64_t sequence_length,
+                              std::span<const std::vector<int64_t>> document_starts, std::span<const int64_t> lengths) {
   Visibility v;
-  v.queries = static_cast<int64_t>(places.size());
+  v.queries = static_cast<int64_t>(positions.size());
   ORTHANT_CHECK(document_starts.empty() || lengths.empty() || document_starts.size() == lengths.size());
   v.sequences = static_cast<int64_t>(std::max<size_t>({1, document_starts.size(), lengths.size()}));
   for (size_t s = 0; s < static_cast<size_t>(v.sequences); ++s) {
     const int64_t length = lengths.empty() ? sequence_length : lengths[s];
-    for (const int64_t place : places) {
+    for (const int64_t place : positions) {
       Interval seen{0, length};
       if (!document_starts.empty()) {
         const auto& starts = document_starts[s];
@@ -80,15 +80,15 @@ int64_t AttentionTile::scores() const {
   if (kind == full) return queries() * keys();
   if (kind == causal) return keys() * (keys() + 1) / 2;
   int64_t sum = 0;
-  for (size_t i = 0; i < seen_first.size(); ++i) sum += seen_end[i] - seen_first[i];
+  for (size_t i = 0; i < visible_begin.size(); ++i) sum += visible_end[i] - visible_begin[i];
   return sum;
 }
 
-std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::span<const int64_t> key_places,
+std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::span<const int64_t> key_positions,
                                            int64_t most_masked) {
   std::vector<AttentionTile> tiles;
   for (int64_t sequence = 0; sequence < visibility.sequences; ++sequence) {
-    const std::vector<Interval> seen = seen_by(visibility, sequence, key_places);
+    const std::vector<Interval> seen = seen_by(visibility, sequence, key_positions);
     const auto rows = static_cast<int64_t>(seen.size());
     for (int64_t row = 0; row < rows;) {
       if (seen[static_cast<size_t>(row)].empty()) {
@@ -116,8 +116,8 @@ std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::sp
         tile.key_end = std::max(tile.key_end, seen[static_cast<size_t>(i)].end);
       }
       for (int64_t i = row; tile.kind == AttentionTile::masked && i < tile.query_end; ++i) {
-        tile.seen_first.push_back(seen[static_cast<size_t>(i)].first - tile.key_begin);
-        tile.seen_end.push_back(seen[static_cast<size_t>(i)].end - tile.key_begin);
+        tile.visible_begin.push_back(seen[static_cast<size_t>(i)].first - tile.key_begin);
+        tile.visible_end.push_back(seen[static_cast<size_t>(i)].end - tile.key_begin);
       }
       row = tile.query_end;
       tiles.push_back(std::move(tile));

@@ -31,21 +31,21 @@ struct VisibilityRule {
 /// The keys visible to queries at these positions. document_starts: the start positions of each sequence's documents,
 /// ascending, the first one 0; attention stays inside a document. lengths: positions from lengths[s] on are padding,
 /// which no query sees and which sees nothing. Empty: one document, and no padding.
-Visibility visibility_of(const VisibilityRule& rule, std::span<const int64_t> places, int64_t sequence_length,
-                         std::span<const std::vector<int64_t>> document_starts = {},
-                         std::span<const int64_t> lengths = {});
+Visibility compute_visibility(const VisibilityRule& rule, std::span<const int64_t> positions, int64_t sequence_length,
+                              std::span<const std::vector<int64_t>> document_starts = {},
+                              std::span<const int64_t> lengths = {});
 
 /// A rectangle of queries and keys for one call of a kernel. Each of its queries sees at least one of its keys.
 struct AttentionTile {
   enum Kind {
     full,    // every query sees every key
     causal,  // square; query i sees keys 0..i
-    masked,  // query i sees keys [seen_first[i], seen_end[i])
+    masked,  // query i sees keys [visible_begin[i], visible_end[i])
   };
   int64_t sequence = 0;  // -1: the tile applies to all sequences
   int64_t query_begin = 0, query_end = 0, key_begin = 0, key_end = 0;
   Kind kind = full;
-  std::vector<int64_t> seen_first, seen_end;  // relative to key_begin
+  std::vector<int64_t> visible_begin, visible_end;  // relative to key_begin
 
   int64_t queries() const { return query_end - query_begin; }
   int64_t keys() const { return key_end - key_begin; }
@@ -57,7 +57,7 @@ struct AttentionTile {
 /// query that sees none of these keys is in none. Runs of queries with equal intervals, or with triangular ones, become
 /// one tile of any size. Others become masked tiles of at most `most_masked` rows, so that few hidden scores are
 /// computed.
-std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::span<const int64_t> key_places,
+std::vector<AttentionTile> attention_tiles(const Visibility& visibility, std::span<const int64_t> key_positions,
                                            int64_t most_masked = 256);
 
 }  // namespace orthant

@@ -27,7 +27,7 @@ void fill(T* out, uint64_t seed, const ParameterInfo& parameter) {
   };
   if (held.empty()) return run(0, parameter.size());
   const int64_t columns = shape.size() == 1 ? 1 : shape[1];
-  if (rows_whole) return run(held[0].first * columns, parameter.held_size());
+  if (rows_whole) return run(held[0].first * columns, parameter.shard_size());
   for (int64_t row = held[0].first; row < held[0].second; ++row) {
     run(row * columns + held[1].first, held[1].second - held[1].first);
   }
@@ -41,7 +41,7 @@ uint64_t stream_of(std::string_view name) {
   return hash;
 }
 
-at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole) {
+at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole) {
   ORTHANT_CHECK(whole.sizes() == at::IntArrayRef(parameter.shape), parameter.name, whole.dim());
   for (size_t dim = 0; dim < parameter.held.size(); ++dim) {
     const auto [begin, end] = parameter.held[dim];
@@ -56,7 +56,7 @@ void Weight::written() const {
 
 bool Weight::defers() const { return owner != nullptr && owner->deferred != nullptr; }
 
-void Weight::add_share(std::function<void()> product) const {
+void Weight::add_weight_product(std::function<void()> product) const {
   auto share = [this, product = std::move(product)] {
     product();
     written();
@@ -78,8 +78,8 @@ Weights::Weights(std::vector<ParameterInfo> parameters, at::ScalarType working)
   for (size_t w = 0; w < flat_.weights.size(); ++w) {
     const auto [first, end] = flat_.members[w];
     const auto [offset, size] = flat_.weights[w];
-    std::vector<int64_t> shape = parameters_[first].held_shape();
-    for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].held_shape()[0];
+    std::vector<int64_t> shape = parameters_[first].shard_shape();
+    for (size_t i = first + 1; i < end; ++i) shape[0] += parameters_[i].shard_shape()[0];
 
     Weight weight;
     weight.value = values_.narrow(0, offset, size).view(shape).detach();
@@ -103,7 +103,7 @@ const Weight& Weights::operator[](const std::string& name) const {
 
 at::Tensor Weights::view(const at::Tensor& flat, size_t parameter) const {
   const auto& info = parameters_[parameter];
-  return flat.narrow(0, flat_.parameter_offsets[parameter], info.held_size()).view(info.held_shape());
+  return flat.narrow(0, flat_.parameter_offsets[parameter], info.shard_size()).view(info.shard_shape());
 }
 
 void Weights::initialize(uint64_t seed) {
@@ -130,7 +130,7 @@ void Weights::begin_gradients() {
 
 void Weights::finish_gradients() {
   for (const Weight& weight : weights_) {
-    if (weight.take_fresh()) weight.gradient.zero_();
+    if (weight.take_overwrite_flag()) weight.gradient.zero_();
   }
 }
 

@@ -25,13 +25,13 @@ struct Weight {
   const class Weights* owner = nullptr;  // null: written() reports to no one
 
   /// True for the first gradient of a step: the operator must then overwrite instead of add. Resets to false.
-  bool take_fresh() const { return std::exchange(fresh, false); }
+  bool take_overwrite_flag() const { return std::exchange(fresh, false); }
   /// Reports that an operator has added one microbatch's gradient to `gradient`; every operator must call it.
   void written() const;
   /// Runs `product`, which adds one microbatch's gradient, then written(): at once, or later through Weights::deferred.
   /// Tensors that `product` captures live until then.
-  void add_share(std::function<void()> product) const;
-  /// Whether add_share() defers the product.
+  void add_weight_product(std::function<void()> product) const;
+  /// Whether add_weight_product() defers the product.
   bool defers() const;
   mutable bool fresh = true;
 };
@@ -82,7 +82,7 @@ class Weights {
 };
 
 /// This rank's shard of an unsharded tensor.
-at::Tensor held_part(const ParameterInfo& parameter, at::Tensor whole);
+at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole);
 
 /// The number of the random stream that belongs to a name (its 64-bit FNV-1a hash).
 uint64_t stream_of(std::string_view name);

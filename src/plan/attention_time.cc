@@ -71,10 +71,10 @@ double operations(const Plan& plan, const LayerChoice& choice) {
   const SequencePlan& cut = choice.sequence;
   int64_t scores = 0;
   for (int r = 0; r < cut.ring; ++r) {
-    scores = std::max(scores, num_seen_pairs(cut.placement, t.seq_len, cut.ring, r, a.causal, a.sliding_window));
+    scores = std::max(scores, num_visible_pairs(cut.placement, t.seq_len, cut.ring, r, a.causal, a.sliding_window));
   }
-  const int64_t heads = head_share(a.num_attention_heads, a.num_key_value_heads, cut.ulysses, 0).query.size();
-  const int64_t sequences = data_share(t.global_batch_size, t.local_batch_size, choice.data, 0).sequences.size();
+  const int64_t heads = head_shard(a.num_attention_heads, a.num_key_value_heads, cut.ulysses, 0).query.size();
+  const int64_t sequences = make_data_shard(t.global_batch_size, t.local_batch_size, choice.data, 0).sequences.size();
   const double products = plan.config.activation_checkpoint.mode == "full" ? 8 : 6;
   return 2 * products * static_cast<double>(scores) * static_cast<double>(sequences * heads * a.head_dim);
 }
@@ -82,7 +82,7 @@ double operations(const Plan& plan, const LayerChoice& choice) {
 }  // namespace
 
 double attention_seconds(const Plan& plan, const LayerChoice& choice, const Links& links) {
-  if (!choice.cuts_tokens()) return std::numeric_limits<double>::infinity();
+  if (!choice.shards_batch_or_sequences()) return std::numeric_limits<double>::infinity();
   const Mesh mesh({{kUlysses, choice.sequence.ulysses}, {kRing, choice.sequence.ring}, {kData, choice.data}});
   const double computing = links.flops_per_s > 0 ? operations(plan, choice) / links.flops_per_s : 0.0;
   return all_to_all_seconds(mesh, choice, links) + std::max(ring_seconds(mesh, choice, links), computing);

@@ -187,7 +187,7 @@ Config parse_config(std::string_view text, const std::string& name, std::span<co
 std::vector<std::string> take_overrides(std::vector<std::string>& arguments);
 
 /// Features of the program beyond the plain CPU build. The caller must supply them, because src/plan cannot know them.
-struct Abilities {
+struct BuildFeatures {
   bool cuda = false;
   bool nccl = false;
   /// The reason why UCX cannot be used; empty if it can.
@@ -199,7 +199,7 @@ void check_model_from(const Config& config);
 
 /// Checks the laws that involve several keys and need no model, mesh or data, and refuses features that this version
 /// does not run yet. Throws ConfigError with legal values.
-void check_config(const Config& config, const Abilities& abilities = {});
+void check_config(const Config& config, const BuildFeatures& abilities = {});
 
 /// Returns the effective configuration as TOML. A comment on each line names the source of the value. The text parses
 /// back to an equal Config.

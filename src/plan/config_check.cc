@@ -82,7 +82,7 @@ void check_heads(const Config& config) {
   }
 }
 
-void check_device(const Config& config, const Abilities& abilities) {
+void check_device(const Config& config, const BuildFeatures& abilities) {
   const std::string& transport = config.run.transport;
   require(config, "run.device", config.run.device != "cuda" || abilities.cuda, "this build of Orthant has no CUDA",
           "\"cpu\"");
@@ -164,7 +164,7 @@ void check_model_from(const Config& config) {
   }
 }
 
-void check_laws(const Config& config, const Abilities& abilities) {
+void check_laws(const Config& config, const BuildFeatures& abilities) {
   check_model_from(config);
   check_device(config, abilities);
   check_idle_settings(config);
@@ -178,7 +178,7 @@ void check_laws(const Config& config, const Abilities& abilities) {
   refuse_unbuilt(config);
 }
 
-void check_config(const Config& config, const Abilities& abilities) {
+void check_config(const Config& config, const BuildFeatures& abilities) {
   try {
     check_laws(config, abilities);
   } catch (const Refusal& refusal) {

@@ -18,16 +18,16 @@ struct Setting {
   bool operator==(const Setting&) const = default;
 };
 /// Settings that, applied together, make a refused configuration legal.
-using WayOut = std::vector<Setting>;
+using Remedy = std::vector<Setting>;
 
 /// A ConfigError that offers settings: "PROBLEM; set it to 2, or model.dropout to 0.0". "it" stands for `key`. If
 /// `key` is empty, the message names every key.
 class Refusal : public ConfigError {
  public:
-  Refusal(std::string key, std::string problem, std::vector<WayOut> ways);
+  Refusal(std::string key, std::string problem, std::vector<Remedy> ways);
 
   std::string key, problem;
-  std::vector<WayOut> ways;
+  std::vector<Remedy> ways;
 };
 
 /// Returns the refusal of `config` with ways out that `check` accepts. If a way breaks another law, the first way out
@@ -36,18 +36,18 @@ class Refusal : public ConfigError {
 Refusal completed(const Refusal& refusal, const Config& config, const std::function<void(const Config&)>& check);
 
 /// Performs the checks of check_config(). A way out in the Refusal thrown may break further laws; see completed().
-void check_laws(const Config& config, const Abilities& abilities);
+void check_laws(const Config& config, const BuildFeatures& abilities);
 
 /// Throws ConfigError "model.head_dim = 3 (run.toml:3) <why>".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why);
 /// Throws Refusal "model.head_dim = 3 (run.toml:3) <why>; set it to 4".
 [[noreturn]] void refuse(const Config& config, std::string_view key, std::string_view why,
-                         const std::vector<WayOut>& ways);
+                         const std::vector<Remedy>& ways);
 
 /// Unless `holds`, throws Refusal "parallelism.zero_stage = 1 (run.toml:3): <why>; set it to <legal>". `legal` is one
 /// value, or several joined by " or ". `with` lists settings that each of them needs.
 void require(const Config& config, std::string_view key, bool holds, std::string_view why, std::string_view legal,
-             const WayOut& with = {});
+             const Remedy& with = {});
 
 /// Throws Refusal unless the key has its default. Used for settings without effect: a user who sets one is mistaken
 /// about the run.

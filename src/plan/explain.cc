@@ -93,7 +93,7 @@ std::string vocabulary_passes(const Plan& plan) {
 
 // Describes the loss if it differs from the plain cross entropy of the logits.
 std::string explain_loss(const Plan& plan) {
-  const OutputLoss loss = output_loss_of(plan.config);
+  const OutputLoss loss = make_output_loss(plan.config);
   std::vector<std::string> parts;
   if (loss.softcap > 0) parts.push_back(fmt::format("logits y capped to {0} tanh(y / {0})", loss.softcap));
   if (loss.smoothing > 0) parts.push_back(fmt::format("in training {} of each label spread evenly", loss.smoothing));
@@ -132,7 +132,7 @@ std::string explain_rows(const std::vector<Action>& row) {
 
 // Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by their sequences:
 // "1000 of 2, 24 of 1".
-std::string explain_sizes(const DataShare& share) {
+std::string explain_sizes(const DataShard& share) {
   constexpr size_t kShown = 12;
   std::vector<std::string> sizes;
   if (share.microbatches.size() <= kShown) {
@@ -153,10 +153,10 @@ std::string explain_shares(const Plan& plan) {
   const bool data = axes.empty() || axes == kOverData;
   std::vector<std::vector<std::string>> rows = {
       {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
-  for (size_t coord = 0; coord < plan.shares.size(); ++coord) {
-    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.shares[coord].sequences.size()),
-                    explain_sizes(plan.shares[coord])});
-    if (coord == 7 && plan.shares.size() > 8) {
+  for (size_t coord = 0; coord < plan.data_shards.size(); ++coord) {
+    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.data_shards[coord].sequences.size()),
+                    explain_sizes(plan.data_shards[coord])});
+    if (coord == 7 && plan.data_shards.size() > 8) {
       rows.push_back({"...", "", ""});
       break;
     }

@@ -17,7 +17,7 @@
 
 namespace orthant {
 
-Architecture architecture_of(const Config& config, int64_t vocab_size) {
+Architecture make_architecture(const Config& config, int64_t vocab_size) {
   const auto& m = config.model;
   Architecture a;
   a.hidden_size = m.hidden_size;
@@ -51,7 +51,7 @@ Architecture architecture_of(const Config& config, int64_t vocab_size) {
   return a;
 }
 
-OutputLoss output_loss_of(const Config& config) {
+OutputLoss make_output_loss(const Config& config) {
   return {.softcap = config.model.final_logit_softcapping,
           .smoothing = config.training.label_smoothing,
           .z_weight = config.training.z_loss};
@@ -146,7 +146,7 @@ std::string or_other_ranks(const Config& config) {
 }
 
 // Suggests a value in place of a degree that exceeds the ranks.
-std::string instead_of(const Degree& degree, int ranks, const std::vector<Degree>& degrees, const Config& config) {
+std::string suggest_degree(const Degree& degree, int ranks, const std::vector<Degree>& degrees, const Config& config) {
   int64_t left = ranks;  // ranks that the other degrees leave; 0 if they do not divide the ranks
   double others = 1;
   bool too_many = false;  // another degree exceeds the ranks too; it is refused next
@@ -175,13 +175,13 @@ void refuse_more_than(int ranks, const std::vector<Degree>& degrees, const Confi
   for (const Degree& degree : degrees) {
     if (degree.size <= ranks) continue;
     throw ConfigError(fmt::format("{} is more than the {}; {}{}", config.locate(degree.key), counted(ranks, "rank"),
-                                  instead_of(degree, ranks, degrees, config), or_other_ranks(config)));
+                                  suggest_degree(degree, ranks, degrees, config), or_other_ranks(config)));
   }
 }
 
 }  // namespace
 
-Mesh mesh_of(const Config& config, int ranks) {
+Mesh make_mesh(const Config& config, int ranks) {
   std::vector<Degree> degrees = degrees_of(config, ranks);
   refuse_more_than(ranks, degrees, config);
   int64_t fixed = 1;
@@ -211,7 +211,7 @@ Mesh mesh_of(const Config& config, int ranks) {
         fmt::format("{} does not fit {}{}", config.locate(data.key), counted(ranks, "rank"),
                     others > 1 ? fmt::format(" with {} taken by the other degrees", others) : "");
     if (ranks % others == 0) {
-      std::vector<WayOut> ways = {{{data.key, fmt::format("{}", ranks / others)}}, {{data.key, "-1"}}};
+      std::vector<Remedy> ways = {{{data.key, fmt::format("{}", ranks / others)}}, {{data.key, "-1"}}};
       const int64_t other = other_ranks(config);
       if (other > 0) ways.push_back({{"run.ranks", fmt::format("{}", other)}});
       throw Refusal(data.key, problem, ways);
@@ -233,7 +233,7 @@ Mesh mesh_of(const Config& config, int ranks) {
   return Mesh(axes);
 }
 
-SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
+SequencePlan make_sequence_plan(const Config& config, const Mesh& mesh) {
   const auto& p = config.parallelism;
   const int ulysses = mesh.axis_size(kUlysses), ring = mesh.axis_size(kRing);
   check_context_parallel(config, ulysses, ring);
@@ -247,11 +247,11 @@ SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh) {
           .summary_length = summaries};
 }
 
-TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence) {
+TensorPlan make_tensor_plan(const Config& config, const Mesh& mesh, const SequencePlan& sequence) {
   const auto& p = config.parallelism;
   TensorPlan plan{.rows = mesh.axis_size(kRow), .columns = mesh.axis_size(kColumn), .depth = mesh.axis_size(kDepth)};
   if (p.tensor_parallel_kind == "1d") {
-    plan.stream = p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none;
+    plan.stream = p.tensor_parallel_sequence ? StreamSharding::tokens : StreamSharding::none;
   } else if (p.tensor_parallel_product == "summa") {
     plan.form = ProductForm::summa;
   }
@@ -261,9 +261,9 @@ TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const Sequence
 }
 
 void check_mesh(const Config& config, int ranks) {
-  const Mesh mesh = mesh_of(config, ranks);
-  const SequencePlan sequence = sequence_plan_of(config, mesh);
-  if (config.parallelism.tensor_parallel_kind != "auto") tensor_plan_of(config, mesh, sequence);
+  const Mesh mesh = make_mesh(config, ranks);
+  const SequencePlan sequence = make_sequence_plan(config, mesh);
+  if (config.parallelism.tensor_parallel_kind != "auto") make_tensor_plan(config, mesh, sequence);
 }
 
 SequenceAttention attention_of(const Config& config, const Architecture& a, int64_t sequences) {

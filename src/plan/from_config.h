@@ -13,20 +13,20 @@ namespace orthant {
 /// Returns the decoder that the run file describes. It needs `vocab_size` entries, the tokenizer's, and with the masked
 /// objective one more for the mask token. A model.vocab_size of 0 takes that number. Throws ConfigError if
 /// model.vocab_size is otherwise smaller.
-Architecture architecture_of(const Config& config, int64_t vocab_size);
+Architecture make_architecture(const Config& config, int64_t vocab_size);
 
 /// Returns the loss that training computes from a token's logits.
-OutputLoss output_loss_of(const Config& config);
+OutputLoss make_output_loss(const Config& config);
 
 /// Returns the mesh of a run over `ranks` ranks; a degree of -1 takes the remaining ranks. Throws ConfigError with the
 /// nearest legal degree if the degrees do not fit the ranks.
-Mesh mesh_of(const Config& config, int ranks);
+Mesh make_mesh(const Config& config, int ranks);
 
 /// Returns how the run shards sequences over that mesh. Throws ConfigError if it cannot.
-SequencePlan sequence_plan_of(const Config& config, const Mesh& mesh);
+SequencePlan make_sequence_plan(const Config& config, const Mesh& mesh);
 
 /// Returns how weights and the residual stream are sharded over that mesh. Throws ConfigError if they cannot be.
-TensorPlan tensor_plan_of(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
+TensorPlan make_tensor_plan(const Config& config, const Mesh& mesh, const SequencePlan& sequence);
 
 /// Checks the mesh and the sharding of sequences and weights; throws the errors of the three functions above. With
 /// tensor_parallel_kind = "auto" it does not check the sharding of weights, because that is not chosen yet.

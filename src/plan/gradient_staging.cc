@@ -19,7 +19,7 @@ std::vector<int64_t> GradientStaging::of(std::span<const GradientBucket> buckets
     int last_written = layers_[static_cast<size_t>(bucket.weights.front())];
     for (const int weight : bucket.weights) last_written = std::min(last_written, layers_[static_cast<size_t>(weight)]);
     const int64_t own = shard(bucket.elements.size(), ranks, plan_.mesh.group_index(rank, bucket.axes)).size();
-    bytes[static_cast<size_t>(last_written + 1)] += staging_bytes(own * master_bytes(plan_.config), ranks);
+    bytes[static_cast<size_t>(last_written + 1)] += reduction_buffer_bytes(own * master_bytes(plan_.config), ranks);
   }
   return bytes;
 }

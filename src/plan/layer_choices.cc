@@ -36,7 +36,7 @@ struct Layer {
 
   // Returns the elements that the busiest rank sends in one collective over `elements` elements and all ranks.
   int64_t sent(CollectiveKind kind, int64_t elements) const {
-    return busiest_elements(kind, ranks, std::array{elements});
+    return max_elements_sent(kind, ranks, std::array{elements});
   }
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
@@ -46,12 +46,12 @@ struct Layer {
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
     const int64_t row = tokens * element, stream = row * a.hidden_size;
     if (recompute) return stream;
-    return block_bytes(stream, 2 * row * a.intermediate_size, tokens * master, attention.kept_bytes);
+    return block_bytes(stream, 2 * row * a.intermediate_size, tokens * master, attention.saved_bytes);
   }
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
     int64_t largest = 0;
-    for (const Range& m : data_share(t.global_batch_size, t.local_batch_size, data, 0).microbatches)
+    for (const Range& m : make_data_shard(t.global_batch_size, t.local_batch_size, data, 0).microbatches)
       largest = std::max(largest, m.size());
     return largest;
   }
@@ -80,7 +80,7 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
   const auto& t = layer.plan.config.training;
   choice.parameter_bytes = layer.sent(CollectiveKind::all_reduce, layer.parameters) * layer.master;
   choice.state_bytes = layer.state();
-  const auto sizes = microbatch_sizes(data_share(t.global_batch_size, t.local_batch_size, data, 0));
+  const auto sizes = microbatch_sizes(make_data_shard(t.global_batch_size, t.local_batch_size, data, 0));
   const int64_t largest = layer.largest_microbatch(data);
   for (int u = 0; u < cut.ulysses; ++u) {
     for (int r = 0; r < cut.ring; ++r) {
@@ -97,9 +97,10 @@ LayerChoice cut_choice(const Layer& layer, const SequencePlan& cut, int data) {
       choice.ulysses_bytes = std::max(choice.ulysses_bytes, by_ulysses);
       choice.ring_bytes = std::max(choice.ring_bytes, by_ring);
       choice.activation_bytes = std::max(choice.activation_bytes, by_ulysses + by_ring);
-      const auto held = num_held_places(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r);
-      choice.kept_bytes = std::max(
-          choice.kept_bytes, layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
+      const auto held = num_held_positions(cut.placement, t.seq_len, cut.ulysses, u, cut.ring, r);
+      choice.saved_bytes =
+          std::max(choice.saved_bytes,
+                   layer.kept(largest * held, sequence_memory(cut, attention_of(layer.plan, largest), u, r)));
     }
   }
   if (t.global_batch_size < data) choice.refusal = fmt::format("needs {} sequences a step", data);
@@ -124,7 +125,7 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
     cuts.push_back(cut);
     if (cut.ring == 1) continue;
     cut.method = SequenceMethod::ring_self_attention;
-    if (kept_scores(cut, largest_attention) < kMostElements) cuts.push_back(cut);
+    if (max_saved_score_elements(cut, largest_attention) < kMostElements) cuts.push_back(cut);
   }
   return cuts;
 }
@@ -187,19 +188,19 @@ void add_tensor_and_pipeline(const Layer& layer, std::vector<LayerChoice>& choic
                      .data = 0,
                      .activation_bytes = (4 + 2 * again) * reduced,
                      .state_bytes = layer.state() / n,
-                     .kept_bytes = streams + (kept - streams) / n};
+                     .saved_bytes = streams + (kept - streams) / n};
   tensor.refusal = planned_by(layer, "tensor_parallel_degree", false);
   LayerChoice sequence = tensor;
   sequence.name = fmt::format("tensor {} + sequence", n);
   sequence.activation_bytes = (10 + 4 * again) * gathered;
-  sequence.kept_bytes = kept / n;
+  sequence.saved_bytes = kept / n;
   sequence.refusal = planned_by(layer, "tensor_parallel_degree");
   const int live = std::min(n, num_microbatches(t.global_batch_size, t.local_batch_size, 1));
   LayerChoice pipeline{.name = fmt::format("pipeline {}", n),
                        .data = 0,
                        .activation_bytes = 2 * layer.step_row * layer.element / layer.a.num_hidden_layers,
                        .state_bytes = layer.state() / n,
-                       .kept_bytes = kept * live / n};
+                       .saved_bytes = kept * live / n};
   pipeline.refusal = planned_by(layer, "pipeline_parallel_degree");
   choices.insert(choices.end(), {tensor, sequence, pipeline});
 }
@@ -237,10 +238,10 @@ std::vector<LayerChoice> layer_choices(const Plan& plan) {
 }
 
 const LayerChoice& sends_least(const std::vector<LayerChoice>& choices) {
-  return least(choices, [](const LayerChoice& c) { return std::tuple(c.sent_bytes(), c.kept_bytes); });
+  return least(choices, [](const LayerChoice& c) { return std::tuple(c.sent_bytes(), c.saved_bytes); });
 }
 const LayerChoice& holds_least(const std::vector<LayerChoice>& choices) {
-  return least(choices, [](const LayerChoice& c) { return std::tuple(c.kept_bytes + c.state_bytes, c.sent_bytes()); });
+  return least(choices, [](const LayerChoice& c) { return std::tuple(c.saved_bytes + c.state_bytes, c.sent_bytes()); });
 }
 
 const LayerChoice& fastest(const std::vector<LayerChoice>& choices) {
@@ -275,8 +276,9 @@ std::string explain_layer_choices(const Plan& plan) {
     if (timed && &choice == &fastest(choices)) remarks.push_back("fastest");
     if (!choice.refusal.empty()) remarks.push_back(choice.refusal);
     rows.push_back({choice.name, bytes(choice.parameter_bytes), bytes(choice.activation_bytes),
-                    bytes(choice.state_bytes), bytes(choice.kept_bytes)});
-    if (timed) rows.back().push_back(choice.cuts_tokens() ? fmt::format("{:.3g} ms", 1e3 * choice.seconds) : "-");
+                    bytes(choice.state_bytes), bytes(choice.saved_bytes)});
+    if (timed)
+      rows.back().push_back(choice.shards_batch_or_sequences() ? fmt::format("{:.3g} ms", 1e3 * choice.seconds) : "-");
     rows.back().push_back(join(remarks, ", "));
   }
   std::string text = text_table(rows);
@@ -285,13 +287,13 @@ std::string explain_layer_choices(const Plan& plan) {
         "  fastest in attention: {}, for the all-to-alls, which nothing hides, and the longer of computing and ring\n",
         fastest(choices).name);
   }
-  const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.kept_bytes));
+  const std::string held = fmt::format("holds {} a layer", bytes(small.state_bytes + small.saved_bytes));
   if (&light == &small)
     return text + fmt::format("  best: {}: it sends least and {}, the least too\n", light.name, held);
   return text + fmt::format(
                     "  best: {}, which sends least ({} a layer), while its {} a layer fit a rank;\n"
                     "  where they do not: {}, which {}\n",
-                    light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.kept_bytes), small.name,
+                    light.name, bytes(light.sent_bytes()), bytes(light.state_bytes + light.saved_bytes), small.name,
                     held);
 }
 

@@ -21,12 +21,12 @@ struct LayerChoice {
   int64_t activation_bytes = 0;  // sent: activations and their gradients
   int64_t ulysses_bytes = 0, ring_bytes = 0;  // parts of activation_bytes that are sent along these axes
   int64_t state_bytes = 0;  // held: parameters, gradients and optimizer state
-  int64_t kept_bytes = 0;   // activations kept from forward to backward
+  int64_t saved_bytes = 0;  // activations kept from forward to backward
   std::string refusal;      // why the run cannot take this way; empty if it can
   bool chosen = false;
   double seconds = 0;  // attention_seconds(), if the links are known
 
-  bool cuts_tokens() const { return data > 0; }
+  bool shards_batch_or_sequences() const { return data > 0; }
   int64_t sent_bytes() const { return parameter_bytes + activation_bytes; }
 };
 

@@ -11,7 +11,7 @@ namespace orthant {
 namespace {
 
 // Follows bytes that are allocated and freed one after the other, and records their peak.
-class HighWater {
+class MemoryTrace {
  public:
   void take(int64_t bytes) { for_a_while(bytes), now_ += bytes; }
   void free(int64_t bytes) { now_ -= bytes; }
@@ -31,7 +31,7 @@ struct Block {
         attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, kUlysses),
                                   plan.mesh.coord(rank, kRing))) {
     const int64_t tokens = sequences * shape.tokens, row = tokens * shape.element_bytes;
-    const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens;
+    const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens;
     stream = product.stream;
     statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
     qkv = row * shape.qkv_rows;
@@ -42,7 +42,7 @@ struct Block {
     recomputes = plan.config.activation_checkpoint.mode == "full";
     drops = plan.architecture.dropout > 0;
   }
-  int64_t kept() const { return block_bytes(stream, gate_up, statistic, attention.kept_bytes); }
+  int64_t kept() const { return block_bytes(stream, gate_up, statistic, attention.saved_bytes); }
 
   TensorShape shape;
   ProductMemory product;
@@ -56,8 +56,8 @@ struct Block {
 
 // Follows the backward of a block, which begins with the block's kept tensors and the gradient of its output. `splits`:
 // inputs of products and gradients of their outputs stay for W. `holds`: the caller holds the output's gradient too.
-HighWater backward(const Block& b, bool splits, bool holds) {
-  HighWater held;
+MemoryTrace backward(const Block& b, bool splits, bool holds) {
+  MemoryTrace held;
   const bool gradient_stays = holds || b.recomputes || (splits && !b.drops);
   const auto to_weights = [&](int64_t bytes) {
     if (!splits) held.free(bytes);
@@ -89,11 +89,11 @@ HighWater backward(const Block& b, bool splits, bool holds) {
   if (b.drops) to_weights(b.stream);
   // The kernel returns gradients of queries, keys and values per query head. At first they exist as returned and as
   // contiguous copies, later as separate tensors and joined into one. If sequences are sharded,
-  // attention.working_bytes includes the kernel's results.
+  // attention.temporary_bytes includes the kernel's results.
   const int64_t left = b.cut ? 0 : 6 * b.attended;
-  held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.working_bytes);
+  held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.temporary_bytes);
   held.take(b.qkv);
-  held.free(b.attended + b.attention.kept_bytes - (splits ? b.attended : 0));
+  held.free(b.attended + b.attention.saved_bytes - (splits ? b.attended : 0));
   multiply(b.product.qkv);
   held.take(b.stream);
   to_weights(b.qkv + b.stream);
@@ -115,7 +115,7 @@ int64_t forward(const Block& b) {
 // Returns the peak of W in addition to the bytes that the block has left for it. W computes product after product and
 // frees the tensors that each has read.
 int64_t weight_gradients(const Block& b) {
-  HighWater held;
+  MemoryTrace held;
   for (const auto& [product, read] : {std::pair{b.product.down, b.mixed + b.stream},
                                       {b.product.gate_up, b.gate_up + b.stream},
                                       {b.product.attended, b.attended + b.stream},
@@ -147,7 +147,7 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   memory.weights = weight_gradients(b);
   memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   for (const bool holds : {false, true}) {
-    const HighWater whole = backward(b, false, holds), split = backward(b, true, holds);
+    const MemoryTrace whole = backward(b, false, holds), split = backward(b, true, holds);
     (holds ? memory.backward_held : memory.backward) = {.whole = whole.most(), .for_input = split.most()};
     // Bytes left after I, without the gradient for the previous block.
     memory.for_weights = memory.block + split.now() - b.stream;

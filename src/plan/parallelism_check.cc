@@ -62,11 +62,11 @@ void check_degree_settings(const Config& config, std::string_view degree_key, in
 }
 
 // Returns the legal windows of a ring that are nearest to `asked`, below and above; 0 if the ring has none.
-std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
+std::vector<Remedy> nearest_windows(int64_t ring, int64_t asked) {
   const auto window = [](int64_t size) {
-    return WayOut{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
+    return Remedy{{"parallelism.context_parallel_window", fmt::format("{}", size)}};
   };
-  std::vector<WayOut> ways;
+  std::vector<Remedy> ways;
   for (int64_t i = 2; i < ring; ++i) {
     if (ring % i != 0) continue;
     if (i < asked) ways = {window(i)};
@@ -75,14 +75,14 @@ std::vector<WayOut> nearest_windows(int64_t ring, int64_t asked) {
       break;
     }
   }
-  return ways.empty() ? std::vector<WayOut>{window(0)} : ways;
+  return ways.empty() ? std::vector<Remedy>{window(0)} : ways;
 }
 
 // Suggests the largest divisor of the Ulysses degree that the number of heads permits. The ring takes the other ranks.
-WayOut fewer_ulysses(const Config& config, int64_t ulysses) {
+Remedy fewer_ulysses(const Config& config, int64_t ulysses) {
   int64_t fewer = std::min(ulysses, config.model.num_attention_heads);
   while (ulysses % fewer != 0) --fewer;
-  WayOut way = {{"parallelism.context_parallel_ulysses", fmt::format("{}", fewer)}};
+  Remedy way = {{"parallelism.context_parallel_ulysses", fmt::format("{}", fewer)}};
   const int64_t ring = config.parallelism.context_parallel_ring;
   if (ring != -1) way.push_back({"parallelism.context_parallel_ring", fmt::format("{}", ring * ulysses / fewer)});
   return way;

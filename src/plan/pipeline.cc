@@ -59,7 +59,7 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   }
   try {
     return schedule_from_csv(text.str(), ranks, microbatches);
-  } catch (const OtherMicrobatches& error) {
+  } catch (const MicrobatchCountMismatch& error) {
     throw ConfigError(fmt::format(
         "{}: {}, but {} and {} make {}; {}", where, error.what(), config.locate("training.global_batch_size"),
         config.locate("training.local_batch_size"), microbatches, batches_for(config, shares, error.microbatches)));
@@ -72,7 +72,7 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
 
 // Splits the layers over ranks so that the costliest rank costs least, then over each rank's stages so that its
 // costliest stage costs least. The head costs `head_layers` layers. Returns the layers of each stage.
-std::vector<int64_t> cut_by_cost(int64_t layers, const std::vector<int>& stage_owner, double head_layers) {
+std::vector<int64_t> split_by_cost(int64_t layers, const std::vector<int>& stage_owner, double head_layers) {
   const int ranks = *std::max_element(stage_owner.begin(), stage_owner.end()) + 1;
   std::vector<std::vector<size_t>> stages_of_rank(static_cast<size_t>(ranks));
   for (size_t stage = 0; stage < stage_owner.size(); ++stage) {
@@ -102,7 +102,8 @@ LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
   Architecture one = a, none = a;
   one.num_hidden_layers = 1, none.num_hidden_layers = 0;
   for (const ParameterInfo& parameter : parameter_table(one)) {
-    const bool multiplied = parameter.layer == 0 && parameter.decays() && parameter.role != ParameterRole::projection;
+    const bool multiplied =
+        parameter.layer == 0 && parameter.has_weight_decay() && parameter.role != ParameterRole::projection;
     if (multiplied) weights += 2 * static_cast<double>(parameter.size());
   }
   const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);
@@ -159,7 +160,7 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
   return add_messages(known.make({.ranks = ranks,
                                   .stages_per_rank = stages,
                                   .microbatches = microbatches,
-                                  .later = later_for_vocabulary(config, stages)}));
+                                  .later = count_extra_warmup_forwards(config, stages)}));
 }
 
 std::string schedule_text(const Config& config) {
@@ -168,12 +169,12 @@ std::string schedule_text(const Config& config) {
   return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
 }
 
-Schedule suited(const Plan& plan) {
+Schedule fit_schedule_to_stages(const Plan& plan) {
   const auto& name = plan.config.parallelism.pipeline_parallel_schedule;
-  if (name.ends_with(".csv") || cuts_vocabulary(plan.config)) return plan.schedule;
+  if (name.ends_with(".csv") || shards_vocabulary(plan.config)) return plan.schedule;
   const auto ranks = static_cast<int>(plan.schedule.rows.size()), stages = static_cast<int>(plan.stages.size());
   StageFlops all;
-  for (const StageFlops& stage : flops_of(plan.config, plan.architecture, plan.stages)) {
+  for (const StageFlops& stage : count_stage_flops(plan.config, plan.architecture, plan.stages)) {
     all.forward += stage.forward, all.input += stage.input, all.weights += stage.weights;
   }
   Schedule other = add_messages(
@@ -182,7 +183,7 @@ Schedule suited(const Plan& plan) {
                                     .microbatches = microbatch_count(plan.schedule),
                                     .durations = Durations::of(all.forward, all.input, all.weights)}));
   if (other == plan.schedule) return other;
-  const Durations durations = durations_of(plan);
+  const Durations durations = estimate_durations(plan);
   const Timeline now = simulate(plan.schedule, durations), then = simulate(other, durations);
   const bool holds_more = !std::equal(then.peak_live.begin(), then.peak_live.end(), now.peak_live.begin(),
                                       std::less_equal<>());
@@ -212,7 +213,7 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   if (cut == std::vector<int64_t>{-1}) {
     const LayerFlops flops(a, config.training.seq_len);
     const double layer = stage_flops(config, flops, 1, false).sum();
-    cut = cut_by_cost(layers, stage_owner, stage_flops(config, flops, 0, !cuts_vocabulary(config)).sum() / layer);
+    cut = split_by_cost(layers, stage_owner, stage_flops(config, flops, 0, !shards_vocabulary(config)).sum() / layer);
   } else if (!cut.empty()) {
     const auto [least, most] = std::minmax_element(cut.begin(), cut.end());
     if (*least < 0) {
@@ -245,19 +246,20 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   return stages;
 }
 
-std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, const std::vector<Stage>& stages) {
+std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
+                                          const std::vector<Stage>& stages) {
   const LayerFlops layer(a, config.training.seq_len);
   std::vector<StageFlops> flops;
   for (const Stage& stage : stages) {
-    const bool head = stage.last && !cuts_vocabulary(config);
+    const bool head = stage.last && !shards_vocabulary(config);
     flops.push_back(stage_flops(config, layer, stage.layers.size(), head));
   }
   return flops;
 }
 
-Durations durations_of(const Plan& plan) {
+Durations estimate_durations(const Plan& plan) {
   using enum ActionKind;
-  const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
+  const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
   const double ranks = plan.mesh.axis_size(kPipeline);
   const double head = plan.vocabulary.empty() ? 0 : LayerFlops(plan.architecture, plan.config.training.seq_len).head;
   double forward = 3 * head;
@@ -266,7 +268,7 @@ Durations durations_of(const Plan& plan) {
   const double product = head / ranks / unit;  // one product over a rank's vocabulary rows; the head has three
   // The logits take 1 product, in S. For each number kept of a logit, the gradients of the input and of the weight take
   // 1 product each: T makes both; with TW, S makes the input's and TW the weight's.
-  const int each = output_loss_of(plan.config).kept_of_logit(), early = sums_early(plan) ? each : 0;
+  const int each = make_output_loss(plan.config).kept_of_logit(), early = sums_input_gradient_early(plan) ? each : 0;
   Durations durations;
   for (const StageFlops& stage : flops) {
     durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)

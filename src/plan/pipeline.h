@@ -28,7 +28,8 @@ struct StageFlops {
   double forward = 0, input = 0, weights = 0;
   double sum() const { return forward + input + weights; }
 };
-std::vector<StageFlops> flops_of(const Config& config, const Architecture& a, const std::vector<Stage>& stages);
+std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
+                                          const std::vector<Stage>& stages);
 
 /// Forward FLOPs per token: of one layer's products with weights, of one layer's attention, and of the head's logits.
 struct LayerFlops {
@@ -38,11 +39,11 @@ struct LayerFlops {
 
 /// Returns durations of the passes of the plan's stages and vocabulary layers, in proportion to their FLOPs. The unit
 /// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head.
-Durations durations_of(const Plan& plan);
+Durations estimate_durations(const Plan& plan);
 
 /// Returns the plan's schedule, or the one that its generator makes from the stages' mean durations if that is faster
 /// and no rank holds more. The plan's schedule assumes equal durations, because the layers were not split into stages
 /// yet; this matters for generators that place W by durations.
-Schedule suited(const Plan& plan);
+Schedule fit_schedule_to_stages(const Plan& plan);
 
 }  // namespace orthant

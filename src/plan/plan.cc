@@ -27,38 +27,39 @@ Plan plan_once(const Config& config, const RunFacts& facts) {
   Plan plan;
   plan.config = config;
   plan.facts = facts;
-  plan.architecture = architecture_of(config, facts.vocab_size);
-  plan.mesh = mesh_of(config, facts.ranks);
+  plan.architecture = make_architecture(config, facts.vocab_size);
+  plan.mesh = make_mesh(config, facts.ranks);
   plan.parameters = parameter_table(plan.architecture);
-  plan.sequence = sequence_plan_of(config, plan.mesh);
-  plan.tensor = tensor_plan_of(config, plan.mesh, plan.sequence);
+  plan.sequence = make_sequence_plan(config, plan.mesh);
+  plan.tensor = make_tensor_plan(config, plan.mesh, plan.sequence);
   plan.gradient_axes = kOverData;
   if (plan.tensor.depth > 1) plan.gradient_axes.emplace_back(kDepth);
   if (plan.tensor.rows > 1) plan.gradient_axes.emplace_back(kRow);
-  if (plan.tensor.columns > 1 && plan.tensor.stream == StreamCut::tokens) plan.gradient_axes.emplace_back(kColumn);
+  if (plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens) plan.gradient_axes.emplace_back(kColumn);
   if (plan.sequence.ulysses > 1) plan.gradient_axes.push_back(kUlysses);
   if (plan.sequence.ring > 1) plan.gradient_axes.push_back(kRing);
   const int data_ranks = plan.mesh.group_size(kBatchAxes);
   const auto& training = config.training;
   for (int coord = 0; coord < data_ranks; ++coord) {
-    plan.shares.push_back(data_share(training.global_batch_size, training.local_batch_size, data_ranks, coord));
+    plan.data_shards.push_back(
+        make_data_shard(training.global_batch_size, training.local_batch_size, data_ranks, coord));
   }
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, data_ranks);
   const int64_t layers = plan.architecture.num_hidden_layers;
   plan.vocabulary = vocabulary_order_of(config, plan.mesh);
   plan.schedule = schedule_of(config, plan.mesh.axis_size(kPipeline), data_ranks, layers);
   plan.stages = stages_of(config, plan.schedule.stage_owner, plan.architecture);
-  plan.schedule = suited(plan);
+  plan.schedule = fit_schedule_to_stages(plan);
   if (!plan.vocabulary.empty()) plan.schedule = with_vocabulary(plan);
   lay_out_parameters(plan);
   std::vector<int> buckets;
   for (const auto& of_stage : plan.buckets_by_stage()) buckets.push_back(static_cast<int>(of_stage.size()));
-  plan.schedule = with_reductions(plan.schedule, buckets);
+  plan.schedule = add_reductions(plan.schedule, buckets);
   if (plan.post_validates()) plan.schedule = with_post_validation(plan.schedule);
   validate(plan.schedule, microbatches, buckets);
-  plan.timeline = simulate(plan.schedule, durations_of(plan));
+  plan.timeline = simulate(plan.schedule, estimate_durations(plan));
   plan.timeline.unit = "mean forwards of a rank";
-  const HeldParts held(plan);
+  const ParameterShards held(plan);
   add_memory(plan, held);
   add_activation_traffic(plan);
   add_gradient_traffic(plan, held);
@@ -71,7 +72,7 @@ namespace {
 void add_alternative(std::vector<Alternative>& found, const Config& config, const RunFacts& facts, std::string change,
                      std::string remark) {
   try {
-    require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
+    require_countable(config, make_architecture(config, facts.vocab_size), facts.ranks);
     const Plan plan = plan_once(config, facts);
     found.push_back(
         {std::move(change), plan.largest_memory_bytes(), plan.largest_communication_bytes(), std::move(remark)});
@@ -131,7 +132,7 @@ int master_bytes(const Config& config) { return config.training.dtype == "float6
 
 int64_t Plan::num_parameters() const { return orthant::num_parameters(architecture); }
 
-int Plan::share_index(int rank) const { return mesh.group_index(rank, kBatchAxes); }
+int Plan::data_shard_index(int rank) const { return mesh.group_index(rank, kBatchAxes); }
 
 SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
   SequenceAttention attention = attention_of(plan.config, plan.architecture, sequences);
@@ -147,7 +148,7 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
   };
   const SequenceAttention attention = attention_of(plan, sequences);
   return {.sequences = sequences,
-          .tokens = plan.num_places(rank),
+          .tokens = plan.num_token_positions(rank),
           .hidden = a.hidden_size,
           .vocabulary = a.vocab_size,
           .qkv_rows = (attention.heads + 2 * attention.key_heads) * a.head_dim,
@@ -155,19 +156,19 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
           .attention = a.num_attention_heads * a.head_dim,
           .intermediate = a.intermediate_size,
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.tensor.columns, 0).size()),
-          .loss_statistics = output_loss_of(plan.config).statistics(),
+          .loss_statistics = make_output_loss(plan.config).statistics(),
           .element_bytes = attention.element_bytes,
           .sum_bytes = attention.sum_bytes()};
 }
 
-int64_t Plan::num_places(int rank) const {
-  return num_held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
-                         sequence.ring, mesh.coord(rank, kRing));
+int64_t Plan::num_token_positions(int rank) const {
+  return num_held_positions(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                            sequence.ring, mesh.coord(rank, kRing));
 }
 
-std::vector<int64_t> Plan::places(int rank) const {
-  return held_places(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
-                     sequence.ring, mesh.coord(rank, kRing));
+std::vector<int64_t> Plan::token_positions(int rank) const {
+  return held_positions(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                        sequence.ring, mesh.coord(rank, kRing));
 }
 
 const std::vector<Action>& Plan::row(int rank) const {
@@ -185,9 +186,9 @@ std::vector<Stage> Plan::stages_on(int rank) const {
 std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };
-  const int64_t tokens = num_places(rank), width = architecture.hidden_size;
-  return {sequences, tensor.stream == StreamCut::tokens ? part(tokens) : tokens,
-          tensor.stream == StreamCut::width ? part(width) : width};
+  const int64_t tokens = num_token_positions(rank), width = architecture.hidden_size;
+  return {sequences, tensor.stream == StreamSharding::tokens ? part(tokens) : tokens,
+          tensor.stream == StreamSharding::width ? part(width) : width};
 }
 
 int64_t Plan::stream_bytes(int rank, int64_t sequences) const {
@@ -229,9 +230,9 @@ namespace {
 
 // Plans the run. With tensor_parallel_kind = "auto", it selects the tensor mesh first.
 Plan plan_of_choice(const Config& config, const RunFacts& facts) {
-  require_countable(config, architecture_of(config, facts.vocab_size), facts.ranks);
+  require_countable(config, make_architecture(config, facts.vocab_size), facts.ranks);
   if (config.parallelism.tensor_parallel_kind != "auto") return plan_once(config, facts);
-  const int tensor_ranks = mesh_of(config, facts.ranks).axis_size(kColumn);
+  const int tensor_ranks = make_mesh(config, facts.ranks).axis_size(kColumn);
   const auto plan_of = [&](const Config& other) { return plan_once(other, facts); };
   return plan_once(with_cheapest_tensor_plan(config, tensor_ranks, plan_of), facts);
 }

@@ -77,7 +77,7 @@ inline constexpr int kEveryStage = -1;
 struct TensorChoice {
   std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
   TensorPlan tensor;
-  TensorWords words;    // elements received for one layer per step
+  TensorVolume words;        // elements received for one layer per step
   int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
   int64_t memory_bytes = 0;  // of the rank that needs most
   std::string refusal;  // why the arrangement is illegal; empty if it is legal
@@ -100,7 +100,7 @@ struct Plan {
   std::vector<std::string> gradient_axes;  // axes over which gradients are partial sums before their reduction
   std::vector<GradientBucket> buckets;  // of a flat gradient buffer with the parameters of all stages
   std::vector<int> bucket_stages;       // by bucket; kEveryStage: reduced with the first stage of each rank
-  std::vector<DataShare> shares;        // data shards, by position over kBatchAxes
+  std::vector<DataShard> data_shards;   // data shards, by position over kBatchAxes
   std::vector<Stage> stages;            // one if the mesh has one pipeline rank
   Schedule schedule;
   Timeline timeline;                    // from FLOPs, in mean forwards of a microbatch; communication is hidden
@@ -127,13 +127,13 @@ struct Plan {
   /// All buckets, with their ranges in the rank's gradient buffer; buckets of other ranks' stages have empty ranges.
   std::vector<GradientBucket> buckets_of(int rank) const;
   /// The lowest rank that holds the same parameter shards.
-  int first_like(int rank) const;
+  int replica_leader(int rank) const;
   /// The data shard that a rank reads: its index in `shares`, and the shard.
-  int share_index(int rank) const;
-  const DataShare& share(int rank) const { return shares[static_cast<size_t>(share_index(rank))]; }
+  int data_shard_index(int rank) const;
+  const DataShard& data_shard(int rank) const { return data_shards[static_cast<size_t>(data_shard_index(rank))]; }
   /// Positions of the tokens of each sequence that the rank holds, in ascending order; and their number.
-  std::vector<int64_t> places(int rank) const;
-  int64_t num_places(int rank) const;
+  std::vector<int64_t> token_positions(int rank) const;
+  int64_t num_token_positions(int rank) const;
   /// The stages that the rank owns, in ascending order.
   std::vector<Stage> stages_on(int rank) const;
   /// Shape [sequences, tokens, width] of this rank's shard of the residual stream for a microbatch of `sequences`

@@ -20,7 +20,7 @@ void add_ranks(Json& out, const Plan& plan) {
   out["per_rank"] = Json::array();
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     const auto& m = plan.memory[static_cast<size_t>(rank)];
-    const auto& share = plan.share(rank);
+    const auto& share = plan.data_shard(rank);
     Json microbatches = Json::array();
     for (const Range& r : share.microbatches) microbatches.push_back(r.size());
     int64_t sent = 0;
@@ -43,9 +43,9 @@ void add_schedule(Json& out, const Plan& plan) {
   out["schedule"] = {{"name", plan.config.parallelism.pipeline_parallel_schedule},
                      {"csv", to_csv(plan.schedule)},
                      {"pytorch_csv", to_pytorch_csv(plan.schedule)},
-                     {"microbatches", plan.shares[0].microbatches.size()},
+                     {"microbatches", plan.data_shards[0].microbatches.size()},
                      {"stages", Json::array()}};
-  const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
+  const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     const Stage& stage = plan.stages[s];
     out["schedule"]["stages"].push_back({{"pipeline_rank", stage.owner},
@@ -61,7 +61,7 @@ void add_schedule(Json& out, const Plan& plan) {
                      {"makespan", plan.timeline.makespan_s},
                      {"bubble", plan.timeline.bubble},
                      {"makespan_bubble", makespan_bubble(plan.timeline)},
-                     {"own_bubble", own_bubble(plan.timeline)},
+                     {"own_bubble", max_rank_bubble(plan.timeline)},
                      {"busy", plan.timeline.busy_s},
                      {"peak_live_passes", plan.timeline.peak_live}};
   out["schedule_choices"] = Json::array();
@@ -95,22 +95,23 @@ void add_choices(Json& out, const Plan& plan) {
   const auto choices = layer_choices(plan);
   const bool timed = plan.facts.links.known();
   for (const auto& choice : choices) {
-    out["layer_choices"].push_back({{"layout", choice.name},
-                                    {"data", choice.data},
-                                    {"ulysses", choice.sequence.ulysses},
-                                    {"ring", choice.sequence.ring},
-                                    {"parameter_bytes", choice.parameter_bytes},
-                                    {"activation_bytes", choice.activation_bytes},
-                                    {"state_bytes", choice.state_bytes},
-                                    {"kept_bytes", choice.kept_bytes},
-                                    {"refusal", choice.refusal},
-                                    {"chosen", choice.chosen},
-                                    {"sends_least", &choice == &sends_least(choices)},
-                                    {"seconds", timed && choice.cuts_tokens() ? Json(choice.seconds) : Json()},
-                                    {"fastest", timed && &choice == &fastest(choices)},
-                                    {"holds_least", &choice == &holds_least(choices)}});
+    out["layer_choices"].push_back(
+        {{"layout", choice.name},
+         {"data", choice.data},
+         {"ulysses", choice.sequence.ulysses},
+         {"ring", choice.sequence.ring},
+         {"parameter_bytes", choice.parameter_bytes},
+         {"activation_bytes", choice.activation_bytes},
+         {"state_bytes", choice.state_bytes},
+         {"kept_bytes", choice.saved_bytes},
+         {"refusal", choice.refusal},
+         {"chosen", choice.chosen},
+         {"sends_least", &choice == &sends_least(choices)},
+         {"seconds", timed && choice.shards_batch_or_sequences() ? Json(choice.seconds) : Json()},
+         {"fastest", timed && &choice == &fastest(choices)},
+         {"holds_least", &choice == &holds_least(choices)}});
   }
-  out["tensor_words_bound"] = plan.tensor_choices.empty() ? Json() : Json(tensor_words_bound(plan));
+  out["tensor_words_bound"] = plan.tensor_choices.empty() ? Json() : Json(received_elements_bound(plan));
   out["tensor_choices"] = Json::array();
   const TensorChoice* const least = cheapest(plan.tensor_choices, plan.config);
   for (const TensorChoice& choice : plan.tensor_choices) {
@@ -148,7 +149,7 @@ std::string plan_json(const Plan& plan) {
                       {"sliding_window", plan.architecture.sliding_window},
                       {"linformer_length", plan.architecture.linformer_length},
                       {"mask_documents", plan.config.data.mask_documents}};
-  const OutputLoss loss = output_loss_of(plan.config);
+  const OutputLoss loss = make_output_loss(plan.config);
   out["loss"] = {
       {"final_logit_softcapping", loss.softcap}, {"label_smoothing", loss.smoothing}, {"z_loss", loss.z_weight}};
   add_ranks(out, plan);

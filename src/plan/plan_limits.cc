@@ -22,16 +22,16 @@ std::string gib_text(int64_t bytes) {
 void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto of = [](int64_t number) { return static_cast<double>(number); };
   const auto& t = config.training;
-  const Mesh mesh = mesh_of(config, ranks);
+  const Mesh mesh = make_mesh(config, ranks);
   const double h = of(a.hidden_size), i = of(a.intermediate_size), layers = of(a.num_hidden_layers);
   const double heads = of(a.num_attention_heads + 2 * a.num_key_value_heads) * of(a.head_dim);
   const double projections = layers * 2 * of(a.linformer_length) * of(a.linformer_tokens);
   const double weights = layers * (2 * h * heads + 3 * h * i + 2 * h) + 2 * h * of(a.vocab_size);
   const double tokens = of(t.local_batch_size) * of(t.seq_len);
   const double kept = tokens * (layers * (16 * h + 4 * heads + 8 * i) + 4 * h + of(a.vocab_size));
-  const SequencePlan sequence = sequence_plan_of(config, mesh);
+  const SequencePlan sequence = make_sequence_plan(config, mesh);
   const SequenceAttention attention = attention_of(config, a, t.local_batch_size);
-  const double scores = layers * kept_scores(sequence, attention);
+  const double scores = layers * max_saved_score_elements(sequence, attention);
   const double sent = of(t.global_batch_size) * of(t.seq_len) * layers * (h + heads);
   const double run = of(t.steps) * of(t.global_batch_size) * of(t.seq_len);
   const double shares = of(mesh.group_size(kBatchAxes));

@@ -16,7 +16,7 @@ namespace orthant {
 namespace {
 
 // Returns, by stage, the microbatch whose backward is the last in the row. It completes the stage's gradients.
-std::vector<int> completing(const std::vector<Action>& row, const DataShare& share, size_t stages) {
+std::vector<int> completing(const std::vector<Action>& row, const DataShard& share, size_t stages) {
   std::vector<int> last(stages, -1);
   for (const auto& [kind, stage, microbatch] : row) {
     if (kind != ActionKind::B && kind != ActionKind::W) continue;
@@ -27,12 +27,12 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShare& sha
 
 // Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of().
 RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
-  const auto& microbatches = plan.share(rank).microbatches;
-  const std::vector<int> completes = completing(plan.row(rank), plan.share(rank), plan.stages.size());
+  const auto& microbatches = plan.data_shard(rank).microbatches;
+  const std::vector<int> completes = completing(plan.row(rank), plan.data_shard(rank), plan.stages.size());
   // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
   std::vector<std::map<std::pair<int64_t, bool>, MicrobatchBytes>> known(plan.stages.size());
   int64_t streams = 0;
-  for (const auto& [sequences, count] : microbatch_sizes(plan.share(rank))) {
+  for (const auto& [sequences, count] : microbatch_sizes(plan.data_shard(rank))) {
     const MicrobatchMemory microbatch = microbatch_memory(plan, rank, sequences);
     streams = std::max(streams, microbatch.vocabulary.streams);
     for (size_t stage = 0; stage < plan.stages.size(); ++stage) {
@@ -58,26 +58,26 @@ RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const Ro
 
 // Ranks with equal keys have rows with equal bytes, which are computed once.
 struct RowKey {
-  RowKey(const Plan& plan, const HeldParts& held, std::vector<int64_t> sums, int rank)
-      : places{held.first_like(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
-               plan.mesh.coord(rank, kRing)},
+  RowKey(const Plan& plan, const ParameterShards& held, std::vector<int64_t> sums, int rank)
+      : positions{held.replica_leader(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
+                  plan.mesh.coord(rank, kRing)},
         begun(std::move(sums)) {
-    for (const Range& microbatch : plan.share(rank).microbatches) sequences.push_back(microbatch.size());
+    for (const Range& microbatch : plan.data_shard(rank).microbatches) sequences.push_back(microbatch.size());
   }
   auto operator<=>(const RowKey&) const = default;
 
-  std::array<int, 4> places;
+  std::array<int, 4> positions;
   std::vector<int64_t> begun, sequences;
 };
 
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
-int64_t told_bytes(const Plan& plan) {
+int64_t statistics_bytes(const Plan& plan) {
   int64_t numbers = StepSignals::elements(plan.mesh.size());
   for (const NormSlots& slots : norm_slots(plan)) numbers += static_cast<int64_t>(slots.parameters.size());
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 
-MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowBytes& row, int64_t told, int rank) {
+MemoryBytes memory_of_rank(const Plan& plan, const ParameterShard& held, const RowBytes& row, int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   // With post-validation a rank keeps copies of weights and moments, because its step may have to be undone. The last
@@ -93,13 +93,13 @@ MemoryBytes memory_of_rank(const Plan& plan, const HeldPart& held, const RowByte
 
 }  // namespace
 
-void add_memory(Plan& plan, const HeldParts& held) {
+void add_memory(Plan& plan, const ParameterShards& held) {
   const RowMemory rows(plan.schedule);
   const GradientStaging staging(plan);
-  const int64_t told = told_bytes(plan);
+  const int64_t told = statistics_bytes(plan);
   std::map<RowKey, RowBytes> known;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
-    const HeldPart& own = held.of(rank);
+    const ParameterShard& own = held.of(rank);
     const std::vector<int64_t> begun = staging.of(own.buckets, rank);
     const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
     if (is_new) row->second = row_bytes(plan, begun, rows, rank);

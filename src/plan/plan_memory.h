@@ -6,6 +6,6 @@
 namespace orthant {
 
 /// Fills plan.memory. Reads the schedule, the layouts and the buckets.
-void add_memory(Plan& plan, const HeldParts& held);
+void add_memory(Plan& plan, const ParameterShards& held);
 
 }  // namespace orthant

@@ -22,7 +22,7 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
       return layout;
     case ParameterRole::gain:
     case ParameterRole::to_stream_bias:  // sharded as the width of the residual stream
-      if (plan.tensor.stream == StreamCut::width) layout.split[0] = {kColumn};
+      if (plan.tensor.stream == StreamSharding::width) layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::to_stream:
       return weight_layout(
@@ -77,7 +77,7 @@ void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& 
 }
 
 // Returns the axes along which all ranks hold the same parameter shards.
-std::vector<std::string> alike_axes(const Plan& plan) {
+std::vector<std::string> replica_axes(const Plan& plan) {
   std::vector<std::string> alike;
   for (const Axis& axis : plan.mesh.axes) {
     const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
@@ -95,22 +95,22 @@ int first_along(const Mesh& mesh, const std::vector<std::string>& axes, int rank
 }
 
 // Offsets and sizes of the weights in a flat gradient buffer, and its regions.
-struct GradientPlaces {
+struct GradientOffsets {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
 };
-GradientPlaces gradient_places(const Plan& plan, const FlatLayout& flat) {
-  GradientPlaces places{.weights = flat.weights, .regions = {}};
+GradientOffsets gradient_offsets(const Plan& plan, const FlatLayout& flat) {
+  GradientOffsets positions{.weights = flat.weights, .regions = {}};
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
-    places.regions.push_back({{begin, end}, plan.groups[g].reduced});
+    positions.regions.push_back({{begin, end}, plan.groups[g].reduced});
   }
-  return places;
+  return positions;
 }
 
 // Returns all buckets, with their ranges in a rank's gradient buffer. Buckets of other ranks' stages have empty ranges.
 std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatLayout& flat) {
-  const GradientPlaces places = gradient_places(plan, flat);
+  const GradientOffsets positions = gradient_offsets(plan, flat);
   std::vector<size_t> own;
   std::vector<GradientBucket> held;
   for (size_t i = 0; i < plan.buckets.size(); ++i) {
@@ -119,7 +119,7 @@ std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatL
     own.push_back(i);
     held.push_back(plan.buckets[i]);
   }
-  held = placed(std::move(held), places.weights, places.regions);
+  held = placed(std::move(held), positions.weights, positions.regions);
   std::vector<GradientBucket> all = plan.buckets;
   for (GradientBucket& bucket : all) bucket.elements = {0, 0};
   for (size_t i = 0; i < own.size(); ++i) all[own[i]] = std::move(held[i]);
@@ -161,8 +161,8 @@ void lay_out_parameters(Plan& plan) {
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
   std::vector<ParameterInfo> held = plan.parameters;
   hold(plan, 0, Stages::all, held);
-  const GradientPlaces places = gradient_places(plan, flat_layout(held));
-  plan.buckets = gradient_buckets(places.weights, places.regions, std::max<int64_t>(1, elements));
+  const GradientOffsets positions = gradient_offsets(plan, flat_layout(held));
+  plan.buckets = gradient_buckets(positions.weights, positions.regions, std::max<int64_t>(1, elements));
   const FlatLayout flat = flat_layout(plan.parameters);
   for (const GradientBucket& bucket : plan.buckets) {
     const size_t first = flat.members[static_cast<size_t>(bucket.weights.front())].first;
@@ -170,15 +170,15 @@ void lay_out_parameters(Plan& plan) {
   }
 }
 
-HeldParts::HeldParts(const Plan& plan) {
-  const std::vector<std::string> alike = alike_axes(plan);
+ParameterShards::ParameterShards(const Plan& plan) {
+  const std::vector<std::string> alike = replica_axes(plan);
   std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     first_like_.push_back(first_along(plan.mesh, alike, rank));
     if (first_like_.back() != rank) continue;
     hold(plan, rank, Stages::own, held);
     const FlatLayout flat = flat_layout(held);
-    parts_.emplace(rank, HeldPart{flat.elements, held_buckets(plan, rank, flat)});
+    parts_.emplace(rank, ParameterShard{flat.elements, held_buckets(plan, rank, flat)});
   }
 }
 
@@ -244,6 +244,6 @@ std::vector<GradientBucket> Plan::buckets_of(int rank) const {
   return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
-int Plan::first_like(int rank) const { return first_along(mesh, alike_axes(*this), rank); }
+int Plan::replica_leader(int rank) const { return first_along(mesh, replica_axes(*this), rank); }
 
 }  // namespace orthant

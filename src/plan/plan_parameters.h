@@ -13,21 +13,21 @@ namespace orthant {
 void lay_out_parameters(Plan& plan);
 
 /// Properties that are equal on all ranks with the same parameter shards.
-struct HeldPart {
+struct ParameterShard {
   int64_t elements = 0;  // of a flat buffer
   std::vector<GradientBucket> buckets;
 };
-/// The HeldPart of every rank. It is computed once per set of ranks with the same shards, not once per rank.
-class HeldParts {
+/// The ParameterShard of every rank. It is computed once per set of ranks with the same shards, not once per rank.
+class ParameterShards {
  public:
-  explicit HeldParts(const Plan& plan);
-  const HeldPart& of(int rank) const { return parts_.at(first_like(rank)); }
-  /// Returns the same as Plan::first_like().
-  int first_like(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
+  explicit ParameterShards(const Plan& plan);
+  const ParameterShard& of(int rank) const { return parts_.at(replica_leader(rank)); }
+  /// Returns the same as Plan::replica_leader().
+  int replica_leader(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
 
  private:
   std::vector<int> first_like_;
-  std::map<int, HeldPart> parts_;  // by the lowest rank that holds these shards
+  std::map<int, ParameterShard> parts_;  // by the lowest rank that holds these shards
 };
 
 }  // namespace orthant

@@ -29,7 +29,7 @@ class MessageTable {
   }
   void add(size_t rank, const std::string& what, const std::string& collective, const std::string& axis, int64_t calls,
            int64_t bytes) {
-    const auto [place, is_new] = places_.try_emplace({what, collective, axis}, entries_.size());
+    const auto [place, is_new] = positions_.try_emplace({what, collective, axis}, entries_.size());
     if (is_new) {
       const std::vector<int64_t> none(ranks_);
       entries_.push_back({what, collective, axis, none, none});
@@ -41,16 +41,16 @@ class MessageTable {
 
  private:
   size_t ranks_;
-  std::map<std::tuple<std::string, std::string, std::string>, size_t> places_;
+  std::map<std::tuple<std::string, std::string, std::string>, size_t> positions_;
   std::vector<CommunicationEntry> entries_;
 };
 
 // Adds the messages that the tensor mesh of one pipeline rank sends for its vocabulary rows.
 void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t sequences, int64_t microbatches) {
   if (plan.tensor.rows * plan.tensor.columns == 1) return;
-  const OutputLoss loss = output_loss_of(plan.config);
+  const OutputLoss loss = make_output_loss(plan.config);
   const TensorSlice slice{.rows = plan.vocabulary_rows(rank).size(),
-                          .early = sums_early(plan),
+                          .early = sums_input_gradient_early(plan),
                           .statistics = loss.statistics(),
                           .rounds = algorithm_of(plan)->rounds(),
                           .smooths = loss.smoothing > 0};
@@ -77,13 +77,14 @@ void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
                 m.bytes * times);
     }
   };
-  for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(rank))) {
+  for (const auto& [sequences, microbatches] : microbatch_sizes(plan.data_shard(rank))) {
     if (sequences == 0) continue;
-    shape.tokens = sequences * plan.num_places(rank);
+    shape.tokens = sequences * plan.num_token_positions(rank);
     shape.stream = volume(plan.stream_shape(rank, sequences));
     shape.root = plan.stages.back().owner;
     add("output layer, cut over the pipeline",
-        output_traffic(vocabulary_algorithm(plan.vocabulary), output_loss_of(plan.config), shape, here), microbatches);
+        output_traffic(vocabulary_algorithm(plan.vocabulary), make_output_loss(plan.config), shape, here),
+        microbatches);
     shape.root = plan.stages.front().owner;
     add("embedding, cut over the pipeline", input_traffic(shape, here), microbatches);
     add_slice_traffic(table, plan, rank, sequences, microbatches);
@@ -134,7 +135,7 @@ struct RowTraffic {
   std::array<std::map<int64_t, int64_t>, kActionKinds> messages;  // number of messages, by kind of Action
 };
 RowTraffic row_traffic(const Plan& plan, int rank) {
-  const auto& microbatches = plan.share(rank).microbatches;
+  const auto& microbatches = plan.data_shard(rank).microbatches;
   RowTraffic traffic;
   for (const Action& action : plan.row(rank)) {
     const bool splits = action.kind == ActionKind::I;
@@ -166,7 +167,7 @@ void add_copies(Plan& plan) {
       if (here != one && here != other) continue;
       const ParameterInfo held = plan.parameters_of(at)[here == one ? original : copy];
       entry.calls_per_rank[rank] = 1;
-      entry.bytes_per_rank[rank] = held.held_size() * master_bytes(plan.config);
+      entry.bytes_per_rank[rank] = held.shard_size() * master_bytes(plan.config);
     }
     plan.communication.push_back(std::move(entry));
   }
@@ -190,14 +191,14 @@ void add_activation_traffic(Plan& plan) {
       embeds |= stage.first, has_head |= stage.last;
     }
     const RowTraffic row = row_traffic(plan, at);
-    for (const auto& [sequences, microbatches] : microbatch_sizes(plan.share(at))) {
+    for (const auto& [sequences, microbatches] : microbatch_sizes(plan.data_shard(at))) {
       const auto [attention_at, attention_new] = attention_known.try_emplace({sequences, u, r});
       if (attention_new) attention_at->second = sequence_traffic(plan.sequence, attention_of(plan, sequences), u, r);
       const SequenceTraffic& attention = attention_at->second;
       table.add(rank, attention.forward, "forward", layers * forwards * microbatches);
       table.add(rank, attention.backward, "backward", layers * microbatches);
       const auto [tensor_at, tensor_new] = tensor_known.try_emplace(
-          {sequences, plan.mesh.coord(at, kColumn), plan.mesh.coord(at, kRow), plan.num_places(at)});
+          {sequences, plan.mesh.coord(at, kColumn), plan.mesh.coord(at, kRow), plan.num_token_positions(at)});
       if (tensor_new) {
         tensor_at->second = tensor_traffic(plan.tensor, tensor_shape_of(plan, at, sequences), plan.mesh, at);
       }
@@ -216,7 +217,7 @@ void add_activation_traffic(Plan& plan) {
     for (const ActionKind kind : {ActionKind::SEND_F, ActionKind::RECV_F, ActionKind::SEND_B, ActionKind::RECV_B}) {
       const auto& messages = row.messages[static_cast<size_t>(kind)];
       if (messages.empty()) continue;
-      const bool leaves = facts(kind).lane == Lane::send;
+      const bool leaves = facts(kind).stream == Stream::send;
       const bool forward = kind == ActionKind::SEND_F || kind == ActionKind::RECV_F;
       int64_t calls = 0, bytes = 0;
       for (const auto& [sequences, count] : messages) {
@@ -230,7 +231,7 @@ void add_activation_traffic(Plan& plan) {
   for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
 }
 
-void add_gradient_traffic(Plan& plan, const HeldParts& held) {
+void add_gradient_traffic(Plan& plan, const ParameterShards& held) {
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
     if (plan.mesh.group_size(axes) == 1) continue;

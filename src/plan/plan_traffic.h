@@ -14,6 +14,6 @@ inline constexpr std::string_view kStageOutputs = "outputs of stages", kStageGra
 void add_activation_traffic(Plan& plan);
 
 /// Adds the messages that reduce gradients, their norm and the step signals.
-void add_gradient_traffic(Plan& plan, const HeldParts& held);
+void add_gradient_traffic(Plan& plan, const ParameterShards& held);
 
 }  // namespace orthant

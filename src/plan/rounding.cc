@@ -40,7 +40,7 @@ RoundingBounds rounding_bounds(const Plan& plan) {
     // Exponentials are rounded in place of logits, and so are the ranks' partial sums of the head's input gradient.
     if (!plan.vocabulary.empty()) roundings += 3;
     // Algorithm 2 rounds the sum of these over columns too, before the factors of tokens are known.
-    if (sums_early(plan) && plan.tensor.columns > 1) roundings += 1;
+    if (sums_input_gradient_early(plan) && plan.tensor.columns > 1) roundings += 1;
     bound += std::sqrt(static_cast<double>(roundings)) * 0x1p-8;
   }
   return {.gradients = bound, .weights = 0, .rest = random * 0x1p-24};

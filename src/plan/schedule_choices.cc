@@ -36,7 +36,7 @@ void judge(ScheduleChoice& choice, const Plan& plan) {
 }
 
 // Returns the description of a named schedule; empty for a schedule file.
-std::string meaning_of(const std::string& name) {
+std::string describe_schedule(const std::string& name) {
   for (const PipelineSchedule& known : pipeline_schedules())
     if (known.name == name) return std::string(known.meaning);
   return "";
@@ -72,8 +72,8 @@ std::string cut(const std::string& text) {
 std::string times(double units) { return fmt::format("{:.2f}", units); }
 
 std::string explain_stages(const Plan& plan) {
-  const std::vector<StageFlops> flops = flops_of(plan.config, plan.architecture, plan.stages);
-  const Durations durations = durations_of(plan);
+  const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
+  const Durations durations = estimate_durations(plan);
   std::vector<std::vector<std::string>> rows = {{"stage", "pipeline rank", "holds", "F", "B", "of the FLOPs"}};
   const bool cut = !plan.vocabulary.empty();
   const double head = cut ? 3 * LayerFlops(plan.architecture, plan.config.training.seq_len).head : 0;
@@ -87,7 +87,7 @@ std::string explain_stages(const Plan& plan) {
   }
   if (cut) {
     const auto& pass = durations.stage_seconds[0];
-    const bool early = sums_early(plan);
+    const bool early = sums_input_gradient_early(plan);
     const auto of = [&](ActionKind kind) { return times(pass[static_cast<size_t>(kind)]); };
     rows.push_back({"", "each", fmt::format("1/{} of embedding and head", plan.schedule.rows.size()),
                     of(ActionKind::S) + " (S)", early ? of(ActionKind::TW) + " (TW)" : of(ActionKind::T) + " (T)",
@@ -117,7 +117,7 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
   std::vector<ScheduleChoice> choices;
   const auto& own = plan.config.parallelism;
   if (plan.schedule.rows.size() == 1) return choices;
-  if (meaning_of(own.pipeline_parallel_schedule).empty()) {
+  if (describe_schedule(own.pipeline_parallel_schedule).empty()) {
     choices.push_back({.name = own.pipeline_parallel_schedule, .chosen = true});
     judge(choices.back(), plan);
   }
@@ -157,11 +157,12 @@ std::vector<ScheduleChoice> schedule_choices(const Plan& plan) {
 std::string explain_pipeline(const Plan& plan) {
   const Timeline& timeline = plan.timeline;
   std::string out = cut(grid(plan.schedule));
-  out += fmt::format("  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes\n"
-                     "  {} (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles\n"
-                     "  {} at most\n",
-                     100 * timeline.bubble, times(timeline.makespan_s),
-                     times(timeline.makespan_s - makespan_bubble(timeline)), times(own_bubble(timeline)));
+  out += fmt::format(
+      "  as long as they are: bubble {:.1f} % of the step, which takes {}; the busiest rank computes\n"
+      "  {} (1: a rank's mean forward of a microbatch); between its first and last pass a rank idles\n"
+      "  {} at most\n",
+      100 * timeline.bubble, times(timeline.makespan_s), times(timeline.makespan_s - makespan_bubble(timeline)),
+      times(max_rank_bubble(timeline)));
   return out + "\nstages, and what their passes cost\n" + explain_stages(plan) +
          "\npipeline ranks; most live: microbatches of stages between their F and their B or W\n" + explain_ranks(plan);
 }
@@ -176,7 +177,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     std::vector<std::string> remarks;
     if (choice.chosen) remarks.push_back("as planned");
     if (!can_be) remarks.push_back("cannot be: " + choice.refusal);
-    if (can_be) remarks.push_back(meaning_of(choice.name));
+    if (can_be) remarks.push_back(describe_schedule(choice.name));
     if (can_be && !choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
     std::erase(remarks, "");
     rows.push_back({choice.name, can_be ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",

@@ -11,7 +11,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "parallel/sequence/placement_plan.h"
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 #include "plan/config_refusal.h"
 
 namespace orthant {
@@ -41,11 +41,11 @@ bool widths_suffice(const Config& config, const TensorPlan& plan) {
 // Columns must divide the tokens that each rank holds of a sequence. Returns such a number of tokens that they do not
 // divide, or 0.
 int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
-  if (plan.stream != StreamCut::tokens) return 0;
+  if (plan.stream != StreamSharding::tokens) return 0;
   for (int ring = 0; ring < sequence.ring; ++ring) {
     for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
       const int64_t tokens =
-          num_held_places(sequence.placement, seq_len, sequence.ulysses, ulysses, sequence.ring, ring);
+          num_held_positions(sequence.placement, seq_len, sequence.ulysses, ulysses, sequence.ring, ring);
       if (tokens % plan.columns != 0) return tokens;
     }
   }
@@ -70,10 +70,10 @@ bool of_kind(const Config& config, const TensorPlan& plan) {
   const auto& p = config.parallelism;
   if (p.tensor_parallel_kind == "1d") {
     if (plan.ranks() == 1 && !p.tensor_parallel_sequence) return false;  // the key has no effect on one rank
-    return plan.stream == (p.tensor_parallel_sequence ? StreamCut::tokens : StreamCut::none);
+    return plan.stream == (p.tensor_parallel_sequence ? StreamSharding::tokens : StreamSharding::none);
   }
   if (plan.ranks() == 1 || (p.tensor_parallel_product == "summa" && plan.rows * plan.columns == 1)) return false;
-  return plan.stream == StreamCut::width && (plan.depth == 1 || p.tensor_parallel_kind == "2.5d");
+  return plan.stream == StreamSharding::width && (plan.depth == 1 || p.tensor_parallel_kind == "2.5d");
 }
 
 // Returns the distance of a mesh from the file's: the sum over extents of |log(extent / extent asked for)|.
@@ -150,7 +150,7 @@ void refuse_mesh(const Config& config) {
   const bool has_mesh = p.tensor_parallel_mesh != defaults.tensor_parallel_mesh;
   const bool has_product = p.tensor_parallel_product != defaults.tensor_parallel_product;
   if (!has_mesh && !has_product) return;
-  WayOut way;
+  Remedy way;
   if (has_mesh && !config.origins.contains("parallelism.tensor_parallel_kind")) {
     way = {{"parallelism.tensor_parallel_kind", depth > 1 ? "\"2.5d\"" : "\"2d\""}};
   } else {
@@ -186,14 +186,14 @@ void check_tensor_kind(const Config& config) {
   if (one_rank && p.tensor_parallel_kind != "1d") {
     const char* key = chosen ? "parallelism.tensor_parallel_degree" : "parallelism.tensor_parallel_mesh";
     const std::string more = mesh_of_ranks_left(config);
-    std::vector<WayOut> ways = {{{"parallelism.tensor_parallel_kind", "\"1d\""}}};
+    std::vector<Remedy> ways = {{{"parallelism.tensor_parallel_kind", "\"1d\""}}};
     if (!more.empty()) ways.insert(ways.begin(), {{key, more}});
     refuse(config, "parallelism.tensor_parallel_kind",
            fmt::format("cuts nothing: {} is one rank", config.locate(key)), ways);
   }
   if (p.tensor_parallel_kind == "2d" && depth != 1) {
     const std::string mesh = mesh_of_ranks_left(config);
-    std::vector<WayOut> ways = {{{"parallelism.tensor_parallel_kind", "\"2.5d\""}}};
+    std::vector<Remedy> ways = {{{"parallelism.tensor_parallel_kind", "\"2.5d\""}}};
     if (!mesh.empty()) ways.insert(ways.begin(), {{"parallelism.tensor_parallel_mesh", mesh}});
     refuse(config, "parallelism.tensor_parallel_mesh", "has more than two dimensions, and \"2d\" has depth 1", ways);
   }
@@ -242,7 +242,7 @@ std::string number(int64_t value) { return fmt::format("{}", value); }
 
 // Suggests another degree for the kind "1d". If data_parallel_degree is -1, it is the nearest legal degree that divides
 // all ranks. Otherwise it is the largest legal divisor of the file's degree.
-WayOut other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
+Remedy other_degree(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data) {
   if (config.parallelism.data_parallel_degree == -1) {
     const auto other = nearest_tensor_plan(config, sequence, plan.ranks() * data, -1);
     if (other) return {{kTensorDegreeKey, number(other->columns)}};
@@ -257,20 +257,20 @@ WayOut other_degree(const Config& config, const TensorPlan& plan, const Sequence
 }
 
 // Suggests another sequence length, or a residual stream that is not sharded by tokens.
-std::vector<WayOut> uncut_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
-  std::vector<WayOut> ways;
+std::vector<Remedy> uncut_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence) {
+  std::vector<Remedy> ways;
   if (const int64_t seq_len = nearest_seq_len(config, plan, sequence); seq_len > 0)
     ways.push_back({{"training.seq_len", number(seq_len)}});
   ways.push_back({{"parallelism.tensor_parallel_sequence", "false"}});
   return ways;
 }
 
-std::vector<WayOut> tensor_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
+std::vector<Remedy> tensor_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
                                 int64_t data) {
   const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
-  const int64_t uncut = uncut_tokens(config.training.seq_len, plan, sequence);
-  std::vector<WayOut> ways;
-  if (one_dimension && heads_divide(config, plan) && uncut > 0) {
+  const int64_t without_split = uncut_tokens(config.training.seq_len, plan, sequence);
+  std::vector<Remedy> ways;
+  if (one_dimension && heads_divide(config, plan) && without_split > 0) {
     ways = uncut_ways(config, plan, sequence);
   } else if (one_dimension) {
     ways.push_back(other_degree(config, plan, sequence, data));
@@ -279,15 +279,15 @@ std::vector<WayOut> tensor_ways(const Config& config, const TensorPlan& plan, co
   }
   // Another batch helps only if nothing else is illegal.
   const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
-                        widths_suffice(config, plan) && uncut == 0;
-  if (of_batch) ways.push_back({{"training.global_batch_size", number(fitting_batch(config, plan, data))}});
+                        widths_suffice(config, plan) && without_split == 0;
+  if (of_batch) ways.push_back({{"training.global_batch_size", number(nearest_batch_size(config, plan, data))}});
   if (ways.empty()) ways.push_back({{kMeshKey, mesh_text({})}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
   return ways;
 }
 
 }  // namespace
 
-int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data) {
+int64_t nearest_batch_size(const Config& config, const TensorPlan& plan, int64_t data) {
   const int64_t shares = shares_of(plan, data);
   return (config.training.global_batch_size + shares - 1) / shares * shares;
 }

@@ -21,7 +21,7 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
 
 /// Returns the smallest legal training.global_batch_size that is at least the file's: rows x depth x data must divide
 /// it.
-int64_t fitting_batch(const Config& config, const TensorPlan& plan, int64_t data);
+int64_t nearest_batch_size(const Config& config, const TensorPlan& plan, int64_t data);
 
 /// Throws tensor_misfit(), if any, as a Refusal with the nearest legal arrangement.
 void check_tensor_parallel(const Config& config, const TensorPlan& plan, const SequencePlan& sequence, int64_t data);

@@ -50,11 +50,11 @@ double split_share(const Plan& plan) {
 
 // Returns the elements received per step for one layer's products. Every microbatch gathers the weights again, and
 // recomputation repeats the forward's communication.
-TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
+TensorVolume count_received_elements(const Plan& plan, const TensorPlan& tensor) {
   const auto& training = plan.config.training;
   const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
-  TensorWords words =
+  TensorVolume words =
       linear_words(tensor, linears_of(plan.architecture), tokens_of(plan) / microbatches, split_share(plan));
   words.forward *= microbatches;
   words.backward *= microbatches;
@@ -64,8 +64,8 @@ TensorWords words_of(const Plan& plan, const TensorPlan& tensor) {
 
 std::string name_of(const TensorPlan& tensor) {
   const std::string columns = counted(tensor.columns, "column");
-  if (tensor.stream == StreamCut::none) return fmt::format("1d, {}", columns);
-  if (tensor.stream == StreamCut::tokens) return fmt::format("1d, {}, sequence", columns);
+  if (tensor.stream == StreamSharding::none) return fmt::format("1d, {}", columns);
+  if (tensor.stream == StreamSharding::tokens) return fmt::format("1d, {}, sequence", columns);
   return fmt::format("[{}, {}, {}]{}", tensor.rows, tensor.columns, tensor.depth,
                      tensor.form == ProductForm::summa ? ", summa" : "");
 }
@@ -95,9 +95,9 @@ Config with_tensor_plan(Config config, const TensorPlan& tensor) {
   const ParallelismConfig defaults;
   p.tensor_parallel_degree = defaults.tensor_parallel_degree;
   p.tensor_parallel_mesh = defaults.tensor_parallel_mesh;
-  p.tensor_parallel_sequence = tensor.stream != StreamCut::none;
+  p.tensor_parallel_sequence = tensor.stream != StreamSharding::none;
   p.tensor_parallel_product = tensor.form == ProductForm::summa ? "summa" : "stationary";
-  if (tensor.stream == StreamCut::width) {
+  if (tensor.stream == StreamSharding::width) {
     p.tensor_parallel_kind = tensor.depth > 1 ? "2.5d" : "2d";
     p.tensor_parallel_mesh = {tensor.rows, tensor.columns, tensor.depth};
   } else {
@@ -112,12 +112,12 @@ std::vector<TensorChoice> tensor_choices(const Plan& plan, const std::function<P
   if (plan.tensor.ranks() == 1) return choices;
   for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
     // On a mesh of one row and one column no product is sharded, and the form has no effect.
-    if (tensor.stream == StreamCut::width && tensor.rows * tensor.columns > 1) tensor.form = plan.tensor.form;
+    if (tensor.stream == StreamSharding::width && tensor.rows * tensor.columns > 1) tensor.form = plan.tensor.form;
     TensorChoice& choice = choices.emplace_back();
     choice.name = name_of(tensor);
     choice.tensor = tensor;
     choice.chosen = same(tensor, plan.tensor);
-    choice.words = words_of(plan, tensor);
+    choice.words = count_received_elements(plan, tensor);
     try {
       const Plan other = plan_of(with_tensor_plan(plan.config, tensor));
       choice.sent_bytes = other.largest_communication_bytes();
@@ -138,7 +138,7 @@ class AutoWays {
  public:
   void add(const Refusal& refusal) {
     if (problem_.empty()) problem_ = refusal.problem;
-    for (const WayOut& way : refusal.ways) {
+    for (const Remedy& way : refusal.ways) {
       const auto of_mesh = [](const Setting& one) { return one.key.starts_with("parallelism.tensor_parallel"); };
       if (std::ranges::none_of(way, of_mesh) && std::ranges::find(ways_, way) == ways_.end()) ways_.push_back(way);
     }
@@ -149,7 +149,7 @@ class AutoWays {
 
   Refusal refusal(const Config& config, int ranks) const {
     constexpr const char* kKey = "parallelism.tensor_parallel_degree";
-    std::vector<WayOut> ways = ways_;
+    std::vector<Remedy> ways = ways_;
     for (int fewer = ranks - 1; fewer > 1; --fewer)
       if (ranks % fewer == 0) ways.push_back({{kKey, fmt::format("{}", fewer)}});
     if (ways.empty()) ways.push_back({{kKey, "1"}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
@@ -159,7 +159,7 @@ class AutoWays {
 
  private:
   std::string problem_;
-  std::vector<WayOut> ways_;
+  std::vector<Remedy> ways_;
 };
 
 }  // namespace
@@ -172,7 +172,7 @@ Config with_cheapest_tensor_plan(const Config& config, int ranks, const std::fun
       const Plan plan = plan_of(with_tensor_plan(config, tensor));
       choices.push_back({.name = name_of(tensor),
                          .tensor = tensor,
-                         .words = words_of(plan, tensor),
+                         .words = count_received_elements(plan, tensor),
                          .sent_bytes = plan.largest_communication_bytes(),
                          .memory_bytes = plan.largest_memory_bytes()});
     } catch (const Refusal& error) {
@@ -201,7 +201,7 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Con
   return best;
 }
 
-double tensor_words_bound(const Plan& plan) {
+double received_elements_bound(const Plan& plan) {
   double bound = 0;
   for (const LinearShape& linear : linears_of(plan.architecture)) {
     bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
@@ -235,7 +235,7 @@ std::string explain_tensor_choices(const Plan& plan) {
   }
   std::string out = text_table(rows);
   out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
-                     words_text(tensor_words_bound(plan)));
+                     words_text(received_elements_bound(plan)));
   const auto own = std::find_if(plan.tensor_choices.begin(), plan.tensor_choices.end(),
                                 [](const TensorChoice& choice) { return choice.chosen; });
   if (best != nullptr && !best->chosen && own != plan.tensor_choices.end()) {

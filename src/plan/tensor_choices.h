@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 #include "plan/plan.h"
 
 namespace orthant {
@@ -28,7 +28,7 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Con
 
 /// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without
 /// depth; see product_bound().
-double tensor_words_bound(const Plan& plan);
+double received_elements_bound(const Plan& plan);
 
 /// Returns the plan's mesh as text for people. If tensor_parallel_kind was "auto", the text names the selected kind.
 std::string mesh_and_kind(const Plan& plan);

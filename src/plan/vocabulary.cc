@@ -34,7 +34,7 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
 
 }  // namespace
 
-bool cuts_vocabulary(const Config& config) {
+bool shards_vocabulary(const Config& config) {
   const std::string& how = config.parallelism.vocabulary_parallel;
   return how != "none" && how != "redistribution";
 }
@@ -44,7 +44,7 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   if (p.vocabulary_parallel == "none") return "";
   require(config, kKey, mesh.axis_size(kPipeline) > 1, "there is one pipeline rank, and nothing to balance",
           "\"none\"");
-  if (!cuts_vocabulary(config)) {
+  if (!shards_vocabulary(config)) {
     const std::string layers = "parallelism.pipeline_parallel_layers";
     const bool by_cost = p.pipeline_parallel_layers.empty() || p.pipeline_parallel_layers == std::vector<int64_t>{-1};
     require(config, layers, by_cost, config.locate(kKey) + " cuts layers by their cost", "[]");
@@ -60,18 +60,17 @@ const VocabularyAlgorithm* algorithm_of(const Plan& plan) {
   return plan.vocabulary.empty() ? nullptr : &vocabulary_algorithm(plan.vocabulary);
 }
 
-int later_for_vocabulary(const Config& config, int stages_per_rank) {
-  if (!cuts_vocabulary(config)) return 0;
+int count_extra_warmup_forwards(const Config& config, int stages_per_rank) {
+  if (!shards_vocabulary(config)) return 0;
   return vocabulary_algorithm(config.parallelism.vocabulary_parallel).later(stages_per_rank);
 }
-
 
 Schedule with_vocabulary(const Plan& plan) {
   Schedule schedule = plan.schedule;
   for (auto& row : schedule.rows) std::erase_if(row, is_message);
   require_order(plan.config, schedule, ActionKind::F, stage_count(schedule) - 1, "the last stage's outputs");
   require_order(plan.config, schedule, ActionKind::B, 0, "the first stage's gradients");
-  const Durations durations = durations_of(plan);
+  const Durations durations = estimate_durations(plan);
   const bool has_output = plan.config.parallelism.vocabulary_parallel == "interlaced";
   return add_messages(has_output ? add_input_layer(schedule, durations)
                                  : add_vocabulary(schedule, vocabulary_algorithm(plan.vocabulary), durations));

@@ -9,7 +9,7 @@
 namespace orthant {
 
 /// True if both layers are sharded by vocabulary rows over all pipeline ranks.
-bool cuts_vocabulary(const Config& config);
+bool shards_vocabulary(const Config& config);
 
 /// Returns the value of Plan::vocabulary. Throws ConfigError if the mesh, the layers of the stages or the schedule do
 /// not permit the run file's parallelism.vocabulary_parallel.
@@ -18,10 +18,12 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh);
 /// Returns the algorithm of the plan's output layer; nullptr if the vocabulary is not sharded.
 const VocabularyAlgorithm* algorithm_of(const Plan& plan);
 /// True if the pass S of that algorithm also computes the gradient of the layer's input.
-inline bool sums_early(const Plan& plan) { return algorithm_of(plan) != nullptr && algorithm_of(plan)->early(); }
+inline bool sums_input_gradient_early(const Plan& plan) {
+  return algorithm_of(plan) != nullptr && algorithm_of(plan)->early();
+}
 
 /// Number of extra warm-up forwards of one stage that a rank does before its first backward.
-int later_for_vocabulary(const Config& config, int stages_per_rank);
+int count_extra_warmup_forwards(const Config& config, int stages_per_rank);
 
 /// Returns the plan's schedule with the vocabulary passes of all ranks added. Throws ConfigError if the order of
 /// microbatches in a schedule file does not permit that.

@@ -15,15 +15,15 @@ struct Sharing {
   Sharing(const TensorPlan& mesh, int64_t stream, int64_t of_weight, int64_t of_sum) {
     const auto part_of = [](int64_t all, int ranks) { return (all + ranks - 1) / ranks; };
     if (mesh.columns > 1) {
-      const bool cut = mesh.stream != StreamCut::none;
+      const bool cut = mesh.stream != StreamSharding::none;
       const int64_t part = part_of(stream, mesh.columns);
       arriving = cut ? stream : 0;
-      summing_columns = stream + (cut ? part : 0) + staging_bytes(part, mesh.columns);
+      summing_columns = stream + (cut ? part : 0) + reduction_buffer_bytes(part, mesh.columns);
     }
     if (mesh.rows > 1) {
       weight = of_weight, sum = of_sum;
       const int64_t part = part_of(sum, mesh.rows);
-      summing_rows = sum + part + staging_bytes(part, mesh.rows);
+      summing_rows = sum + part + reduction_buffer_bytes(part, mesh.rows);
     }
   }
   int64_t arriving = 0;  // the residual stream as received from columns, in addition to the tensor put together from it
@@ -37,13 +37,13 @@ struct Sharing {
 
 VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences) {
   if (plan.vocabulary.empty()) return {};
-  const int64_t tokens = sequences * plan.num_places(rank), rows = plan.vocabulary_rows(rank).size();
+  const int64_t tokens = sequences * plan.num_token_positions(rank), rows = plan.vocabulary_rows(rank).size();
   const int64_t element = dtype_bytes(plan.config.training.dtype), wide = std::max<int64_t>(element, 4);
   const int64_t chunk = std::min(tokens, loss_chunk_rows(std::max<int64_t>(1, rows)));
   const int64_t width = plan.architecture.hidden_size, stream = tokens * width;
-  const bool naive = algorithm_of(plan)->rounds() == 2, early = sums_early(plan);
+  const bool naive = algorithm_of(plan)->rounds() == 2, early = sums_input_gradient_early(plan);
   const bool shared = plan.tensor.rows * plan.tensor.columns > 1;
-  const OutputLoss loss = output_loss_of(plan.config);
+  const OutputLoss loss = make_output_loss(plan.config);
   const bool smooths = loss.smoothing > 0;
   const int64_t each = loss.kept_of_logit();
   const int64_t part = plan.stream_bytes(rank, sequences), exponentials = each * tokens * rows * element;

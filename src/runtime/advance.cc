@@ -26,7 +26,7 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     update(step, result);
     return;
   }
-  const at::Tensor numbers = numbers_of(signals);
+  const at::Tensor numbers = initial_step_statistics(signals);
   Pending made{.numbers = numbers};
   const auto make = [&] {
     finish_gradients(numbers);
@@ -34,7 +34,7 @@ void Session::advance(int64_t step, const Signals& signals, const Known& known) 
     chain_.add_up(numbers);
     read(numbers, made.result);
     // After a clipped step, this step is likely to be clipped too. No rank then updates before it knows the total norm.
-    made.moved = !expects_clipping_ && permitted(made.result);
+    made.moved = !expects_clipping_ && permits_update(made.result);
     if (!made.moved) return;
     if (!chain_.ends_here()) before_.keep();  // the last rank knows the total and never undoes a step
     update(step, made.result);
@@ -51,7 +51,7 @@ void Session::settle(const Known& known) {
   chain_.finish();
 }
 
-bool Session::permitted(const StepResult& result) const {
+bool Session::permits_update(const StepResult& result) const {
   return std::isfinite(result.loss) && std::isfinite(result.norm) &&
          clip_factor(result.norm, plan_.config.training.max_norm) == 1;
 }
@@ -61,8 +61,8 @@ bool Session::validate_pending(const Known& known, const std::function<void()>& 
   Pending step = *std::exchange(pending_, std::nullopt);
   chain_.learn(step.numbers);
   read(step.numbers, step.result);
-  const bool right = step.moved && permitted(step.result);
-  expects_clipping_ = !permitted(step.result);
+  const bool right = step.moved && permits_update(step.result);
+  expects_clipping_ = !permits_update(step.result);
   if (!right) discard();
   if (!right && step.moved) before_.restore();
   known(step.result);

@@ -59,7 +59,7 @@ std::string Session::first_weight_not_finite() const {
   return "";
 }
 
-Session::NotFinite Session::first_not_finite(int64_t step) {
+Session::NotFinite Session::find_first_not_finite(int64_t step) {
   at::NoGradGuard no_grad;
   // Position of the tensor in the order of computation: 0 for a weight, 1 + stage for a result of forward, then the
   // gradients. Backward goes from the last stage to the first, so gradients of later stages come first.
@@ -74,8 +74,9 @@ Session::NotFinite Session::first_not_finite(int64_t step) {
   const Primitives inner = primitives_of(plan_, comm_);
   const Transformer model(plan_.architecture, weights_, watched(inner, weights_, by_forward),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  const std::vector<Action> row = forwards_of(plan_.row(comm_.rank()));
-  const auto activity = announcing(row.size(), fmt::format("of looking for what is not finite in step {}", step));
+  const std::vector<Action> row = select_forwards(plan_.row(comm_.rank()));
+  const auto activity =
+      activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
   ModelStages looking(pipeline_of(plan_, comm_.rank()), model, weights_, reducer_, comm_);
   looking.run(row, {.sequences = microbatch_sequences(share_),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
@@ -95,10 +96,10 @@ Session::NotFinite Session::first_not_finite(int64_t step) {
     place = nowhere - 1 - plan_.stage_of(plan_.parameters[i]);
   }
 
-  const at::Tensor places = at::zeros({comm_.mesh().size()}, at::kDouble);
-  double* all = places.mutable_data_ptr<double>();
+  const at::Tensor positions = at::zeros({comm_.mesh().size()}, at::kDouble);
+  double* all = positions.mutable_data_ptr<double>();
   all[comm_.rank()] = place;
-  comm_.all_reduce(places, all_axes(comm_.mesh())).wait();
+  comm_.all_reduce(positions, all_axes(comm_.mesh())).wait();
   found.first = std::min_element(all, all + comm_.mesh().size()) - all == comm_.rank();
   return found;
 }

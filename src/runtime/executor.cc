@@ -31,13 +31,13 @@ Executor::Executor(StageTable table, StageWork work, Comm& comm)
 
 void Executor::run(std::span<const Action> row, const std::function<void(const Action&, size_t)>& announce) {
   periods_.clear();
-  learns_ = has_backwards(row);
-  messages_.limit(learns_ ? std::numeric_limits<size_t>::max() : kAhead);
+  has_backwards_ = has_backwards(row);
+  messages_.limit(has_backwards_ ? std::numeric_limits<size_t>::max() : kAhead);
   size_t received = 0;  // all RECVs before this index are posted
   for (size_t index = 0; index < row.size();) {
     if (announce) announce(row[index], index);
     periods_.push_back({Clock::now(), {}});
-    const Lane lane = facts(row[index].kind).lane;
+    const Stream stream = facts(row[index].kind).stream;
     if (row[index].kind == ActionKind::SETTLE) {
       // RECVs after SETTLE are not posted before it: if the row starts again, their messages are sent again.
       if (work_.settle(row[index])) {
@@ -46,13 +46,13 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
         continue;
       }
       periods_.back().start = Clock::now();
-    } else if (lane == Lane::compute) {
+    } else if (stream == Stream::compute) {
       received = receive_ahead(row, index);
       // Lets small messages advance. The next chance may come only after a whole pass, while a peer waits for its send
       // completion.
       comm_.progress();
     }
-    if (lane != Lane::receive || index >= received) carry_out(row[index], index);
+    if (stream != Stream::receive || index >= received) carry_out(row[index], index);
     periods_.back().end = Clock::now();
     ++index;
   }
@@ -62,9 +62,9 @@ void Executor::run(std::span<const Action> row, const std::function<void(const A
 // Posts the RECVs between the computation at `index` and the next computation. Returns the index of that computation.
 size_t Executor::receive_ahead(std::span<const Action> row, size_t index) {
   for (++index; index < row.size(); ++index) {
-    const Lane lane = facts(row[index].kind).lane;
-    if (lane == Lane::compute) break;
-    if (lane == Lane::receive) receive(row[index]);
+    const Stream stream = facts(row[index].kind).stream;
+    if (stream == Stream::compute) break;
+    if (stream == Stream::receive) receive(row[index]);
   }
   return index;
 }
@@ -100,10 +100,10 @@ void Executor::step(const Action& action) {
 }
 
 void Executor::send(const Action& action, size_t index) {
-  if (learns_) messages_.leave(static_cast<int>(index));
+  if (has_backwards_) messages_.leave(static_cast<int>(index));
   if (!has_sequences(action)) return;
-  const bool known = learns_ && table_.departures.has(action);
-  messages_.send(action, known ? table_.departures[action] : std::numeric_limits<int>::max());
+  const bool known = has_backwards_ && table_.send_completions.has(action);
+  messages_.send(action, known ? table_.send_completions[action] : std::numeric_limits<int>::max());
 }
 
 void Executor::vocabulary(const Action& action) {

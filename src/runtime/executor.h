@@ -42,7 +42,7 @@ struct StageWork {
 struct StageTable {
   std::vector<int> owners;  // pipeline rank by stage
   // Send completions of the training schedule. If it is empty, sent tensors are held to the end of the row.
-  PerResult<int> departures = {};
+  PerResult<int> send_completions = {};
   /// Shape of this rank's shard of the residual stream in a microbatch. Its first dimension is 0 if the rank has no
   /// sequences in that microbatch.
   std::function<std::vector<int64_t>(int microbatch)> stream_shape;
@@ -85,7 +85,7 @@ class Executor {
   const StageTable table_;
   const StageWork work_;
   StageMessages messages_;
-  bool learns_ = false;  // the row has backwards
+  bool has_backwards_ = false;  // the row has backwards
   std::vector<Period> periods_;
 };
 

@@ -1,15 +1,15 @@
 // Copies the values of a Plan and of a Batch into the structures that the runtime and the model use.
 #include "runtime/from_plan.h"
 
-#include "model/lr_schedule.h"
-#include "parallel/sequence/run.h"
-#include "parallel/tensor/run.h"
-#include "schedule/departures.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <numeric>
+
+#include "model/lr_schedule.h"
+#include "parallel/sequence/run.h"
+#include "parallel/tensor/run.h"
+#include "schedule/send_completions.h"
 
 namespace orthant {
 namespace {
@@ -25,7 +25,7 @@ at::Tensor tensor_of(const std::vector<int64_t>& values, at::IntArrayRef shape) 
 ModelPipeline pipeline_of(const Plan& plan, int rank) {
   return {.stages = plan.stages,
           .buckets = plan.buckets_by_stage(),
-          .departures = departures(plan.schedule),
+          .send_completions = send_completions(plan.schedule),
           .stream_shape = [&plan, rank](int64_t sequences) { return plan.stream_shape(rank, sequences); },
           .vocabulary = {.algorithm = plan.vocabulary,
                          .slice = {.rows = plan.vocabulary_rows(rank), .vocabulary = plan.architecture.vocab_size},
@@ -35,7 +35,7 @@ ModelPipeline pipeline_of(const Plan& plan, int rank) {
                          .width = plan.architecture.hidden_size}};
 }
 
-std::vector<int64_t> microbatch_sequences(const DataShare& share) {
+std::vector<int64_t> microbatch_sequences(const DataShard& share) {
   std::vector<int64_t> sequences;
   for (const Range& range : share.microbatches) sequences.push_back(range.size());
   return sequences;
@@ -46,25 +46,26 @@ at::ScalarType scalar_type(const std::string& dtype) {
 }
 
 Microbatch to_microbatch(const Batch& batch) {
-  std::vector<int64_t> places(static_cast<size_t>(batch.seq_len));
-  std::iota(places.begin(), places.end(), 0);
-  return to_microbatch(batch, places, false);
+  std::vector<int64_t> positions(static_cast<size_t>(batch.seq_len));
+  std::iota(positions.begin(), positions.end(), 0);
+  return to_microbatch(batch, positions, false);
 }
 
-Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents) {
+Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& positions, bool mask_documents) {
   Microbatch microbatch;
   const int64_t B = batch.sequences, T = batch.seq_len;
-  const auto held = static_cast<int64_t>(places.size());
-  microbatch.places_T = tensor_of(places, {held});
+  const auto held = static_cast<int64_t>(positions.size());
+  microbatch.sequence_positions_T = tensor_of(positions, {held});
   const auto here = [&](const at::Tensor& all_BT) {
-    return held == T ? all_BT : all_BT.index_select(1, microbatch.places_T);
+    return held == T ? all_BT : all_BT.index_select(1, microbatch.sequence_positions_T);
   };
   microbatch.tokens_BT = here(tensor_of(batch.tokens, {B, T}));
   microbatch.labels_BT = here(tensor_of(batch.labels, {B, T}));
   microbatch.sequence_length = T;
   microbatch.samples_B = tensor_of(batch.sample_ids, {B});
-  // A copy, because positions change below: contiguous() of a single sequence would return the memory of places_T.
-  microbatch.positions_BT = microbatch.places_T.unsqueeze(0).repeat({B, 1});
+  // A copy, because positions change below: contiguous() of a single sequence would return the memory of
+  // sequence_positions_T.
+  microbatch.positions_BT = microbatch.sequence_positions_T.unsqueeze(0).repeat({B, 1});
   if (!mask_documents && batch.lengths.empty()) return microbatch;
   auto packing = std::make_shared<Packing>(Packing{.document_starts = {}, .lengths = batch.lengths});
   if (mask_documents) packing->document_starts = batch.document_starts;
@@ -72,7 +73,7 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places,
   if (!mask_documents) return microbatch;
   auto* position = microbatch.positions_BT.mutable_data_ptr<int64_t>();
   for (const auto& starts : batch.document_starts) {
-    for (const int64_t place : places)
+    for (const int64_t place : positions)
       *position++ = place - *(std::upper_bound(starts.begin(), starts.end(), place) - 1);
   }
   return microbatch;

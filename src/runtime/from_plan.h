@@ -14,7 +14,7 @@
 namespace orthant {
 
 /// Number of sequences in each microbatch.
-std::vector<int64_t> microbatch_sequences(const DataShare& share);
+std::vector<int64_t> microbatch_sequences(const DataShard& share);
 
 /// The pipeline as this rank sees it: stages, buckets, send completions, stream shapes and vocabulary slice.
 ModelPipeline pipeline_of(const Plan& plan, int rank);
@@ -30,7 +30,7 @@ at::ScalarType scalar_type(const std::string& dtype);
 Microbatch to_microbatch(const Batch& batch);
 /// Tensors of the tokens at these positions of each sample. With mask_documents, rotary positions restart in each
 /// document, and attention stays inside it.
-Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& places, bool mask_documents);
+Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& positions, bool mask_documents);
 
 /// The model's primitives as the plan binds them on this rank. The second form takes the sharding of weights and
 /// residual stream from `tensor` instead of plan.tensor.

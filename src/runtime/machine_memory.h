@@ -21,7 +21,7 @@ MachineMemory machine_memory(const std::string& root = "");
 /// more memory, which is not counted.
 struct MemoryNeed {
   std::string warning;              // empty if the plan fits the available memory
-  bool beyond_the_machine = false;  // the plan exceeds the machine's total memory
+  bool exceeds_machine = false;     // the plan exceeds the machine's total memory
 };
 MemoryNeed memory_need(const Plan& plan, int local_ranks, const MachineMemory& machine);
 

@@ -137,20 +137,20 @@ Metrics read_metrics(const std::string& path) {
 }
 
 MetricsWriter::MetricsWriter(std::string path, std::optional<int64_t> resumed_step) : path_(std::move(path)) {
-  size_t kept_bytes = 0;
+  size_t saved_bytes = 0;
   Metrics kept;
   if (resumed_step && ::access(path_.c_str(), F_OK) == 0) {
     try {
-      kept_bytes = read_lines(read_whole(path_), path_, *resumed_step, kept);
+      saved_bytes = read_lines(read_whole(path_), path_, *resumed_step, kept);
     } catch (const DataError& error) {
       throw DataError(fmt::format("{}; the checkpoints are untouched: move {} away to resume without its history",
                                   error.what(), path_));
     }
   }
   if (resumed_step) missing_steps_ = *resumed_step - static_cast<int64_t>(kept.steps.size());
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (kept_bytes == 0 ? O_TRUNC : 0), 0644);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (saved_bytes == 0 ? O_TRUNC : 0), 0644);
   if (file_ < 0) fail("cannot write", path_);
-  if (kept_bytes > 0 && ::ftruncate(file_, static_cast<off_t>(kept_bytes)) != 0) {
+  if (saved_bytes > 0 && ::ftruncate(file_, static_cast<off_t>(saved_bytes)) != 0) {
     ::close(file_);
     fail("cannot shorten", path_);
   }

@@ -33,7 +33,7 @@ ModelStages::ModelStages(ModelPipeline pipeline, const Transformer& model, Weigh
                       ? nullptr
                       : std::make_unique<VocabularyStages>(comm, pipeline_.vocabulary, model)),
       executor_({.owners = owners_of(pipeline_.stages),
-                 .departures = pipeline_.departures,
+                 .send_completions = pipeline_.send_completions,
                  .stream_shape =
                      [this](int microbatch) {
                        return pipeline_.stream_shape(input_->sequences.at(static_cast<size_t>(microbatch)));

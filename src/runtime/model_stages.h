@@ -39,7 +39,7 @@ struct StepInput {
 struct ModelPipeline {
   std::vector<Stage> stages;
   std::vector<std::vector<int>> buckets;  // by stage: indices of gradient buckets
-  PerResult<int> departures = {};         // send completions, see StageTable
+  PerResult<int> send_completions = {};   // send completions, see StageTable
   /// Shape of this rank's shard of the residual stream for a number of sequences.
   std::function<std::vector<int64_t>(int64_t sequences)> stream_shape;
   VocabularyEnds vocabulary = {};

@@ -51,8 +51,8 @@ std::vector<GradientBucket> spoiled(std::vector<GradientBucket> buckets, Mutatio
   return buckets;
 }
 
-DataShare spoiled_share(const Plan& plan, int index, Mutation mutation) {
-  return plan.shares[static_cast<size_t>(mutation == Mutation::wrong_shard && index == 1 ? 0 : index)];
+DataShard data_shard_with_mutation(const Plan& plan, int index, Mutation mutation) {
+  return plan.data_shards[static_cast<size_t>(mutation == Mutation::wrong_shard && index == 1 ? 0 : index)];
 }
 
 Microbatch spoiled(Microbatch batch, int64_t first_sample, Mutation mutation) {
@@ -61,7 +61,7 @@ Microbatch spoiled(Microbatch batch, int64_t first_sample, Mutation mutation) {
   return batch;
 }
 
-void spoil_gradients(Weights& weights, const Plan& plan, Mutation mutation) {
+void mutate_gradients(Weights& weights, const Plan& plan, Mutation mutation) {
   if (mutation == Mutation::stray_mean) weights.gradients().div_(plan.mesh.group_size(plan.gradient_axes));
   for (size_t p = 0; p < plan.parameters.size() && mutation == Mutation::bias_summed_twice; ++p) {
     const ParameterInfo& parameter = plan.parameters[p];

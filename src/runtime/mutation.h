@@ -41,10 +41,10 @@ Primitives spoiled(Primitives primitives, const Plan& plan, Mutation mutation);
 ModelPipeline spoiled(ModelPipeline pipeline, Mutation mutation);
 std::vector<GradientBucket> spoiled(std::vector<GradientBucket> buckets, Mutation mutation);
 /// The shard of the batch at `index` of the plan.
-DataShare spoiled_share(const Plan& plan, int index, Mutation mutation);
+DataShard data_shard_with_mutation(const Plan& plan, int index, Mutation mutation);
 /// first_sample: global number of the first sample in this rank's shard of the step.
 Microbatch spoiled(Microbatch batch, int64_t first_sample, Mutation mutation);
 /// Plants the mistakes that concern summed gradients: stray_mean, bias_summed_twice and mean_over_rows.
-void spoil_gradients(Weights& weights, const Plan& plan, Mutation mutation);
+void mutate_gradients(Weights& weights, const Plan& plan, Mutation mutation);
 
 }  // namespace orthant

@@ -103,7 +103,7 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
 }
 
 // The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
-std::optional<Config> config_then(const LoadedCheckpoint& checkpoint) {
+std::optional<Config> checkpoint_config(const LoadedCheckpoint& checkpoint) {
   try {
     return parse_config(checkpoint.config_toml, checkpoint.directory + "/orthant/config.toml", {});
   } catch (const ConfigError&) {
@@ -116,7 +116,7 @@ void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, s
                        const Config& c) {
   const std::string then = state.find("text_xxh3").value_or("");
   if (then.empty() || !fingerprint || then == fmt::format("{:016x}", *fingerprint)) return;
-  const auto before = config_then(checkpoint);
+  const auto before = checkpoint_config(checkpoint);
   throw ConfigError(
       fmt::format("{} holds a different text from the one that the checkpoint {} was trained on{}, or its files have "
                   "changed since; name the same files, or choose another job.dump_folder",
@@ -140,7 +140,7 @@ void refuse_other_tokenizer(const State& state, const Tokenizer& tokenizer, cons
 // For a tokenizer that is trained on the text and does not exist yet. On the same text, equal sizes give equal
 // tokenizers.
 void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Config& c) {
-  const auto before = config_then(checkpoint);
+  const auto before = checkpoint_config(checkpoint);
   if (!before || before->data.tokenizer == c.data.tokenizer) return;
   const bool a_file = before->data.tokenizer.ends_with(".model");  // may hold the tokenizer trained on this text
   if (!a_file) refuse_tokenizer(checkpoint.directory, c);
@@ -159,7 +159,7 @@ void refuse_other_data(const State& state, uint64_t fingerprint, const std::stri
 
 // Another share of held-out documents leaves other documents to train on, even if the text is the same.
 void refuse_other_share(const LoadedCheckpoint& checkpoint, const Config& c) {
-  const auto before = config_then(checkpoint);
+  const auto before = checkpoint_config(checkpoint);
   if (before && before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
 }
 
@@ -174,24 +174,24 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   } else {
     refuse_other_tokenizer(state, *load_tokenizer(config.data.tokenizer, "", {}), checkpoint.directory, config);
   }
-  refuse_other_model(architecture_of(checkpoint.model), plan.architecture, checkpoint.directory, config);
+  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
   refuse_other_share(checkpoint, config);
 }
 
-TrainState state_to_go_on_from(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
+TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
   const Config& config = plan.config;
   const std::string& directory = checkpoint.directory;
   const State state(checkpoint);
   refuse_other_text(checkpoint, state, data.text_fingerprint, config);
   refuse_other_tokenizer(state, *data.tokenizer, directory, config);
-  refuse_other_model(architecture_of(checkpoint.model), plan.architecture, directory, config);
+  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, directory, config);
   refuse_other_run(state, directory, config);
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
 }
 
-std::vector<std::string> changes_since(const std::string& directory, const Config& config) {
+std::vector<std::string> changes_since_checkpoint(const std::string& directory, const Config& config) {
   const std::string file = directory + "/orthant/config.toml";
   try {
     return config_changes(load_config(file, {}), config);
@@ -200,7 +200,7 @@ std::vector<std::string> changes_since(const std::string& directory, const Confi
   }
 }
 
-std::string rate_since(const std::string& directory, const Config& config) {
+std::string learning_rate_change(const std::string& directory, const Config& config) {
   try {
     const LoadedCheckpoint checkpoint = open_checkpoint(directory, Verify::sizes);
     const int64_t next = checkpoint.step + 1;
@@ -208,9 +208,9 @@ std::string rate_since(const std::string& directory, const Config& config) {
     const double then = learning_rate_of(parse_config(checkpoint.config_toml, directory, {}), next);
     const double now = learning_rate_of(config, next);
     if (then == now) return "";
-    const bool decays = config.lr_scheduler.decay_type != "constant";
+    const bool has_weight_decay = config.lr_scheduler.decay_type != "constant";
     return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
-                       decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
+                       has_weight_decay ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
   } catch (const Error&) {
     return "";  // damage and other versions are reported elsewhere
   }

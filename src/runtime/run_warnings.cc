@@ -41,12 +41,13 @@ std::string cores_warning(int local_ranks, int threads_per_rank, int cores) {
 
 std::string idle_ranks_warning(const Plan& plan) {
   int idle = 0;
-  for (int rank = 0; rank < plan.mesh.size(); ++rank) idle += plan.share(rank).sequences.size() == 0 ? 1 : 0;
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) idle += plan.data_shard(rank).sequences.size() == 0 ? 1 : 0;
   if (idle == 0) return "";
-  return fmt::format("{} of {} get no sequence: {} is less than the {} shards that a batch is divided into; set it to "
-                     "at least {}, or use fewer ranks",
-                     idle, counted(plan.mesh.size(), "rank"), plan.config.locate("training.global_batch_size"),
-                     plan.shares.size(), plan.shares.size());
+  return fmt::format(
+      "{} of {} get no sequence: {} is less than the {} shards that a batch is divided into; set it to "
+      "at least {}, or use fewer ranks",
+      idle, counted(plan.mesh.size(), "rank"), plan.config.locate("training.global_batch_size"),
+      plan.data_shards.size(), plan.data_shards.size());
 }
 
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {

@@ -2,17 +2,17 @@
 // vocabulary shards at once.
 #include "runtime/sample.h"
 
-#include "base/labels.h"
-#include "base/text.h"
-#include "model/loss.h"
-#include "parallel/tensor/run.h"
-#include "parallel/vocabulary/whole.h"
-#include "runtime/session.h"
-
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <functional>
+
+#include "base/labels.h"
+#include "base/text.h"
+#include "model/loss.h"
+#include "parallel/tensor/run.h"
+#include "parallel/vocabulary/full_vocabulary.h"
+#include "runtime/session.h"
 
 namespace orthant {
 namespace {
@@ -24,12 +24,12 @@ const Weight& head_of(const Weights& weights) {
 // The tensor plan for generation. With one token at a time, columns cannot shard the residual stream by tokens, so it
 // is replicated instead.
 TensorPlan writers_plan(const Plan& plan) {
-  TensorPlan uncut = plan.tensor;
-  if (uncut.stream == StreamCut::tokens) uncut.stream = StreamCut::none;
-  return uncut;
+  TensorPlan without_split = plan.tensor;
+  if (without_split.stream == StreamSharding::tokens) without_split.stream = StreamSharding::none;
+  return without_split;
 }
 
-WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
+FullVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
   return {.size = plan.architecture.vocab_size,
           .rows = plan.vocabulary_rows(comm.rank()),
           .axes = kOverPipeline,
@@ -39,7 +39,7 @@ WholeVocabulary vocabulary_of(const Plan& plan, Comm& comm) {
 
 // Shape [1, tokens, C] of this rank's shard of the residual stream of one sequence, in generation.
 std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) {
-  const Range width = plan.tensor.stream == StreamCut::width
+  const Range width = plan.tensor.stream == StreamSharding::width
                           ? shard(plan.architecture.hidden_size, plan.tensor.columns, plan.mesh.coord(rank, kColumn))
                           : Range{0, plan.architecture.hidden_size};
   return {1, tokens, width.size()};
@@ -48,12 +48,12 @@ std::vector<int64_t> writers_stream(const Plan& plan, int rank, int64_t tokens) 
 // If the vocabulary is sharded over the pipeline, all its ranks compute embeddings and logits of one token together.
 Primitives with_vocabulary_of_all(Primitives primitives, const Weights& weights, const Plan& plan, Comm& comm) {
   primitives.embedding = [&plan, &comm](const at::Tensor& tokens, const Weight& table) {
-    return whole_embedding(comm, vocabulary_of(plan, comm), table, tokens);
+    return compute_full_embedding(comm, vocabulary_of(plan, comm), table, tokens);
   };
   primitives.linear = [&plan, &comm, head = &head_of(weights), linear = std::move(primitives.linear)](
                           const at::Tensor& x, const Weight& weight) {
     if (&weight != head) return linear(x, weight);
-    return whole_logits(comm, vocabulary_of(plan, comm), weight, x.flatten()).view({1, 1, -1});
+    return compute_full_logits(comm, vocabulary_of(plan, comm), weight, x.flatten()).view({1, 1, -1});
   };
   return primitives;
 }
@@ -65,8 +65,8 @@ at::Tensor logits_of_all(bool here, const Weights& weights, const Plan& plan, Co
   if (here) return logits();
   if (plan.vocabulary.empty()) return {};
   const at::Tensor x_C = at::empty({writers_stream(plan, comm.rank(), 1).back()}, weights.values().options());
-  return soft_capped(whole_logits(comm, vocabulary_of(plan, comm), head_of(weights), x_C),
-                     plan.architecture.final_logit_softcapping);
+  return apply_softcap(compute_full_logits(comm, vocabulary_of(plan, comm), head_of(weights), x_C),
+                       plan.architecture.final_logit_softcapping);
 }
 
 // The model for generation, with unsharded logits on all columns.
@@ -74,7 +74,7 @@ Transformer writer(const Weights& weights, const Plan& plan, Comm& comm) {
   Primitives primitives = primitives_of(plan, writers_plan(plan), comm);
   if (plan.vocabulary.empty() && plan.tensor.rows * plan.tensor.columns > 1) {
     const int head = head_of(weights).index;
-    primitives = with_whole_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
+    primitives = with_full_logits(comm, std::move(primitives), head, plan.architecture.vocab_size);
   }
   if (!plan.vocabulary.empty()) primitives = with_vocabulary_of_all(std::move(primitives), weights, plan, comm);
   return {plan.architecture, weights, std::move(primitives), {}};
@@ -127,21 +127,21 @@ at::Tensor advance(Decoder& decoder, std::span<const int64_t> tokens, const Weig
 std::vector<int64_t> likeliest(const Transformer& model, const Weights& weights, const Plan& plan, const Batch& batch,
                                int64_t ids, Comm& comm) {
   at::NoGradGuard no_grad;
-  const std::vector<int64_t> places = plan.places(comm.rank());
+  const std::vector<int64_t> positions = plan.token_positions(comm.rank());
   at::Tensor found = at::zeros({batch.seq_len}, at::kDouble);
   const int rank = comm.rank();
   if (comm.mesh().coord(rank, kData) == 0 && comm.mesh().coord(rank, kDepth) == 0) {
-    const Microbatch microbatch = to_microbatch(batch, places, plan.config.data.mask_documents);
+    const Microbatch microbatch = to_microbatch(batch, positions, plan.config.data.mask_documents);
     const at::Tensor x_BTC = through_stages(
-        plan, comm, writers_stream(plan, rank, static_cast<int64_t>(places.size())), weights.values().options(),
+        plan, comm, writers_stream(plan, rank, static_cast<int64_t>(positions.size())), weights.values().options(),
         [&] { return model.embed(microbatch); },
         [&](int64_t layer, const at::Tensor& x) { return model.block(static_cast<int>(layer), x, microbatch); });
-    for (size_t i = 0; i < places.size(); ++i) {
-      if (batch.labels[static_cast<size_t>(places[i])] == kIgnoredLabel) continue;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (batch.labels[static_cast<size_t>(positions[i])] == kIgnoredLabel) continue;
       const at::Tensor logits_V = logits_of_all(x_BTC.defined(), weights, plan, comm, [&] {
         return model.logits(x_BTC.narrow(1, static_cast<int64_t>(i), 1)).flatten();
       });
-      if (x_BTC.defined()) found[places[i]] = logits_V.narrow(0, 0, ids).argmax();
+      if (x_BTC.defined()) found[positions[i]] = logits_V.narrow(0, 0, ids).argmax();
     }
     if (comm.mesh().coord(rank, kRow) > 0) found.zero_();
   }

@@ -23,7 +23,7 @@ GeneratedText generate_text(const Advance& advance, int64_t positions, const Tok
                             const std::function<void(const std::string& text)>& tell = {});
 
 /// A prompt from a held-out document (at most half of the context) and the model's continuation. The replica leaders
-/// (ranks with Plan::first_like() equal to their own rank) must call it together, each with its weight shards. All
+/// (ranks with Plan::replica_leader() equal to their own rank) must call it together, each with its weight shards. All
 /// return the same text.
 std::string sample_text(const Weights& weights, const Plan& plan, const TrainingData& data, Comm& comm);
 

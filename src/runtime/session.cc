@@ -34,8 +34,8 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
       train_(train),
       comm_(comm),
       mutation_(mutation),
-      share_(spoiled_share(plan, plan.share_index(comm.rank()), mutation)),
-      places_(plan.places(comm.rank())),
+      share_(data_shard_with_mutation(plan, plan.data_shard_index(comm.rank()), mutation)),
+      positions_(plan.token_positions(comm.rank())),
       norm_slots_(norm_slots(plan)),
       weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
       model_(spoiled(plan.architecture, mutation), weights_, spoiled(primitives_of(plan, comm), plan, mutation),
@@ -59,7 +59,7 @@ int64_t Session::labels_of(int64_t step) const {
 
 Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
   const Range range = share_.microbatches[static_cast<size_t>(microbatch)];
-  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()), places_,
+  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()), positions_,
                                    plan_.config.data.mask_documents);
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
@@ -67,7 +67,7 @@ Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
 }
 
 StepResult Session::gradients(int64_t step, const Signals& signals) {
-  const at::Tensor numbers = numbers_of(signals);
+  const at::Tensor numbers = initial_step_statistics(signals);
   StepResult result = carry_out(step, numbers, {});
   finish_gradients(numbers);
   sum(numbers, true);
@@ -75,7 +75,7 @@ StepResult Session::gradients(int64_t step, const Signals& signals) {
   return result;
 }
 
-at::Tensor Session::numbers_of(const Signals& signals) const {
+at::Tensor Session::initial_step_statistics(const Signals& signals) const {
   int64_t count = StepSignals::elements(comm_.mesh().size());
   for (const NormSlots& slots : norm_slots_) count += static_cast<int64_t>(slots.parameters.size());
   const at::Tensor numbers = at::zeros({count}, at::kDouble);
@@ -97,21 +97,19 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput
     result.data_seconds += seconds_since(start);
     return batch;
   };
-  input.announce = announcing(row.size(), fmt::format("of step {}", step));
-  input.loss = [&](double sum) {
-    numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = counts_tokens() ? sum : 0;
-  };
+  input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
+  input.loss = [&](double sum) { numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0; };
   stages_.run(row, input);
   periods_ = stages_.periods();
   return result;
 }
 
 void Session::finish_gradients(const at::Tensor& numbers) {
-  sum_copies();
-  spoil_gradients(weights_, plan_, mutation_);
+  add_tied_gradients();
+  mutate_gradients(weights_, plan_, mutation_);
   double* square = numbers.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
   for (const NormSlots& slots : norm_slots_)
-    for (const size_t parameter : slots.parameters) *square++ = gradient_squares(weights_, parameter);
+    for (const size_t parameter : slots.parameters) *square++ = sum_gradient_squares(weights_, parameter);
 }
 
 void Session::sum(const at::Tensor& numbers, bool along_pipeline) {
@@ -136,14 +134,14 @@ void Session::read(const at::Tensor& numbers, StepResult& result) const {
   result.norm = std::sqrt(std::accumulate(squares, slots + numbers.numel(), 0.0));
 }
 
-std::function<void(const Action&, size_t)> Session::announcing(size_t actions, std::string what) const {
+std::function<void(const Action&, size_t)> Session::activity_reporter(size_t actions, std::string what) const {
   return [this, actions, what = std::move(what)](const Action& action, size_t index) {
     comm_.set_activity(fmt::format("{}, action {} of {} {}", to_string(action), index + 1, actions, what));
   };
 }
 
 // Each of the two stages has a partial sum of the gradient. Both may be on one rank.
-void Session::sum_copies() {
+void Session::add_tied_gradients() {
   for (const auto& [original, copy] : plan_.copies()) {
     const int here = plan_.pipeline_rank(comm_.rank()), one = plan_.owner_of(original), other = plan_.owner_of(copy);
     if (here != one && here != other) continue;
@@ -178,18 +176,18 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
   if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
   if (holds) all = redistribute(comm_, part, layout, here, info.shape);
-  if (sliced) return alone ? with_other_slices(all, info.shape) : at::Tensor();
+  if (sliced) return alone ? gather_vocabulary_rows(all, info.shape) : at::Tensor();
   const int owner = plan_.owner_of(parameter);
   if (alone && owner != 0 && !plan_.on_every_stage(parameter)) {
-    if (speaks()) all = at::empty(info.shape, part.options());
-    if (speaks()) comm_.recv(all, kOverPipeline, owner).wait();
+    if (is_main_rank()) all = at::empty(info.shape, part.options());
+    if (is_main_rank()) comm_.recv(all, kOverPipeline, owner).wait();
     if (holds) comm_.send(all, kOverPipeline, 0).wait();
   }
-  return speaks() ? all : at::Tensor();
+  return is_main_rank() ? all : at::Tensor();
 }
 
-at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const {
-  if (!speaks()) {
+at::Tensor Session::gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const {
+  if (!is_main_rank()) {
     if (rows.numel() > 0) comm_.send(rows, kOverPipeline, 0).wait();
     return {};
   }
@@ -204,7 +202,7 @@ at::Tensor Session::with_other_slices(const at::Tensor& rows, at::IntArrayRef sh
   return all;
 }
 
-int64_t Session::heard(int64_t number) const {
+int64_t Session::broadcast_from_main(int64_t number) const {
   const at::Tensor told = at::full({1}, number, at::kLong);
   comm_.broadcast(told, all_axes(comm_.mesh())).wait();
   return told.item<int64_t>();

@@ -75,7 +75,7 @@ class Session {
     std::string what;    // the first that this rank sees; empty if all are finite
     bool first = false;  // no rank sees an earlier one, in the order of the stages
   };
-  NotFinite first_not_finite(int64_t step);
+  NotFinite find_first_not_finite(int64_t step);
   /// "the weight NAME" for the first weight that is not finite; empty if all are finite.
   std::string first_weight_not_finite() const;
 
@@ -84,8 +84,8 @@ class Session {
   /// nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
-  int64_t heard(int64_t number) const;
-  bool speaks() const { return comm_.rank() == 0; }
+  int64_t broadcast_from_main(int64_t number) const;
+  bool is_main_rank() const { return comm_.rank() == 0; }
 
   /// When this rank carried out each Action of its row, in the last step.
   const std::vector<Period>& periods() const { return periods_; }
@@ -98,28 +98,28 @@ class Session {
  private:
   int64_t labels_of(int64_t step) const;
   /// Returns a StepInput::announce for a row of `actions` Actions. It reports each Action as the rank's activity.
-  std::function<void(const Action&, size_t index)> announcing(size_t actions, std::string what) const;
+  std::function<void(const Action&, size_t index)> activity_reporter(size_t actions, std::string what) const;
   /// This rank's step statistics: StepSignals, then zeros for squares of gradients in the order of norm_slots().
-  at::Tensor numbers_of(const Signals& signals) const;
+  at::Tensor initial_step_statistics(const Signals& signals) const;
   /// Carries out the rank's row, and writes the loss into the statistics.
   StepResult carry_out(int64_t step, const at::Tensor& numbers, StepInput input);
   /// Finishes the gradients after the row, and writes their squares into the statistics.
   void finish_gradients(const at::Tensor& numbers);
   /// Adds the gradients of parameters that two stages hold (a tied embedding and head), so that both have the sum.
-  void sum_copies();
+  void add_tied_gradients();
   /// On rank 0: joins the vocabulary rows of all pipeline ranks into a tensor of this shape. Elsewhere: sends the rows.
-  at::Tensor with_other_slices(const at::Tensor& rows, at::IntArrayRef shape) const;
+  at::Tensor gather_vocabulary_rows(const at::Tensor& rows, at::IntArrayRef shape) const;
   /// All-reduces the statistics over all ranks, or over the ranks with the same pipeline rank.
   void sum(const at::Tensor& numbers, bool along_pipeline);
   /// Fills the result from summed statistics.
   void read(const at::Tensor& numbers, StepResult& result) const;
   /// True if loss and norm are finite and the norm needs no clipping.
-  bool permitted(const StepResult& result) const;
+  bool permits_update(const StepResult& result) const;
   /// Receives the total statistics of the previous step. Returns true if that step had to be redone: it calls
   /// `discard`, and then changes the weights.
   bool validate_pending(const Known& known, const std::function<void()>& discard);
   /// Columns of a tensor mesh see the same tokens and compute the same loss, so only column 0 reports it.
-  bool counts_tokens() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
+  bool reports_loss() const { return comm_.mesh().coord(comm_.rank(), kColumn) == 0; }
   /// Loads a microbatch; `labels` is the number of valid labels in the global batch of the step.
   Microbatch load(int64_t step, int microbatch, int64_t labels) const;
   int64_t first_sample(int64_t step) const { return (step - 1) * plan_.config.training.global_batch_size; }
@@ -128,8 +128,8 @@ class Session {
   const Loader& train_;
   Comm& comm_;
   Mutation mutation_;
-  DataShare share_;
-  std::vector<int64_t> places_;  // positions of the tokens that this rank holds, in each sequence
+  DataShard share_;
+  std::vector<int64_t> positions_;  // positions of the tokens that this rank holds, in each sequence
   std::vector<NormSlots> norm_slots_;
   Weights weights_;
   Transformer model_;

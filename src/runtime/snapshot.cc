@@ -96,7 +96,7 @@ class Collection {
                          .shape = parameters[i].shape,
                          .make = [this, number = static_cast<int64_t>(buffer * parameters.size() + i)] {
                            whole_.reset();
-                           whole_ = gathered(session_.heard(number));
+                           whole_ = gathered(session_.broadcast_from_main(number));
                            return bytes_of(whole_);
                          }});
     }
@@ -105,9 +105,9 @@ class Collection {
   size_t buffers() const { return buffers_.size(); }
   /// On other ranks: takes part in gathering until rank 0 calls end().
   void serve() {
-    for (int64_t number; (number = session_.heard(kNoMore)) != kNoMore;) gathered(number);
+    for (int64_t number; (number = session_.broadcast_from_main(kNoMore)) != kNoMore;) gathered(number);
   }
-  void end() { session_.heard(kNoMore); }
+  void end() { session_.broadcast_from_main(kNoMore); }
 
  private:
   static constexpr int64_t kNoMore = -1;
@@ -156,7 +156,7 @@ HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
   return c;
 }
 
-Architecture architecture_of(const HfConfig& c) {
+Architecture make_architecture(const HfConfig& c) {
   Architecture a;
   a.vocab_size = c.vocab_size;
   a.hidden_size = c.hidden_size;
@@ -186,7 +186,7 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   const Weights& weights = session.weights();
   const std::string checkpoints = plan.config.job.dump_folder + "/checkpoints";
   Collection collection(session);
-  if (!session.speaks()) {
+  if (!session.is_main_rank()) {
     collection.serve();
     return checkpoints + "/" + step_name(state.step);
   }
@@ -239,7 +239,7 @@ void load_weights(const std::string& directory, const Architecture& architecture
   std::vector<Copy> copies;
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
-    copies.push_back({weights.master(i), held_part(parameter, stored(set, parameter.global_name(), directory))});
+    copies.push_back({weights.master(i), shard_of(parameter, stored(set, parameter.global_name(), directory))});
   }
   carry_out(copies);
   weights.publish();
@@ -258,7 +258,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
                        Verify verify) {
   const LoadedCheckpoint checkpoint = open_checkpoint(directory, verify);
   Weights& weights = session.weights();
-  const TrainState state = state_to_go_on_from(checkpoint, plan, data);
+  const TrainState state = load_train_state(checkpoint, plan, data);
   std::vector<WantedTensor> want;
   for (const auto& [prefix, flat] : optimizer_buffers(session)) {
     for (auto& tensor : wanted(weights, prefix)) want.push_back(std::move(tensor));
@@ -270,7 +270,7 @@ TrainState load_snapshot(const std::string& directory, const Plan& plan, const T
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     const ParameterInfo& parameter = weights.parameters()[i];
     const auto copy = [&](const at::Tensor& to, const TensorSet& set, const std::string& prefix) {
-      copies.push_back({to, held_part(parameter, stored(set, prefix + parameter.global_name(), directory))});
+      copies.push_back({to, shard_of(parameter, stored(set, prefix + parameter.global_name(), directory))});
     };
     for (const auto& [prefix, flat] : optimizer_buffers(session))
       copy(weights.view(flat, i), checkpoint.optimizer, prefix);

@@ -38,6 +38,6 @@ void load_first_weights(const Plan& plan, Weights& weights);
 
 /// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.
 HfConfig hf_config_of(const Architecture& architecture, Dtype dtype, int64_t end_of_text);
-Architecture architecture_of(const HfConfig& config);
+Architecture make_architecture(const HfConfig& config);
 
 }  // namespace orthant

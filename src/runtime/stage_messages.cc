@@ -6,19 +6,19 @@
 namespace orthant {
 
 void StageMessages::keep(const Action& send, at::Tensor tensor) {
-  there_[other_end(send)] = {std::move(tensor), Work()};
+  there_[matching_message(send)] = {std::move(tensor), Work()};
 }
 
 void StageMessages::leave(int place) {
   std::erase_if(leaving_, [&](Message& message) {
-    const bool leaves = message.departure <= place;
+    const bool leaves = message.send_completion <= place;
     if (leaves) message.work.wait();
     return leaves;
   });
 }
 
-void StageMessages::send(const Action& send, int departure) {
-  const Action received = other_end(send);
+void StageMessages::send(const Action& send, int send_completion) {
+  const Action received = matching_message(send);
   auto kept = there_.extract(received);
   ORTHANT_CHECK(!kept.empty(), to_string(send));
   while (leaving_.size() >= most_leaving_) {
@@ -26,12 +26,12 @@ void StageMessages::send(const Action& send, int departure) {
     leaving_.pop_front();
   }
   Message& message = leaving_.emplace_back(std::move(kept.mapped()));
-  message.departure = departure;
+  message.send_completion = send_completion;
   message.work = comm_.send(message.tensor, kOverPipeline, owner(received.stage));
 }
 
 void StageMessages::receive(const Action& receive, at::Tensor buffer) {
-  Work work = comm_.recv(buffer, kOverPipeline, owner(other_end(receive).stage));
+  Work work = comm_.recv(buffer, kOverPipeline, owner(matching_message(receive).stage));
   there_[receive] = {std::move(buffer), std::move(work)};
 }
 

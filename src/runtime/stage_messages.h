@@ -34,7 +34,7 @@ class StageMessages {
   void keep(const Action& send, at::Tensor tensor);
   /// Starts sending the stored result, and returns at once unless limit() is reached. `departure` is the row index of
   /// the send completion.
-  void send(const Action& send, int departure);
+  void send(const Action& send, int send_completion);
   /// Posts the receive into `buffer`; returns at once.
   void receive(const Action& receive, at::Tensor buffer);
   /// Returns a stage's input, after waiting for its message.
@@ -48,7 +48,7 @@ class StageMessages {
   struct Message {
     at::Tensor tensor;
     Work work;                                        // undefined for a stored result that is not a message
-    int departure = std::numeric_limits<int>::max();  // row index of the send completion
+    int send_completion = std::numeric_limits<int>::max();  // row index of the send completion
   };
   int owner(int stage) const { return stage_owner_[static_cast<size_t>(stage)]; }
 

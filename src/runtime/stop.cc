@@ -77,7 +77,7 @@ void end_on_stop_signals(bool speak) {
   handle_with(end_before_first_step);
 }
 
-void note_stop_signals(bool speak) {
+void record_stop_signals(bool speak) {
   g_speak = speak;
   handle_with(note);
 }

@@ -1,15 +1,8 @@
 // The training loop: steps, validations, checkpoints, stop requests, and the output of rank 0.
 #include "runtime/trainer.h"
 
-#include "base/errors.h"
-#include "base/text.h"
-#include "comm/spawn.h"
-#include "runtime/memory.h"
-#include "runtime/run_boxes.h"
-#include "runtime/step_timeline.h"
-#include "runtime/stop.h"
-
 #include <ATen/ATen.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,7 +13,14 @@
 #include <fstream>
 #include <limits>
 #include <thread>
-#include <unistd.h>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "comm/spawn.h"
+#include "runtime/memory.h"
+#include "runtime/run_banner.h"
+#include "runtime/step_timeline.h"
+#include "runtime/stop.h"
 
 namespace orthant {
 namespace {
@@ -227,7 +227,7 @@ std::string Trainer::way_out() const {
 
 void Trainer::stop_on_not_finite(const StepResult& result) {
   comm_.set_activity(fmt::format("looking for what is not finite in step {}", result.step));
-  const auto [found, first] = session_.first_not_finite(result.step);
+  const auto [found, first] = session_.find_first_not_finite(result.step);
   // The sums are the same on all ranks, but only the rank with the cause sees where it began. The others wait, so that
   // this rank reports first.
   if (!first) std::this_thread::sleep_for(std::chrono::seconds(2));
@@ -238,7 +238,7 @@ void Trainer::stop_on_not_finite(const StepResult& result) {
 }
 
 void Trainer::print_banner() const {
-  Banner b = banner_of(plan_, data_, options_);
+  Banner b = make_banner(plan_, data_, options_);
   b.transport = comm_.transport();
   say(banner(b, output_->style));
 }
@@ -251,11 +251,11 @@ void Trainer::finish() {
   if (complete) note_that_all_is_trained();
   comm_.set_activity("writing a sample");
   if (complete && masked) text = filled_text(session_.weights(), plan_, data_, comm_);
-  const bool first_copy = plan_.first_like(comm_.rank()) == comm_.rank();
+  const bool first_copy = plan_.replica_leader(comm_.rank()) == comm_.rank();
   if (complete && !masked && first_copy) text = sample_text(session_.weights(), plan_, data_, comm_);
   comm_.set_activity("done");
   if (!output_) return;
-  Summary s = summary_of(plan_, output_->steps, output_->validations);
+  Summary s = make_summary(plan_, output_->steps, output_->validations);
   s.seconds = now_s() - output_->started_s;
   s.checkpoint = checkpoint_;
   if (last_.stopped()) {

@@ -11,16 +11,16 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
                                       std::span<const int32_t> bytes_of_token) {
   const at::NoGradGuard no_grad;
   const auto& training = plan_.config.training;
-  const std::vector<Action> row = forwards_of(plan_.row(comm_.rank()));
-  const bool judges = counts_tokens() && plan_.pipeline_rank(comm_.rank()) == plan_.stages.back().owner;
+  const std::vector<Action> row = select_forwards(plan_.row(comm_.rank()));
+  const bool judges = reports_loss() && plan_.pipeline_rank(comm_.rank()) == plan_.stages.back().owner;
   at::Tensor sums = at::zeros({3}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();
   for (int64_t i = 0; i < batches; ++i) {
     const int64_t first = i * training.global_batch_size;
     if (first >= held_out.num_samples()) break;
     const int64_t size = std::min(training.global_batch_size, held_out.num_samples() - first);
-    DataShare share = data_share(size, training.local_batch_size, static_cast<int>(plan_.shares.size()),
-                                 plan_.share_index(comm_.rank()));
+    DataShard share = make_data_shard(size, training.local_batch_size, static_cast<int>(plan_.data_shards.size()),
+                                      plan_.data_shard_index(comm_.rank()));
     std::vector<int64_t> sequences = microbatch_sequences(share);
     // Rows of a tensor mesh take part in the same collectives. A rank without sequences therefore reads the first one,
     // and ignores its labels.
@@ -33,7 +33,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
       const bool idle = share.microbatches[m].size() == 0;
       const int64_t begin = first + (idle ? 0 : share.microbatches[m].begin);
       Microbatch batch =
-          to_microbatch(held_out.batch(begin, sequences[m]), places_, plan_.config.data.mask_documents);
+          to_microbatch(held_out.batch(begin, sequences[m]), positions_, plan_.config.data.mask_documents);
       if (idle) batch.labels_BT.fill_(kIgnoredLabel);
       if (counted[m]) return batch;
       counted[m] = true;
@@ -48,7 +48,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     double nats = 0;
     stages_.run(row, {.sequences = sequences,
                       .load = load,
-                      .announce = announcing(row.size(), fmt::format("of validation, batch {}", i + 1)),
+                      .announce = activity_reporter(row.size(), fmt::format("of validation, batch {}", i + 1)),
                       .loss = [&](double nats_so_far) { nats = nats_so_far; }});
     if (judges) sum[0] += nats;
   }

@@ -22,7 +22,7 @@ at::Tensor part_of(const OracleTrace& oracle, const at::Tensor& buffer, const Pa
   const auto named = [&](const ParameterInfo& p) { return p.name == held.global_name(); };
   const auto index = static_cast<size_t>(std::ranges::find_if(oracle.parameters, named) - oracle.parameters.begin());
   const auto& full = oracle.parameters[index];
-  return held_part(held, buffer.narrow(0, oracle.flat.parameter_offsets[index], full.size()).view(full.shape));
+  return shard_of(held, buffer.narrow(0, oracle.flat.parameter_offsets[index], full.size()).view(full.shape));
 }
 
 // The plan of the same run on one rank.
@@ -106,7 +106,7 @@ class Findings {
     if (w.name.empty() || error > w.relative_error) {
       w = {info.name, error, w.bound, step, rank};
     }
-    const std::string layer = info.decays() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
+    const std::string layer = info.has_weight_decay() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
     tell(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
          fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
@@ -165,8 +165,8 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
   OracleTrace trace;
   trace.parameters = one.parameters;
   trace.flat = flat_layout(trace.parameters);
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(one.mesh, rank, meeting, {.transport = one.config.run.transport});
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(one.mesh, rank, rendezvous, {.transport = one.config.run.transport});
     Session session(one, data.train, comm);
     load_first_weights(one, session.weights());
     const auto tell = [&](int64_t done) {
@@ -176,7 +176,7 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
     for (int64_t step = 1; step <= steps; ++step) {
       const StepResult result = session.gradients(step, {});
       const bool finite = std::isfinite(result.loss) && std::isfinite(result.norm);
-      require_finite(finite, step, "", finite ? "" : session.first_not_finite(step).what);
+      require_finite(finite, step, "", finite ? "" : session.find_first_not_finite(step).what);
       trace.losses.push_back(result.loss);
       trace.norms.push_back(result.norm);
       trace.gradients.push_back(session.weights().gradients().clone());
@@ -260,8 +260,8 @@ VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const T
                             const StepProgress& progress) {
   const auto steps = static_cast<int64_t>(oracle.losses.size());
   Findings findings(rounding_bounds(plan));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, mutation);
     load_first_weights(plan, session.weights());
     ComparedRank compared(oracle, plan, session, comm, findings);

@@ -15,25 +15,25 @@ using enum ActionKind;
 // the vocabulary kinds come from a search that maximizes the smallest difference to all other colors, for normal and
 // for color-blind vision.
 constexpr std::array<KindFacts, kActionKinds> kFacts = {{
-    {F, "F", "forward", Lane::compute, ThirdField::microbatch, "#0072b2"},
-    {B, "B", "backward", Lane::compute, ThirdField::microbatch, "#e69f00"},
-    {I, "I", "backward, input", Lane::compute, ThirdField::microbatch, "#d55e00"},
-    {W, "W", "backward, weights", Lane::compute, ThirdField::microbatch, "#cc79a7"},
-    {S, "S", "output: softmax", Lane::compute, ThirdField::microbatch, "#7a3ff0"},
-    {Z, "Z", "output: sum", Lane::compute, ThirdField::microbatch, "#a587ff"},
-    {T, "T", "output: backward", Lane::compute, ThirdField::microbatch, "#a5f0b4"},
-    {TW, "TW", "output: backward", Lane::compute, ThirdField::microbatch, "#a5f0b4"},
-    {E, "E", "embedding", Lane::compute, ThirdField::microbatch, "#788769"},
-    {EB, "EB", "embedding, backward", Lane::compute, ThirdField::microbatch, "#4b1e0f"},
-    {SEND_F, "SEND_F", "activation message", Lane::send, ThirdField::microbatch, "#56b4e9"},
-    {RECV_F, "RECV_F", "activation message", Lane::receive, ThirdField::microbatch, "#56b4e9"},
-    {SEND_B, "SEND_B", "gradient message", Lane::send, ThirdField::microbatch, "#e69f00"},
-    {RECV_B, "RECV_B", "gradient message", Lane::receive, ThirdField::microbatch, "#e69f00"},
-    {UNSHARD, "UNSHARD", "gather weights", Lane::collective, ThirdField::nothing, "#999999"},
-    {RESHARD, "RESHARD", "drop weights", Lane::collective, ThirdField::nothing, "#666666"},
-    {REDUCE, "REDUCE_GRAD", "reduce gradients", Lane::collective, ThirdField::bucket, "#cc79a7"},
-    {SETTLE, "SETTLE", "optimizer, settled", Lane::compute, ThirdField::nothing, "#646464"},
-    {STEP, "STEP", "optimizer", Lane::compute, ThirdField::nothing, "#c4c4c4"},
+    {F, "F", "forward", Stream::compute, NumberMeaning::microbatch, "#0072b2"},
+    {B, "B", "backward", Stream::compute, NumberMeaning::microbatch, "#e69f00"},
+    {I, "I", "backward, input", Stream::compute, NumberMeaning::microbatch, "#d55e00"},
+    {W, "W", "backward, weights", Stream::compute, NumberMeaning::microbatch, "#cc79a7"},
+    {S, "S", "output: softmax", Stream::compute, NumberMeaning::microbatch, "#7a3ff0"},
+    {Z, "Z", "output: sum", Stream::compute, NumberMeaning::microbatch, "#a587ff"},
+    {T, "T", "output: backward", Stream::compute, NumberMeaning::microbatch, "#a5f0b4"},
+    {TW, "TW", "output: backward", Stream::compute, NumberMeaning::microbatch, "#a5f0b4"},
+    {E, "E", "embedding", Stream::compute, NumberMeaning::microbatch, "#788769"},
+    {EB, "EB", "embedding, backward", Stream::compute, NumberMeaning::microbatch, "#4b1e0f"},
+    {SEND_F, "SEND_F", "activation message", Stream::send, NumberMeaning::microbatch, "#56b4e9"},
+    {RECV_F, "RECV_F", "activation message", Stream::receive, NumberMeaning::microbatch, "#56b4e9"},
+    {SEND_B, "SEND_B", "gradient message", Stream::send, NumberMeaning::microbatch, "#e69f00"},
+    {RECV_B, "RECV_B", "gradient message", Stream::receive, NumberMeaning::microbatch, "#e69f00"},
+    {UNSHARD, "UNSHARD", "gather weights", Stream::collective, NumberMeaning::nothing, "#999999"},
+    {RESHARD, "RESHARD", "drop weights", Stream::collective, NumberMeaning::nothing, "#666666"},
+    {REDUCE, "REDUCE_GRAD", "reduce gradients", Stream::collective, NumberMeaning::bucket, "#cc79a7"},
+    {SETTLE, "SETTLE", "optimizer, settled", Stream::compute, NumberMeaning::nothing, "#646464"},
+    {STEP, "STEP", "optimizer", Stream::compute, NumberMeaning::nothing, "#c4c4c4"},
 }};
 
 constexpr bool in_order() {
@@ -71,7 +71,7 @@ std::span<const KindFacts> action_kinds() { return kFacts; }
 const KindFacts& facts(ActionKind kind) { return kFacts.at(static_cast<size_t>(kind)); }
 
 int microbatch_of(const Action& action) {
-  return facts(action.kind).counts == ThirdField::microbatch ? action.microbatch : -1;
+  return facts(action.kind).counts == NumberMeaning::microbatch ? action.microbatch : -1;
 }
 
 bool is_computation(const Action& action) { return action.kind >= F && action.kind <= W; }
@@ -82,11 +82,11 @@ bool is_message(const Action& action) {
 
 bool is_vocabulary(const Action& action) { return action.kind >= S && action.kind <= EB; }
 
-bool settles(const Action& action) { return action.kind == SETTLE || action.kind == STEP; }
+bool is_step_action(const Action& action) { return action.kind == SETTLE || action.kind == STEP; }
 
-int held_by(const Action& action) { return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0; }
+int live_change(const Action& action) { return action.kind == F ? 1 : action.kind == B || action.kind == W ? -1 : 0; }
 
-Action other_end(const Action& message) {
+Action matching_message(const Action& message) {
   const auto [kind, stage, m] = message;
   ORTHANT_CHECK(kind == SEND_F || kind == RECV_F || kind == SEND_B || kind == RECV_B, to_string(message));
   return kind == SEND_F   ? Action{RECV_F, stage + 1, m}
@@ -117,8 +117,8 @@ Action parse_action(std::string_view text) {
   action.kind = found->kind;
   const bool numbered = take_number(rest, action.microbatch);
   if (!rest.empty()) fail("there is more after it");
-  if (numbered && found->counts == ThirdField::nothing) fail("this kind has no number at its end");
-  if (!numbered && found->counts == ThirdField::microbatch) fail("it does not end in a microbatch");
+  if (numbered && found->counts == NumberMeaning::nothing) fail("this kind has no number at its end");
+  if (!numbered && found->counts == NumberMeaning::microbatch) fail("it does not end in a microbatch");
   return action;
 }
 

@@ -34,18 +34,18 @@ enum class ActionKind {
 };
 
 /// The stream of the schedule that an Action occupies: computation, or one of three streams of communication.
-enum class Lane { compute, send, receive, collective };
+enum class Stream { compute, send, receive, collective };
 
 /// Meaning of the number at the end of an Action's text form.
-enum class ThirdField { microbatch, bucket, nothing };
+enum class NumberMeaning { microbatch, bucket, nothing };
 
 /// Properties of a kind. A new kind needs one new line in the table in action.cc.
 struct KindFacts {
   ActionKind kind;
   std::string_view text;     // in the text form of an Action
   std::string_view meaning;  // for legends; kinds with the same meaning share one entry
-  Lane lane;
-  ThirdField counts;
+  Stream stream;
+  NumberMeaning counts;
   std::string_view color;  // color in drawings; distinct within a stream, also for color-blind readers
 };
 
@@ -75,11 +75,11 @@ bool is_vocabulary(const Action& action);
 /// Whether the kind is SETTLE or STEP. Both run in a chain over the ranks: STEP after the previous rank has begun its
 /// STEP, SETTLE after the next rank has begun its SETTLE. Qi et al. 2023, "Zero Bubble Pipeline Parallelism", arXiv
 /// 2401.10241, section 4.
-bool settles(const Action& action);
+bool is_step_action(const Action& action);
 /// Change in the number of live (stage, microbatch) pairs: +1 for F, -1 for B and W, otherwise 0.
-int held_by(const Action& action);
+int live_change(const Action& action);
 /// The RECV that matches a SEND, or the SEND that matches a RECV. It belongs to the neighboring stage.
-Action other_end(const Action& message);
+Action matching_message(const Action& message);
 
 /// Text form: "2F5", "3SEND_F1", "0UNSHARD", "0REDUCE_GRAD3" (bucket 3), "0REDUCE_GRAD" (the whole stage).
 std::string to_string(const Action& action);

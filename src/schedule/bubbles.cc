@@ -7,7 +7,7 @@
 
 namespace orthant {
 
-double idle_share(const Timeline& timeline) {
+double idle_fraction(const Timeline& timeline) {
   const double all_s = timeline.makespan_s * static_cast<double>(timeline.busy_s.size());
   const double busy_s = std::accumulate(timeline.busy_s.begin(), timeline.busy_s.end(), 0.0);
   return all_s > 0 ? (all_s - busy_s) / all_s : 0;
@@ -17,12 +17,12 @@ double makespan_bubble(const Timeline& timeline) {
   return timeline.makespan_s - *std::max_element(timeline.busy_s.begin(), timeline.busy_s.end());
 }
 
-double own_bubble(const Timeline& timeline) {
+double max_rank_bubble(const Timeline& timeline) {
   const size_t ranks = timeline.busy_s.size();
   std::vector<double> first_s(ranks, std::numeric_limits<double>::infinity()), last_s(ranks, 0);
   for (const Span& span : timeline.spans) {
     // SETTLE is in the compute stream but does not compute.
-    if (span.lane != Lane::compute || span.action.kind == ActionKind::SETTLE) continue;
+    if (span.stream != Stream::compute || span.action.kind == ActionKind::SETTLE) continue;
     const auto rank = static_cast<size_t>(span.rank);
     first_s[rank] = std::min(first_s[rank], span.start_s);
     last_s[rank] = std::max(last_s[rank], span.end_s);

@@ -7,13 +7,13 @@ namespace orthant {
 
 /// Fraction of the time of all ranks in which they do not compute: 1 - busy time / (ranks * makespan). This is
 /// Timeline::bubble.
-double idle_share(const Timeline& timeline);
+double idle_fraction(const Timeline& timeline);
 
 /// Makespan minus the busy time of the busiest rank, in seconds.
 double makespan_bubble(const Timeline& timeline);
 
 /// Maximum over ranks of the idle time between a rank's first and last computation, in seconds. Idle time before the
 /// first and after the last computation does not count.
-double own_bubble(const Timeline& timeline);
+double max_rank_bubble(const Timeline& timeline);
 
 }  // namespace orthant

@@ -44,7 +44,7 @@ class Checker {
   /// Rank and index of the Action; index -1 if the schedule does not have it. Kinds with a microbatch are in a table,
   /// all others in a map. The rank is always the owner of the stage.
   Place place_of(const Action& action) const {
-    if (facts(action.kind).counts == ThirdField::microbatch) return {owner(action.stage), indices_[cell(action)]};
+    if (facts(action.kind).counts == NumberMeaning::microbatch) return {owner(action.stage), indices_[cell(action)]};
     const auto found = other_indices_.find(action);
     return {owner(action.stage), found == other_indices_.end() ? -1 : found->second};
   }

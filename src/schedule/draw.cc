@@ -65,10 +65,10 @@ struct Bands {
 
   explicit Bands(const Timeline& timeline) {
     std::array<bool, 4> used{};
-    for (const Span& span : timeline.spans) used[static_cast<size_t>(span.lane)] = true;
-    for (size_t lane = 1; lane < used.size(); ++lane) {
-      if (!used[lane]) continue;
-      offset[lane] = height + 2;
+    for (const Span& span : timeline.spans) used[static_cast<size_t>(span.stream)] = true;
+    for (size_t stream = 1; stream < used.size(); ++stream) {
+      if (!used[stream]) continue;
+      offset[stream] = height + 2;
       height += kThin + 2;
     }
     pitch = height + kGap;
@@ -162,7 +162,7 @@ class Drawing {
 
   void legend() {
     for (const auto& [kind, x, y] : legend_) {
-      const bool thin = kind->lane != Lane::compute;
+      const bool thin = kind->stream != Stream::compute;
       put("<rect x=\"{:.1f}\" y=\"{}\" width=\"14\" height=\"{}\" rx=\"2\" fill=\"{}\"/>\n", x,
           y + (thin ? 51.5 : 48.0), thin ? 7 : 14, kind->color);
       put("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", x + 20, y + 59, kind->meaning);
@@ -190,13 +190,13 @@ class Drawing {
 
   void box(const Span& span) {
     const KindFacts& kind = facts(span.action.kind);
-    const bool thin = span.lane != Lane::compute;
+    const bool thin = span.stream != Stream::compute;
     const double x = scale_.x(span.start_s);
     const double width = scale_.x(span.end_s) - x;
     if (width <= 0) return;
     const int later = chunks_[static_cast<size_t>(span.action.stage)];
     const double height = thin ? kThin : box_height(later);
-    const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.lane)] + (thin ? 0 : kBox - height);
+    const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.stream)] + (thin ? 0 : kBox - height);
     const double seam = std::min(0.8, width / 4);  // gap to the neighboring box
     put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.4g}\"", x + seam / 2, y, width - seam, height);
     if (width > 8 && !thin) put(" rx=\"2\"");

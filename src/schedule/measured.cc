@@ -24,14 +24,14 @@ Timeline measured_timeline(const Schedule& schedule, const std::vector<std::vect
     double busy_s = 0;
     for (size_t i = 0; i < actions.size(); ++i) {
       const auto [start_s, end_s] = rows[rank][i];
-      const Lane lane = facts(actions[i].kind).lane;
-      timeline.spans.push_back({static_cast<int>(rank), lane, actions[i], start_s - first_s, end_s - first_s});
+      const Stream stream = facts(actions[i].kind).stream;
+      timeline.spans.push_back({static_cast<int>(rank), stream, actions[i], start_s - first_s, end_s - first_s});
       timeline.makespan_s = std::max(timeline.makespan_s, end_s - first_s);
-      if (lane == Lane::compute) busy_s += end_s - start_s;
+      if (stream == Stream::compute) busy_s += end_s - start_s;
     }
     timeline.busy_s.push_back(busy_s);
   }
-  timeline.bubble = idle_share(timeline);
+  timeline.bubble = idle_fraction(timeline);
   const std::vector<Kept> one(static_cast<size_t>(stage_count(schedule)));
   for (const double live : peak_kept(schedule, one)) timeline.peak_live.push_back(static_cast<int>(live));
   return timeline;

@@ -28,15 +28,15 @@ Schedule add_messages(const Schedule& in) {
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
       ORTHANT_CHECK(!is_message(action), to_string(action), "messages are there already");
-      const bool waits = makes_result(action) && there.has(source_of(action)) && !there[action];
+      const bool waits = produces_result(action) && there.has(producer_of(action)) && !there[action];
       barriers.come(action);
       if (waits || !barriers.met(action)) continue;
       ++next[rank];
       moved = true;
       barriers.done(action);
       out.rows[rank].push_back(action);
-      const Action reader = reader_of(action);
-      if (!makes_result(action) || !there.has(reader)) continue;
+      const Action reader = consumer_of(action);
+      if (!produces_result(action) || !there.has(reader)) continue;
       there[reader] = 1;
       if (owner(reader.stage) == rank) continue;
       out.rows[rank].push_back(send_of(action));

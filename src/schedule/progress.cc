@@ -66,22 +66,22 @@ class Walk {
   bool waits(const Action& action) {
     if (!barriers_.met(action)) return true;
     if (is_message(action)) {
-      const Action other = other_end(action), *current = at(owner(other.stage));
+      const Action other = matching_message(action), *current = at(owner(other.stage));
       return current == nullptr || *current != other;
     }
-    if (settles(action)) {
+    if (is_step_action(action)) {
       const auto own = static_cast<size_t>(owner(action.stage)), other = static_cast<size_t>(before(action));
       return other < next_.size() && done(action.kind)[other] <= done(action.kind)[own];
     }
-    return makes_result(action) && there_.has(source_of(action)) && !there_[action];
+    return produces_result(action) && there_.has(producer_of(action)) && !there_[action];
   }
 
   /// The Action that a waiting Action waits for.
   Action needed(const Action& action) const {
-    if (is_message(action)) return other_end(action);
+    if (is_message(action)) return matching_message(action);
     if (!barriers_.met(action)) return standing(barriers_.needed(action));
-    if (settles(action)) return {action.kind, first_stages(schedule_)[static_cast<size_t>(before(action))], -1};
-    Action source = source_of(action);
+    if (is_step_action(action)) return {action.kind, first_stages(schedule_)[static_cast<size_t>(before(action))], -1};
+    Action source = producer_of(action);
     if (messages_ && owner(source.stage) != owner(action.stage)) return recv_of(action);
     if (source.kind == I) source.kind = B;
     return standing(source);
@@ -101,17 +101,17 @@ class Walk {
     if (waits(*action)) return false;
     ++next_[static_cast<size_t>(rank)];
     if (barriers_.done(*action)) wake_all();
-    if (settles(*action)) {
+    if (is_step_action(*action)) {
       ++done(action->kind)[static_cast<size_t>(rank)];
       const int behind = 2 * rank - before(*action);
       if (behind >= 0 && behind < static_cast<int>(next_.size())) wake(behind);
     } else if (is_message(*action)) {
-      const Action other = other_end(*action);
-      there_[facts(action->kind).lane == Lane::send ? other : *action] = 1;
+      const Action other = matching_message(*action);
+      there_[facts(action->kind).stream == Stream::send ? other : *action] = 1;
       ++next_[static_cast<size_t>(owner(other.stage))];
       wake(owner(other.stage));
-    } else if (makes_result(*action)) {
-      const Action reader = reader_of(*action);
+    } else if (produces_result(*action)) {
+      const Action reader = consumer_of(*action);
       const bool there = there_.has(reader) && (!messages_ || owner(reader.stage) == rank);
       if (there) there_[reader] = 1;
       if (there && owner(reader.stage) != rank) wake(owner(reader.stage));

@@ -13,16 +13,16 @@ namespace orthant {
 inline constexpr double kUnknown_s = -1;
 
 /// Whether the kind is F, B or I, whose results other stages read.
-inline bool makes_result(const Action& action) {
+inline bool produces_result(const Action& action) {
   return action.kind == ActionKind::F || action.kind == ActionKind::B || action.kind == ActionKind::I;
 }
 /// For F, B or I: the pass on the neighboring stage whose result it reads. The returned kind is that of `pass`, even if
 /// the neighbor has I in place of B or the reverse. The stage is -1, or one past the last, if there is no such pass.
-inline Action source_of(const Action& pass) {
+inline Action producer_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? -1 : 1), pass.microbatch};
 }
-/// For F, B or I: the pass on the neighboring stage that reads its result, with the same conventions as source_of().
-inline Action reader_of(const Action& pass) {
+/// For F, B or I: the pass on the neighboring stage that reads its result, with the same conventions as producer_of().
+inline Action consumer_of(const Action& pass) {
   return {pass.kind, pass.stage + (pass.kind == ActionKind::F ? 1 : -1), pass.microbatch};
 }
 /// The RECV of the result that the pass reads.
@@ -45,7 +45,7 @@ class PerResult {
         microbatches_(static_cast<size_t>(microbatches)),
         all_(2 * stages_ * microbatches_, value) {}
 
-  /// Whether the table has the Action's stage. False for source_of() an F of stage 0, for example.
+  /// Whether the table has the Action's stage. False for producer_of() an F of stage 0, for example.
   bool has(const Action& action) const { return action.stage >= 0 && static_cast<size_t>(action.stage) < stages_; }
   T& operator[](const Action& action) { return all_[place(action)]; }
   const T& operator[](const Action& action) const { return all_[place(action)]; }

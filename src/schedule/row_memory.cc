@@ -13,16 +13,16 @@ using enum ActionKind;
 class RowWalk {
  public:
   using BytesOf = std::function<MicrobatchBytes(int stage, int microbatch)>;
-  RowWalk(const std::vector<Action>& row, const PerResult<int>& departures, const BytesOf& bytes_of)
-      : row_(row), departures_(departures), bytes_of_(bytes_of), leaving_(row.size()) {}
+  RowWalk(const std::vector<Action>& row, const PerResult<int>& send_completions, const BytesOf& bytes_of)
+      : row_(row), send_completions_(send_completions), bytes_of_(bytes_of), leaving_(row.size()) {}
 
   RowBytes run() {
     for (size_t i = 0; i < row_.size(); ++i) {
       const Action& action = row_[i];
-      if (facts(action.kind).counts != ThirdField::microbatch) continue;
+      if (facts(action.kind).counts != NumberMeaning::microbatch) continue;
       post(i);
-      if (facts(action.kind).lane == Lane::send) send(action, i);
-      if (facts(action.kind).lane == Lane::compute) compute(action);
+      if (facts(action.kind).stream == Stream::send) send(action, i);
+      if (facts(action.kind).stream == Stream::compute) compute(action);
       peak(0);
     }
     return most_;
@@ -38,11 +38,11 @@ class RowWalk {
 
   /// Posts the RECV at index i. If index i is a computation, posts all RECVs between it and the next computation.
   void post(size_t i) {
-    const Lane lane = facts(row_[i].kind).lane;
+    const Stream stream = facts(row_[i].kind).stream;
     for (posted_ = std::max(posted_, i); posted_ < row_.size(); ++posted_) {
       const Action& next = row_[posted_];
-      if (posted_ > i && (lane != Lane::compute || facts(next.kind).lane == Lane::compute)) break;
-      if (facts(next.kind).lane != Lane::receive) continue;
+      if (posted_ > i && (stream != Stream::compute || facts(next.kind).stream == Stream::compute)) break;
+      if (facts(next.kind).stream != Stream::receive) continue;
       messages_ += next.kind == RECV_F ? bytes_of(next).input : bytes_of(next).output;
     }
   }
@@ -50,9 +50,9 @@ class RowWalk {
   /// Frees the messages whose send completion is at this index, and schedules the release of the new one.
   void send(const Action& action, size_t place) {
     messages_ -= leaving_[place];
-    const auto departure = static_cast<size_t>(departures_[action]);
+    const auto send_completion = static_cast<size_t>(send_completions_[action]);
     const MicrobatchBytes bytes = bytes_of(action);
-    if (departure < row_.size()) leaving_[departure] += action.kind == SEND_F ? bytes.output : bytes.input;
+    if (send_completion < row_.size()) leaving_[send_completion] += action.kind == SEND_F ? bytes.output : bytes.input;
   }
 
   void compute(const Action& action) {
@@ -94,7 +94,7 @@ class RowWalk {
   }
 
   const std::vector<Action>& row_;
-  const PerResult<int>& departures_;
+  const PerResult<int>& send_completions_;
   const BytesOf& bytes_of_;
   RowBytes most_;
   int64_t kept_ = 0, messages_ = 0, sums_ = 0;
@@ -104,10 +104,10 @@ class RowWalk {
 
 }  // namespace
 
-RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), departures_(departures(schedule)) {}
+RowMemory::RowMemory(const Schedule& schedule) : schedule_(schedule), send_completions_(send_completions(schedule)) {}
 
 RowBytes RowMemory::peak(int rank, const std::function<MicrobatchBytes(int stage, int microbatch)>& bytes_of) const {
-  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], departures_, bytes_of).run();
+  return RowWalk(schedule_.rows[static_cast<size_t>(rank)], send_completions_, bytes_of).run();
 }
 
 }  // namespace orthant

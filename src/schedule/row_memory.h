@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <functional>
 
-#include "schedule/departures.h"
 #include "schedule/schedule.h"
+#include "schedule/send_completions.h"
 
 namespace orthant {
 
@@ -45,7 +45,7 @@ class RowMemory {
 
  private:
   const Schedule& schedule_;
-  const PerResult<int> departures_;
+  const PerResult<int> send_completions_;
 };
 
 }  // namespace orthant

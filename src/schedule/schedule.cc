@@ -71,7 +71,7 @@ std::pair<int, int> first_place(const Schedule& schedule, const std::function<bo
   return {-1, -1};
 }
 
-Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
+Schedule add_reductions(Schedule schedule, const std::vector<int>& buckets) {
   ORTHANT_CHECK(buckets.size() == schedule.stage_owner.size(), buckets.size(), schedule.stage_owner.size());
   for (size_t stage = buckets.size(); stage-- > 0;) {
     auto& row = schedule.rows[static_cast<size_t>(schedule.stage_owner[stage])];
@@ -84,11 +84,11 @@ Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets) {
 
 bool writes_gradients(const Schedule& schedule, const Action& action) {
   if (action.kind == ActionKind::F) return action.stage + 1 == static_cast<int>(schedule.stage_owner.size());
-  const bool sends = is_message(action) || settles(action);
+  const bool sends = is_message(action) || is_step_action(action);
   return !sends && action.kind != ActionKind::UNSHARD && action.kind != ActionKind::RESHARD;
 }
 
-std::vector<Action> forwards_of(const std::vector<Action>& row) {
+std::vector<Action> select_forwards(const std::vector<Action>& row) {
   std::vector<Action> forwards;
   std::copy_if(row.begin(), row.end(), std::back_inserter(forwards), [](const Action& action) {
     using enum ActionKind;
@@ -116,14 +116,14 @@ std::string to_csv(const Schedule& schedule) {
 
 Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_of) {
   Schedule schedule;
-  std::vector<std::vector<int>> places;
+  std::vector<std::vector<int>> positions;
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   std::vector<std::string> lines = split(text, '\n');
   if (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
   for (size_t line = 0; line < lines.size(); ++line) {
     std::vector<Action>& row = schedule.rows.emplace_back();
-    std::vector<int>& row_places = places.emplace_back();
+    std::vector<int>& row_positions = positions.emplace_back();
     const std::vector<std::string> cells = split(lines[line], ',');
     for (size_t cell = 0; cell < cells.size(); ++cell) {
       const std::string_view entry = trim(cells[cell]);
@@ -133,7 +133,7 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
       } catch (const DataError& error) {
         throw DataError(fmt::format("schedule line {}, cell {}: {}", line + 1, cell + 1, error.what()));
       }
-      row_places.resize(row.size(), static_cast<int>(cell) + 1);
+      row_positions.resize(row.size(), static_cast<int>(cell) + 1);
     }
   }
   // A damaged number in a file must not cause the allocation of a huge table.
@@ -143,7 +143,7 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
       return stages >= microbatches ? action.stage + 1 == stages : microbatch_of(action) + 1 == microbatches;
     });
     throw DataError(fmt::format("schedule line {}, cell {}: {} stages of {} microbatches: their product is {} at most",
-                                rank + 1, places[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages,
+                                rank + 1, positions[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages,
                                 microbatches, kMostStageMicrobatches));
   }
   schedule.stage_owner.assign(static_cast<size_t>(stages), -1);
@@ -152,7 +152,7 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
       int& owner = schedule.stage_owner[static_cast<size_t>(action.stage)];
       if (owner < 0) owner = static_cast<int>(rank);
     }
-  if (cells_of != nullptr) *cells_of = std::move(places);
+  if (cells_of != nullptr) *cells_of = std::move(positions);
   return schedule;
 }
 
@@ -160,10 +160,11 @@ std::string grid(const Schedule& schedule) {
   std::vector<std::vector<std::string>> lines(schedule.rows.size());
   Durations unit;
   for (const KindFacts& each : action_kinds())
-    unit.seconds[static_cast<size_t>(each.kind)] = each.lane == Lane::compute && !settles({each.kind}) ? 1 : 0;
+    unit.seconds[static_cast<size_t>(each.kind)] =
+        each.stream == Stream::compute && !is_step_action({each.kind}) ? 1 : 0;
   try {
     for (const Span& span : simulate(schedule, unit).spans) {
-      if (span.lane != Lane::compute || settles(span.action)) continue;
+      if (span.stream != Stream::compute || is_step_action(span.action)) continue;
       auto& line = lines[static_cast<size_t>(span.rank)];
       line.resize(static_cast<size_t>(span.end_s), ".");
       line.back() = to_string(span.action);

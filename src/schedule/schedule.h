@@ -30,7 +30,7 @@ std::pair<int, int> first_place(const Schedule& schedule, const std::function<bo
 
 /// A pass that appends REDUCE Actions to each row, one per gradient bucket of its stages. `buckets` is the number of
 /// buckets by stage. The order is that in which backward completes the buckets: the last of the model first.
-Schedule with_reductions(Schedule schedule, const std::vector<int>& buckets);
+Schedule add_reductions(Schedule schedule, const std::vector<int>& buckets);
 
 /// Whether the Action may write gradients. Among forwards only F of the last stage does, because its loss writes the
 /// gradient of the output layer. Also false for messages, SETTLE, STEP, UNSHARD and RESHARD; true for all other kinds.
@@ -38,7 +38,7 @@ bool writes_gradients(const Schedule& schedule, const Action& action);
 
 /// The part of a row that runs without training: forwards, their messages, and E, S and Z, in the same order. If all
 /// rows terminate, these parts terminate too, because forwards never wait for a backward.
-std::vector<Action> forwards_of(const std::vector<Action>& row);
+std::vector<Action> select_forwards(const std::vector<Action>& row);
 
 /// Writes the schedule in the CSV form of PyTorch's pipelining: one line per rank, one Action per cell.
 std::string to_csv(const Schedule& schedule);

@@ -27,7 +27,7 @@ struct Message {
 struct RankState {
   size_t next = 0;                       // index of the next Action
   double now_s = 0;                      // time at which the row can continue
-  std::array<double, 4> lane_free_s{};  // time at which each stream is free, by Lane
+  std::array<double, 4> stream_free_s{};  // time at which each stream is free, by Stream
   int live = 0;                          // (stage, microbatch) pairs between F and B or W
 };
 
@@ -47,7 +47,7 @@ class Simulation {
         ranks_(schedule.rows.size()) {
     ORTHANT_CHECK(static_cast<int>(schedule.stage_owner.size()) == stages_, schedule.stage_owner.size(), stages_);
     for (const auto& row : schedule.rows)
-      for (const Action& action : row) sends_ |= facts(action.kind).lane == Lane::send;
+      for (const Action& action : row) sends_ |= facts(action.kind).stream == Stream::send;
     size_t actions = 0;
     for (const auto& row : schedule.rows) first_span_.push_back(std::exchange(actions, actions + row.size()));
     timeline_.spans.resize(actions);
@@ -82,7 +82,7 @@ class Simulation {
       if (span.start_s == kUnknown_s)
         throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
                                      span.rank));
-    timeline_.bubble = idle_share(timeline_);
+    timeline_.bubble = idle_fraction(timeline_);
     return std::move(timeline_);
   }
 
@@ -105,29 +105,29 @@ class Simulation {
     const auto& row = schedule_.rows[static_cast<size_t>(rank)];
     if (state.next == row.size()) return false;
     const Action& action = row[state.next];
-    const Lane lane = facts(action.kind).lane;
-    const bool done = settles(action)         ? settle(rank, state, action)
-                      : lane == Lane::compute ? compute(rank, state, action)
-                      : lane == Lane::send    ? send(rank, state, action)
-                      : lane == Lane::receive ? receive(rank, state, action)
-                                              : collective(rank, state, action);
+    const Stream stream = facts(action.kind).stream;
+    const bool done = is_step_action(action)      ? settle(rank, state, action)
+                      : stream == Stream::compute ? compute(rank, state, action)
+                      : stream == Stream::send    ? send(rank, state, action)
+                      : stream == Stream::receive ? receive(rank, state, action)
+                                                  : collective(rank, state, action);
     if (done) ++state.next;
     return done;
   }
 
   /// Time at which the pass can read its input from the neighboring stage; kUnknown_s if not known yet.
   double arrival(int rank, const Action& action) const {
-    const bool local = owner(source_of(action).stage) == rank;
+    const bool local = owner(producer_of(action).stage) == rank;
     if (sends_ && !local) return messages_[recv_of(action)].there_s;
-    const double made_s = made_s_[source_of(action)];
-    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(source_of(action).stage), rank);
+    const double made_s = made_s_[producer_of(action)];
+    return made_s == kUnknown_s || local ? made_s : made_s + durations_.link(owner(producer_of(action).stage), rank);
   }
 
   bool compute(int rank, RankState& state, const Action& action) {
     const std::optional<double> open_s = barriers_.open_s(action, durations_.barrier_s);
     if (!open_s) return false;
     double start_s = std::max({state.now_s, unsharded_[static_cast<size_t>(action.stage)], *open_s});
-    if (makes_result(action) && made_s_.has(source_of(action))) {
+    if (produces_result(action) && made_s_.has(producer_of(action))) {
       const double there_s = arrival(rank, action);
       if (there_s == kUnknown_s) return false;
       start_s = std::max(start_s, there_s);
@@ -135,13 +135,13 @@ class Simulation {
     state.now_s = start_s + durations_.of(action);
     add(rank, action, start_s, state.now_s);
     timeline_.busy_s[static_cast<size_t>(rank)] += durations_.of(action);
-    state.live += held_by(action);
+    state.live += live_change(action);
     int& peak = timeline_.peak_live[static_cast<size_t>(rank)];
     peak = std::max(peak, state.live);
     if (barriers_.done(action, state.now_s)) wake_all();
-    if (!makes_result(action)) return true;
+    if (!produces_result(action)) return true;
     made_s_[action] = state.now_s;
-    wake(reader_of(action).stage);
+    wake(consumer_of(action).stage);
     return true;
   }
 
@@ -166,9 +166,9 @@ class Simulation {
   }
 
   bool send(int rank, RankState& state, const Action& action) {
-    const Action received = other_end(action);
+    const Action received = matching_message(action);
     ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage to send to");
-    double& free_s = state.lane_free_s[static_cast<size_t>(Lane::send)];
+    double& free_s = state.stream_free_s[static_cast<size_t>(Stream::send)];
     const double start_s = std::max(state.now_s, free_s);
     free_s = start_s + durations_.link(rank, owner(received.stage));
     add(rank, action, start_s, free_s);
@@ -199,7 +199,7 @@ class Simulation {
   }
 
   bool collective(int rank, RankState& state, const Action& action) {
-    double& free_s = state.lane_free_s[static_cast<size_t>(Lane::collective)];
+    double& free_s = state.stream_free_s[static_cast<size_t>(Stream::collective)];
     const double start_s = std::max(state.now_s, free_s);
     free_s = start_s + durations_.of(action);
     add(rank, action, start_s, free_s);
@@ -209,7 +209,7 @@ class Simulation {
   }
 
   void add(int rank, const Action& action, double start_s, double end_s) {
-    timeline_.spans[place(rank)] = {rank, facts(action.kind).lane, action, start_s, end_s};
+    timeline_.spans[place(rank)] = {rank, facts(action.kind).stream, action, start_s, end_s};
     timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
   }
 
@@ -274,7 +274,7 @@ std::vector<double> peak_kept(const Schedule& schedule, const std::vector<Kept>&
   for (const auto& row : schedule.rows) {
     double now = 0, most = 0;
     for (const Action& action : row) {
-      if (facts(action.kind).lane != Lane::compute) continue;
+      if (facts(action.kind).stream != Stream::compute) continue;
       const auto& [for_backward, for_weights] = by_stage[static_cast<size_t>(action.stage)];
       switch (action.kind) {
         case ActionKind::F: now += for_backward; break;

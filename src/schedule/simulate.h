@@ -48,7 +48,7 @@ struct Durations {
 /// One Action of a Timeline.
 struct Span {
   int rank;
-  Lane lane;
+  Stream stream;
   Action action;
   double start_s;
   double end_s;

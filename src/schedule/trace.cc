@@ -37,12 +37,12 @@ std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<s
                    "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":\"rank {0}\"}}}},\n",
                    rank);
   for (const Span& span : spans) {
-    const auto lane = static_cast<size_t>(span.lane);
-    const size_t thread = thread_for(threads[{span.rank, lane}], span);
+    const auto stream = static_cast<size_t>(span.stream);
+    const size_t thread = thread_for(threads[{span.rank, stream}], span);
     fmt::format_to(std::back_inserter(out),
                    "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
                    "\"dur\":{:.3f},\"args\":{{\"stage\":{},\"microbatch\":{}}}}},\n",
-                   span.rank, lane + kLanes * thread, kTracePrefix, to_string(span.action), kLaneNames[lane],
+                   span.rank, stream + kLanes * thread, kTracePrefix, to_string(span.action), kLaneNames[stream],
                    span.start_s * 1e6, (span.end_s - span.start_s) * 1e6, span.action.stage, span.action.microbatch);
   }
   for (const auto& [key, free_s] : threads)

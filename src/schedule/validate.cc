@@ -82,15 +82,15 @@ void Checker::collect(const Action& action, Place place) {
     return report("{}: stage {} stands on {}", named(action, place), action.stage, name_(owner(action.stage), -1));
   messages_ |= is_message(action);
   reductions_ |= action.kind == REDUCE;
-  steps_ |= settles(action);
-  if (action.microbatch < (kind.counts == ThirdField::microbatch ? 0 : -1) ||
-      (kind.counts == ThirdField::nothing && action.microbatch >= 0))
+  steps_ |= is_step_action(action);
+  if (action.microbatch < (kind.counts == NumberMeaning::microbatch ? 0 : -1) ||
+      (kind.counts == NumberMeaning::nothing && action.microbatch >= 0))
     return report("{}: not a number for this kind", named(action, place));
-  if (kind.counts == ThirdField::microbatch && action.microbatch >= microbatches_)
+  if (kind.counts == NumberMeaning::microbatch && action.microbatch >= microbatches_)
     return report("{}: there are microbatches 0 to {}", named(action, place), microbatches_ - 1);
   if (action.kind == UNSHARD || action.kind == RESHARD) return;
   if (has(action)) return report("{} stands twice, first as {}", named(action, place), at(action));
-  (kind.counts == ThirdField::microbatch ? indices_[cell(action)] : other_indices_[action]) = place.index;
+  (kind.counts == NumberMeaning::microbatch ? indices_[cell(action)] : other_indices_[action]) = place.index;
 }
 
 void Checker::demand_order(const Action& first, const Action& second) {
@@ -136,7 +136,8 @@ void Checker::check_weights() {
       } else if (action.kind == RESHARD) {
         if (!is_whole) report("{}: the weights are not gathered", named(action, place));
         is_whole = 0;
-      } else if (facts(action.kind).lane == Lane::compute && !settles(action) && gathered[stage] && !is_whole) {
+      } else if (facts(action.kind).stream == Stream::compute && !is_step_action(action) && gathered[stage] &&
+                 !is_whole) {
         report("{}: the weights are not gathered there", named(action, place));
       }
     }

@@ -19,7 +19,7 @@ void Checker::check_messages() {
   for (const auto& row : schedule_.rows)
     for (const Action& action : row) {
       if (!is_message(action)) continue;
-      const int other = other_end(action).stage;
+      const int other = matching_message(action).stage;
       if (other < 0 || other >= stages_ || owner(other) == owner(action.stage))
         report("{}: nothing crosses ranks there", at(action));
     }
@@ -41,8 +41,8 @@ void Checker::check_message_order() {
   for (const auto& row : schedule_.rows)
     for (const Action& action : row) {
       if (!is_message(action)) continue;
-      const Action other = other_end(action);
-      if (facts(action.kind).lane == Lane::send)
+      const Action other = matching_message(action);
+      if (facts(action.kind).stream == Stream::send)
         sent[{owner(action.stage), owner(other.stage)}].push_back(other);
       else
         received[{owner(other.stage), owner(action.stage)}].push_back(action);
@@ -51,8 +51,8 @@ void Checker::check_message_order() {
     const std::vector<Action>& other = received[ranks];
     const auto [expected, got] = std::mismatch(order.begin(), order.end(), other.begin(), other.end());
     if (expected != order.end() && got != other.end())
-      report("{} takes the place of {}: {} is sent before {}", at(*got), at(*expected), at(other_end(*expected)),
-             at(other_end(*got)));
+      report("{} takes the place of {}: {} is sent before {}", at(*got), at(*expected), at(matching_message(*expected)),
+             at(matching_message(*got)));
   }
 }
 

@@ -17,7 +17,7 @@ void Checker::check_steps() {
     for (const Action& own : {settle, step})
       if (place_of(own).rank != rank || !has(own)) report("{} is missing ({})", to_string(own), name_(rank, -1));
     for (const Action& action : row(rank)) {
-      if (settles(action) && action != settle && action != step)
+      if (is_step_action(action) && action != settle && action != step)
         report("{}: it goes with stage {}", at(action), stage);
       if (has(step) && &action == &row(rank).back() && action != step)
         report("{} comes after {}", at(action), at(step));
@@ -37,9 +37,9 @@ void Checker::check_settled(const std::vector<int>& first_stage) {
     for (const Action& action : row) {
       if (action.kind == UNSHARD || action.kind == RESHARD || !comes_first(action)) continue;
       if (writes_gradients(schedule_, action)) report("{} comes before {}", at(action), at(settle_of(action)));
-      if (is_message(action) && !comes_first(other_end(action)))
-        report("{} comes before {}, and {} after {}", at(action), at(settle_of(action)), at(other_end(action)),
-               at(settle_of(other_end(action))));
+      if (is_message(action) && !comes_first(matching_message(action)))
+        report("{} comes before {}, and {} after {}", at(action), at(settle_of(action)), at(matching_message(action)),
+               at(settle_of(matching_message(action))));
     }
 }
 

@@ -205,15 +205,15 @@ TEST(ReportChart, NamesAtTheEndsDoNotOverlapAndStayBesideTheFrame) {
     }
     const std::string svg = draw_chart(chart);
     const std::regex label("<text class=\"end[^>]* y=\"([\\d.]+)\"");
-    std::vector<double> places;
+    std::vector<double> positions;
     for (std::sregex_iterator it(svg.begin(), svg.end(), label), end; it != end; ++it) {
-      places.push_back(std::stod((*it)[1]));
+      positions.push_back(std::stod((*it)[1]));
     }
-    std::sort(places.begin(), places.end());
-    ASSERT_EQ(places.size(), 4u);
-    for (size_t i = 1; i < places.size(); ++i) EXPECT_GE(places[i] - places[i - 1], 15.9);
-    EXPECT_GT(places.front(), 30) << "the frame's top";
-    EXPECT_LT(places.back(), 270.1) << "the frame's bottom";
+    std::sort(positions.begin(), positions.end());
+    ASSERT_EQ(positions.size(), 4u);
+    for (size_t i = 1; i < positions.size(); ++i) EXPECT_GE(positions[i] - positions[i - 1], 15.9);
+    EXPECT_GT(positions.front(), 30) << "the frame's top";
+    EXPECT_LT(positions.back(), 270.1) << "the frame's bottom";
   }
 }
 

@@ -108,10 +108,10 @@ TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
   const Config config;
   EXPECT_EQ(message_of<ConfigError>([&] { require_memory({}, config); }), "");
   EXPECT_EQ(message_of<ConfigError>([&] { require_memory({.warning = "scarce"}, config); }), "");
-  EXPECT_TRUE(says(
-      message_of<ConfigError>([&] { require_memory({.warning = "too much", .beyond_the_machine = true}, config); }),
-      {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
-       "activation_checkpoint.mode"}));
+  EXPECT_TRUE(
+      says(message_of<ConfigError>([&] { require_memory({.warning = "too much", .exceeds_machine = true}, config); }),
+           {"too much; lower run.ranks = 4 (default)", "training.local_batch_size = 4", "model.hidden_size = 256",
+            "activation_checkpoint.mode"}));
 }
 
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
@@ -125,12 +125,12 @@ TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
     released = true;
     lock.reset();
   });
-  run_ranks(2, [&](Rendezvous meeting, int rank) {
+  run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     Config config;
     config.job.dump_folder = dumps[rank];
     config.data.path = {file};
     config.training.seq_len = 8;
-    const TrainingData data = open_training_data_together(config, meeting);
+    const TrainingData data = open_training_data_together(config, rendezvous);
     EXPECT_TRUE(released) << "rank " << rank;
     EXPECT_EQ(data.train.num_tokens() + data.held_out->num_tokens(), static_cast<int64_t>(text.size()) + 1);
   });

@@ -36,9 +36,9 @@ TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
     for (int64_t i = 0; Round& round : rounds) {
       round.said = at::full({1}, 10 * i + rank, at::kDouble);
       round.sum = at::full({i % 2 == 0 ? 4 : 1 << 18}, NAN, at::kDouble);
-      round.gather = comm.lane(1).all_gather(round.all, round.said, kOverData);
-      round.reduce = comm.lane(2).reduce(round.sum, kOverData, 1, round.gather,
-                                         [&round, rank] { round.sum.fill_(round.all.sum() * (rank + 1)); });
+      round.gather = comm.channel(1).all_gather(round.all, round.said, kOverData);
+      round.reduce = comm.channel(2).reduce(round.sum, kOverData, 1, round.gather,
+                                            [&round, rank] { round.sum.fill_(round.all.sum() * (rank + 1)); });
       ++i;
     }
     for (Round& round : rounds) expect_done_by_itself(round.reduce);
@@ -66,11 +66,11 @@ TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
 TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::zeros({3}, at::kDouble);
-    Work gather = comm.lane(1).all_gather(all, at::ones({1}, at::kDouble), kOverData);
+    Work gather = comm.channel(1).all_gather(all, at::ones({1}, at::kDouble), kOverData);
     const auto make = [rank] {
       if (rank == 1) throw DataError("no such label");
     };
-    const auto reduce = [&] { comm.lane(2).reduce(sum, kOverData, 0, gather, make).wait(); };
+    const auto reduce = [&] { comm.channel(2).reduce(sum, kOverData, 0, gather, make).wait(); };
     try {
       reduce();
       ADD_FAILURE() << "rank " << rank;

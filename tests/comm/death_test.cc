@@ -40,7 +40,7 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 // Rank 1 gets the signal while all are in messages of many megabytes, and heartbeats have told of them.
 TEST(Death, DISABLED_Rank) {
   die_with_parent();
-  Launch launch = detect_launch(process_environment, parent_key()).value();
+  Launch launch = detect_launch(process_environment, parent_identity()).value();
   if (setting("TOLD") == "no") launch.attempt = 1;  // another prefix than the one on which the launcher posts
   const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
   const Rendezvous rendezvous = connect(launch);
@@ -66,7 +66,7 @@ TEST(Death, DISABLED_Rank) {
 // Started on two hosts by hosts_test.py: rank 0 only receives, and has never sent to whom it waits for.
 TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
   die_with_parent();
-  const Launch launch = detect_launch(process_environment, parent_key()).value();
+  const Launch launch = detect_launch(process_environment, parent_identity()).value();
   Comm comm(Mesh({{"data", 2}}), launch.rank, connect(launch), {.transport = setting("TRANSPORT")});
   if (launch.rank == 1) {
     std::this_thread::sleep_for(std::chrono::seconds(1));

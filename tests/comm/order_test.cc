@@ -132,7 +132,7 @@ TEST_P(Order, IsThatOfPositionsInProcesses) {
 
 TEST_P(Order, DISABLED_Rank) {
   die_with_parent();
-  const Launch launch = detect_launch(process_environment, parent_key()).value();
+  const Launch launch = detect_launch(process_environment, parent_identity()).value();
   {
     Comm comm(line(launch.world_size), launch.rank, connect(launch), over(GetParam()));
     EXPECT_EQ(comm.transport(), GetParam());

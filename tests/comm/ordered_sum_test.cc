@@ -57,12 +57,12 @@ T plain_sum(const std::vector<std::vector<T>>& summands, size_t i) {
 
 // `own`: the summand that the output overwrites; -1: none.
 template <typename T>
-void expect_plain(int places, int64_t count, int own) {
+void expect_plain(int positions, int64_t count, int own) {
   // Not a vector<bool>, which has no memory of its own elements.
   std::vector<std::unique_ptr<T[]>> memory;
   std::vector<std::vector<T>> summands;
   std::vector<const std::byte*> sources;
-  for (int place = 0; place < places; ++place) {
+  for (int place = 0; place < positions; ++place) {
     summands.push_back(summand<T>(place, count));
     memory.push_back(std::make_unique<T[]>(static_cast<size_t>(count)));
     std::copy(summands.back().begin(), summands.back().end(), memory.back().get());
@@ -74,8 +74,8 @@ void expect_plain(int places, int64_t count, int own) {
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const T expected = plain_sum(summands, i);
     ASSERT_EQ(std::memcmp(&output[i], &expected, sizeof(T)), 0)
-        << c10::toString(c10::CppTypeToScalarType<T>::value) << ", element " << i << " of " << count << ", " << places
-        << " summands, own " << own;
+        << c10::toString(c10::CppTypeToScalarType<T>::value) << ", element " << i << " of " << count << ", "
+        << positions << " summands, own " << own;
   }
 }
 
@@ -87,8 +87,8 @@ TYPED_TEST_SUITE(OrderedSum, Types);
 
 TYPED_TEST(OrderedSum, IsThatOfAPlainLoop) {
   for (const int64_t count : {0, 1, 7, 1023, 1024, 1025, 5000}) {
-    for (const int places : {1, 2, 3, 7}) {
-      for (const int own : {-1, 0, places - 1}) expect_plain<TypeParam>(places, count, own);
+    for (const int positions : {1, 2, 3, 7}) {
+      for (const int own : {-1, 0, positions - 1}) expect_plain<TypeParam>(positions, count, own);
     }
   }
 }

@@ -41,7 +41,7 @@ TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
   on_line(3, [&](Comm& comm, int rank) {
     const at::Tensor told = at::full({1}, rank, at::kFloat);
     comm.barrier(kOverData).wait();
-    Work work = comm.lane(1).broadcast(told, kOverData, 0);
+    Work work = comm.channel(1).broadcast(told, kOverData, 0);
     const auto start = std::chrono::steady_clock::now();
     while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -101,7 +101,7 @@ TEST(Threads, AreFewHoweverManyMessagesAreNotReceivedYet) {
       if (rank == 0) works.push_back(comm.send(tensor, kOverData, 1));
     }
     EXPECT_LT(threads(), before + 40) << "rank " << rank;
-    comm.lane(1).barrier(kOverData).wait();
+    comm.channel(1).barrier(kOverData).wait();
     for (const at::Tensor& tensor : tensors) {
       if (rank == 1) works.push_back(comm.recv(tensor, kOverData, 0));
     }

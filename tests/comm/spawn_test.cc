@@ -49,7 +49,7 @@ uint64_t order_of_sums(Comm& comm) {
 
 // The part of one rank. It never returns to gtest: a rank ends with an exit code of its own.
 [[noreturn]] void play_rank(const std::string& scene) {
-  Launch launch = detect_launch(process_environment, parent_key()).value();
+  Launch launch = detect_launch(process_environment, parent_identity()).value();
   if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
   if (!setting("ORTHANT_TEST_PORT").empty()) {
     launch.meeting = Meeting::kRankZeroServes;

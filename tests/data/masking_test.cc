@@ -110,7 +110,7 @@ TEST(Masking, CountsWhatItChooses) {
       for (const int64_t length : {0, 1, 3, 4, 63}) {
         int64_t labels = 0;
         for (const int64_t label : masked(masking, number, length).labels) labels += label != kIgnoredLabel;
-        EXPECT_EQ(chosen_places(masking, number, length), labels);
+        EXPECT_EQ(count_masked_positions(masking, number, length), labels);
         nothing = nothing || (length > 0 && labels == 0);
         EXPECT_TRUE(share < 1.0 || labels == length);
       }

@@ -46,7 +46,7 @@ TEST(Redistribute, EveryStepLeavesItsLayoutAndSendsItsBytes) {
         ASSERT_EQ(bytes, kBytes * ranks.sent[static_cast<size_t>(rank)]) << text(c, plan) << "\nrank " << rank;
         busiest = std::max(busiest, bytes);
       }
-      ASSERT_EQ(busiest, busiest_bytes(c.mesh, step, before, c.shape, kBytes)) << text(c, plan);
+      ASSERT_EQ(busiest, max_bytes_sent(c.mesh, step, before, c.shape, kBytes)) << text(c, plan);
       ASSERT_TRUE(communicates(step.kind) || busiest == 0);
       before = step.after;
     }
@@ -67,7 +67,7 @@ TEST(Redistribute, LongAxesAreCountedAtTheirBusiestRank) {
         int64_t busiest = 0;
         for (int rank = 0; rank < mesh.size(); ++rank)
           busiest = std::max(busiest, bytes_sent(mesh, step, before, shape, kBytes, rank));
-        ASSERT_EQ(busiest, busiest_bytes(mesh, step, before, shape, kBytes)) << to_string(mesh) << to_string(step);
+        ASSERT_EQ(busiest, max_bytes_sent(mesh, step, before, shape, kBytes)) << to_string(mesh) << to_string(step);
         before = step.after;
       }
     }
@@ -107,7 +107,7 @@ TEST(Redistribute, ReducesBeforeItGathersAndGoesThroughOtherDimsToChangeAnOrder)
   EXPECT_EQ(swapped.back().axis, "a");
   EXPECT_EQ(plan("[-, -]", "[S(a), -]"), (std::vector{slice}));
   EXPECT_EQ(plan("[S(a), -]", "[-, -] P(a)"), (std::vector{pad}));
-  EXPECT_EQ(plan("[-, -]", "[-, -] P(a)"), (std::vector{keep_one}));
+  EXPECT_EQ(plan("[-, -]", "[-, -] P(a)"), (std::vector{mask_replicas}));
 }
 
 TEST(Redistribute, FaultsInAPlanAreCaught) {

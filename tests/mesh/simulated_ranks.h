@@ -259,7 +259,7 @@ class Ranks {
         return in;
       case CollectiveKind::pad:
         return padded(in, step.from_dim);
-      case CollectiveKind::keep_one:
+      case CollectiveKind::mask_replicas:
         for (size_t c = 1; c < in.size(); ++c) in[c] = zeros(in[c].shape);
         return in;
       case CollectiveKind::relabel:

@@ -17,9 +17,9 @@ namespace orthant::attention_test {
 namespace {
 
 std::vector<int64_t> range(int64_t begin, int64_t end) {
-  std::vector<int64_t> places(static_cast<size_t>(end - begin));
-  std::iota(places.begin(), places.end(), begin);
-  return places;
+  std::vector<int64_t> positions(static_cast<size_t>(end - begin));
+  std::iota(positions.begin(), positions.end(), begin);
+  return positions;
 }
 
 double error(const at::Tensor& have, const at::Tensor& want) {
@@ -33,14 +33,15 @@ std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInput
                                     int64_t blocks) {
   const int64_t S = in.k.size(2);
   const auto sum_type = in.q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  Attended sum;
+  PartialAttention sum;
   auto block = [&](int64_t b) { return std::pair{S * b / blocks, S * (b + 1) / blocks}; };
   for (int64_t b = blocks; b-- > 0;) {
     const auto [begin, end] = block(b);
-    Attended part = attend(kernel, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end),
-                           attention_tiles(v, range(begin, end)), in.scale);
+    PartialAttention part = attend(kernel, in.q, in.k.slice(2, begin, end), in.v.slice(2, begin, end),
+                                   attention_tiles(v, range(begin, end)), in.scale);
     part.out_BHTD = part.out_BHTD.to(sum_type);
-    if (sum.out_BHTD.defined()) merge_attended(sum, part);
+    if (sum.out_BHTD.defined())
+      merge_partial_attention(sum, part);
     else sum = part;
   }
   const at::Tensor out = sum.out_BHTD.to(in.q.scalar_type());
@@ -61,15 +62,15 @@ std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInput
 std::vector<std::pair<std::string, Visibility>> visibilities(int64_t L) {
   const std::vector<int64_t> starts[] = {{0, L / 3, L - 2}, {0, 1}};
   const int64_t lengths[] = {L - 3, 1}, none[] = {L, 0};
-  const auto places = range(0, L);
-  return {{"causal", visibility_of({}, places, L)},
-          {"bidirectional", visibility_of({.causal = false}, places, L)},
-          {"window", visibility_of({.sliding_window = 5}, places, L)},
-          {"bidirectional window", visibility_of({.causal = false, .sliding_window = 3}, places, L)},
-          {"documents", visibility_of({}, places, L, starts)},
-          {"padding", visibility_of({.causal = false}, places, L, {}, lengths)},
-          {"nothing to see", visibility_of({.causal = false}, places, L, {}, none)},
-          {"all of it", visibility_of({.sliding_window = 7}, places, L, starts, lengths)}};
+  const auto positions = range(0, L);
+  return {{"causal", compute_visibility({}, positions, L)},
+          {"bidirectional", compute_visibility({.causal = false}, positions, L)},
+          {"window", compute_visibility({.sliding_window = 5}, positions, L)},
+          {"bidirectional window", compute_visibility({.causal = false, .sliding_window = 3}, positions, L)},
+          {"documents", compute_visibility({}, positions, L, starts)},
+          {"padding", compute_visibility({.causal = false}, positions, L, {}, lengths)},
+          {"nothing to see", compute_visibility({.causal = false}, positions, L, {}, none)},
+          {"all of it", compute_visibility({.sliding_window = 7}, positions, L, starts, lengths)}};
 }
 
 TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
@@ -118,28 +119,27 @@ TEST(Attention, HasTheReferenceValues) {
   const AttentionInputs in = attention_inputs(2, 3, 3, 16, 4);
   const int64_t lengths[] = {13, 10};
   // As in the table, padded queries look at what is not padded.
-  Visibility padded = visibility_of({.causal = false}, range(0, 16), 16, {}, lengths);
+  Visibility padded = compute_visibility({.causal = false}, range(0, 16), 16, {}, lengths);
   for (size_t i = 0; i < padded.end.size(); ++i) padded.end[i] = lengths[i / 16];
   struct Row {
     Visibility v;
     std::array<std::array<double, 3>, 4> sums;  // of O, dQ, dK, dV: plain, weighted, of squares
   };
-  const Row rows[] = {
-      {visibility_of({.causal = false}, range(0, 16), 16),
-       {{{-67.576201980042, 33.260890886626, 90.906775254073},
-         {10.303047610035, 7.2586203367317, 59.651875249419},
-         {0, -28.568786883408, 115.90969623585},
-         {12.329369997606, -14.284436005837, 68.527622795615}}}},
-      {padded,
-       {{{-74.222919467769, 30.862667363971, 119.83931011403},
-         {22.136625541016, 4.6992404734015, 74.069430936917},
-         {0, -32.484304293923, 136.80426730258},
-         {12.329369997606, -31.076762561100, 95.086488271569}}}},
-      {visibility_of({}, range(0, 16), 16),
-       {{{-63.433617292817, 48.244675801116, 180.85544788175},
-         {23.291666733199, -1.6977823650645, 72.841019076532},
-         {0, -27.762511307312, 137.79485931825},
-         {12.329369997606, -19.671913302284, 157.97584651352}}}}};
+  const Row rows[] = {{compute_visibility({.causal = false}, range(0, 16), 16),
+                       {{{-67.576201980042, 33.260890886626, 90.906775254073},
+                         {10.303047610035, 7.2586203367317, 59.651875249419},
+                         {0, -28.568786883408, 115.90969623585},
+                         {12.329369997606, -14.284436005837, 68.527622795615}}}},
+                      {padded,
+                       {{{-74.222919467769, 30.862667363971, 119.83931011403},
+                         {22.136625541016, 4.6992404734015, 74.069430936917},
+                         {0, -32.484304293923, 136.80426730258},
+                         {12.329369997606, -31.076762561100, 95.086488271569}}}},
+                      {compute_visibility({}, range(0, 16), 16),
+                       {{{-63.433617292817, 48.244675801116, 180.85544788175},
+                         {23.291666733199, -1.6977823650645, 72.841019076532},
+                         {0, -27.762511307312, 137.79485931825},
+                         {12.329369997606, -19.671913302284, 157.97584651352}}}}};
   for (const Row& row : rows) {
     const auto have = in_blocks(AttentionKernel::flash, in, row.v, 1);
     for (size_t i = 0; i < 4; ++i) {
@@ -209,7 +209,7 @@ TEST(Attention, MergesBlocksOfVeryDifferentSize) {
     in.q.slice(3, 0, 1).fill_(100);
     in.k.slice(3, 0, 1).fill_(0);
     in.k.slice(3, 0, 1).slice(2, large, large + 1).fill_(200);
-    const auto v = visibility_of({.causal = false}, range(0, 32), 32);
+    const auto v = compute_visibility({.causal = false}, range(0, 32), 32);
     const auto want = dense_attention(in, v);
     const auto have = in_blocks(AttentionKernel::flash, in, v, 4);
     for (size_t i = 0; i < 5; ++i) {

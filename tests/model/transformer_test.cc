@@ -195,12 +195,12 @@ TEST(Transformer, DropoutFollowsPlacesInTheSequence) {
   const at::Tensor x = at::ones({2, 12, 24}, at::kDouble);
   Microbatch batch = random_batch(tiny_architecture(), 2, 12, 1);
   const DropoutKey key{0.5, 9, 4};
-  const at::Tensor straight = masked_by_key(x, batch, key);
+  const at::Tensor straight = apply_dropout_mask(x, batch, key);
   Microbatch moved = batch;
-  moved.places_T = at::tensor({6, 7, 8, 0, 1, 2, 11, 9, 10, 5, 4, 3}, at::kLong);
+  moved.sequence_positions_T = at::tensor({6, 7, 8, 0, 1, 2, 11, 9, 10, 5, 4, 3}, at::kLong);
   moved.positions_BT = at::zeros_like(batch.positions_BT);
-  EXPECT_TRUE(masked_by_key(x, moved, key).equal(straight.index_select(1, moved.places_T)));
-  EXPECT_FALSE(masked_by_key(x, batch, key).equal(straight.index_select(1, moved.places_T)));
+  EXPECT_TRUE(apply_dropout_mask(x, moved, key).equal(straight.index_select(1, moved.sequence_positions_T)));
+  EXPECT_FALSE(apply_dropout_mask(x, batch, key).equal(straight.index_select(1, moved.sequence_positions_T)));
 }
 
 TEST(Transformer, NothingIsDroppedOutsideTraining) {

@@ -11,9 +11,9 @@ namespace orthant::visibility_test {
 namespace {
 
 std::vector<int64_t> range(int64_t begin, int64_t end, int64_t step = 1) {
-  std::vector<int64_t> places;
-  for (int64_t p = begin; p < end; p += step) places.push_back(p);
-  return places;
+  std::vector<int64_t> positions;
+  for (int64_t p = begin; p < end; p += step) positions.push_back(p);
+  return positions;
 }
 
 using Pairs = std::set<std::array<int64_t, 3>>;  // sequence, query, key
@@ -26,8 +26,8 @@ Pairs pairs_of(const AttentionTile& tile, int64_t sequences) {
       int64_t first = 0, end = tile.keys();
       if (tile.kind == AttentionTile::causal) end = q + 1;
       if (tile.kind == AttentionTile::masked) {
-        first = tile.seen_first[static_cast<size_t>(q)];
-        end = tile.seen_end[static_cast<size_t>(q)];
+        first = tile.visible_begin[static_cast<size_t>(q)];
+        end = tile.visible_end[static_cast<size_t>(q)];
       }
       EXPECT_LT(first, end) << "a query of a tile sees none of its keys";
       for (int64_t k = first; k < end; ++k) pairs.insert({s, tile.query_begin + q, tile.key_begin + k});
@@ -64,27 +64,27 @@ Pairs expected(const Visibility& v, const std::vector<int64_t>& keys) {
 }
 
 TEST(Visibility, IsWhatTheRuleSays) {
-  const auto places = range(0, 6);
-  EXPECT_EQ(visibility_of({}, places, 6).end, range(1, 7));
-  EXPECT_EQ(visibility_of({.causal = false}, places, 6).end, std::vector<int64_t>(6, 6));
-  const auto windowed = visibility_of({.sliding_window = 2}, places, 6);
+  const auto positions = range(0, 6);
+  EXPECT_EQ(compute_visibility({}, positions, 6).end, range(1, 7));
+  EXPECT_EQ(compute_visibility({.causal = false}, positions, 6).end, std::vector<int64_t>(6, 6));
+  const auto windowed = compute_visibility({.sliding_window = 2}, positions, 6);
   EXPECT_EQ(windowed.first, (std::vector<int64_t>{0, 0, 1, 2, 3, 4}));
   EXPECT_EQ(windowed.end, range(1, 7));
   // Any number of places can be asked for: those that are there.
   for (const bool causal : {true, false}) {
     for (const int64_t window : {int64_t{6}, int64_t{7}, INT64_MAX - 3, INT64_MAX}) {
-      const auto wide = visibility_of({.causal = causal, .sliding_window = window}, places, 6);
-      const auto all = visibility_of({.causal = causal}, places, 6);
+      const auto wide = compute_visibility({.causal = causal, .sliding_window = window}, positions, 6);
+      const auto all = compute_visibility({.causal = causal}, positions, 6);
       EXPECT_EQ(wide.first, all.first) << window;
       EXPECT_EQ(wide.end, all.end) << window;
     }
   }
   const std::vector<int64_t> starts[] = {{0, 4}, {0, 1, 5}};
-  const auto packed = visibility_of({.causal = false}, places, 6, starts);
+  const auto packed = compute_visibility({.causal = false}, positions, 6, starts);
   EXPECT_EQ(packed.first, (std::vector<int64_t>{0, 0, 0, 0, 4, 4, 0, 1, 1, 1, 1, 5}));
   EXPECT_EQ(packed.end, (std::vector<int64_t>{4, 4, 4, 4, 6, 6, 1, 5, 5, 5, 5, 6}));
   const int64_t lengths[] = {6, 3};
-  const auto padded = visibility_of({.causal = false}, places, 6, {}, lengths);
+  const auto padded = compute_visibility({.causal = false}, positions, 6, {}, lengths);
   EXPECT_EQ(padded.end, (std::vector<int64_t>{6, 6, 6, 6, 6, 6, 3, 3, 3, 0, 0, 0}));
 }
 
@@ -92,7 +92,7 @@ TEST(Visibility, IsWhatTheRuleSays) {
 TEST(Visibility, OfPackedDocumentsOnARank) {
   const std::vector<int64_t> starts[] = {{0, 7, 14}};
   const auto of_rank = [&](int64_t rank, bool causal) {
-    const auto v = visibility_of({.causal = causal}, range(2 * rank, 2 * rank + 2), 16, starts);
+    const auto v = compute_visibility({.causal = causal}, range(2 * rank, 2 * rank + 2), 16, starts);
     return std::vector<std::pair<int64_t, int64_t>>{{v.first[0], v.end[0]}, {v.first[1], v.end[1]}};
   };
   using Seen = std::vector<std::pair<int64_t, int64_t>>;
@@ -114,23 +114,23 @@ TEST(Visibility, OneTileWhereOneIsEnough) {
   using Kinds = std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>>;
   // Zigzag: 512 tokens on 4 ranks, rank 1 holds the second and the last but one eighth.
   const auto piece = [](int64_t first, int64_t last) {
-    auto places = range(64 * first, 64 * first + 64);
-    for (const int64_t p : range(64 * last, 64 * last + 64)) places.push_back(p);
-    return places;
+    auto positions = range(64 * first, 64 * first + 64);
+    for (const int64_t p : range(64 * last, 64 * last + 64)) positions.push_back(p);
+    return positions;
   };
-  const auto mine = visibility_of({}, piece(1, 6), 512);
+  const auto mine = compute_visibility({}, piece(1, 6), 512);
   EXPECT_EQ(kinds(mine, piece(1, 6)), (Kinds{{T::causal, 0, 128, 0, 128}}));
   EXPECT_EQ(kinds(mine, piece(0, 7)), (Kinds{{T::full, 0, 128, 0, 64}}));
   EXPECT_EQ(kinds(mine, piece(2, 5)), (Kinds{{T::full, 64, 128, 0, 128}}));
   // Stripes: a triangle with or without its diagonal.
-  const auto stripe = visibility_of({}, range(1, 512, 4), 512);
+  const auto stripe = compute_visibility({}, range(1, 512, 4), 512);
   EXPECT_EQ(kinds(stripe, range(0, 512, 4)), (Kinds{{T::causal, 0, 128, 0, 128}}));
   EXPECT_EQ(kinds(stripe, range(2, 512, 4)), (Kinds{{T::causal, 1, 128, 0, 127}}));
   // Contiguous: what comes later is not seen.
-  EXPECT_EQ(kinds(visibility_of({}, range(0, 128), 512), range(128, 256)), Kinds{});
+  EXPECT_EQ(kinds(compute_visibility({}, range(0, 128), 512), range(128, 256)), Kinds{});
   // Documents begin triangles of their own.
   const std::vector<int64_t> starts[] = {{0, 40, 200}};
-  EXPECT_EQ(kinds(visibility_of({}, range(0, 512), 512, starts), range(0, 512)),
+  EXPECT_EQ(kinds(compute_visibility({}, range(0, 512), 512, starts), range(0, 512)),
             (Kinds{{T::causal, 0, 40, 0, 40}, {T::causal, 40, 200, 40, 200}, {T::causal, 200, 512, 200, 512}}));
 }
 
@@ -156,7 +156,7 @@ TEST(Visibility, TilesComputeEverySeenPairOnce) {
                      : range(rank * length / ranks, (rank + 1) * length / ranks);
     };
     const bool strided = below(2) == 0;
-    const auto v = visibility_of(rule, held(below(ranks), strided), length, starts, lengths);
+    const auto v = compute_visibility(rule, held(below(ranks), strided), length, starts, lengths);
     const auto keys = held(below(ranks), strided);
     ASSERT_EQ(computed(v, keys, 1 + below(100)), expected(v, keys)) << trial;
   }
@@ -166,15 +166,15 @@ TEST(Visibility, TilesComputeEverySeenPairOnce) {
 TEST(Visibility, CountsTheScoresOfEachRank) {
   const auto scores = [](const std::vector<int64_t>& queries, int64_t length) {
     int64_t sum = 0;
-    for (const AttentionTile& tile : attention_tiles(visibility_of({}, queries, length), range(0, length)))
+    for (const AttentionTile& tile : attention_tiles(compute_visibility({}, queries, length), range(0, length)))
       sum += tile.scores();
     return sum;
   };
   const auto zigzag = [](int64_t length, int64_t ranks, int64_t rank) {
     const int64_t piece = length / (2 * ranks);
-    auto places = range(rank * piece, (rank + 1) * piece);
-    for (const int64_t p : range((2 * ranks - 1 - rank) * piece, (2 * ranks - rank) * piece)) places.push_back(p);
-    return places;
+    auto positions = range(rank * piece, (rank + 1) * piece);
+    for (const int64_t p : range((2 * ranks - 1 - rank) * piece, (2 * ranks - rank) * piece)) positions.push_back(p);
+    return positions;
   };
   for (int64_t rank = 0; rank < 8; ++rank) {
     EXPECT_EQ(scores(zigzag(64, 8, rank), 64), 260);

@@ -39,7 +39,7 @@ TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
     part.initialize(7);
     for (size_t p = 0; p < part.parameters().size(); ++p) {
       const ParameterInfo& info = part.parameters()[p];
-      EXPECT_TRUE(part.master(p).equal(held_part(info, whole.master(p)))) << info.name;
+      EXPECT_TRUE(part.master(p).equal(shard_of(info, whole.master(p)))) << info.name;
       if (!info.held.empty()) {
         EXPECT_LT(part.master(p).numel(), whole.master(p).numel());
         const at::Tensor corner =
@@ -83,7 +83,7 @@ TEST(PartsOfWeights, SquaresAreOfWhatIsHeld) {
   part.gradients().copy_(at::arange(part.flat().elements, at::kDouble).sin());
   for (size_t p = 0; p < part.parameters().size(); ++p) {
     const double want = part.gradient(p).square().sum().item<double>();
-    EXPECT_NEAR(gradient_squares(part, p), want, 1e-12 * want);
+    EXPECT_NEAR(sum_gradient_squares(part, p), want, 1e-12 * want);
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string check_error_of(const std::string& text, const Words& overrides = {}, const Abilities& abilities = {}) {
+std::string check_error_of(const std::string& text, const Words& overrides = {}, const BuildFeatures& abilities = {}) {
   const Config config = parse_config(text, "run.toml", overrides);
   try {
     check_config(config, abilities);
@@ -100,7 +100,7 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
        "parallelism.pipeline_parallel_degree = 1 (default) and changes nothing while that is 1; set it to \"none\""},
   };
   for (const auto& [override, message] : table) EXPECT_EQ(check_error_of("", {override}), message);
-  const Abilities all = {.cuda = true, .nccl = true, .no_ucx = ""};
+  const BuildFeatures all = {.cuda = true, .nccl = true, .no_ucx = ""};
   for (const std::string transport : {"auto", "nccl", "ucx"}) {
     EXPECT_EQ(check_error_of("", {"run.device=cuda", "run.transport=" + transport}, all),
               "run.device = \"cuda\" (command line): this version of Orthant trains on the CPU only; set it to "

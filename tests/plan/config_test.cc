@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string check_error_of(const std::string& text, const Words& overrides = {}, const Abilities& abilities = {}) {
+std::string check_error_of(const std::string& text, const Words& overrides = {}, const BuildFeatures& abilities = {}) {
   const Config config = parse_config(text, "run.toml", overrides);
   try {
     check_config(config, abilities);

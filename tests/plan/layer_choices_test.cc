@@ -85,12 +85,12 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
       const auto& a = plan.architecture;
       int64_t most = 0, tokens = 0;
       for (const auto& memory : plan.memory) most = std::max(most, memory.activations);
-      for (int rank = 0; rank < 8; ++rank) tokens = std::max(tokens, 2 * plan.num_places(rank));
+      for (int rank = 0; rank < 8; ++rank) tokens = std::max(tokens, 2 * plan.num_token_positions(rank));
       const int64_t batch = 3 * tokens * 8;
-      EXPECT_EQ(choice.kept_bytes * a.num_hidden_layers + tokens * (2 * a.hidden_size + 1) * 4 + batch, most)
+      EXPECT_EQ(choice.saved_bytes * a.num_hidden_layers + tokens * (2 * a.hidden_size + 1) * 4 + batch, most)
           << choice.name;
       if (recompute) {
-        EXPECT_EQ(choice.kept_bytes, tokens * a.hidden_size * 4) << choice.name;
+        EXPECT_EQ(choice.saved_bytes, tokens * a.hidden_size * 4) << choice.name;
       }
     }
     EXPECT_EQ(chosen, 1) << explain_layer_choices(plan);
@@ -127,7 +127,7 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
     EXPECT_EQ(named(choices, other.row).activation_bytes, sent / 4) << other.row;
     // Of all layers; beside them is what the head keeps, and the batch.
     const int64_t kept = plan.memory[0].activations;
-    EXPECT_NEAR(static_cast<double>(named(choices, other.row).kept_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
+    EXPECT_NEAR(static_cast<double>(named(choices, other.row).saved_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
   }
   const auto few = layer_choices(plan_of(4, {"model.num_hidden_layers=2", "model.num_key_value_heads=2"}));
   EXPECT_TRUE(named(few, "pipeline 4").refusal.starts_with("cannot be: parallelism.pipeline_parallel_degree = 4"));
@@ -177,7 +177,7 @@ TEST(LayerChoices, DataParallelismSendsLeastWhileThereAreSequencesEnough) {
   const auto choices = layer_choices(plan_of(4, {"training.global_batch_size=4", "training.local_batch_size=1"}));
   EXPECT_EQ(sends_least(choices).name, "data 4");
   EXPECT_TRUE(sends_least(choices).chosen);
-  EXPECT_LT(holds_least(choices).kept_bytes, sends_least(choices).kept_bytes);
+  EXPECT_LT(holds_least(choices).saved_bytes, sends_least(choices).saved_bytes);
   EXPECT_TRUE(layer_choices(plan_of(1, {})).empty());
 }
 

@@ -39,7 +39,8 @@ std::vector<int64_t> layers_of(const Plan& plan) {
 
 std::vector<double> costs(const Plan& plan) {
   std::vector<double> flops;
-  for (const StageFlops& stage : flops_of(plan.config, plan.architecture, plan.stages)) flops.push_back(stage.sum());
+  for (const StageFlops& stage : count_stage_flops(plan.config, plan.architecture, plan.stages))
+    flops.push_back(stage.sum());
   return flops;
 }
 double longest(const Plan& plan) {
@@ -123,7 +124,7 @@ TEST(Schedules, AreMadeForThePassesThereAre) {
       for (const Words& more : {Words{}, Words{kFull}, Words{kFull, kLayers + "-1"}, wide}) {
         const Plan plan = plan_of(ranks, name, more);
         const Schedule equal = add_messages(pipeline_schedule(name).make({ranks, 2, 8}));
-        const Timeline timeline = simulate(equal, durations_of(plan));
+        const Timeline timeline = simulate(equal, estimate_durations(plan));
         EXPECT_LE(plan.timeline.makespan_s, timeline.makespan_s) << name << " on " << ranks;
         for (size_t rank = 0; rank < equal.rows.size(); ++rank)
           EXPECT_LE(plan.timeline.peak_live[rank], timeline.peak_live[rank]) << name << " on " << ranks;
@@ -216,7 +217,7 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
   const auto json = nlohmann::json::parse(plan_json(plan));
   EXPECT_EQ(json["schedule"]["name"], "1f1b");
   EXPECT_EQ(json["schedule"]["stages"][1]["first_layer"], 8);
-  EXPECT_EQ(json["timeline"]["own_bubble"], own_bubble(plan.timeline));
+  EXPECT_EQ(json["timeline"]["own_bubble"], max_rank_bubble(plan.timeline));
   EXPECT_EQ(json["timeline"]["peak_live_passes"], (std::vector<int>{2, 1}));
   EXPECT_EQ(json["schedule_choices"].size(), pipeline_schedules().size());
 }

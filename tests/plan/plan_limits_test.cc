@@ -30,7 +30,7 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
       for (const int64_t bytes : entry.bytes_per_rank) EXPECT_GT(bytes, 0) << entry.what;
     }
     for (const auto& choice : layer_choices(plan)) {
-      for (const int64_t part : {choice.kept_bytes, choice.state_bytes}) EXPECT_GT(part, 0) << choice.name;
+      for (const int64_t part : {choice.saved_bytes, choice.state_bytes}) EXPECT_GT(part, 0) << choice.name;
       EXPECT_GE(choice.activation_bytes, 0) << choice.name;
     }
   } catch (const ConfigError& error) {
@@ -170,7 +170,7 @@ TEST(PlanLimits, RingsPassOnWhatTravels) {
       for (int window = 1; window <= ring; ++window) {
         if (ring % window != 0) continue;
         for (const int64_t length : {24, 25, 31, 37, 47}) {
-          const auto block = [&](int member) { return num_ring_places(placement, length, ring, member % ring); };
+          const auto block = [&](int member) { return num_ring_positions(placement, length, ring, member % ring); };
           const SequencePlan plan{.ring = ring, .window = window, .placement = placement};
           const SequenceAttention a{
               .sequences = 1, .seq_len = length, .heads = 1, .key_heads = 1, .head_dim = 1, .element_bytes = 4};

@@ -96,12 +96,12 @@ TEST(PublishedCosts, OfRingSelfAttentionsMemoryForBertBase) {
   const MemoryBytes& memory = plan.memory[0];
   const int64_t state = memory.parameters + memory.gradients + memory.optimizer;
   const int64_t copies = state / (flat_layout(plan.parameters).elements * kElement);
-  const int64_t kept = sequence_memory(self_attention(false), kBase, 0, 0).kept_bytes / kElement;
-  const int64_t output = kSequences * plan.num_places(0) * kHidden;
+  const int64_t kept = sequence_memory(self_attention(false), kBase, 0, 0).saved_bytes / kElement;
+  const int64_t output = kSequences * plan.num_token_positions(0) * kHidden;
   EXPECT_EQ(copies * weights + kept + output, 91'226'112);
   EXPECT_EQ(kept, 4 * output + kSequences * kHeads * kTokens * kTokens / kRanks);
   // What the paper leaves out is not kept from forward to backward, in any form of the reduction.
-  EXPECT_EQ(sequence_memory(self_attention(true), kBase, 0, 0).kept_bytes, kept * kElement);
+  EXPECT_EQ(sequence_memory(self_attention(true), kBase, 0, 0).saved_bytes, kept * kElement);
 }
 
 // Unified Sequence Parallelism, check 11: so many tokens a rank, so much memory of activations; half of them, half.

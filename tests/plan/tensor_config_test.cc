@@ -14,9 +14,10 @@ TEST(TensorConfig, MakesTheMesh) {
   const Plan plan =
       plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[1,2,2]", "context_parallel_ring=2"});
   EXPECT_EQ(plan.mesh_text(), "column 2, depth 2, ring 2");
-  EXPECT_EQ(plan.tensor.stream, StreamCut::width);
+  EXPECT_EQ(plan.tensor.stream, StreamSharding::width);
   EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=-1", "data_parallel_degree=1"}).tensor.columns, 4);
-  EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=4", "tensor_parallel_sequence=false"}).tensor.stream, StreamCut::none);
+  EXPECT_EQ(plan_of(4, {"tensor_parallel_degree=4", "tensor_parallel_sequence=false"}).tensor.stream,
+            StreamSharding::none);
   EXPECT_EQ(plan_of(4, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]", "tensor_parallel_product=summa"})
                 .tensor.form,
             ProductForm::summa);
@@ -35,14 +36,14 @@ TEST(TensorConfig, OrdersRanksDepthOutermost) {
   EXPECT_EQ(mesh.group(3, {"depth"}), (Group{3, 7}));
   EXPECT_EQ(mesh.group(2, {"row", "depth"}), (Group{0, 2, 4, 6}));
   EXPECT_EQ(mesh.group(7, {"row", "depth"}), (Group{1, 3, 5, 7}));
-  for (const int rank : {0, 2, 4, 6}) EXPECT_EQ(plan.share_index(rank), rank / 2);
+  for (const int rank : {0, 2, 4, 6}) EXPECT_EQ(plan.data_shard_index(rank), rank / 2);
 }
 
 // Four shares of two sequences are refused; that the plan looks at eight ranks, too, is no fault of the run file.
 TEST(TensorConfig, MayBeWhereItsAlternativesMayNot) {
   const std::vector<std::string> keys = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
   const Plan plan = plan_of(4, keys, {"training.global_batch_size=2", "training.local_batch_size=1"});
-  EXPECT_EQ(plan.shares.size(), 2u);
+  EXPECT_EQ(plan.data_shards.size(), 2u);
   for (const Alternative& other : plan.alternatives) EXPECT_NE(other.change, "run.ranks = 8");
 }
 

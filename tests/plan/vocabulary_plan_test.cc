@@ -49,7 +49,7 @@ TEST(VocabularyPlan, EveryRankHasItsRows) {
       int64_t end = 0, holders = 0;
       for (int rank = 0; rank < 4; ++rank) {
         const ParameterInfo held = plan.parameters_of(rank)[i];
-        if (held.held_size() == 0) continue;
+        if (held.shard_size() == 0) continue;
         ++holders;
         if (!cut) continue;
         EXPECT_EQ(held.held[0].first, end);
@@ -70,11 +70,11 @@ TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
                         "model.num_attention_heads=12",    "model.num_key_value_heads=6",
                         "model.hidden_size=96"};
     const Plan plan = plan_of(1, "algorithm_2", keys), whole = plan_of(1, "none", keys);
-    const int places = plan.mesh.axis_size("pipeline");
+    const int positions = plan.mesh.axis_size("pipeline");
     std::vector<int> holders(8001 * 96);
     for (int rank = 0; rank < 12; ++rank) {
       const ParameterInfo held = plan.parameters_of(rank)[0];
-      const Range rows = plan.vocabulary_rows(rank), place = shard(8001, places, plan.pipeline_rank(rank));
+      const Range rows = plan.vocabulary_rows(rank), place = shard(8001, positions, plan.pipeline_rank(rank));
       EXPECT_EQ(held.held[0], std::pair(rows.begin, rows.end)) << mesh;
       EXPECT_GE(rows.begin, place.begin) << mesh;
       EXPECT_LE(rows.end, place.end) << mesh;
@@ -82,8 +82,8 @@ TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
         for (int64_t c = held.held[1].first; c < held.held[1].second; ++c) ++holders[static_cast<size_t>(row * 96 + c)];
       }
       // Of each whole table on one place.
-      const int64_t of_table = whole.parameters_of(whole.mesh.rank_at(rank, "pipeline", 0))[0].held_size();
-      EXPECT_NEAR(static_cast<double>(held.held_size()) * places / static_cast<double>(of_table), 1, 1e-2) << mesh;
+      const int64_t of_table = whole.parameters_of(whole.mesh.rank_at(rank, "pipeline", 0))[0].shard_size();
+      EXPECT_NEAR(static_cast<double>(held.shard_size()) * positions / static_cast<double>(of_table), 1, 1e-2) << mesh;
     }
     EXPECT_EQ(std::ranges::count(holders, plan.tensor.depth), std::ssize(holders)) << mesh;
   }
@@ -113,7 +113,7 @@ TEST(VocabularyPlan, BalancesParameters) {
       int64_t& sum = sums.emplace_back(0);
       for (const ParameterInfo& parameter : plan.parameters_of(rank)) {
         const bool rows = parameter.role == ParameterRole::embedding || parameter.role == ParameterRole::head;
-        if (rows || !of_vocabulary) sum += parameter.held_size();
+        if (rows || !of_vocabulary) sum += parameter.shard_size();
       }
     }
     return sums;
@@ -155,7 +155,7 @@ TEST(VocabularyPlan, VHalfIsBalancedInBoth) {
     std::vector<int64_t> parameters;
     for (int rank = 0; rank < 8; ++rank) {
       int64_t& sum = parameters.emplace_back(0);
-      for (const ParameterInfo& parameter : plan.parameters_of(rank)) sum += parameter.held_size();
+      for (const ParameterInfo& parameter : plan.parameters_of(rank)) sum += parameter.shard_size();
     }
     return std::pair(spread(plan.timeline.busy_s), spread(parameters));
   };

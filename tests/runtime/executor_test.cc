@@ -56,8 +56,8 @@ struct Engine {
 };
 
 void on_one_rank(const std::function<void(Comm&)>& fn) {
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"data", 1}}), rank, meeting);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 1}}), rank, rendezvous);
     fn(comm);
   });
 }
@@ -188,8 +188,8 @@ TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
   const Schedule schedule = add_messages({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::B, 0, 0}},
                                                    {{ActionKind::F, 1, 0}, {ActionKind::B, 1, 0}}},
                                           .stage_owner = {0, 1}});
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous);
     const StageWork work = {.forward =
                                 [&](const Action&, const at::Tensor& x) {
                                   EXPECT_EQ(x.defined(), rank == 1);
@@ -237,8 +237,8 @@ TEST(Executor, AReceiveIsPostedBeforeTheComputationInFrontOfIt) {
       {{F, 0, 0}, {SEND_F, 0, 0}, {F, 0, 1}, {SEND_F, 0, 1}, {F, 0, 2}, {SEND_F, 0, 2}},
       {{RECV_F, 1, 0}, {F, 1, 0}, {RECV_F, 1, 1}, {F, 1, 1}, {RECV_F, 1, 2}, {F, 1, 2}}};
   std::vector<int64_t> posted;
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous);
     const StageWork work = {.forward =
                                 [&](const Action& action, const at::Tensor& x) {
                                   if (rank == 0) return at::full({1}, action.microbatch, at::kDouble);

@@ -17,8 +17,8 @@ TEST(Forwards, RanksRunAheadOnlySoFar) {
   static constexpr int64_t kNumbers = 1 << 20;
   std::atomic<int> done = 0;  // by the second rank
   int ahead = 0;
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous);
     const StageWork work = {.forward =
                                 [&](const Action& action, const at::Tensor& x) {
                                   if (rank == 0) {
@@ -62,8 +62,8 @@ TEST(Forwards, ValidationHoldsNoMoreThanIsPlannedForTraining) {
            {3, pipeline("interleaved_1f1b", 3)}}) {
     const Plan plan = run.plan(ranks, words);
     ThreadMemory::install();
-    run_ranks(ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
+    run_ranks(ranks, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(1);
       ThreadMemory::reset();

@@ -24,10 +24,10 @@ TEST(MicrobatchOfDocuments, KeepsThePlacesOfItsTokens) {
                       .document_starts = {static_cast<size_t>(sequences), {0, 4}},
                       .lengths = {}};
     const Microbatch unsharded = to_microbatch(batch, all, true);
-    EXPECT_EQ(values(unsharded.places_T), all) << sequences;
+    EXPECT_EQ(values(unsharded.sequence_positions_T), all) << sequences;
     EXPECT_EQ(values(unsharded.positions_BT[sequences - 1]), (std::vector<int64_t>{0, 1, 2, 3, 0, 1})) << sequences;
     const Microbatch shard = to_microbatch(batch, some, true);
-    EXPECT_EQ(values(shard.places_T), some) << sequences;
+    EXPECT_EQ(values(shard.sequence_positions_T), some) << sequences;
     EXPECT_EQ(values(shard.positions_BT[sequences - 1]), (std::vector<int64_t>{1, 2, 1})) << sequences;
   }
 }

@@ -31,8 +31,8 @@ at::Tensor expected_sum(int ranks) {
 int64_t started(const Comm& comm) { return comm.total_traffic().calls; }
 
 TEST(GradientReducer, StartsEachBucketWithItsLastGradientAndInOrder) {
-  run_ranks(2, [](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+  run_ranks(2, [](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, rendezvous);
     Reduction r(comm, rank);
     r.reducer.begin(1);
     auto after = [&](int weight) {
@@ -52,8 +52,8 @@ TEST(GradientReducer, StartsEachBucketWithItsLastGradientAndInOrder) {
 }
 
 TEST(GradientReducer, RanksThatCompleteInAnyOrderOrHaveNothingAgree) {
-  run_ranks(4, [](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"data", 4}}), rank, meeting);
+  run_ranks(4, [](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 4}}), rank, rendezvous);
     for (int step = 1; step <= 2; ++step) {
       Reduction r(comm, rank);
       // Rank 3 has no sequences; the others two microbatches, written in orders of their own.
@@ -74,8 +74,8 @@ TEST(GradientReducer, RanksThatCompleteInAnyOrderOrHaveNothingAgree) {
 }
 
 TEST(GradientReducer, AGradientTooManyIsOurOwnMistakeAndADroppedBucketStaysLocal) {
-  run_ranks(2, [](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"data", 2}}), rank, meeting);
+  run_ranks(2, [](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 2}}), rank, rendezvous);
     Reduction r(comm, rank);
     r.reducer.drop(1);
     r.reducer.begin(0);

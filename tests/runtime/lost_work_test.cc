@@ -12,8 +12,8 @@ namespace {
 
 TEST(LostWork, AMessageThatNobodyMadeIsMissedUnlessTheMicrobatchIsEmpty) {
   for (const int64_t sequences : {1, 0}) {
-    run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(Mesh({{"pipeline", 2}}), rank, meeting);
+    run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous);
       Executor executor({.owners = {0, 1},
                          .stream_shape = [&](int) { return std::vector<int64_t>{sequences}; },
                          .stream = at::kDouble},
@@ -27,8 +27,8 @@ TEST(LostWork, AMessageThatNobodyMadeIsMissedUnlessTheMicrobatchIsEmpty) {
 }
 
 TEST(LostWork, ABucketIsNotSummedBeforeItsGradientsAreWritten) {
-  run_ranks(1, [](const Rendezvous& meeting, int rank) {
-    Comm comm(Mesh({{"data", 1}}), rank, meeting);
+  run_ranks(1, [](const Rendezvous& rendezvous, int rank) {
+    Comm comm(Mesh({{"data", 1}}), rank, rendezvous);
     GradientReducer reducer(comm, at::zeros({4}), {{{0, 2}, {0}, {"data"}}, {{2, 4}, {1}, {"data"}}}, {1, 1});
     reducer.begin(2);
     for (const int weight : {1, 1, 0}) reducer.written(weight);

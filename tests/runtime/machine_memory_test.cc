@@ -80,9 +80,9 @@ TEST(MemoryNeed, WarnsBelowWhatIsThereAndRefusesBeyond) {
       need(2, 30, 23).warning,
       "the plan needs 12.0 MiB for each of 2 ranks, 24.0 MiB in all, but of the 30.0 MiB of this machine only 23.0 "
       "MiB are available");
-  EXPECT_FALSE(need(2, 30, 23).beyond_the_machine);
+  EXPECT_FALSE(need(2, 30, 23).exceeds_machine);
   EXPECT_EQ(need(1, 11, 5).warning, "the plan needs 12.0 MiB, but this machine has 11.0 MiB");
-  EXPECT_TRUE(need(1, 11, 5).beyond_the_machine);
+  EXPECT_TRUE(need(1, 11, 5).exceeds_machine);
 }
 
 }  // namespace

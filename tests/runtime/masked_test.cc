@@ -148,19 +148,19 @@ SWEEP_TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
     EXPECT_LT(relative_error(many.nats, one.nats), 1e-12);
   }
   // Training hides other places of the sample of the same number.
-  const auto places = [](const Loader& loader) {
+  const auto positions = [](const Loader& loader) {
     std::vector<bool> chosen;
     for (const int64_t label : loader.batch(0, 4).labels) chosen.push_back(label != kIgnoredLabel);
     return chosen;
   };
-  EXPECT_NE(places(run.data().train), places(*run.data().held_out));
+  EXPECT_NE(positions(run.data().train), positions(*run.data().held_out));
 }
 
 TEST(MaskedRuns, CountTokensNotLabelsAndTheWholeSquareOfAttention) {
   const TinyRun run({"model.objective=masked"});
   const Plan plan = run.plan(1);
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(1);
     const StepResult result = session.gradients(1, {});
@@ -208,8 +208,8 @@ SWEEP_TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   const auto shown_by = [&](const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     std::vector<std::string> shown(static_cast<size_t>(layout.ranks));
-    run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
+    run_ranks(layout.ranks, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(1);
       shown[static_cast<size_t>(rank)] = filled_text(session.weights(), plan, run.data(), comm);

@@ -137,8 +137,8 @@ SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
   const auto written = [](const TinyRun& run, const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     std::string text;
-    run_ranks(layout.ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting, {.timeout_s = 20});
+    run_ranks(layout.ranks, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous, {.timeout_s = 20});
       Session session(plan, run.data().train, comm);
       session.weights().initialize(3);
       const std::string own = sample_text(session.weights(), plan, run.data(), comm);

@@ -30,8 +30,8 @@ struct Held {
 std::vector<Held> measure(const Plan& plan) {
   ThreadMemory::install();
   std::vector<Held> ranks(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     Session session(plan, wide_run().data().train, comm);
     session.weights().initialize(1);
     for (const int64_t step : {1, 2}) {

@@ -18,7 +18,7 @@ TEST(PipelineStep, MicrobatchesOfTwoSizes) {
                                                                        {3, pipeline("v_half", 3)},
                                                                        {4, pipeline("dual_pipe_v", 4)}}) {
     const Plan plan = run.plan(ranks, words);
-    EXPECT_EQ(microbatch_sizes(plan.shares.back()).size(), 2u);
+    EXPECT_EQ(microbatch_sizes(plan.data_shards.back()).size(), 2u);
     expect_equal(plan, train_ranks(plan, run.data()), one[0], words[1] + " on " + plan.mesh_text());
   }
 }
@@ -50,7 +50,7 @@ SWEEP_TEST(PipelineStep, FiveStepsOfEverySchedule) {
     std::vector<StepTrace> first;
     for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
       const Plan plan = run.plan(4, cut(order, schedule, 4));
-      EXPECT_EQ(plan.shares[0].microbatches.size(), 8u);
+      EXPECT_EQ(plan.data_shards[0].microbatches.size(), 8u);
       const StepTrace whole = put_together(plan, train_ranks(plan, run.data(), {.steps = 5}), 4);
       const std::string what = schedule + ", " + order;
       EXPECT_LT(relative_error(whole.weights, one.weights), 1e-11) << what;

@@ -50,7 +50,7 @@ struct Training {
 void inject(Session& session, const Plan& plan, int rank, const Injection& injection) {
   if (plan.pipeline_rank(rank) != injection.pipeline_rank || injection.factors.empty()) return;
   int64_t microbatches = 0;
-  for (const Range& range : plan.share(rank).microbatches) microbatches += range.size() > 0;
+  for (const Range& range : plan.data_shard(rank).microbatches) microbatches += range.size() > 0;
   const Weights& weights = session.weights();
   const auto is_matrix = [](const Weight& w) { return w.value.dim() == 2 && w.value.numel() > 0; };
   const int index = std::ranges::find_if(weights.all(), is_matrix)->index;
@@ -67,9 +67,9 @@ struct NotFinite {};
 
 std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, const Training& run) {
   std::vector<RankCourse> courses(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
     RankCourse& course = courses[static_cast<size_t>(rank)];
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport, .timeout_s = 60});
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport, .timeout_s = 60});
     Session session(plan, data.train, comm);
     TrainState state;
     if (run.resume_from.empty()) {
@@ -90,7 +90,7 @@ std::vector<RankCourse> train_on(const Plan& plan, const TrainingData& data, con
       course.told.push_back({result.loss, result.norm});
       if (std::isfinite(result.loss) && std::isfinite(result.norm)) return;
       note();
-      course.not_finite = session.first_not_finite(result.step).what;
+      course.not_finite = session.find_first_not_finite(result.step).what;
       throw NotFinite();
     };
     const Traffic before = comm.total_traffic();

@@ -16,8 +16,8 @@ namespace {
 StepTrace first_step(const TinyRun& run, const std::vector<std::string>& overrides = {}) {
   const Plan plan = run.plan(1, overrides);
   StepTrace trace;
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     session.weights().masters().copy_(session.weights().masters().to(at::kBFloat16));

@@ -16,11 +16,11 @@ using Write = std::string (*)(const Weights&, const Plan&, const TrainingData&, 
 std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write write, bool all_take_part) {
   const Plan plan = run.plan(cut.ranks, cut.keys);
   std::vector<std::string> texts(static_cast<size_t>(cut.ranks));
-  run_ranks(cut.ranks, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(cut.ranks, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
-    if (!all_take_part && plan.first_like(rank) != rank) return;
+    if (!all_take_part && plan.replica_leader(rank) != rank) return;
     texts[static_cast<size_t>(rank)] = write(session.weights(), plan, run.data(), comm);
   });
   return texts;
@@ -40,7 +40,7 @@ void expect_one_ranks_text(const TinyRun& run, const std::vector<TensorCut>& cut
     const std::vector<std::string> texts = written(run, cut, write, all_take_part);
     const Plan plan = run.plan(cut.ranks, cut.keys);
     for (int rank = 0; rank < cut.ranks; ++rank) {
-      const bool takes_part = all_take_part || plan.first_like(rank) == rank;
+      const bool takes_part = all_take_part || plan.replica_leader(rank) == rank;
       EXPECT_EQ(texts[static_cast<size_t>(rank)], takes_part ? one : "") << cut.name() << ", rank " << rank;
     }
   }

@@ -80,7 +80,7 @@ SWEEP_TEST(SequenceMeshes, DataRanksWithoutSequences) {
     for (const Cut& cut : sweep.of(
              std::vector<Cut>{Cut{1, 2, 2}, Cut{1, 2, 3}, Cut{2, 1, 2}, Cut{2, 2, 2}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
       const Plan plan = run.plan(cut.ranks(), cut.overrides());
-      EXPECT_EQ(plan.shares.back().microbatches.back().size(), 0) << batch << ", " << cut.name();
+      EXPECT_EQ(plan.data_shards.back().microbatches.back().size(), 0) << batch << ", " << cut.name();
       const NamedError worst = worst_of_run(plan, train_ranks(plan, run.data()), want);
       EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << batch << ", " << cut.name();
     }

@@ -85,15 +85,15 @@ AttentionCore core_of(Comm& comm, const Cut& cut, bool divided) {
   return core;
 }
 
-Microbatch part_of(const Microbatch& all, const std::vector<int64_t>& places, const Mistakes& mistakes) {
+Microbatch part_of(const Microbatch& all, const std::vector<int64_t>& positions, const Mistakes& mistakes) {
   Microbatch part = all;
-  part.places_T = at::tensor(places, at::kLong);
-  const auto here = [&](const at::Tensor& t) { return t.index_select(1, part.places_T); };
+  part.sequence_positions_T = at::tensor(positions, at::kLong);
+  const auto here = [&](const at::Tensor& t) { return t.index_select(1, part.sequence_positions_T); };
   part.tokens_BT = here(all.tokens_BT), part.labels_BT = here(all.labels_BT),
   part.positions_BT = here(all.positions_BT);
-  const at::Tensor local = at::arange(part.places_T.numel());
+  const at::Tensor local = at::arange(part.sequence_positions_T.numel());
   if (mistakes.local_positions) part.positions_BT = local.unsqueeze(0).expand_as(part.positions_BT).contiguous();
-  if (mistakes.local_dropout) part.places_T = local;
+  if (mistakes.local_dropout) part.sequence_positions_T = local;
   if (mistakes.local_labels) {
     part.labels_BT = part.tokens_BT.roll(-1, 1);
     part.labels_BT.select(1, -1).fill_(-100);
@@ -115,9 +115,9 @@ Gradients over_ranks(const Architecture& a, const Microbatch& batch, const Cut& 
     const Transformer model(
         a, weights, fused_primitives(std::make_shared<AttentionCore>(core_of(comm, cut, mistakes.divided_gradients))),
         {.seed = 5});
-    const auto places =
-        held_places(kZigzag, kTokens, cut.ulysses, comm.position({"ulysses"}), cut.ring, comm.position({"ring"}));
-    Microbatch part = part_of(batch, places, mistakes);
+    const auto positions =
+        held_positions(kZigzag, kTokens, cut.ulysses, comm.position({"ulysses"}), cut.ring, comm.position({"ring"}));
+    Microbatch part = part_of(batch, positions, mistakes);
     if (mistakes.mean_of_means) {
       const auto own = part.labels_BT.ge(0).sum().item<double>();
       part.loss_scale = 1.0 / (std::max(1.0, own) * cut.ranks());
@@ -129,7 +129,7 @@ Gradients over_ranks(const Architecture& a, const Microbatch& batch, const Cut& 
     comm.all_reduce(loss, both).wait();
     g.loss = loss.item<double>();
     const std::lock_guard lock(mutex);
-    input.index_copy_(1, at::tensor(places, at::kLong), g.input);
+    input.index_copy_(1, at::tensor(positions, at::kLong), g.input);
     all[static_cast<size_t>(rank)] = g;
   });
   // Ring Self-Attention, check 5: after the reduction, in every bit the same on all ranks.
@@ -180,9 +180,10 @@ TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
     batch.labels_BT = at::full_like(given, -100);
     int64_t sum = 0;
     for (int r = 0; r < 4; ++r) {
-      const auto places = ring_places(kZigzag, kTokens, 4, r);
+      const auto positions = ring_positions(kZigzag, kTokens, 4, r);
       for (int64_t i = 0; i < counts[static_cast<size_t>(r)]; ++i, ++sum) {
-        const int64_t b = i / static_cast<int64_t>(places.size()), t = places[static_cast<size_t>(i) % places.size()];
+        const int64_t b = i / static_cast<int64_t>(positions.size()),
+                      t = positions[static_cast<size_t>(i) % positions.size()];
         batch.labels_BT[b][t] = given[b][t];
       }
     }
@@ -219,7 +220,7 @@ TEST(SequenceModel, DropoutIsThatOfOneDevice) {
   long_batch.samples_B = at::arange(4), long_batch.sequence_length = 1024, long_batch.step = 1;
   std::vector<at::Tensor> masks;
   for (const int64_t begin : {0, 64, 512}) {
-    long_batch.places_T = at::arange(begin, begin + 64);
+    long_batch.sequence_positions_T = at::arange(begin, begin + 64);
     masks.push_back(fused_primitives().dropout(ones, long_batch, {.probability = 0.1, .seed = 5, .site = 1}).eq(0));
     const double n = 4 * 64 * 128, sigma = std::sqrt(0.1 * 0.9 / n);
     EXPECT_NEAR(masks.back().sum().item<double>() / n, 0.1, 4 * sigma);
@@ -237,9 +238,9 @@ TEST(SequenceModel, PositionsAreGlobal) {
   const Gradients want = on_one_device(a, batch);
   // A part of the tokens gives gradients to its own embeddings only; those of others arrive through attention.
   over_ranks(a, batch, {1, 4}, {}, [&](int rank, const Gradients& own, const Microbatch& part) {
-    const auto places = ring_places(kZigzag, kTokens, 4, rank);
-    EXPECT_EQ(own.input.size(1), static_cast<int64_t>(places.size()));
-    EXPECT_TRUE(part.positions_BT[0].equal(at::tensor(places, at::kLong)));
+    const auto positions = ring_positions(kZigzag, kTokens, 4, rank);
+    EXPECT_EQ(own.input.size(1), static_cast<int64_t>(positions.size()));
+    EXPECT_TRUE(part.positions_BT[0].equal(at::tensor(positions, at::kLong)));
   });
   for (const Cut& cut : {Cut{1, 4}, Cut{4, 1}, Cut{2, 2}, Cut{1, 4, true}})
     EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_positions = true}), want), 1e-2);

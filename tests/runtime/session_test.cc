@@ -42,7 +42,7 @@ TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
     for (const int64_t first : {int64_t{0}, 3 * batch}) {
       const Batch whole = run.data().train.batch(first, batch);
       std::vector<int64_t> tokens, ids;
-      for (const DataShare& share : plan.shares) {
+      for (const DataShard& share : plan.data_shards) {
         for (const Range& part : share.microbatches) {
           const Batch read = run.data().train.batch(first + part.begin, part.size());
           tokens.insert(tokens.end(), read.tokens.begin(), read.tokens.end());
@@ -71,8 +71,8 @@ TEST(Signals, OfOneRankReachAll) {
   const TinyRun run;
   const Plan plan = run.plan(3);
   std::vector<StepResult> results(3);
-  run_ranks(3, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(3, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     const StepResult quiet = session.gradients(1, {});
@@ -93,13 +93,13 @@ std::string diagnosis(const std::function<void(Weights&)>& spoil) {
   const TinyRun run({"training.dtype=float32"});
   const Plan plan = run.plan(1);
   std::string found;
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     spoil(session.weights());
     session.gradients(1, {});
-    found = session.first_not_finite(1).what;
+    found = session.find_first_not_finite(1).what;
   });
   return found;
 }
@@ -131,12 +131,12 @@ TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
   for (const char* axis : {"ring", "ulysses"}) {
     const Plan plan = run.plan(2, {fmt::format("parallelism.context_parallel_{}=2", axis)});
     std::vector<std::string> found(2, "nothing, for the other is gone");
-    run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
+    run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(3);
       if (rank == 1) session.weights().master(parameter(session.weights(), up))[2][3] = NAN;
-      const auto [what, first] = session.first_not_finite(1);
+      const auto [what, first] = session.find_first_not_finite(1);
       found[static_cast<size_t>(rank)] = what;
       EXPECT_EQ(first, rank == 1) << axis;
     });

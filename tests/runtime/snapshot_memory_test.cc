@@ -29,8 +29,8 @@ TEST(Snapshot, HoldsOneTensorMore) {
     const auto largest = static_cast<double>(largest_tensor_bytes(plan));
     const double copies = plan.tensor.ranks() > 1 ? 2.5 : 1;
     ThreadMemory::install();
-    run_ranks(c.ranks, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(plan.mesh, rank, meeting);
+    run_ranks(c.ranks, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous);
       Session session(plan, run.data().train, comm);
       session.weights().initialize(1);
       const int64_t before = ThreadMemory::now();

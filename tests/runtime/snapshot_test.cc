@@ -69,8 +69,8 @@ TEST(Resume, WithoutTheMomentsWouldDiffer) {
   const auto whole = train_ranks(plan, run.data(), {.steps = 4}).front();
   train_ranks(plan, run.data(), {.steps = 3, .save = true});
   at::Tensor weights;
-  run_ranks(1, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(1, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     load_snapshot(checkpoint_of(plan, 3), plan, run.data(), session, Verify::checksums);
     session.optimizer().second_moments().zero_();

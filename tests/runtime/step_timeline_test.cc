@@ -19,8 +19,8 @@ TEST(StepTimeline, BringsClocksTogether) {
                           .stage_owner = {0, 1, 2}};
   for (const bool compared : {true, false}) {
     MeasuredStep first;
-    run_ranks(3, [&](const Rendezvous& meeting, int rank) {
-      Comm comm(Mesh({{"pipeline", 3}}), rank, meeting);
+    run_ranks(3, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(Mesh({{"pipeline", 3}}), rank, rendezvous);
       const auto own = [&] { return Clock::now() + ahead[static_cast<size_t>(rank)]; };
       comm.barrier({"pipeline"}).wait();
       const auto start = own();

@@ -68,7 +68,7 @@ SWEEP_TEST(TensorBfloat16, MayPassTheStreamInPanels) {
        sweep.of(std::vector<TensorCut>{one_dimension(2), one_dimension(2, {kNoSequence}), grid(1, 2, 1), grid(2, 2, 1)},
                 2)) {
     const Plan plan = run.plan(cut.ranks, cut.keys);
-    const int64_t sequences = plan.shares[0].microbatches[0].size();
+    const int64_t sequences = plan.data_shards[0].microbatches[0].size();
     EXPECT_GT(stream_panels(plan.tensor, sequences, 512, 96, true, 2).panels.size(), 1U) << cut.name();
     const VerifyReport report = verify_layout(plan, run.data(), 1);
     EXPECT_TRUE(report.ok) << cut.name() << ": " << report.first_difference;

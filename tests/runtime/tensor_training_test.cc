@@ -127,7 +127,7 @@ Copies compare_copies(const Plan& plan, const std::vector<RankTrace>& ranks) {
       const FlatLayout twins = flat_layout(plan.parameters_of(twin));
       const auto hash = [&](int of, const FlatLayout& layout) {
         const at::Tensor& all = ranks[static_cast<size_t>(of)].last().weights;
-        return xxh3(bytes_of(all.narrow(0, layout.parameter_offsets[p], held[p].held_size())));
+        return xxh3(bytes_of(all.narrow(0, layout.parameter_offsets[p], held[p].shard_size())));
       };
       ++copies.compared[axes];
       if (hash(rank, flat) != hash(twin, twins)) ++copies.different[axes];

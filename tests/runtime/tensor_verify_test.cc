@@ -53,10 +53,10 @@ std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>&
       }
       const auto held = plan.parameters_of(of);
       const at::Tensor part = have[static_cast<size_t>(rank)].last().gradients.narrow(
-          0, flat_layout(held).parameter_offsets[p], held[p].held_size());
+          0, flat_layout(held).parameter_offsets[p], held[p].shard_size());
       const at::Tensor wanted =
           want.gradients.narrow(0, all.parameter_offsets[p], whole[p].size()).view(whole[p].shape);
-      const at::Tensor right = held_part(held[p], wanted).flatten();
+      const at::Tensor right = shard_of(held[p], wanted).flatten();
       const double least = bounds.rest * want.norm / bounds.gradients;  // of a gradient that is nearly zero
       const auto size = [](const at::Tensor& t) { return t.to(at::kDouble).norm().item<double>(); };
       if (size(part - right) <= bounds.gradients * std::max(size(right), least)) continue;

@@ -33,10 +33,10 @@ std::vector<TensorCut> meshes() {
 
 // As many of them behind each other.
 TensorCut with(const TensorCut& mesh, const std::string& order, const std::string& schedule, const Words& more = {},
-               int places = kPlaces) {
-  Words keys = cut(order, schedule, places, mesh.keys);
+               int positions = kPlaces) {
+  Words keys = cut(order, schedule, positions, mesh.keys);
   keys.insert(keys.end(), more.begin(), more.end());
-  return {places * mesh.ranks, keys};
+  return {positions * mesh.ranks, keys};
 }
 
 std::vector<TensorCut> cuts() {
@@ -71,11 +71,11 @@ SWEEP_TEST(VocabularyMesh, EqualsOneRank) {
 SWEEP_TEST(VocabularyMesh, InEverySchedule) {
   const TinyRun run(deep());
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
-  bool of_columns = false;
+  bool gather_columns = false;
   for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
-    of_columns = !of_columns;
-    expect_equal_to_one(run, with(of_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
-    expect_equal_to_one(run, with(of_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
+    gather_columns = !gather_columns;
+    expect_equal_to_one(run, with(gather_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
+    expect_equal_to_one(run, with(gather_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
   }
 }
 
@@ -133,13 +133,13 @@ SWEEP_TEST(VocabularyMesh, GoesOnOverOtherRanks) {
 // Texts of all ranks, from the seed's weights.
 std::vector<std::string> written(const Plan& plan, const TinyRun& run, bool masked) {
   std::vector<std::string> texts(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     const auto r = static_cast<size_t>(rank);
     if (masked) texts[r] = filled_text(session.weights(), plan, run.data(), comm);
-    const bool first_copy = plan.first_like(rank) == rank;
+    const bool first_copy = plan.replica_leader(rank) == rank;
     if (!masked && first_copy) texts[r] = sample_text(session.weights(), plan, run.data(), comm);
   });
   return texts;

@@ -53,7 +53,7 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 0.25;
   durations.reduce_s = {1};
-  const Schedule schedule = with_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
+  const Schedule schedule = add_reductions(add_messages(one_f_one_b(4, 8)), {1, 1, 1, 1});
   const Timeline timeline = simulate(schedule, durations);
   const std::string svg = draw_svg(schedule, timeline, "Planned");
   int boxes = 0;
@@ -87,7 +87,7 @@ TEST(Draw, ALegendThatIsLongTakesMoreLines) {
   for (const ActionKind kind : {S, Z, T, E, EB, REDUCE}) durations = durations.with(kind, 1);
   durations.link_s = 0.25;
   const Schedule plain = random_cut_schedule(random, 2, 2, 6, {{S, Z, T}, true});
-  const Schedule schedule = with_reductions(add_messages(plain), {1, 1});
+  const Schedule schedule = add_reductions(add_messages(plain), {1, 1});
   const std::string svg = draw_svg(schedule, simulate(schedule, durations), "Planned");
   const std::regex entry(
       "<rect x=\"([0-9.]+)\" y=\"([0-9.]+)\" width=\"14\" .*\\n<text x=\"[0-9.]+\" y=\"[0-9]+\">([^<]+)<");
@@ -191,7 +191,7 @@ TEST(Draw, EveryEyeTellsKindsApart) {
   Random random(52);
   Durations times = equal;
   for (const KindFacts& kind : action_kinds())
-    if (is_vocabulary({kind.kind}) || settles({kind.kind})) times = times.with(kind.kind, 1);
+    if (is_vocabulary({kind.kind}) || is_step_action({kind.kind})) times = times.with(kind.kind, 1);
   for (const VocabularyKinds& cut : every_cut()) {
     const Schedule schedule = random_cut_schedule(random, 1, 2, 6, cut);
     const std::string svg = draw_svg(schedule, simulate(schedule, times), "Planned");

@@ -20,7 +20,7 @@ namespace orthant {
 
 /// Stages on random ranks, each of which has one at least.
 inline Schedule random_owners(Random& random, int ranks, int stages) {
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int stage = ranks; stage < stages; ++stage) out.stage_owner.push_back(random.below(ranks));
   for (int stage = stages; stage-- > 1;) {
     const int other = random.below(stage + 1);
@@ -140,7 +140,7 @@ inline Schedule with_weights(Schedule schedule) {
     std::vector<Action> gathered;
     for (size_t i = 0; i < row.size(); ++i) {
       const auto computes = [&](const Action& other) {
-        return other.stage == row[i].stage && facts(other.kind).lane == Lane::compute;
+        return other.stage == row[i].stage && facts(other.kind).stream == Stream::compute;
       };
       const auto here = row.begin() + static_cast<int>(i);
       if (computes(*here) && std::none_of(row.begin(), here, computes))

@@ -66,16 +66,16 @@ class Machine {
     if (action.stage >= stages() || owner(action.stage) != rank) return fail();
     const KindFacts& kind = facts(action.kind);
     if (stepped_.contains(rank)) return fail();
-    if (settles(action)) return settle(rank, action);
+    if (is_step_action(action)) return settle(rank, action);
     const bool in_range = action.microbatch >= 0 && action.microbatch < microbatches_;
-    if (kind.counts == ThirdField::microbatch && !in_range) return fail();
+    if (kind.counts == NumberMeaning::microbatch && !in_range) return fail();
     if (action.kind == ActionKind::UNSHARD) return whole_.insert(action.stage).second || fail();
     if (action.kind == ActionKind::RESHARD) return whole_.erase(action.stage) == 1 || fail();
-    if (kind.lane != Lane::send && kind.lane != Lane::receive &&
+    if (kind.stream != Stream::send && kind.stream != Stream::receive &&
         (action.kind != ActionKind::F || action.stage == stages() - 1))
       touched_.insert(rank);
     if (action.kind == ActionKind::REDUCE) return reduce(action);
-    if (kind.lane != Lane::compute) return message(action);
+    if (kind.stream != Stream::compute) return message(action);
     if (sharded_.contains(action.stage) && !whole_.contains(action.stage)) return fail();
     return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
   }
@@ -178,7 +178,7 @@ class Machine {
 
   bool message(const Action& action) {
     const bool forward = action.kind == ActionKind::SEND_F || action.kind == ActionKind::RECV_F;
-    const bool sends = facts(action.kind).lane == Lane::send;
+    const bool sends = facts(action.kind).stream == Stream::send;
     const int step = forward ? 1 : -1;
     const int reader = sends ? action.stage + step : action.stage;
     const int maker = sends ? action.stage : action.stage - step;

@@ -52,7 +52,7 @@ TEST(Measured, CountsAsTheSimulationDoes) {
     const Timeline measured = measured_timeline(schedule, times_of(schedule, simulated));
     EXPECT_NEAR(measured.makespan_s, simulated.makespan_s, 1e-9);
     EXPECT_NEAR(measured.bubble, simulated.bubble, 1e-9);
-    EXPECT_NEAR(own_bubble(measured), own_bubble(simulated), 1e-9);
+    EXPECT_NEAR(max_rank_bubble(measured), max_rank_bubble(simulated), 1e-9);
     EXPECT_EQ(measured.peak_live, simulated.peak_live);
     ASSERT_EQ(measured.spans.size(), simulated.spans.size());
     for (size_t i = 0; i < simulated.spans.size(); ++i) {
@@ -66,14 +66,14 @@ TEST(Measured, CountsAsTheSimulationDoes) {
 }
 
 TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
-  EXPECT_EQ(own_bubble(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
-  EXPECT_EQ(own_bubble(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
-  EXPECT_EQ(own_bubble(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
-  EXPECT_EQ(own_bubble(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
+  EXPECT_EQ(max_rank_bubble(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
+  EXPECT_EQ(max_rank_bubble(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
+  EXPECT_EQ(max_rank_bubble(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
+  EXPECT_EQ(max_rank_bubble(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
 }
 
 TEST(Measured, ItsDurationsGiveTheSameStepAgain) {
-  const Schedule schedule = with_reductions(add_messages(v_half(4, 8)), std::vector<int>(8, 1));
+  const Schedule schedule = add_reductions(add_messages(v_half(4, 8)), std::vector<int>(8, 1));
   Durations durations = uneven(8);
   for (auto& stage : durations.stage_seconds) stage[static_cast<size_t>(ActionKind::REDUCE)] = 0.7;
   const Timeline timeline = simulate(schedule, durations);
@@ -90,9 +90,9 @@ TEST(Measured, ItsDurationsGiveTheSameStepAgain) {
 
 TEST(Measured, MeansAreByStageAndKind) {
   Timeline one;
-  one.spans = {{0, Lane::compute, {ActionKind::F, 0, 0}, 0, 1},
-               {0, Lane::compute, {ActionKind::F, 0, 1}, 1, 4},
-               {0, Lane::compute, {ActionKind::F, 1, 0}, 4, 9}};
+  one.spans = {{0, Stream::compute, {ActionKind::F, 0, 0}, 0, 1},
+               {0, Stream::compute, {ActionKind::F, 0, 1}, 1, 4},
+               {0, Stream::compute, {ActionKind::F, 1, 0}, 4, 9}};
   const Durations means = mean_durations(one);
   EXPECT_EQ(means.of({ActionKind::F, 0, 7}), 2);
   EXPECT_EQ(means.of({ActionKind::F, 1, 7}), 5);

@@ -24,7 +24,7 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
   EXPECT_EQ(to_string(Action{REDUCE, 0, -1}), "0REDUCE_GRAD");
   for (const KindFacts& kind : action_kinds())
     for (int number : {-1, 0, 7, 1234}) {
-      if ((kind.counts == ThirdField::nothing) != (number < 0) && kind.counts != ThirdField::bucket) continue;
+      if ((kind.counts == NumberMeaning::nothing) != (number < 0) && kind.counts != NumberMeaning::bucket) continue;
       const Action action{kind.kind, 12, number};
       EXPECT_EQ(parse_action(to_string(action)), action) << to_string(action);
     }
@@ -75,13 +75,13 @@ TEST(Action, AMessageHoldsWhateverACellHas) {
 }
 
 TEST(Schedule, ReducesAfterTheRowTheLastBucketFirst) {
-  EXPECT_EQ(to_csv(with_reductions(one_f_one_b(1, 2), {3})),
+  EXPECT_EQ(to_csv(add_reductions(one_f_one_b(1, 2), {3})),
             "0F0,0B0,0F1,0B1,0REDUCE_GRAD2,0REDUCE_GRAD1,0REDUCE_GRAD0\n");
-  EXPECT_EQ(to_csv(with_reductions(one_f_one_b(1, 1), {0})), "0F0,0B0\n");
-  EXPECT_EQ(to_csv(with_reductions(v_shaped(1), {1, 2})), "1REDUCE_GRAD1,1REDUCE_GRAD0,0REDUCE_GRAD0\n");
-  EXPECT_NO_THROW(validate(with_reductions(one_f_one_b(1, 5), {4}), 5, {4}));
-  EXPECT_THROW(validate(with_reductions(one_f_one_b(1, 5), {4}), 5, {5}), LogicError);
-  EXPECT_THROW(with_reductions(one_f_one_b(2, 5), {4}), LogicError);
+  EXPECT_EQ(to_csv(add_reductions(one_f_one_b(1, 1), {0})), "0F0,0B0\n");
+  EXPECT_EQ(to_csv(add_reductions(v_shaped_stages(1), {1, 2})), "1REDUCE_GRAD1,1REDUCE_GRAD0,0REDUCE_GRAD0\n");
+  EXPECT_NO_THROW(validate(add_reductions(one_f_one_b(1, 5), {4}), 5, {4}));
+  EXPECT_THROW(validate(add_reductions(one_f_one_b(1, 5), {4}), 5, {5}), LogicError);
+  EXPECT_THROW(add_reductions(one_f_one_b(2, 5), {4}), LogicError);
 }
 
 TEST(Schedule, CsvReadsBack) {

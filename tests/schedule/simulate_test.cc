@@ -71,7 +71,7 @@ TEST(Simulate, LinksByHand) {
   const Timeline t = simulate(add_messages(gpipe(2, 1)), durations);
   EXPECT_EQ(span_of(t, "0SEND_F0").start_s, 1);
   EXPECT_EQ(span_of(t, "1RECV_F0").end_s, 1.5);
-  EXPECT_EQ(span_of(t, "1RECV_F0").lane, Lane::receive);
+  EXPECT_EQ(span_of(t, "1RECV_F0").stream, Stream::receive);
 }
 
 TEST(Simulate, EachLinkHasATimeOfItsOwn) {
@@ -122,7 +122,7 @@ TEST(Simulate, MessagesWithoutCostChangeNoComputation) {
     EXPECT_EQ(a.busy_s, b.busy_s);
     EXPECT_EQ(a.peak_live, b.peak_live);
     std::vector<Span> computation = b.spans;
-    std::erase_if(computation, [](const Span& span) { return span.lane != Lane::compute; });
+    std::erase_if(computation, [](const Span& span) { return span.stream != Stream::compute; });
     EXPECT_EQ(a.spans, computation);
   }
 }

@@ -37,7 +37,7 @@ Case random_case(Random& random) {
   if (random.below(2) == 0) out.schedule = add_messages(out.schedule);
   if (random.below(3) == 0) out.schedule = with_weights(out.schedule);
   for (int stage = 0; stage < stages; ++stage) out.buckets.push_back(1 + random.below(3));
-  out.schedule = with_reductions(out.schedule, out.buckets);
+  out.schedule = add_reductions(out.schedule, out.buckets);
   const bool messages = std::ranges::any_of(out.schedule.rows, [](const auto& row) {
     return std::ranges::any_of(row, is_message);
   });
@@ -60,7 +60,7 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
 
 TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
   const int large = (1 << 30) - 1;
-  Schedule bucket = with_reductions(one_f_one_b(1, 1), {1});
+  Schedule bucket = add_reductions(one_f_one_b(1, 1), {1});
   bucket.rows[0].back().microbatch = large;
   EXPECT_EQ(problems(bucket, 1).size(), 100u);
   EXPECT_EQ(problems(bucket, 1, {large}).size(), 100u);
@@ -80,7 +80,7 @@ TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
     bool whole_stage = false;
     for (const auto& row : mutation.schedule.rows)
       for (const Action& action : row) {
-        const bool counts_nothing = facts(action.kind).counts == ThirdField::nothing;
+        const bool counts_nothing = facts(action.kind).counts == NumberMeaning::nothing;
         whole_stage |= action.kind == ActionKind::REDUCE && action.microbatch < 0;
         whole_stage |= counts_nothing && action.microbatch >= 0;
       }
@@ -104,7 +104,7 @@ TEST(Validate, NamesWhatWasDroppedOrDoubled) {
     if (row.empty()) continue;
     const int at = random.below(static_cast<int>(row.size()));
     const Action action = row[static_cast<size_t>(at)];
-    if (facts(action.kind).counts == ThirdField::nothing) continue;
+    if (facts(action.kind).counts == NumberMeaning::nothing) continue;
     if (round % 2 == 0)
       row.erase(row.begin() + at);
     else

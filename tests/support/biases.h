@@ -14,7 +14,7 @@ inline void draw_biases(Weights& weights) {
     const ParameterInfo& info = weights.parameters()[p];
     if (!info.is_bias()) continue;
     const at::Generator generator = at::detail::createCPUGenerator(1000 + p);
-    weights.master(p).copy_(held_part(info, 0.3 * at::randn(info.shape, generator, at::kDouble)));
+    weights.master(p).copy_(shard_of(info, 0.3 * at::randn(info.shape, generator, at::kDouble)));
   }
   weights.publish();
 }

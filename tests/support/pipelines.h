@@ -68,11 +68,11 @@ inline StepTrace put_together(const Plan& plan, const std::vector<RankTrace>& ra
     if (!plan.parameters[p].copy_of.empty()) continue;
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       const auto held = plan.parameters_of(rank);
-      if (held[p].held_size() == 0) continue;
+      if (held[p].shard_size() == 0) continue;
       const int64_t offset = flat_layout(held).parameter_offsets[p];
       const StepTrace& trace = ranks[static_cast<size_t>(rank)].steps[step];
-      gradients.push_back(trace.gradients.narrow(0, offset, held[p].held_size()));
-      weights.push_back(trace.weights.narrow(0, offset, held[p].held_size()));
+      gradients.push_back(trace.gradients.narrow(0, offset, held[p].shard_size()));
+      weights.push_back(trace.weights.narrow(0, offset, held[p].shard_size()));
     }
   }
   whole.gradients = at::cat(gradients), whole.weights = at::cat(weights);

@@ -21,13 +21,13 @@ inline Seen seen(const std::vector<std::string>& keys, const std::function<void(
   const TinyRun run({"training.dtype=float32", "model.num_hidden_layers=4"});
   const Plan plan = run.plan(2, keys);
   Seen found{.what = std::vector<std::string>(2)};
-  run_ranks(2, [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting);
+  run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     session.weights().initialize(3);
     spoil(session.weights());
     session.gradients(1, {});
-    const auto [what, first] = session.first_not_finite(1);
+    const auto [what, first] = session.find_first_not_finite(1);
     found.what[static_cast<size_t>(rank)] = what;
     if (first) found.first = rank;
   });

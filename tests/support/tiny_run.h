@@ -130,8 +130,8 @@ struct Course {
 /// Trains the plan's ranks as threads; what each of them had, by rank.
 inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& data, const Course& course = {}) {
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm, course.mutation);
     TrainState state;
     if (course.resume_from.empty()) {
@@ -181,8 +181,8 @@ inline std::vector<Session::Validation> validate_ranks(const Plan& plan, const T
                                                        int64_t after_steps = 0) {
   constexpr int64_t kBatches = 50;
   std::vector<Session::Validation> sums(static_cast<size_t>(plan.mesh.size()));
-  run_ranks(plan.mesh.size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(plan.mesh, rank, meeting, {.transport = plan.config.run.transport});
+  run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
     Session session(plan, data.train, comm);
     session.weights().initialize(3);
     for (int64_t step = 1; step <= after_steps; ++step) session.gradients(step, {});
@@ -202,12 +202,12 @@ inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, cons
   const FlatLayout flat = flat_layout(held), all = flat_layout(whole);
   NamedError worst;
   for (size_t p = 0; p < held.size(); ++p) {
-    if (held[p].held_size() == 0) continue;
-    const at::Tensor part = have.narrow(0, flat.parameter_offsets[p], held[p].held_size()).view(held[p].held_shape());
+    if (held[p].shard_size() == 0) continue;
+    const at::Tensor part = have.narrow(0, flat.parameter_offsets[p], held[p].shard_size()).view(held[p].shard_shape());
     const auto named = [&](const ParameterInfo& one) { return one.name == held[p].global_name(); };
     const auto w = static_cast<size_t>(std::find_if(whole.begin(), whole.end(), named) - whole.begin());
     const at::Tensor of = want.narrow(0, all.parameter_offsets[w], whole[w].size()).view(whole[w].shape);
-    const double error = relative_error(part, held_part(held[p], of));
+    const double error = relative_error(part, shard_of(held[p], of));
     if (!(error <= worst.error)) worst = {error, held[p].name};
   }
   return worst;

@@ -101,7 +101,7 @@ void cross_entropy_rows(const SoftmaxCrossEntropy<T>& args, int64_t begin, int64
 }
 
 template <class T>
-void statistics_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
+void statistics_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     args.statistics[row] =
         statistics_of(args.logits + row * args.vocab, args.vocab, args.labels[row] - args.first, args.loss);
@@ -109,7 +109,7 @@ void statistics_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
 }
 
 template <class T>
-void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
+void gradient_rows(const SoftmaxShard<T>& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     T* products = args.logits + row * args.vocab;
     const SoftmaxStatistics& whole = args.statistics[row];
@@ -122,12 +122,12 @@ void gradient_rows(const SoftmaxPart<T>& args, int64_t begin, int64_t end) {
   }
 }
 
-ORTHANT_KERNEL(statistics_rows, SoftmaxPart, float, f32)
-ORTHANT_KERNEL(statistics_rows, SoftmaxPart, Bf16, bf16)
-ORTHANT_KERNEL(statistics_rows, SoftmaxPart, double, f64)
-ORTHANT_KERNEL(gradient_rows, SoftmaxPart, float, f32)
-ORTHANT_KERNEL(gradient_rows, SoftmaxPart, Bf16, bf16)
-ORTHANT_KERNEL(gradient_rows, SoftmaxPart, double, f64)
+ORTHANT_KERNEL(statistics_rows, SoftmaxShard, float, f32)
+ORTHANT_KERNEL(statistics_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_KERNEL(statistics_rows, SoftmaxShard, double, f64)
+ORTHANT_KERNEL(gradient_rows, SoftmaxShard, float, f32)
+ORTHANT_KERNEL(gradient_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_KERNEL(gradient_rows, SoftmaxShard, double, f64)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_KERNEL(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
@@ -146,12 +146,12 @@ namespace orthant {
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, float, f32)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, Bf16, bf16)
 ORTHANT_DISPATCH(cross_entropy_rows, SoftmaxCrossEntropy, double, f64)
-ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, float, f32)
-ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, Bf16, bf16)
-ORTHANT_DISPATCH(statistics_rows, SoftmaxPart, double, f64)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, float, f32)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, Bf16, bf16)
-ORTHANT_DISPATCH(gradient_rows, SoftmaxPart, double, f64)
+ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, float, f32)
+ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_DISPATCH(statistics_rows, SoftmaxShard, double, f64)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, float, f32)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, Bf16, bf16)
+ORTHANT_DISPATCH(gradient_rows, SoftmaxShard, double, f64)
 
 double loss_of(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t vocabulary) {
   const double log_sum = std::log(whole.sum);
@@ -162,21 +162,21 @@ double loss_of(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t v
 }
 
 template <class T>
-void softmax_statistics(const SoftmaxPart<T>& args) {
+void softmax_statistics(const SoftmaxShard<T>& args) {
   parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { statistics_rows(args, begin, end); });
 }
 
 template <class T>
-void softmax_gradient(const SoftmaxPart<T>& args) {
+void softmax_gradient(const SoftmaxShard<T>& args) {
   parallel_rows(args.rows, args.vocab, [&](int64_t begin, int64_t end) { gradient_rows(args, begin, end); });
 }
 
-template void softmax_statistics(const SoftmaxPart<float>&);
-template void softmax_statistics(const SoftmaxPart<Bf16>&);
-template void softmax_statistics(const SoftmaxPart<double>&);
-template void softmax_gradient(const SoftmaxPart<float>&);
-template void softmax_gradient(const SoftmaxPart<Bf16>&);
-template void softmax_gradient(const SoftmaxPart<double>&);
+template void softmax_statistics(const SoftmaxShard<float>&);
+template void softmax_statistics(const SoftmaxShard<Bf16>&);
+template void softmax_statistics(const SoftmaxShard<double>&);
+template void softmax_gradient(const SoftmaxShard<float>&);
+template void softmax_gradient(const SoftmaxShard<Bf16>&);
+template void softmax_gradient(const SoftmaxShard<double>&);
 
 template <class T>
 int64_t softmax_cross_entropy(const SoftmaxCrossEntropy<T>& args) {

@@ -40,7 +40,7 @@ double loss_of(const SoftmaxStatistics& whole, const OutputLoss& loss, int64_t v
 
 /// The shard [first, first + vocab) of the vocabulary. Labels are ids of the full vocabulary.
 template <class T>
-struct SoftmaxPart {
+struct SoftmaxShard {
   T* logits;  // [rows, vocab]
   const int64_t* labels;
   int64_t rows;
@@ -55,9 +55,9 @@ struct SoftmaxPart {
 
 /// Writes the statistics of the logits, which are capped first if the loss caps them.
 template <class T>
-void softmax_statistics(const SoftmaxPart<T>& args);
+void softmax_statistics(const SoftmaxShard<T>& args);
 /// Overwrites the logits with the gradient, or with zeros if the label is ignored.
 template <class T>
-void softmax_gradient(const SoftmaxPart<T>& args);
+void softmax_gradient(const SoftmaxShard<T>& args);
 
 }  // namespace orthant

@@ -25,9 +25,9 @@ int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ra
   return static_cast<int>((largest + local_batch_size - 1) / local_batch_size);
 }
 
-DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord) {
+DataShard make_data_shard(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord) {
   const int count = num_microbatches(global_batch_size, local_batch_size, ranks);
-  DataShare share{.sequences = shard(global_batch_size, ranks, coord), .microbatches = {}};
+  DataShard share{.sequences = shard(global_batch_size, ranks, coord), .microbatches = {}};
   for (int i = 0; i < count; ++i) {
     const Range part = shard(share.sequences.size(), count, i);
     share.microbatches.push_back({share.sequences.begin + part.begin, share.sequences.begin + part.end});
@@ -35,7 +35,7 @@ DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ra
   return share;
 }
 
-std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share) {
+std::map<int64_t, int64_t> microbatch_sizes(const DataShard& share) {
   // The split is balanced: the first `larger` microbatches have least + 1 sequences, all others have `least`.
   const auto count = static_cast<int64_t>(share.microbatches.size());
   const int64_t least = share.sequences.size() / count, larger = share.sequences.size() % count;

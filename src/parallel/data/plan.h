@@ -22,7 +22,7 @@ namespace orthant {
 
 /// The shard of a global batch that one data rank reads, as positions of sequences in the batch, split into
 /// microbatches. Both splits are balanced and may be uneven. A microbatch may be empty if ranks outnumber sequences.
-struct DataShare {
+struct DataShard {
   Range sequences;
   std::vector<Range> microbatches;
 };
@@ -32,9 +32,9 @@ struct DataShare {
 int num_microbatches(int64_t global_batch_size, int64_t local_batch_size, int ranks);
 /// The shard of the data rank at coordinate `coord`. Batch sizes are in sequences. Example: a global batch of 10 on 4
 /// ranks with local batch size 2 gives rank 0 sequences [0, 3), in microbatches [0, 2) and [2, 3).
-DataShare data_share(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
+DataShard make_data_shard(int64_t global_batch_size, int64_t local_batch_size, int ranks, int coord);
 /// Number of microbatches by their number of sequences, without empty ones.
-std::map<int64_t, int64_t> microbatch_sizes(const DataShare& share);
+std::map<int64_t, int64_t> microbatch_sizes(const DataShard& share);
 
 /// A contiguous part of the flat gradient buffer whose gradients are partial sums over the same axes. A weight that is
 /// split over an axis has complete gradients along that axis. All weights with the same axes are in one region.

@@ -17,17 +17,19 @@ constexpr size_t kMostProblems = 5;  // maximum number of problems in one error 
 
 /// Whether the plan adds this kind of Action itself: gathering weights, reducing gradients, and optimizer steps.
 /// Weights stay unsharded during the row; reductions and steps come after each row.
-bool of_the_plan(const Action& action) { return facts(action.kind).lane == Lane::collective || settles(action); }
+bool is_added_by_plan(const Action& action) {
+  return facts(action.kind).stream == Stream::collective || is_step_action(action);
+}
 
 /// Removes the Actions that the plan adds itself, and their entries in `cells`.
-void leave_out_the_plans(Schedule& schedule, std::vector<std::vector<int>>& cells) {
+void remove_plan_actions(Schedule& schedule, std::vector<std::vector<int>>& cells) {
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     auto& row = schedule.rows[rank];
     for (size_t i = 0; i < row.size(); ++i) {
-      if (of_the_plan(row[i])) cells[rank][i] = 0;
+      if (is_added_by_plan(row[i])) cells[rank][i] = 0;
     }
     std::erase(cells[rank], 0);
-    std::erase_if(row, of_the_plan);
+    std::erase_if(row, is_added_by_plan);
   }
 }
 
@@ -50,14 +52,14 @@ void require_runnable(const Schedule& schedule, const PlaceName& place) {
 
 }  // namespace
 
-OtherMicrobatches::OtherMicrobatches(int count, const std::string& last)
+MicrobatchCountMismatch::MicrobatchCountMismatch(int count, const std::string& last)
     : ConfigError(fmt::format("the schedule is for {} microbatch{} ({})", count, count == 1 ? "" : "es", last)),
       microbatches(count) {}
 
 Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
   std::vector<std::vector<int>> cells;
   Schedule schedule = parse_csv(text, &cells);
-  leave_out_the_plans(schedule, cells);
+  remove_plan_actions(schedule, cells);
   if (static_cast<int>(schedule.rows.size()) != ranks)
     throw ConfigError(fmt::format("the schedule has {} for {}: it takes one line a rank",
                                   counted(static_cast<int64_t>(schedule.rows.size()), "line"),
@@ -72,7 +74,7 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
   if (there != microbatches) {
     const auto [rank, index] = first_place(schedule, [&](const Action& a) { return microbatch_of(a) + 1 == there; });
     const Action& last = schedule.rows[static_cast<size_t>(rank)][static_cast<size_t>(index)];
-    throw OtherMicrobatches(there, fmt::format("{} in {}", to_string(last), place(rank, index)));
+    throw MicrobatchCountMismatch(there, fmt::format("{} in {}", to_string(last), place(rank, index)));
   }
   std::vector<std::string> found = problems(schedule, microbatches, {}, place);
   if (!found.empty()) {

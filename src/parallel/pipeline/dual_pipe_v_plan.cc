@@ -11,10 +11,10 @@ namespace orthant {
 
 Schedule dual_pipe_v(int ranks, int microbatches) {
   ORTHANT_CHECK(microbatches >= 1, microbatches);
-  Schedule out = v_shaped(ranks);
+  Schedule out = v_shaped_stages(ranks);
   const int m = std::max(microbatches, 2 * ranks);
   for (int rank = 0; rank < ranks; ++rank) {
-    GrowingRow row = growing_row(out, rank);
+    RowBuilder row = make_row_builder(out, rank);
     std::deque<Action> weights;  // W of each I so far that are not in the row yet
     const int first = row.down, second = row.up, below = ranks - rank - 1, above = rank + 1;
     const auto F = [&](int stage) { row.add(ActionKind::F, stage); };

@@ -8,7 +8,7 @@ namespace orthant {
 
 Schedule gpipe(int ranks, int microbatches) {
   ORTHANT_CHECK(microbatches >= 1, microbatches);
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     for (const ActionKind kind : {ActionKind::F, ActionKind::B})

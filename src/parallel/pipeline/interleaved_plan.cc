@@ -12,7 +12,7 @@ namespace orthant {
 
 Schedule interleaved_1f1b(int ranks, int stages_per_rank, int microbatches, int later) {
   ORTHANT_CHECK(stages_per_rank > 1 && microbatches >= 1 && later >= 0, stages_per_rank, microbatches, later);
-  Schedule out = looped(ranks, stages_per_rank);
+  Schedule out = round_robin_stages(ranks, stages_per_rank);
   const int passes = (microbatches + ranks - 1) / ranks * ranks * stages_per_rank;  // per rank, in complete groups
   const int round = ranks * stages_per_rank;  // passes of one group of microbatches on one rank
   for (int rank = 0; rank < ranks; ++rank) {

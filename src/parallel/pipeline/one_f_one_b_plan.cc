@@ -10,7 +10,7 @@ namespace orthant {
 
 Schedule one_f_one_b(int ranks, int microbatches, int later) {
   ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     const int warm_up = std::min(microbatches, ranks - 1 - rank + later);

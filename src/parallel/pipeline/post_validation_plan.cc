@@ -25,7 +25,7 @@ std::set<Action> sent_in(const Schedule& schedule, const std::vector<size_t>& en
   std::set<Action> sent;
   for (size_t rank = 0; rank < ends.size(); ++rank)
     for (size_t i = 0; i < ends[rank]; ++i)
-      if (facts(schedule.rows[rank][i].kind).lane == Lane::send) sent.insert(schedule.rows[rank][i]);
+      if (facts(schedule.rows[rank][i].kind).stream == Stream::send) sent.insert(schedule.rows[rank][i]);
   return sent;
 }
 
@@ -60,8 +60,8 @@ Schedule with_post_validation(Schedule schedule) {
     Row before, behind;
     for (size_t i = 0; i < schedule.rows[rank].size(); ++i) {
       const Action& action = schedule.rows[rank][i];
-      const bool received = facts(action.kind).lane == Lane::receive;
-      const bool comes_first = received ? sent.contains(other_end(action)) : i < ends[rank];
+      const bool received = facts(action.kind).stream == Stream::receive;
+      const bool comes_first = received ? sent.contains(matching_message(action)) : i < ends[rank];
       (comes_first ? before : behind).push_back(action);
     }
     before.push_back({ActionKind::SETTLE, first_stage[rank]});

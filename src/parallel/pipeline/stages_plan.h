@@ -7,15 +7,15 @@ namespace orthant {
 
 /// `chunks` stages per rank, assigned round-robin: rank r has stages c * ranks + r for each c < chunks. The rows are
 /// empty.
-Schedule looped(int ranks, int chunks);
+Schedule round_robin_stages(int ranks, int chunks);
 
 /// Two stages per rank in a V shape: rank r has stages r and 2 * ranks - 1 - r. So rank 0 has the first and the last
 /// stage, and the two stages of the last rank are neighbors. The rows are empty.
-Schedule v_shaped(int ranks);
+Schedule v_shaped_stages(int ranks);
 
 /// The row of a rank with two stages while a generator fills it. It counts the passes of each stage and kind, so that
 /// add() appends the next microbatch.
-struct GrowingRow {
+struct RowBuilder {
   std::vector<Action>& actions;
   int down, up;            // the rank's stages: r and 2 * ranks - 1 - r
   int passes[2][3] = {};  // number of passes by stage (down, up) and kind (F; B or I; W)
@@ -25,8 +25,8 @@ struct GrowingRow {
   }
   void add(ActionKind kind, int stage) { actions.push_back({kind, stage, done(kind, stage)++}); }
 };
-/// The empty row of the rank in a schedule made by v_shaped().
-GrowingRow growing_row(Schedule& schedule, int rank);
+/// The empty row of the rank in a schedule made by v_shaped_stages().
+RowBuilder make_row_builder(Schedule& schedule, int rank);
 
 /// Removes all Actions of microbatches from `microbatches` on. Microbatches do not depend on each other, so the rest of
 /// a schedule that terminates also terminates, and holds no more activations.

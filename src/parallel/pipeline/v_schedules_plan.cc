@@ -16,7 +16,7 @@ int whole_microbatches(int later) { return (later + 1) / 2; }
 
 /// Fills one row of ZB-V for m microbatches, where m must be at least 2 ranks - 1 + more. `more` is the number of extra
 /// warm-up microbatches.
-void zb_v_row(GrowingRow row, int rank, int ranks, int m, int more) {
+void zb_v_row(RowBuilder row, int rank, int ranks, int m, int more) {
   using enum ActionKind;
   const int a = row.down, b = row.up;
   for (int i = 0; i < 2 * (ranks - rank) - 1; ++i) row.add(F, a);
@@ -40,7 +40,7 @@ struct Start {
 template <typename StartOn>
 Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int later, StartOn start_on) {
   ORTHANT_CHECK(later >= 0, later);
-  BuildingBlock block{.stages = v_shaped(ranks), .interval = 6, .forward = {}, .backward = {}};
+  BuildingBlock block{.stages = v_shaped_stages(ranks), .interval = 6, .forward = {}, .backward = {}};
   block.forward.resize(static_cast<size_t>(2 * ranks));
   block.backward.resize(static_cast<size_t>(2 * ranks));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -58,10 +58,10 @@ Schedule repeat_v(int ranks, int microbatches, const Durations& durations, int l
 
 Schedule zb_v(int ranks, int microbatches, int later) {
   ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
-  Schedule out = v_shaped(ranks);
+  Schedule out = v_shaped_stages(ranks);
   const int more = whole_microbatches(later);
   for (int rank = 0; rank < ranks; ++rank)
-    zb_v_row(growing_row(out, rank), rank, ranks, std::max(microbatches, 2 * ranks - 1 + more), more);
+    zb_v_row(make_row_builder(out, rank), rank, ranks, std::max(microbatches, 2 * ranks - 1 + more), more);
   return first_microbatches(std::move(out), microbatches);
 }
 

@@ -48,7 +48,7 @@ class Placement {
     Rank& state = ranks_[rank];
     out_.rows[rank].push_back(action);
     state.free_s += durations_.of(action);
-    state.live += held_by(action);
+    state.live += live_change(action);
     if (action.kind != ActionKind::W) ends_s_[action] = state.free_s;
   }
 
@@ -67,7 +67,7 @@ class Placement {
       return true;
     }
     const bool forward = action.kind == ActionKind::F;
-    const Action source = source_of(action), reader = reader_of(action);
+    const Action source = producer_of(action), reader = consumer_of(action);
     double start_s = state.free_s;
     if (ends_s_.has(source)) {
       const double made_s = ends_s_[source];

@@ -14,7 +14,7 @@ namespace {
 template <typename Ahead, typename Late>
 Schedule split_1f1b(int ranks, int microbatches, int later, Ahead ahead, Late late) {
   ORTHANT_CHECK(microbatches >= 1 && later >= 0, microbatches, later);
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     int forwards = 0, weights = 0;

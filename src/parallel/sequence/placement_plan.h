@@ -39,13 +39,13 @@ int64_t pieces(SequencePlacement placement, int64_t ulysses, int64_t ring);
 
 /// Positions in ascending order that form the block of ring rank r: its queries inside attention. Any length is legal;
 /// parts that do not divide evenly are balanced as shard() balances them.
-std::vector<int64_t> ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r);
+std::vector<int64_t> ring_positions(SequencePlacement placement, int64_t seq_len, int ring, int r);
 
-/// The part of ring_places() that rank u of the Ulysses group holds outside attention, in ascending order.
-std::vector<int64_t> held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
+/// The part of ring_positions() that rank u of the Ulysses group holds outside attention, in ascending order.
+std::vector<int64_t> held_positions(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
 
 /// Lengths of the two lists above, without building them.
-int64_t num_ring_places(SequencePlacement placement, int64_t seq_len, int ring, int r);
-int64_t num_held_places(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
+int64_t num_ring_positions(SequencePlacement placement, int64_t seq_len, int ring, int r);
+int64_t num_held_positions(SequencePlacement placement, int64_t seq_len, int ulysses, int u, int ring, int r);
 
 }  // namespace orthant

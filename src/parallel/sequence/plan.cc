@@ -15,11 +15,11 @@ namespace {
 struct Cut {
   Cut(const SequencePlan& plan_in, const SequenceAttention& attention_in, int u, int r_in)
       : plan(plan_in), a(attention_in), r(r_in), row(attention_in.sequences * attention_in.head_dim) {
-    own = head_share(a.heads, a.key_heads, plan.ulysses, u);
-    own_tokens = num_held_places(plan.placement, a.seq_len, plan.ulysses, u, plan.ring, r);
+    own = head_shard(a.heads, a.key_heads, plan.ulysses, u);
+    own_tokens = num_held_positions(plan.placement, a.seq_len, plan.ulysses, u, plan.ring, r);
     ring_key_heads = own.regular(a.heads, a.key_heads) ? own.key.size() : own.query.size();
   }
-  int64_t block(int member) const { return num_ring_places(plan.placement, a.seq_len, plan.ring, member); }
+  int64_t block(int member) const { return num_ring_positions(plan.placement, a.seq_len, plan.ring, member); }
   int64_t own_block() const { return block(r); }
   // Earlier shards are the larger ones, and a zigzag block has one part from each end of the sequence. So the first or
   // the last member has the largest block.
@@ -29,7 +29,7 @@ struct Cut {
   const SequenceAttention& a;
   int r;
   int64_t row;
-  HeadShare own;
+  HeadShard own;
   int64_t own_tokens = 0, ring_key_heads = 0;
 };
 
@@ -38,7 +38,7 @@ struct Cut {
 int64_t to_heads(const Cut& cut, int64_t queries, int64_t keys) {
   int64_t heads = -queries * cut.own.query.size() - keys * cut.own.key.size();
   for (int v = 0; v < cut.plan.ulysses; ++v) {
-    const HeadShare share = head_share(cut.a.heads, cut.a.key_heads, cut.plan.ulysses, v);
+    const HeadShard share = head_shard(cut.a.heads, cut.a.key_heads, cut.plan.ulysses, v);
     heads += queries * share.query.size() + keys * share.key.size();
   }
   return heads * cut.own_tokens * cut.row;
@@ -226,13 +226,13 @@ SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention
                          : plan.method == SequenceMethod::ring_self_attention ? ring_self_attention_memory
                                                                               : ring_attention_memory;
   SequenceMemory memory = of_method(cut, held);
-  memory.kept_bytes += (2 * held.q + 2 * held.kv) * held.e + (plan.ulysses > 1 ? held.outside * held.e : 0);
+  memory.saved_bytes += (2 * held.q + 2 * held.kv) * held.e + (plan.ulysses > 1 ? held.outside * held.e : 0);
   return memory;
 }
 
-double kept_scores(const SequencePlan& plan, const SequenceAttention& a) {
+double max_saved_score_elements(const SequencePlan& plan, const SequenceAttention& a) {
   if (plan.method != SequenceMethod::ring_self_attention) return 0;
-  const int64_t heads = head_share(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // rank 0 has the most heads
+  const int64_t heads = head_shard(a.heads, a.key_heads, plan.ulysses, 0).query.size();  // rank 0 has the most heads
   const auto length = static_cast<double>(a.seq_len);
   return static_cast<double>(a.sequences * heads) * (length / plan.ring + 2) * length;
 }

@@ -60,13 +60,13 @@ SequenceTraffic sequence_traffic(const SequencePlan& plan, const SequenceAttenti
 /// Bytes of one layer's attention on that rank: kept from forward to backward, and the peak of temporary memory in
 /// addition to the kept tensors and to the memory that backward needs on one device.
 struct SequenceMemory {
-  int64_t kept_bytes = 0, working_bytes = 0;
+  int64_t saved_bytes = 0, temporary_bytes = 0;
 };
 SequenceMemory sequence_memory(const SequencePlan& plan, const SequenceAttention& attention, int u, int r);
 
 /// Upper bound of the elements in the rows of scores that a rank keeps for backward; 0 for methods that keep none. They
 /// grow with the square of the sequence length and may exceed 64 bits while all other counts are small. Call
 /// sequence_memory() only where this number is small enough to count.
-double kept_scores(const SequencePlan& plan, const SequenceAttention& attention);
+double max_saved_score_elements(const SequencePlan& plan, const SequenceAttention& attention);
 
 }  // namespace orthant

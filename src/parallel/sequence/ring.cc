@@ -22,7 +22,7 @@ Work pass_on(const RingChannel& channel, const Ring& ring, const at::Tensor& lea
 
 }  // namespace
 
-void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
+void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
                   const std::function<void(int, at::Tensor)>& work) {
   at::Tensor block = std::move(own);  // freed once it is sent, unless the caller keeps it
   for (int step = 0; step < ring.size(); ++step) {
@@ -39,8 +39,8 @@ void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, 
   }
 }
 
-at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                           const NewBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work,
+at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
+                           const AllocateBlock& sum_buffer, const std::function<at::Tensor(int, at::Tensor)>& work,
                            const std::function<void(at::Tensor)>& rest) {
   at::Tensor own_share, arriving;  // arriving: the sum of the members before for the present block
   Work under_way;

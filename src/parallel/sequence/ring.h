@@ -35,19 +35,19 @@ struct RingChannel {
 };
 
 /// Allocates a receive buffer for the block of ring member `source`.
-using NewBlock = std::function<at::Tensor(int source)>;
+using AllocateBlock = std::function<at::Tensor(int source)>;
 
 /// Calls work(source, block) for the block of every member, this rank's own first. The rank sends every block but the
 /// next member's: (n-1)/n of all blocks, in n-1 messages.
-void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
+void visit_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
                   const std::function<void(int source, at::Tensor block)>& work);
 
 /// As visit_blocks(), where work returns this rank's partial sum for the block. Returns the sum over all ranks for this
 /// rank's own block. Sums follow their blocks one step later; each reaches its owner after n-1 messages, and the owner
 /// adds its own partial sum last. A partial sum must be memory that nobody else uses; an undefined tensor adds nothing.
 /// `rest` adds the part of the own partial sum that work left out, while the other ranks' sum is on its way.
-at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const NewBlock& buffer,
-                           const NewBlock& sum_buffer,
+at::Tensor sum_over_blocks(const RingChannel& channel, const Ring& ring, at::Tensor own, const AllocateBlock& buffer,
+                           const AllocateBlock& sum_buffer,
                            const std::function<at::Tensor(int source, at::Tensor block)>& work,
                            const std::function<void(at::Tensor own_share)>& rest = {});
 

@@ -36,7 +36,7 @@ std::pair<at::Tensor, at::Tensor> moments(const TensorMesh& mesh, const at::Tens
   return {mean.unsqueeze(1), squares.div_(static_cast<double>(width)).unsqueeze(1)};
 }
 
-struct PartLayerNorm : torch::autograd::Function<PartLayerNorm> {
+struct ShardedLayerNorm : torch::autograd::Function<ShardedLayerNorm> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& gain,
                             const at::Tensor& bias, const TensorMesh* mesh, double eps, int64_t width) {
     const auto type = wide(x.scalar_type());
@@ -69,7 +69,7 @@ struct PartLayerNorm : torch::autograd::Function<PartLayerNorm> {
 
 at::Tensor tensor_layer_norm(const TensorMesh& mesh, const at::Tensor& x, const at::Tensor& gain,
                              const at::Tensor& bias, double eps, int64_t width) {
-  return PartLayerNorm::apply(x, gain, bias, &mesh, eps, width);
+  return ShardedLayerNorm::apply(x, gain, bias, &mesh, eps, width);
 }
 
 }  // namespace orthant

@@ -143,7 +143,7 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
     // x may be kept until W. Detached, it does not keep the graph that made it, which holds more tensors.
     const at::Tensor x = context->get_saved_variables()[0].detach(), dy = outer[0].contiguous();
     const bool wants_dx = context->needs_input_grad(0);
-    add_bias_share(*call.weight, flat(dy));
+    accumulate_bias(*call.weight, flat(dy));
     const bool summa = call.mesh->plan().form == ProductForm::summa;
     at::Tensor dx;
     if (!summa && !call.weight->defers()) {
@@ -151,7 +151,8 @@ struct TensorLinear : torch::autograd::Function<TensorLinear> {
       call.weight->written();
     } else {
       if (wants_dx) dx = summa ? summa_input_gradient(call, x, dy) : input_gradient(call, dy);
-      call.weight->add_share([=] { summa ? summa_weight_gradient(call, x, dy) : weight_gradient(call, x, dy); });
+      call.weight->add_weight_product(
+          [=] { summa ? summa_weight_gradient(call, x, dy) : weight_gradient(call, x, dy); });
     }
     return {dx, at::Tensor(), at::Tensor()};
   }

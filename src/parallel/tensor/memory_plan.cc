@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "mesh/staging.h"
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 
 namespace orthant {
 namespace {
@@ -19,7 +19,7 @@ struct Rows {
     by_rows = stays == Stationary::output ? gathered : 0;
     sum = elements * s.sum_bytes;
     const int64_t part = share(sum, plan.rows);
-    summing = (stays == Stationary::output ? sum : 0) + part + staging_bytes(part, plan.rows);
+    summing = (stays == Stationary::output ? sum : 0) + part + reduction_buffer_bytes(part, plan.rows);
   }
   int64_t gathered = 0, sum = 0;
   int64_t by_rows = 0;   // receive buffer ordered by row, until it is one matrix; 0 if it already is
@@ -31,18 +31,18 @@ struct Rows {
 struct Stream {
   Stream(const TensorPlan& plan, const TensorShape& s, int64_t width) {
     const int64_t whole = s.sequences * s.tokens * width * s.element_bytes;
-    const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
+    const bool cut = plan.columns > 1 && plan.stream != StreamSharding::none;
     part = cut ? share(whole, plan.columns) : whole;
     const StreamPanels stream = stream_panels(plan, s.sequences, s.tokens, width, true, s.element_bytes);
     panels = static_cast<int64_t>(stream.panels.size());
     tokens = stream.tokens;
     of_largest = stream.panels.front().size();
     panel = in_panel(whole);
-    by_tokens = plan.stream == StreamCut::tokens && panels > 1;
+    by_tokens = plan.stream == StreamSharding::tokens && panels > 1;
     if (plan.columns == 1) return;
     gathered = cut ? panel : 0;
     leaving = by_tokens && s.sequences > 1 ? in_panel(part) : 0;
-    summing = (cut ? panel : 0) + in_panel(part) + staging_bytes(share(panel, plan.columns), plan.columns);
+    summing = (cut ? panel : 0) + in_panel(part) + reduction_buffer_bytes(share(panel, plan.columns), plan.columns);
   }
 
   // Bytes of the largest panel, given those of all tokens.
@@ -134,9 +134,10 @@ ProductBytes summa(const TensorPlan& plan, const TensorShape& s, int64_t in, int
   const int64_t rounded = s.sum_bytes > s.element_bytes ? p.tokens * out * s.element_bytes : 0;
   const int64_t of_dw = p.width * out * s.sum_bytes, dx = p.tokens * share(in, plan.columns) * s.element_bytes;
   const int64_t next = p.panels > 2 ? p.of_w : 0;
-  const int64_t of_input = p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + staging_bytes(p.of_x, plan.columns));
+  const int64_t of_input =
+      p.of_w + p.of_x + std::max(p.of_w, next + p.of_x + reduction_buffer_bytes(p.of_x, plan.columns));
   const int64_t of_weight =
-      share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw + staging_bytes(of_dw, plan.rows);
+      share(in, plan.rows) * out * s.sum_bytes + p.arrived + 2 * of_dw + reduction_buffer_bytes(of_dw, plan.rows);
   return {.forward = p.tokens * out * s.sum_bytes + std::max(moving, rounded),
           .backward = dx + std::max(of_input, of_weight),
           .for_input = dx + of_input,
@@ -151,9 +152,10 @@ ProductBytes embedding(const TensorPlan& plan, const TensorShape& s) {
   if (plan.rows * plan.columns == 1) return {.forward = whole, .backward = narrow > 0 ? wide : 0};
   const int64_t found = 2 * s.sequences * s.tokens * static_cast<int64_t>(sizeof(int64_t));  // indices and rows
   const Rows table(plan, s, share(s.vocabulary, plan.columns) * s.hidden, Stationary::output);
-  const bool cut = plan.columns > 1 && plan.stream != StreamCut::none;
+  const bool cut = plan.columns > 1 && plan.stream != StreamSharding::none;
   const int64_t gathered = cut ? whole : 0, part = share(whole, plan.columns);
-  const int64_t summing = plan.columns > 1 ? gathered + (cut ? part : whole) + staging_bytes(part, plan.columns) : 0;
+  const int64_t summing =
+      plan.columns > 1 ? gathered + (cut ? part : whole) + reduction_buffer_bytes(part, plan.columns) : 0;
   return {.forward = table.gathered + found + std::max({table.by_rows, 2 * whole, whole + summing}),
           .backward = gathered + found + std::max({gathered, narrow + wide, wide + table.sum + table.summing})};
 }

@@ -3,7 +3,7 @@
 namespace orthant {
 namespace {
 
-Redistribution start(Comm& comm, const at::Tensor& part, const TensorMove& move) {
+Redistribution start(Comm& comm, const at::Tensor& part, const AxisRedistribution& move) {
   return {comm, part, move.from, move.to, move.shape};
 }
 
@@ -30,15 +30,15 @@ Redistribution TensorMesh::sum_rows(const at::Tensor& summand, int dim) const {
 }
 
 int64_t TensorMesh::all_tokens(int64_t of_part) const {
-  return of_part * (plan_.stream == StreamCut::tokens ? plan_.columns : 1);
+  return of_part * (plan_.stream == StreamSharding::tokens ? plan_.columns : 1);
 }
 
 Range TensorMesh::tokens(int64_t all) const {
-  return plan_.stream == StreamCut::tokens ? shard(all, plan_.columns, column()) : Range{0, all};
+  return plan_.stream == StreamSharding::tokens ? shard(all, plan_.columns, column()) : Range{0, all};
 }
 
 Range TensorMesh::channels(int64_t width) const {
-  return plan_.stream == StreamCut::width ? shard(width, plan_.columns, column()) : Range{0, width};
+  return plan_.stream == StreamSharding::width ? shard(width, plan_.columns, column()) : Range{0, width};
 }
 
 }  // namespace orthant

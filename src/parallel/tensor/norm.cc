@@ -12,7 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct PartNorm : torch::autograd::Function<PartNorm> {
+struct ShardedNorm : torch::autograd::Function<ShardedNorm> {
   static variable_list forward(AutogradContext* context, const at::Tensor& input,
                                const std::optional<at::Tensor>& maybe_residual, const at::Tensor& gain,
                                const TensorMesh* mesh, int64_t weight, double eps, int64_t width) {
@@ -54,7 +54,7 @@ struct PartNorm : torch::autograd::Function<PartNorm> {
     const at::Tensor dy = gradients[0].contiguous();
     const at::Tensor dsum = gradients[1].defined() ? gradients[1].contiguous() : gradients[1];
     const at::Tensor dx = at::empty_like(sum), dots = at::empty_like(rstd);
-    if (weight.take_fresh()) weight.gradient.zero_();
+    if (weight.take_overwrite_flag()) weight.gradient.zero_();
     by_element(sum, [&]<class T>(T) {
       rms_norm_dots<T>({.dy = in<T>(dy), .s = in<T>(sum), .gamma = in<T>(weight.value), .rows = rows, .cols = cols,
                         .dots = out<Wide<T>>(dots)});
@@ -77,8 +77,8 @@ std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const 
                                                   int64_t width) {
   std::optional<at::Tensor> other;
   if (residual.defined()) other = residual.contiguous();
-  const auto both = PartNorm::apply(input.contiguous(), other, gain.value, &mesh, reinterpret_cast<int64_t>(&gain), eps,
-                                    width);
+  const auto both =
+      ShardedNorm::apply(input.contiguous(), other, gain.value, &mesh, reinterpret_cast<int64_t>(&gain), eps, width);
   return {both[0], both[1]};
 }
 

@@ -24,22 +24,22 @@ Layout summands(int dims, const std::string& axis) {
   return layout;
 }
 
-Layout stream(StreamCut how) {
-  return cut(3, how == StreamCut::width ? kWidthDim : how == StreamCut::tokens ? kTokenDim : -1, kColumn);
+Layout stream(StreamSharding how) {
+  return cut(3, how == StreamSharding::width ? kWidthDim : how == StreamSharding::tokens ? kTokenDim : -1, kColumn);
 }
 
 }  // namespace
 
-TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
+AxisRedistribution gather_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
   return {stream(plan.stream), copies(3, kColumn), std::move(shape)};
 }
-TensorMove sum_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
+AxisRedistribution sum_stream(const TensorPlan& plan, std::vector<int64_t> shape) {
   return {summands(3, kColumn), stream(plan.stream), std::move(shape)};
 }
-TensorMove gather_rows(std::vector<int64_t> shape, int dim) {
+AxisRedistribution gather_rows(std::vector<int64_t> shape, int dim) {
   return {cut(2, dim, kRow), copies(2, kRow), std::move(shape)};
 }
-TensorMove sum_rows(std::vector<int64_t> shape, int dim) {
+AxisRedistribution sum_rows(std::vector<int64_t> shape, int dim) {
   return {summands(2, kRow), cut(2, dim, kRow), std::move(shape)};
 }
 
@@ -47,10 +47,10 @@ StreamPanels stream_panels(const TensorPlan& plan, int64_t sequences, int64_t to
                            int64_t element_bytes) {
   constexpr int64_t kMostPanels = 8;
   StreamPanels stream{.tokens = sequences * tokens, .panels = {}};
-  if (plan.stream == StreamCut::tokens) {
+  if (plan.stream == StreamSharding::tokens) {
     stream = {.sequences = sequences, .shares = plan.columns, .tokens = tokens / plan.columns, .panels = {}};
   }
-  const bool moves = plan.columns > 1 && (summed || plan.stream != StreamCut::none);
+  const bool moves = plan.columns > 1 && (summed || plan.stream != StreamSharding::none);
   const int64_t fit = std::min(stream.tokens, sequences * tokens * width * element_bytes / plan.panel_bytes);
   const auto count = static_cast<int>(moves ? std::clamp<int64_t>(fit, 1, kMostPanels) : 1);
   for (int i = 0; i < count; ++i) stream.panels.push_back(shard(stream.tokens, count, i));

@@ -30,7 +30,7 @@ namespace orthant {
 
 /// How columns shard the residual stream: by its width (as the 2-D and 2.5-D papers do), by tokens (Megatron's sequence
 /// parallelism), or not at all.
-enum class StreamCut { width, tokens, none };
+enum class StreamSharding { width, tokens, none };
 
 /// How products move their operands. stationary keeps the largest operand in place and moves each other operand once.
 /// summa is the papers' loop over panels, which keeps the output in place.
@@ -38,7 +38,7 @@ enum class ProductForm { stationary, summa };
 
 struct TensorPlan {
   int rows = 1, columns = 1, depth = 1;
-  StreamCut stream = StreamCut::width;
+  StreamSharding stream = StreamSharding::width;
   ProductForm form = ProductForm::stationary;
   int64_t panel_bytes = 256 << 10;  // smallest panel of tokens, in bytes of the stream's full width
 
@@ -54,16 +54,16 @@ Layout weight_layout(Stationary what);
 
 /// One redistribution over one axis: from shards to the unsharded tensor, or from partial sums to shards. The shape is
 /// this rank's along all other axes.
-struct TensorMove {
+struct AxisRedistribution {
   Layout from, to;
   std::vector<int64_t> shape;  // unsharded over the axis that moves
 };
 /// The residual stream [sequences, tokens, width]: gathered over columns; partial sums over columns summed and sharded.
-TensorMove gather_stream(const TensorPlan& plan, std::vector<int64_t> shape);
-TensorMove sum_stream(const TensorPlan& plan, std::vector<int64_t> shape);
+AxisRedistribution gather_stream(const TensorPlan& plan, std::vector<int64_t> shape);
+AxisRedistribution sum_stream(const TensorPlan& plan, std::vector<int64_t> shape);
 /// A matrix that rows shard along `dim`: gathered over rows; partial sums over rows summed and sharded along it.
-TensorMove gather_rows(std::vector<int64_t> shape, int dim);
-TensorMove sum_rows(std::vector<int64_t> shape, int dim);
+AxisRedistribution gather_rows(std::vector<int64_t> shape, int dim);
+AxisRedistribution sum_rows(std::vector<int64_t> shape, int dim);
 
 /// The stream's tokens in panels: the next panel moves while the present one is multiplied. A product views the stream
 /// as [sequences, shares, tokens], with one shard for each column if columns shard tokens. Otherwise all tokens of all

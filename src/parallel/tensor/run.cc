@@ -12,8 +12,8 @@ Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   Microbatch part = batch;
   const int64_t all = batch.tokens_BT.size(1);
   const Range tokens = mesh.tokens(all);
-  const at::Tensor places = batch.places_T.defined() ? batch.places_T : at::arange(all);
-  part.places_T = places.narrow(0, tokens.begin, tokens.size());
+  const at::Tensor positions = batch.sequence_positions_T.defined() ? batch.sequence_positions_T : at::arange(all);
+  part.sequence_positions_T = positions.narrow(0, tokens.begin, tokens.size());
   return part;
 }
 
@@ -29,7 +29,7 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
   primitives.embedding = [mesh, whole_of](const at::Tensor& tokens, const Weight& table) {
     return tensor_embedding(*mesh, tokens, table, whole_of(table));
   };
-  if (plan.stream == StreamCut::width && plan.columns > 1) {
+  if (plan.stream == StreamSharding::width && plan.columns > 1) {
     primitives.add_norm = [mesh, hidden_size](const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
                                               double eps) {
       return tensor_add_norm(*mesh, input, residual, gain, eps, hidden_size);
@@ -49,7 +49,7 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     if (key.probability == 0) return x;
     key.first_channel = mesh->channels(hidden_size).begin;
     key.width = hidden_size;
-    return keyed_dropout(x, part_of(*mesh, batch), key);
+    return dropout_with_key(x, part_of(*mesh, batch), key);
   };
   primitives.cross_entropy = [mesh, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch,
                                               const OutputLoss& loss) {
@@ -58,7 +58,7 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
   return primitives;
 }
 
-Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary) {
+Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary) {
   primitives.linear = [&comm, linear = std::move(primitives.linear), head, vocabulary](const at::Tensor& x_BTC,
                                                                                        const Weight& weight) {
     const at::Tensor part_BTV = linear(x_BTC, weight);

@@ -20,6 +20,6 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
 /// The same primitives, where the linear layer of the head (a Weight's index) returns full logits for generation: each
 /// column's logits are gathered over columns, and row 0 broadcasts them, because rows may round differently. Without
 /// gradient.
-Primitives with_whole_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary);
+Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary);
 
 }  // namespace orthant

@@ -40,7 +40,7 @@ class Sender {
   }
   // An all-reduce over columns of one number a token.
   void statistics(const char* what) {
-    if (plan_.stream != StreamCut::width) return;
+    if (plan_.stream != StreamSharding::width) return;
     Layout sum = whole(1);
     sum.partial = {kColumn};
     move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
@@ -85,7 +85,7 @@ class Sender {
     int64_t bytes;
   };
   struct Known {
-    TensorMove move;
+    AxisRedistribution move;
     int element_bytes;
     std::vector<Sent> sent;
   };
@@ -109,13 +109,13 @@ class Sender {
     }
     messages_.push_back({what, std::string(collective), axis, 1, bytes});
   }
-  void move(const char* what, const TensorMove& m, int element_bytes) {
+  void move(const char* what, const AxisRedistribution& m, int element_bytes) {
     for (const Sent& sent : sent_for(m, element_bytes)) add(what, name_of(sent.kind), sent.axis, sent.bytes);
   }
   // Caches the messages of a move, because panels of one size send the same, in forward and backward.
-  const std::vector<Sent>& sent_for(const TensorMove& m, int element_bytes) {
+  const std::vector<Sent>& sent_for(const AxisRedistribution& m, int element_bytes) {
     for (const Known& known : moves_) {
-      const TensorMove& k = known.move;
+      const AxisRedistribution& k = known.move;
       const bool same = known.element_bytes == element_bytes && k.shape == m.shape && k.from == m.from && k.to == m.to;
       if (same) return known.sent;
     }

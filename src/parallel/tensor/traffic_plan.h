@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "mesh/mesh.h"
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 
 namespace orthant {
 

@@ -62,7 +62,7 @@ struct TensorEmbedding : torch::autograd::Function<TensorEmbedding> {
     const at::Tensor all = mesh->gather(outer[0].contiguous(), whole[1]).wait().reshape({-1, whole[1]});
     const at::Tensor mine = all.index_select(0, here.which).to(weight.gradient.scalar_type());
     if (mesh->plan().rows == 1) {
-      if (weight.take_fresh()) weight.gradient.zero_();
+      if (weight.take_overwrite_flag()) weight.gradient.zero_();
       weight.gradient.index_add_(0, here.row, mine);
     } else {
       const at::Tensor sum = at::zeros({weight.gradient.size(0), whole[1]}, weight.gradient.options());
@@ -117,15 +117,15 @@ double softmax(const TensorMesh& mesh, const at::Tensor& logits, const at::Tenso
   std::vector<SoftmaxStatistics> statistics(static_cast<size_t>(logits.size(0)));
   double losses = 0;
   by_element(logits, [&]<class T>(T) {
-    const SoftmaxPart<T> args{.logits = out<T>(logits),
-                              .labels = in<int64_t>(labels),
-                              .rows = logits.size(0),
-                              .vocab = part.size(),
-                              .first = part.begin,
-                              .statistics = statistics.data(),
-                              .scale = scale,
-                              .loss = loss,
-                              .vocabulary = vocabulary};
+    const SoftmaxShard<T> args{.logits = out<T>(logits),
+                               .labels = in<int64_t>(labels),
+                               .rows = logits.size(0),
+                               .vocab = part.size(),
+                               .first = part.begin,
+                               .statistics = statistics.data(),
+                               .scale = scale,
+                               .loss = loss,
+                               .vocabulary = vocabulary};
     softmax_statistics<T>(args);
     losses = merge(mesh, statistics, labels, loss, vocabulary);
     if (with_gradient) softmax_gradient<T>(args);

@@ -8,7 +8,7 @@ namespace orthant {
 
 void add_to_gradient(const Weight& weight, const at::Tensor& sum) {
   at::Tensor gradient = weight.gradient;
-  if (weight.take_fresh()) {
+  if (weight.take_overwrite_flag()) {
     gradient.copy_(sum);
   } else {
     gradient.add_(sum);

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
-#include "parallel/vocabulary/lanes.h"
+#include "parallel/vocabulary/channels.h"
 
 namespace orthant {
 namespace {
@@ -19,8 +19,11 @@ void check_tokens(const at::Tensor& tokens, int64_t vocabulary) {
 }  // namespace
 
 InputLayer::InputLayer(Comm& comm, InputPlan plan, const Weight& table)
-    : comm_(comm), plan_(std::move(plan)), table_(table), sums_(comm.lane(kEmbeddingLane)),
-      gradients_(comm.lane(kEmbeddingGradientLane)) {
+    : comm_(comm),
+      plan_(std::move(plan)),
+      table_(table),
+      sums_(comm.channel(kEmbeddingChannel)),
+      gradients_(comm.channel(kEmbeddingGradientChannel)) {
   ORTHANT_CHECK(table.value.size(0) == plan_.slice.rows.size(), table.value.size(0), plan_.slice.rows.size());
 }
 

@@ -10,7 +10,7 @@ namespace orthant {
 Schedule interlaced(int ranks, int microbatches) {
   using enum ActionKind;
   ORTHANT_CHECK(microbatches >= 1, microbatches);
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) {
     auto& row = out.rows[static_cast<size_t>(rank)];
     const int below = ranks - 1 - rank;

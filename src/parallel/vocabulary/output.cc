@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "base/errors.h"
-#include "parallel/vocabulary/lanes.h"
+#include "parallel/vocabulary/channels.h"
 
 namespace orthant {
 
@@ -13,10 +13,10 @@ OutputLayer::OutputLayer(Comm& comm, OutputPlan plan, const Weight& head)
       naive_(vocabulary_algorithm(plan_.algorithm).rounds() == 2),
       early_(vocabulary_algorithm(plan_.algorithm).early()),
       head_(head),
-      inputs_(comm.lane(kOutputInputLane)),
-      statistics_(comm.lane(kStatisticsLane)),
-      exponentials_(comm.lane(kExponentialsLane)),
-      gradients_(comm.lane(kOutputGradientLane)) {}
+      inputs_(comm.channel(kOutputInputChannel)),
+      statistics_(comm.channel(kStatisticsChannel)),
+      exponentials_(comm.channel(kExponentialsChannel)),
+      gradients_(comm.channel(kOutputGradientChannel)) {}
 
 OutputLayer::Live& OutputLayer::live(int microbatch) {
   const auto found = live_.find(microbatch);
@@ -38,24 +38,24 @@ void OutputLayer::share_input(int microbatch, at::Tensor x, OutputTokens tokens,
   one.input_arrives = inputs_.broadcast(one.x, plan_.axes, plan_.root);
 }
 
-void OutputLayer::gather(Live& one, Comm& lane, at::Tensor own) {
+void OutputLayer::gather(Live& one, Comm& channel, at::Tensor own) {
   one.own = std::move(own);
   one.all = at::empty({comm_.group_size(plan_.axes), one.own.size(0), one.own.size(1)}, one.own.options());
-  one.statistics_arrive = lane.all_gather(one.all, one.own, plan_.axes);
+  one.statistics_arrive = channel.all_gather(one.all, one.own, plan_.axes);
 }
 
 void OutputLayer::S(int microbatch) {
   const at::NoGradGuard no_grad;
   Live& one = live(microbatch);
   if (!at_root()) one.input_arrives.wait();  // the root has x before the broadcast ends
-  OutputShare& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
+  OutputShard& share = one.share.emplace(plan_.slice, one.loss, head_, std::move(one.x), one.tokens, plan_.mesh);
   gather(one, statistics_, naive_ ? share.maxima().unsqueeze(0) : share.statistics());
   if (early_ && one.tokens.with_gradient) {
     one.dx = share.multiply();
     const auto make = [kept = live_.at(microbatch), vocabulary = plan_.slice.vocabulary] { kept->combine(vocabulary); };
     one.dx_arrives = gradients_.reduce(one.dx, plan_.axes, plan_.root, one.statistics_arrive, make);
   }
-  share.put_weight_away();
+  share.free_weight();
   if (!naive_ && !one.tokens.with_gradient) one.share.reset();
 }
 
@@ -73,7 +73,7 @@ void OutputLayer::Live::combine(int64_t vocabulary) {
     try {
       const at::NoGradGuard no_grad;
       const at::Tensor told = maximum.defined() ? at::cat({maximum.expand({all.size(0), 1, -1}), all}, 1) : all;
-      whole = whole_softmax(told, loss, vocabulary, tokens);
+      whole = compute_full_softmax(told, loss, vocabulary, tokens);
       if (share && share->multiplied()) share->input_gradient(whole, dx);
     } catch (...) {
       failure = std::current_exception();

@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "comm/comm.h"
-#include "parallel/vocabulary/share.h"
+#include "parallel/vocabulary/output_shard.h"
 
 namespace orthant {
 
@@ -70,12 +70,12 @@ class OutputLayer {
     at::Tensor x, own, all;  // statistics: this rank's, and all ranks'
     OutputTokens tokens;
     OutputLoss loss;
-    std::optional<OutputShare> share;
+    std::optional<OutputShard> share;
     Work statistics_arrive;
     at::Tensor maximum;  // naive order: over all ranks
     std::once_flag combined;
     std::exception_ptr failure;
-    WholeSoftmax whole;
+    FullSoftmax whole;
     at::Tensor dx;
     Work dx_arrives;
     bool done = false;
@@ -86,7 +86,7 @@ class OutputLayer {
     void combine(int64_t vocabulary);
   };
   Live& live(int microbatch);
-  void gather(Live& live, Comm& lane, at::Tensor own);
+  void gather(Live& live, Comm& channel, at::Tensor own);
   void sweep();
   bool at_root() const;
 

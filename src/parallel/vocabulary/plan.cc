@@ -59,7 +59,7 @@ struct Times {
 };
 
 /// Lowers times until none exceeds that of a later microbatch, so that all ranks run the pass in increasing order.
-void put_in_order(std::vector<double>& at_s) {
+void make_nondecreasing(std::vector<double>& at_s) {
   for (size_t m = at_s.size(); m-- > 1;) at_s[m - 1] = std::min(at_s[m - 1], at_s[m]);
 }
 
@@ -67,7 +67,7 @@ void add(std::vector<Meeting>& out, ActionKind kind, const std::vector<double>& 
   for (size_t m = 0; m < at_s.size(); ++m) out.push_back({at_s[m], static_cast<int>(m), kind});
 }
 
-std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorithm& algorithm) {
+std::vector<Meeting> output_passes(const Times& times, const VocabularyAlgorithm& algorithm) {
   const size_t microbatches = times.output_from_s.size();
   std::vector<Meeting> out;
   // Passes up to the one that the last stage's backward waits for: evenly spread over the available time.
@@ -78,7 +78,7 @@ std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorit
     const double share = static_cast<double>(pass + 1) / static_cast<double>(waited_for + 1);
     for (size_t m = 0; m < microbatches; ++m)
       at_s[m] = times.output_from_s[m] + share * (times.output_until_s[m] - times.output_from_s[m]);
-    put_in_order(at_s);
+    make_nondecreasing(at_s);
     add(out, algorithm.passes[pass], at_s);
   }
   if (last_is_free) {  // with the next S, so that the softmax of one microbatch is kept at a time
@@ -92,7 +92,7 @@ std::vector<Meeting> output_meetings(const Times& times, const VocabularyAlgorit
 std::vector<double> lookup_times(const Times& times) {
   std::vector<double> at_s = times.input_until_s;
   for (double& seconds : at_s) seconds -= times.microbatch_s;
-  put_in_order(at_s);
+  make_nondecreasing(at_s);
   return at_s;
 }
 
@@ -114,7 +114,7 @@ Times times_of(const Schedule& schedule, const Timeline& timeline) {
 }
 
 /// Inserts the passes `all` into every row, each before the first Action whose midpoint in time is later.
-Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::vector<Meeting> all) {
+Schedule insert_passes(const Schedule& schedule, const Timeline& timeline, std::vector<Meeting> all) {
   std::sort(all.begin(), all.end());
   Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
   const std::vector<int> first_stage = first_stages(schedule);
@@ -125,7 +125,7 @@ Schedule with_meetings(const Schedule& schedule, const Timeline& timeline, std::
   };
   for (const Span& span : timeline.spans) {
     const auto rank = static_cast<size_t>(span.rank);
-    ORTHANT_CHECK(span.lane == Lane::compute, to_string(span.action));
+    ORTHANT_CHECK(span.stream == Stream::compute, to_string(span.action));
     add_until(rank, (span.start_s + span.end_s) / 2);
     out.rows[rank].push_back(span.action);
   }
@@ -150,7 +150,7 @@ std::vector<Turn> turns_of(const Schedule& schedule) {
 }
 
 /// Makes every duration positive. With zero durations, the order of times could differ from that of the Actions.
-Durations above_zero(Durations durations) {
+Durations with_positive_durations(Durations durations) {
   double most = 0;
   const auto each = [&](auto change) {
     for (double& seconds : durations.seconds) change(seconds);
@@ -176,19 +176,19 @@ Schedule add_vocabulary(const Schedule& schedule, const VocabularyAlgorithm& alg
                         bool input) {
   for (const auto& row : schedule.rows)
     for (const Action& action : row) ORTHANT_CHECK(!is_vocabulary(action), to_string(action));
-  const Timeline timeline = simulate(schedule, above_zero(durations));
+  const Timeline timeline = simulate(schedule, with_positive_durations(durations));
   const Times times = times_of(schedule, timeline);
   require_increasing(times.output_from_s);
-  std::vector<Meeting> all = output_meetings(times, algorithm);
+  std::vector<Meeting> all = output_passes(times, algorithm);
   if (input) {
     require_increasing(times.input_from_s);
     for (const Meeting& one : input_meetings(times)) all.push_back(one);
   }
-  return with_meetings(schedule, timeline, std::move(all));
+  return insert_passes(schedule, timeline, std::move(all));
 }
 
 Schedule add_input_layer(const Schedule& schedule, const Durations& durations) {
-  const Timeline timeline = simulate(schedule, above_zero(durations));
+  const Timeline timeline = simulate(schedule, with_positive_durations(durations));
   const Times times = times_of(schedule, timeline);
   require_increasing(times.input_from_s);
   const std::vector<double> lookup_s = lookup_times(times);

@@ -9,7 +9,7 @@ namespace orthant {
 namespace {
 
 /// Gives each layer in turn to the stage that is shortest with it, among stages with room; the first of equal ones.
-std::vector<int> one_by_one(int layers, const std::vector<double>& beside, const std::vector<int>& room) {
+std::vector<int> assign_greedily(int layers, const std::vector<double>& beside, const std::vector<int>& room) {
   std::vector<int> out(beside.size(), 0);
   for (int layer = 0; layer < layers; ++layer) {
     size_t best = beside.size();
@@ -27,7 +27,7 @@ std::vector<int> one_by_one(int layers, const std::vector<double>& beside, const
 std::vector<int> redistributed(int layers, const std::vector<double>& beside) {
   ORTHANT_CHECK(layers >= 0 && !beside.empty(), layers, beside.size());
   std::vector<int> room(beside.size(), layers);
-  const double longest = longest_stage(one_by_one(layers, beside, room), beside);
+  const double longest = longest_stage(assign_greedily(layers, beside, room), beside);
   int all = 0;
   for (size_t stage = 0; stage < beside.size(); ++stage) {
     room[stage] = std::clamp(static_cast<int>(std::floor(longest - beside[stage] + 1e-9)), 0, layers);
@@ -35,7 +35,7 @@ std::vector<int> redistributed(int layers, const std::vector<double>& beside) {
   }
   // Surplus room is taken from the last stage.
   room.back() = std::max(0, room.back() - (all - layers));
-  return one_by_one(layers, beside, room);
+  return assign_greedily(layers, beside, room);
 }
 
 double longest_stage(const std::vector<int>& layers, const std::vector<double>& beside) {

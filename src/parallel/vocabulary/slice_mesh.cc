@@ -34,7 +34,7 @@ at::Tensor SliceMesh::part(const at::Tensor& numbers, int64_t sequences) const {
   return all.slice(1, tokens.begin, tokens.end).reshape(-1);
 }
 
-at::Tensor SliceMesh::of_columns(const at::Tensor& own) const {
+at::Tensor SliceMesh::gather_columns(const at::Tensor& own) const {
   if (columns() == 1) return own.unsqueeze(0);
   std::vector<int64_t> shape = own.sizes().vec();
   shape.insert(shape.begin(), columns());
@@ -43,7 +43,7 @@ at::Tensor SliceMesh::of_columns(const at::Tensor& own) const {
   return all;
 }
 
-void SliceMesh::take_first_row(const at::Tensor& numbers) const {
+void SliceMesh::broadcast_first_row(const at::Tensor& numbers) const {
   if (rows()) mesh_->comm().broadcast(numbers, {kRow}).wait();
 }
 
@@ -54,7 +54,7 @@ at::Tensor SliceMesh::whole(const Weight& weight) const {
 
 at::Tensor SliceMesh::begin_gradient(const Weight& weight, bool adds) const {
   if (rows()) return at::zeros({weight.gradient.size(0), width_}, weight.gradient.options());
-  if (adds && weight.take_fresh()) weight.gradient.zero_();
+  if (adds && weight.take_overwrite_flag()) weight.gradient.zero_();
   return weight.gradient;
 }
 

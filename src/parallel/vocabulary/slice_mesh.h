@@ -33,10 +33,10 @@ class SliceMesh {
   /// The entries of numbers_N (one for each token) whose tokens are in this rank's shard of the stream.
   at::Tensor part(const at::Tensor& numbers_N, int64_t sequences) const;
   /// The tensors of all columns, stacked: [columns, ...], an all-gather.
-  at::Tensor of_columns(const at::Tensor& own) const;
+  at::Tensor gather_columns(const at::Tensor& own) const;
 
   /// Broadcasts row 0's numbers to all rows, which may have rounded differently.
-  void take_first_row(const at::Tensor& numbers) const;
+  void broadcast_first_row(const at::Tensor& numbers) const;
 
   /// This column's rows of the weight in full width: an all-gather over rows.
   at::Tensor whole(const Weight& weight) const;

@@ -186,15 +186,15 @@ TYPED_TEST(Loss, OfPartsIsThatOfTheWhole) {
     std::vector<std::vector<T>> parts;
     std::vector<SoftmaxStatistics> together(9, {-INFINITY, 0, 0, 0});
     const auto part = [&](size_t p, SoftmaxStatistics* statistics) {
-      return SoftmaxPart<T>{.logits = parts[p].data(),
-                            .labels = whole.labels.data(),
-                            .rows = 9,
-                            .vocab = ends[p + 1] - ends[p],
-                            .first = ends[p],
-                            .statistics = statistics,
-                            .scale = whole.scale,
-                            .loss = options,
-                            .vocabulary = 300};
+      return SoftmaxShard<T>{.logits = parts[p].data(),
+                             .labels = whole.labels.data(),
+                             .rows = 9,
+                             .vocab = ends[p + 1] - ends[p],
+                             .first = ends[p],
+                             .statistics = statistics,
+                             .scale = whole.scale,
+                             .loss = options,
+                             .vocabulary = 300};
     };
     for (size_t p = 0; p + 1 < ends.size(); ++p) {
       std::vector<T>& own = parts.emplace_back();

@@ -32,11 +32,11 @@ std::vector<Sizes> many_sizes() {
   return all;
 }
 
-TEST(DataShare, EverySequenceIsReadOnceInOrder) {
+TEST(DataShard, EverySequenceIsReadOnceInOrder) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t next = 0;
     for (int coord = 0; coord < ranks; ++coord) {
-      const DataShare share = data_share(global, local, ranks, coord);
+      const DataShard share = make_data_shard(global, local, ranks, coord);
       ASSERT_EQ(share.sequences.begin, next) << global << " over " << ranks;
       for (const Range& microbatch : share.microbatches) {
         ASSERT_EQ(microbatch.begin, next);
@@ -50,23 +50,23 @@ TEST(DataShare, EverySequenceIsReadOnceInOrder) {
   }
 }
 
-TEST(DataShare, AllRanksRunTheSameNumberOfMicrobatchesAndNoMoreThanNeeded) {
+TEST(DataShard, AllRanksRunTheSameNumberOfMicrobatchesAndNoMoreThanNeeded) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     const int count = num_microbatches(global, local, ranks);
     const int64_t largest = (global + ranks - 1) / ranks;
     ASSERT_GE(count * local, largest);
     ASSERT_LT((count - 1) * local, largest);
     for (int coord = 0; coord < ranks; ++coord) {
-      ASSERT_EQ(data_share(global, local, ranks, coord).microbatches.size(), static_cast<size_t>(count));
+      ASSERT_EQ(make_data_shard(global, local, ranks, coord).microbatches.size(), static_cast<size_t>(count));
     }
   }
 }
 
-TEST(DataShare, SharesAndMicrobatchesAreBalanced) {
+TEST(DataShard, SharesAndMicrobatchesAreBalanced) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t least = global, most = 0;
     for (int coord = 0; coord < ranks; ++coord) {
-      const DataShare share = data_share(global, local, ranks, coord);
+      const DataShard share = make_data_shard(global, local, ranks, coord);
       least = std::min(least, share.sequences.size());
       most = std::max(most, share.sequences.size());
       int64_t small = global, large = 0;
@@ -80,7 +80,7 @@ TEST(DataShare, SharesAndMicrobatchesAreBalanced) {
   }
 }
 
-TEST(DataShare, SizesBelowOneAreOurOwnMistake) {
+TEST(DataShard, SizesBelowOneAreOurOwnMistake) {
   EXPECT_THROW(num_microbatches(0, 1, 1), LogicError);
   EXPECT_THROW(num_microbatches(1, 0, 1), LogicError);
   EXPECT_THROW(num_microbatches(1, 1, 0), LogicError);

@@ -24,13 +24,13 @@ TEST(Bubbles, OfFourRanksAndEightMicrobatches) {
   EXPECT_EQ(makespan_bubble(timed(one_f_one_b(4, 8))), 9);
   EXPECT_EQ(makespan_bubble(timed(interleaved_1f1b(4, 2, 8))), 9);
   EXPECT_EQ(timed(interleaved_1f1b(4, 2, 8)).makespan_s, 57);
-  EXPECT_EQ(own_bubble(timed(zb_h1(4, 8))), 3);
+  EXPECT_EQ(max_rank_bubble(timed(zb_h1(4, 8))), 3);
   EXPECT_EQ(timed(zb_h1(4, 8)).makespan_s, 27);
-  EXPECT_EQ(own_bubble(timed(zb_h2(4, 8))), 0);
-  EXPECT_EQ(own_bubble(timed(zb_v(4, 8))), 0);
-  EXPECT_EQ(own_bubble(timed(v_half(4, 8))), 5);
+  EXPECT_EQ(max_rank_bubble(timed(zb_h2(4, 8))), 0);
+  EXPECT_EQ(max_rank_bubble(timed(zb_v(4, 8))), 0);
+  EXPECT_EQ(max_rank_bubble(timed(v_half(4, 8))), 5);
   EXPECT_EQ(timed(v_half(4, 8)).makespan_s, 53);
-  EXPECT_EQ(own_bubble(timed(v_min(4, 8))), 11);
+  EXPECT_EQ(max_rank_bubble(timed(v_min(4, 8))), 11);
   // The published drawing of 1F1B with f = 2 and b + w = 4.
   EXPECT_EQ(timed(one_f_one_b(4, 8), {2, 2, 2}).makespan_s, 66);
 }
@@ -42,9 +42,9 @@ TEST(Bubbles, OfOneStageARank) {
         const double of_1f1b = (p - 1) * (f + b + w);
         EXPECT_EQ(makespan_bubble(timed(gpipe(p, m), {f, b, w})), of_1f1b) << p << " " << m;
         EXPECT_EQ(makespan_bubble(timed(one_f_one_b(p, m), {f, b, w})), of_1f1b) << p << " " << m;
-        EXPECT_EQ(own_bubble(timed(zb_h1(p, m), {f, b, w})), (p - 1) * (f + b - w)) << p << " " << m;
+        EXPECT_EQ(max_rank_bubble(timed(zb_h1(p, m), {f, b, w})), (p - 1) * (f + b - w)) << p << " " << m;
         if (m < 2 * p - 1) continue;
-        EXPECT_EQ(own_bubble(timed(zb_h2(p, m), {f, b, w})), (p - 1) * (f + b - 2 * w)) << p << " " << m;
+        EXPECT_EQ(max_rank_bubble(timed(zb_h2(p, m), {f, b, w})), (p - 1) * (f + b - 2 * w)) << p << " " << m;
       }
 }
 
@@ -65,16 +65,16 @@ TEST(Bubbles, OfVSchedules) {
   for (int p = 1; p <= 16; ++p)
     for (int m : {2 * p, 2 * p + 1, 3 * p + 2, 6 * p}) {
       const Timeline zb = timed(zb_v(p, m)), half = timed(v_half(p, m)), min = timed(v_min(p, m));
-      EXPECT_EQ(own_bubble(zb), 0) << p << " " << m;
+      EXPECT_EQ(max_rank_bubble(zb), 0) << p << " " << m;
       const int of_half = 2 * (p / 2 + 1), of_min = 2 * ((p + 4) / 3);
       EXPECT_EQ(*std::max_element(zb.peak_live.begin(), zb.peak_live.end()), 2 * p) << p << " " << m;
       EXPECT_EQ(*std::max_element(half.peak_live.begin(), half.peak_live.end()), p == 1 ? 2 : of_half) << p << " " << m;
       EXPECT_EQ(*std::max_element(min.peak_live.begin(), min.peak_live.end()), p == 1 ? 2 : of_min) << p << " " << m;
       if (p < 3) continue;  // the bound below is that of more ranks
-      EXPECT_EQ(own_bubble(half), 6 * p - 3 * of_half - 1) << p << " " << m;
-      EXPECT_EQ(own_bubble(half), p % 2 == 0 ? 3 * p - 7 : 3 * p - 4);
-      EXPECT_EQ(own_bubble(min), 6 * p - 3 * of_min - 1 + (p % 3 == 2 ? 4 : 0)) << p << " " << m;
-      EXPECT_EQ(own_bubble(timed(dual_pipe_v(p, m))), p - 1) << p << " " << m;
+      EXPECT_EQ(max_rank_bubble(half), 6 * p - 3 * of_half - 1) << p << " " << m;
+      EXPECT_EQ(max_rank_bubble(half), p % 2 == 0 ? 3 * p - 7 : 3 * p - 4);
+      EXPECT_EQ(max_rank_bubble(min), 6 * p - 3 * of_min - 1 + (p % 3 == 2 ? 4 : 0)) << p << " " << m;
+      EXPECT_EQ(max_rank_bubble(timed(dual_pipe_v(p, m))), p - 1) << p << " " << m;
       for (const int peak : peaks(dual_pipe_v(p, m))) EXPECT_EQ(peak, 2 * p + 1) << p << " " << m;
     }
 }

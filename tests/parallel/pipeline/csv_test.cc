@@ -47,7 +47,7 @@ TEST(OwnSchedule, WhatPyTorchWritesRunsAndWhereItHasTheSameNameIsTheSame) {
   EXPECT_EQ(schedule_from_csv(golden("zb_v"), 4, 8), add_messages(zb_v(4, 8)));
   EXPECT_EQ(schedule_from_csv(golden("dual_pipe_v"), 4, 8), add_messages(dual_pipe_v(4, 8)));
   const Schedule other = schedule_from_csv(golden("interleaved_zero_bubble"), 4, 8);
-  EXPECT_EQ(own_bubble(simulate(other, Durations::of(1, 1, 1))), 3);  // as ZB-H1, (p-1)(f+b-w), of half the stages
+  EXPECT_EQ(max_rank_bubble(simulate(other, Durations::of(1, 1, 1))), 3);  // as ZB-H1, (p-1)(f+b-w), of half the stages
 }
 
 TEST(OwnSchedule, NamesTheCell) {
@@ -73,12 +73,12 @@ TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
   for (size_t rank = 0; rank < whole.rows.size(); ++rank)
     for (size_t index = 0; index < whole.rows[rank].size(); ++index) {
       const Action action = whole.rows[rank][index];
-      if (facts(action.kind).lane != Lane::receive) continue;
+      if (facts(action.kind).stream != Stream::receive) continue;
       Schedule damaged = whole;
       damaged.rows[rank].erase(damaged.rows[rank].begin() + static_cast<int>(index));
       const std::string said = refusal(to_csv(damaged), 3, 4);
       EXPECT_NE(said.find(to_string(action) + " is missing before "), std::string::npos) << said;
-      EXPECT_NE(said.find(", for " + to_string(other_end(action)) + " (line "), std::string::npos) << said;
+      EXPECT_NE(said.find(", for " + to_string(matching_message(action)) + " (line "), std::string::npos) << said;
       EXPECT_NE(said.find(fmt::format("(line {}, cell ", rank + 1)), std::string::npos) << said;
     }
 }

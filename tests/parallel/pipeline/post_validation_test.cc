@@ -22,7 +22,7 @@ Schedule repeated(const Schedule& schedule, int times) {
   for (size_t rank = 0; rank < out.rows.size(); ++rank)
     for (int i = 0; i < times; ++i)
       for (Action action : schedule.rows[rank]) {
-        if (facts(action.kind).counts == ThirdField::microbatch) action.microbatch += i * microbatches;
+        if (facts(action.kind).counts == NumberMeaning::microbatch) action.microbatch += i * microbatches;
         out.rows[rank].push_back(action);
       }
   return out;
@@ -49,7 +49,7 @@ TEST(PostValidation, IsValidInEverySchedule) {
     for (const int m : {1, 2, 3, 5, 8, 16})
       for (const auto& [name, plain] : every_schedule(p, m)) {
         const std::vector<int> buckets(plain.stage_owner.size(), 1);
-        const Schedule schedule = with_post_validation(with_reductions(add_messages(plain), buckets));
+        const Schedule schedule = with_post_validation(add_reductions(add_messages(plain), buckets));
         ASSERT_EQ(problems(schedule, m, buckets), std::vector<std::string>{}) << name << to_csv(schedule);
         EXPECT_TRUE(Machine(schedule, m, buckets).works()) << name;
         EXPECT_EQ(parse_csv(to_csv(schedule)), schedule) << name;
@@ -75,9 +75,9 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
       Durations equal = Durations::of(unit, unit, unit);
       for (const double step_s : {0.0, 2.0}) {
         const Durations times = equal.with(STEP, step_s);
-        EXPECT_EQ(own_bubble(simulate(repeated(schedule, 3), times)), 0) << p << " ranks";
+        EXPECT_EQ(max_rank_bubble(simulate(repeated(schedule, 3), times)), 0) << p << " ranks";
         // What it is for: all wait for the last at each of the two borders between steps.
-        EXPECT_EQ(own_bubble(simulate(repeated(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
+        EXPECT_EQ(max_rank_bubble(simulate(repeated(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
       }
     }
 }
@@ -86,7 +86,7 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
 double last_pass_s(const Schedule& schedule, const Durations& durations) {
   double end_s = 0;
   for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
-    if (span.lane == Lane::compute && !settles(span.action)) end_s = std::max(end_s, span.end_s);
+    if (span.stream == Stream::compute && !is_step_action(span.action)) end_s = std::max(end_s, span.end_s);
   return end_s;
 }
 

@@ -42,9 +42,9 @@ TEST(Forwards, AreLeftOfEveryScheduleAndEnd) {
     Schedule forwards = sample.schedule;
     size_t computed = 0;
     for (auto& row : forwards.rows) {
-      row = forwards_of(row);
+      row = select_forwards(row);
       computed += static_cast<size_t>(std::ranges::count(row, ActionKind::F, &Action::kind));
-      EXPECT_EQ(std::ranges::count_if(row, [](const Action& a) { return held_by(a) < 0; }), 0) << sample.name;
+      EXPECT_EQ(std::ranges::count_if(row, [](const Action& a) { return live_change(a) < 0; }), 0) << sample.name;
     }
     EXPECT_EQ(computed, forwards.stage_owner.size() * static_cast<size_t>(sample.microbatches)) << sample.name;
     EXPECT_TRUE(stops(forwards).empty()) << sample.name;
@@ -72,7 +72,7 @@ TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
     if (random.below(4) == 0) mutation = mutated(random, mutation.schedule);
     bool counts_nothing = false;  // UNSHARD, RESHARD and REDUCE: tests/schedule/validate_test.cc
     for (const auto& row : mutation.schedule.rows)
-      for (const Action& action : row) counts_nothing |= facts(action.kind).lane == Lane::collective;
+      for (const Action& action : row) counts_nothing |= facts(action.kind).stream == Stream::collective;
     if (counts_nothing) {
       --round;
       continue;

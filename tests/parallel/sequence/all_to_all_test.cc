@@ -22,7 +22,7 @@ struct Moved {
   AttentionCase c;
   int u = 0, r = 0;
   std::vector<int64_t> held, block;
-  HeadShare share;
+  HeadShard share;
 };
 
 // Runs `on_rank` with a Ulysses core around one that only looks, and gives back what it is told to.
@@ -33,9 +33,9 @@ void on_all(const AttentionCase& c, const Inner& inner, const OnMoved& on_rank) 
   run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(c.mesh(), rank, rendezvous, {});
     Moved m{.c = c, .u = comm.position(kOverUlysses), .r = comm.position(kOverRing)};
-    m.held = held_places(c.placement, c.length, c.ulysses, m.u, c.ring, m.r);
-    m.block = ring_places(c.placement, c.length, c.ring, m.r);
-    m.share = head_share(c.heads, c.key_heads, c.ulysses, m.u);
+    m.held = held_positions(c.placement, c.length, c.ulysses, m.u, c.ring, m.r);
+    m.block = ring_positions(c.placement, c.length, c.ring, m.r);
+    m.share = head_shard(c.heads, c.key_heads, c.ulysses, m.u);
     const AttentionCore core = ulysses(comm, kOverUlysses, {c.placement, c.ring, m.r}, inner(m));
     on_rank(m, core, batch_of(c, at::tensor(m.held, at::kLong)), shape_of(c));
   });

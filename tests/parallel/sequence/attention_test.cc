@@ -92,11 +92,11 @@ TEST(SequenceParallel, OneCoreFollowsEveryRule) {
         AttentionCase mine = c;
         Comm comm(mine.mesh(), rank, rendezvous, {});
         const AttentionCore core = make(comm, mine);
-        const auto places = held_places(mine.placement, mine.length, 1, 0, mine.ring, rank);
-        const at::Tensor index = at::tensor(places, at::kLong);
+        const auto positions = held_positions(mine.placement, mine.length, 1, 0, mine.ring, rank);
+        const at::Tensor index = at::tensor(positions, at::kLong);
         for (size_t i = 0; i < std::size(rules); ++i) {
           mine.rule = rules[i];
-          const AttentionResult have = attend_at(core, mine, places);
+          const AttentionResult have = attend_at(core, mine, positions);
           EXPECT_LT(relative_error(have.out, want[i].out.index_select(1, index)), 1e-12) << name_of(mine);
           EXPECT_LT(relative_error(have.dqkv, want[i].dqkv.index_select(1, index)), 1e-12) << name_of(mine);
         }
@@ -153,7 +153,7 @@ TEST(SequenceParallel, HeadsOfEachRank) {
   const auto sizes = [](int64_t heads, int64_t key_heads, int ranks) {
     std::vector<std::pair<int64_t, int64_t>> all;
     for (int u = 0; u < ranks; ++u) {
-      const HeadShare share = head_share(heads, key_heads, ranks, u);
+      const HeadShard share = head_shard(heads, key_heads, ranks, u);
       all.emplace_back(share.query.size(), share.key.size());
     }
     return all;
@@ -163,7 +163,7 @@ TEST(SequenceParallel, HeadsOfEachRank) {
   EXPECT_EQ(sizes(32, 8, 16), Sizes(16, {2, 1}));
   EXPECT_EQ(sizes(28, 4, 4), Sizes(4, {7, 1}));
   EXPECT_EQ(sizes(7, 7, 4), (Sizes{{2, 2}, {2, 2}, {2, 2}, {1, 1}}));
-  for (int u = 0; u < 16; ++u) EXPECT_EQ(head_share(32, 8, 16, u).key.begin, u / 2);
+  for (int u = 0; u < 16; ++u) EXPECT_EQ(head_shard(32, 8, 16, u).key.begin, u / 2);
 }
 
 // The mistakes of the field: each must be far outside the bound.
@@ -177,7 +177,7 @@ TEST(SequenceParallel, MistakesAreSeen) {
   });
   EXPECT_GT(relative_error(zigzag.out, want.out), kFar);
   // Rotary positions from 0 on every rank.
-  const auto local = on_ranks(c, usp, {}, [](const at::Tensor& places) { return at::arange(places.numel()); });
+  const auto local = on_ranks(c, usp, {}, [](const at::Tensor& positions) { return at::arange(positions.numel()); });
   EXPECT_GT(relative_error(local.out, want.out), kFar);
   // Backward with this rank's own keys instead of those that came round: the forward is right.
   const MakeCore stale = [](Comm& comm, const AttentionCase& of) {

@@ -12,9 +12,9 @@ inline AttentionInputs inputs_of(const AttentionCase& c) {
   return in;
 }
 
-inline Microbatch batch_of(const AttentionCase& c, const at::Tensor& places) {
+inline Microbatch batch_of(const AttentionCase& c, const at::Tensor& positions) {
   Microbatch batch;
-  batch.places_T = places;
+  batch.sequence_positions_T = positions;
   batch.packing = c.packing;
   batch.sequence_length = c.length;
   return batch;
@@ -32,16 +32,16 @@ using CoreResult = std::array<at::Tensor, 5>;
 inline const char* const kCoreResults[] = {"output", "log-sum-exp", "dQ", "dK", "dV"};
 
 /// What forward kept and backward returned on a rank; `places` are those of its tokens.
-using LookAtCore = std::function<void(Comm&, const at::Tensor& places, const std::vector<at::Tensor>& kept,
+using LookAtCore = std::function<void(Comm&, const at::Tensor& positions, const std::vector<at::Tensor>& kept,
                                       const AttentionGradients&)>;
 
 /// Forward and backward of one core on this rank's part; the gradients rounded to the inputs' type, as a model sees
 /// them.
 inline void run_core(const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in, Comm& comm,
                      CoreResult& all, std::mutex& mutex, const LookAtCore& look) {
-  const auto places =
-      held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
-  const at::Tensor index = at::tensor(places, at::kLong);
+  const auto positions =
+      held_positions(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
+  const at::Tensor index = at::tensor(positions, at::kLong);
   const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
   const Microbatch batch = batch_of(c, index);
   const AttentionShape shape = shape_of(c);

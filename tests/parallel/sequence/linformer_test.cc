@@ -57,8 +57,8 @@ Result on_ranks(const Case& c, const MakeCore& make = right, const std::function
   run_ranks(c.ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"ring", c.ring}}), rank, rendezvous, {});
     const AttentionCore core = make(comm);
-    const auto places = ring_places(SequencePlacement::contiguous, c.tokens, c.ring, rank);
-    const auto first = places.front(), count = static_cast<int64_t>(places.size());
+    const auto positions = ring_positions(SequencePlacement::contiguous, c.tokens, c.ring, rank);
+    const auto first = positions.front(), count = static_cast<int64_t>(positions.size());
     const auto here = [&](const at::Tensor& t) { return t.narrow(2, first, count).contiguous(); };
     const auto weight = [&](uint32_t seed) {
       Weight w{.value = projection(c.tokens, seed).narrow(0, first, count).contiguous().set_requires_grad(true)};

@@ -27,7 +27,7 @@ Bytes attention_bytes(const MakeCore& make, int ring, int64_t length) {
   run_ranks(ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(c.mesh(), rank, rendezvous, {});
     const AttentionCore core = make(comm, c);
-    const at::Tensor index = at::tensor(held_places(c.placement, c.length, 1, 0, ring, rank), at::kLong);
+    const at::Tensor index = at::tensor(held_positions(c.placement, c.length, 1, 0, ring, rank), at::kLong);
     const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
     const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v), dout = part(in.dout);
     const Microbatch batch = batch_of(c, index);

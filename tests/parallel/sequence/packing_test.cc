@@ -7,7 +7,7 @@ namespace orthant::packing_test {
 namespace {
 
 // Each document in a sequence of its own, on one device, by definition.
-CoreResult one_by_one(const AttentionCase& c, const AttentionInputs& in, const std::vector<int64_t>& starts) {
+CoreResult assign_greedily(const AttentionCase& c, const AttentionInputs& in, const std::vector<int64_t>& starts) {
   CoreResult all{at::zeros_like(in.q), at::zeros({c.sequences, c.heads, c.length}, at::kDouble), at::zeros_like(in.q),
                  at::zeros_like(in.k), at::zeros_like(in.v)};
   for (size_t d = 0; d < starts.size(); ++d) {
@@ -38,7 +38,7 @@ TEST(Packing, DocumentsEqualEachAlone) {
                         .packing = packing({{0, 7, 14}})};
         c.rule.causal = causal;
         const auto in = inputs_of(c);
-        const auto want = one_by_one(c, in, {0, 7, 14});
+        const auto want = assign_greedily(c, in, {0, 7, 14});
         expect_equal(core_on_ranks(c, in, usp), want, name_of(c));
         if (u == 1) expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));
         // The control: attention across the border is far off.
@@ -59,7 +59,7 @@ TEST(Packing, LongDocumentsEqualEachAlone) {
                   .head_dim = 4,
                   .packing = packing({{0, 128, 1248}})};
   const auto in = inputs_of(c);
-  const auto want = one_by_one(c, in, {0, 128, 1248});
+  const auto want = assign_greedily(c, in, {0, 128, 1248});
   expect_equal(core_on_ranks(c, in, usp), want, name_of(c));
   c.placement = SequencePlacement::contiguous;
   expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));
@@ -133,7 +133,7 @@ TEST(Packing, NoTensorIsAsLargeAsAMaskOfAllPairs) {
     run_ranks(c.ring, [&](Rendezvous rendezvous, int rank) {
       Comm comm(c.mesh(), rank, rendezvous, {});
       const AttentionCore core = make(comm, c);
-      const at::Tensor index = at::tensor(held_places(c.placement, c.length, 1, 0, c.ring, rank), at::kLong);
+      const at::Tensor index = at::tensor(held_positions(c.placement, c.length, 1, 0, c.ring, rank), at::kLong);
       const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
       ThreadMemory::reset();
       const auto kept = core.forward(part(in.q), part(in.k), part(in.v), batch_of(c, index), shape_of(c));

@@ -13,33 +13,33 @@
 namespace orthant::placement_test {
 namespace {
 
-using Places = std::vector<int64_t>;
+using Positions = std::vector<int64_t>;
 constexpr auto kContiguous = SequencePlacement::contiguous, kZigzag = SequencePlacement::zigzag,
                kStripe = SequencePlacement::stripe;
 
-Places range(int64_t begin, int64_t end) {
-  Places places(static_cast<size_t>(end - begin));
-  std::iota(places.begin(), places.end(), begin);
-  return places;
+Positions range(int64_t begin, int64_t end) {
+  Positions positions(static_cast<size_t>(end - begin));
+  std::iota(positions.begin(), positions.end(), begin);
+  return positions;
 }
 
 // By rank, Ulysses inside the ring.
-std::vector<Places> all_places(SequencePlacement placement, int64_t length, int ulysses, int ring) {
-  std::vector<Places> all;
+std::vector<Positions> all_positions(SequencePlacement placement, int64_t length, int ulysses, int ring) {
+  std::vector<Positions> all;
   for (int r = 0; r < ring; ++r) {
-    for (int u = 0; u < ulysses; ++u) all.push_back(held_places(placement, length, ulysses, u, ring, r));
+    for (int u = 0; u < ulysses; ++u) all.push_back(held_positions(placement, length, ulysses, u, ring, r));
   }
   return all;
 }
 
 // Unified Sequence Parallelism, check 1: sixteen tokens, the tables of its sections 2.5 and 3.3.
 TEST(Placement, OfSixteenTokensIsTheReferences) {
-  using All = std::vector<Places>;
-  EXPECT_EQ(all_places(kZigzag, 16, 2, 2), (All{{0, 1, 2, 3}, {12, 13, 14, 15}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
-  EXPECT_EQ(all_places(kZigzag, 16, 4, 2), (All{{0, 1}, {2, 3}, {12, 13}, {14, 15}, {4, 5}, {6, 7}, {8, 9}, {10, 11}}));
-  EXPECT_EQ(all_places(kZigzag, 16, 2, 4), (All{{0, 1}, {14, 15}, {2, 3}, {12, 13}, {4, 5}, {10, 11}, {6, 7}, {8, 9}}));
-  EXPECT_EQ(all_places(kZigzag, 16, 1, 4), (All{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}}));
-  EXPECT_EQ(all_places(kStripe, 16, 1, 4)[1], (Places{1, 5, 9, 13}));
+  using All = std::vector<Positions>;
+  EXPECT_EQ(all_positions(kZigzag, 16, 2, 2), (All{{0, 1, 2, 3}, {12, 13, 14, 15}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
+  EXPECT_EQ(all_positions(kZigzag, 16, 4, 2), (All{{0, 1}, {2, 3}, {12, 13}, {14, 15}, {4, 5}, {6, 7}, {8, 9}, {10, 11}}));
+  EXPECT_EQ(all_positions(kZigzag, 16, 2, 4), (All{{0, 1}, {14, 15}, {2, 3}, {12, 13}, {4, 5}, {10, 11}, {6, 7}, {8, 9}}));
+  EXPECT_EQ(all_positions(kZigzag, 16, 1, 4), (All{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}}));
+  EXPECT_EQ(all_positions(kStripe, 16, 1, 4)[1], (Positions{1, 5, 9, 13}));
 }
 
 // Check 1, its second half; Ring Self-Attention, check 16: any length is legal, and no token is lost or held twice.
@@ -48,12 +48,12 @@ TEST(Placement, HoldsEveryTokenOnceWhateverTheLength) {
     for (const auto& [u, r] :
          {std::pair{1, 1}, {1, 2}, {2, 1}, {3, 1}, {1, 3}, {2, 2}, {4, 2}, {2, 4}, {1, 5}, {3, 2}}) {
       for (int64_t length = 1; length <= 45; ++length) {
-        Places joined;
+        Positions joined;
         size_t least = SIZE_MAX, most = 0;
-        for (const Places& places : all_places(placement, length, u, r)) {
-          EXPECT_TRUE(std::is_sorted(places.begin(), places.end()));
-          joined.insert(joined.end(), places.begin(), places.end());
-          least = std::min(least, places.size()), most = std::max(most, places.size());
+        for (const Positions& positions : all_positions(placement, length, u, r)) {
+          EXPECT_TRUE(std::is_sorted(positions.begin(), positions.end()));
+          joined.insert(joined.end(), positions.begin(), positions.end());
+          least = std::min(least, positions.size()), most = std::max(most, positions.size());
         }
         EXPECT_LE(most - least, size_t{3}) << "shares of " << length << " tokens";
         std::sort(joined.begin(), joined.end());
@@ -62,7 +62,7 @@ TEST(Placement, HoldsEveryTokenOnceWhateverTheLength) {
     }
   }
   // The control: floor division loses the tail, and the comparison sees it.
-  Places floored;
+  Positions floored;
   for (int r = 0; r < 4; ++r) {
     for (int64_t i = 0; i < 13 / 4; ++i) floored.push_back(r * (13 / 4) + i);
   }
@@ -73,10 +73,10 @@ TEST(Placement, HoldsEveryTokenOnceWhateverTheLength) {
 std::vector<std::vector<int64_t>> scores_by_hop(SequencePlacement placement, int64_t length, int ring) {
   std::vector<std::vector<int64_t>> all(static_cast<size_t>(ring));
   for (int r = 0; r < ring; ++r) {
-    const Visibility seen = visibility_of({}, ring_places(placement, length, ring, r), length);
+    const Visibility seen = compute_visibility({}, ring_positions(placement, length, ring, r), length);
     for (int s = 0; s < ring; ++s) {
       int64_t sum = 0;
-      for (const auto& tile : attention_tiles(seen, ring_places(placement, length, ring, (r - s + ring) % ring))) {
+      for (const auto& tile : attention_tiles(seen, ring_positions(placement, length, ring, (r - s + ring) % ring))) {
         // Of long runs a kernel computes no pair that nobody sees.
         EXPECT_TRUE(tile.kind != AttentionTile::masked || tile.keys() <= 64);
         sum += tile.scores();
@@ -124,7 +124,7 @@ TEST(Placement, SpreadsTheWorkOfLongSequencesWithinThreePerCent) {
     for (const auto& by_hop : scores_by_hop(placement, kTokens, ring)) {
       for (int u = 0; u < ulysses; ++u) {
         const int64_t work =
-            std::reduce(by_hop.begin(), by_hop.end()) * head_share(kHeads, kKeyHeads, ulysses, u).query.size();
+            std::reduce(by_hop.begin(), by_hop.end()) * head_shard(kHeads, kKeyHeads, ulysses, u).query.size();
         least = std::min(least, work), most = std::max(most, work), all += work;
       }
     }
@@ -169,10 +169,11 @@ TEST(Placement, IsCountedAsItIsListed) {
       for (const int ring : {1, 2, 5}) {
         for (const int64_t length : {1, 7, 30, 61}) {
           for (int r = 0; r < ring; ++r) {
-            EXPECT_EQ(num_ring_places(placement, length, ring, r), ring_places(placement, length, ring, r).size());
+            EXPECT_EQ(num_ring_positions(placement, length, ring, r),
+                      ring_positions(placement, length, ring, r).size());
             for (int u = 0; u < ulysses; ++u) {
-              EXPECT_EQ(num_held_places(placement, length, ulysses, u, ring, r),
-                        held_places(placement, length, ulysses, u, ring, r).size());
+              EXPECT_EQ(num_held_positions(placement, length, ulysses, u, ring, r),
+                        held_positions(placement, length, ulysses, u, ring, r).size());
             }
           }
         }
@@ -188,7 +189,7 @@ TEST(Placement, EveryRankHasATokenFromAsManyAsThereArePieces) {
         int64_t least = INT64_MAX;
         for (int r = 0; r < ring; ++r) {
           for (int u = 0; u < ulysses; ++u)
-            least = std::min(least, num_held_places(placement, length, ulysses, u, ring, r));
+            least = std::min(least, num_held_positions(placement, length, ulysses, u, ring, r));
         }
         return least;
       };

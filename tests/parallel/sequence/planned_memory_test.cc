@@ -24,9 +24,9 @@ AttentionCore in_windows(Comm& comm, const AttentionCase& c) {
 
 // Of one rank: beyond its own q, k, v; and in backward, beyond what is kept and the output's gradient.
 Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in) {
-  const auto places =
-      held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
-  const at::Tensor index = at::tensor(places, at::kLong);
+  const auto positions =
+      held_positions(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
+  const at::Tensor index = at::tensor(positions, at::kLong);
   const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
   const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
   const at::Tensor dout =
@@ -95,17 +95,17 @@ SWEEP_TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
           const Bytes have = measure(comm, form.make(comm, c), c, in);
           const int u = comm.position(kOverUlysses), r = comm.position(kOverRing);
           const auto planned = sequence_memory(form.plan, attention, u, r);
-          const auto held = held_places(c.placement, c.length, c.ulysses, u, c.ring, r);
+          const auto held = held_positions(c.placement, c.length, c.ulysses, u, c.ring, r);
           const int64_t tokens = c.sequences * static_cast<int64_t>(held.size()) * c.head_dim;
           const int64_t q = tokens * c.heads * element, kv = tokens * key_heads * element;
-          EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.kept_bytes) << name_of(c);
+          EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.saved_bytes) << name_of(c);
           const std::lock_guard lock(mutex);
           most = std::max(most, static_cast<double>(have.working));
           // With what the plan counts for any attention.
-          planned_most = std::max(planned_most, static_cast<double>(planned.working_bytes + 3 * q + 4 * kv));
+          planned_most = std::max(planned_most, static_cast<double>(planned.temporary_bytes + 3 * q + 4 * kv));
           // A sum that has left is freed at once where the next rank was waiting for it; without work of its own, none
           // is.
-          slack = planned.working_bytes == 0 ? planned_most : 2.0 * static_cast<double>(kv) * (element == 2 ? 2 : 1);
+          slack = planned.temporary_bytes == 0 ? planned_most : 2.0 * static_cast<double>(kv) * (element == 2 ? 2 : 1);
         });
         const std::string name = fmt::format("{}, rows {} {}, {} bytes an element", name_of(c),
                                              form.plan.method == kTwoRings, form.plan.all_reduce, element);

@@ -28,7 +28,7 @@ TEST(SequenceRobustness, BlocksOfAnySizeGoRound) {
     run_ranks(ring, [&, size = ring, count = elements](Rendezvous rendezvous, int rank) {
       Comm comm(Mesh({{"ring", size}}), rank, rendezvous, kImpatient);
       const DoubleRing rings = double_ring(size, rank, size);
-      const NewBlock buffer = [&](int) { return at::empty({count}, at::kDouble); };
+      const AllocateBlock buffer = [&](int) { return at::empty({count}, at::kDouble); };
       // The sum for a block is what each rank adds: the block's number times its own, plus one.
       const at::Tensor sum = sum_over_blocks({comm, kOverRing, 0}, rings.inner, at::full({count}, rank, at::kDouble),
                                              buffer, buffer, [&](int source, const at::Tensor& block) {
@@ -51,7 +51,7 @@ TEST(SequenceRobustness, RingsBesideAPipeline) {
       const Axes pipeline = {"pipeline"};
       const int index = comm.position(kOverRing), stage = comm.position(pipeline);
       const Ring members = double_ring(ring, index, ring).inner;
-      const NewBlock buffer = [](int) { return at::empty({100}, at::kDouble); };
+      const AllocateBlock buffer = [](int) { return at::empty({100}, at::kDouble); };
       for (int round = 0; round < kRounds; ++round) {
         std::vector<at::Tensor> boundary;
         std::vector<Work> under_way;
@@ -93,9 +93,9 @@ TEST(LongSequenceRobustness, AThousandTimesWithLateRanks) {
       Comm comm(Mesh({{"ulysses", form.ulysses}, {"ring", form.ring}, {"data", form.data}}), rank, rendezvous,
                 kImpatient);
       const AttentionCore core = form.make(comm, c);
-      const auto places =
-          held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
-      const at::Tensor index = at::tensor(places, at::kLong);
+      const auto positions = held_positions(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring,
+                                            comm.position(kOverRing));
+      const at::Tensor index = at::tensor(positions, at::kLong);
       const auto part = [&](const at::Tensor& t) { return t.index_select(2, index) + comm.position({"data"}); };
       const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v), dout = part(in.dout);
       const Microbatch batch = batch_of(c, index);

@@ -18,11 +18,11 @@ TEST(SeenPairs, AreThoseOfTheVisibility) {
         for (const bool causal : {true, false}) {
           for (const int64_t window : {int64_t{0}, int64_t{1}, int64_t{5}, int64_t{16}, INT64_MAX}) {
             for (int r = 0; r < ring; ++r) {
-              const Visibility v = visibility_of({.causal = causal, .sliding_window = window},
-                                                 ring_places(placement, length, ring, r), length);
+              const Visibility v = compute_visibility({.causal = causal, .sliding_window = window},
+                                                      ring_positions(placement, length, ring, r), length);
               int64_t pairs = 0;
               for (size_t i = 0; i < v.end.size(); ++i) pairs += v.end[i] - v.first[i];
-              ASSERT_EQ(num_seen_pairs(placement, length, ring, r, causal, window), pairs)
+              ASSERT_EQ(num_visible_pairs(placement, length, ring, r, causal, window), pairs)
                   << length << " tokens, rank " << r << " of " << ring << ", placement " << static_cast<int>(placement)
                   << ", causal " << causal << ", window " << window;
             }
@@ -36,13 +36,13 @@ TEST(SeenPairs, AreThoseOfTheVisibility) {
 // Ring Self-Attention check 15, USP check 7, and the longest sequence of the run file.
 TEST(SeenPairs, HaveThePublishedNumbers) {
   for (int r = 0; r < 8; ++r) {
-    EXPECT_EQ(num_seen_pairs(SequencePlacement::zigzag, 64, 8, r, true, 0), 260);
-    EXPECT_EQ(num_seen_pairs(SequencePlacement::stripe, 64, 8, r, true, 0), 232 + 8 * r);
-    EXPECT_EQ(num_seen_pairs(SequencePlacement::contiguous, 64, 8, r, true, 0), 36 + 64 * r);
+    EXPECT_EQ(num_visible_pairs(SequencePlacement::zigzag, 64, 8, r, true, 0), 260);
+    EXPECT_EQ(num_visible_pairs(SequencePlacement::stripe, 64, 8, r, true, 0), 232 + 8 * r);
+    EXPECT_EQ(num_visible_pairs(SequencePlacement::contiguous, 64, 8, r, true, 0), 36 + 64 * r);
   }
   constexpr int64_t kLongest = 134217728;
-  EXPECT_EQ(num_seen_pairs(SequencePlacement::contiguous, kLongest, 1, 0, false, 0), kLongest * kLongest);
-  EXPECT_EQ(num_seen_pairs(SequencePlacement::stripe, kLongest, 1, 0, true, 0), kLongest / 2 * (kLongest + 1));
+  EXPECT_EQ(num_visible_pairs(SequencePlacement::contiguous, kLongest, 1, 0, false, 0), kLongest * kLongest);
+  EXPECT_EQ(num_visible_pairs(SequencePlacement::stripe, kLongest, 1, 0, true, 0), kLongest / 2 * (kLongest + 1));
 }
 
 }  // namespace

@@ -59,14 +59,14 @@ inline at::Tensor gradient_of(const AttentionCase& c) {
   return reference_values({c.sequences, c.length, c.heads * c.head_dim}, 4).to(c.dtype);
 }
 
-/// `positions`: by place; by default each token's place.
-inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase& c, const std::vector<int64_t>& places,
-                                 at::Tensor positions = {}) {
-  const at::Tensor index = at::tensor(places, at::kLong);
-  if (!positions.defined()) positions = index;
+/// `rotary_positions_T` holds the position by which each held token is rotated; by default its position in the sequence.
+inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase& c,
+                                 const std::vector<int64_t>& held, at::Tensor rotary_positions_T = {}) {
+  const at::Tensor index = at::tensor(held, at::kLong);
+  if (!rotary_positions_T.defined()) rotary_positions_T = index;
   Microbatch batch;
-  batch.positions_BT = positions.unsqueeze(0).expand({c.sequences, -1}).contiguous();
-  batch.places_T = index;
+  batch.positions_BT = rotary_positions_T.unsqueeze(0).expand({c.sequences, -1}).contiguous();
+  batch.sequence_positions_T = index;
   batch.packing = c.packing;
   batch.sequence_length = c.length;
   const at::Tensor qkv = input_of(c).index_select(1, index).set_requires_grad(true);
@@ -86,16 +86,16 @@ using OnRank = std::function<void(Comm&, const AttentionResult&)>;
 
 /// The parts of all ranks put together again.
 inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, const OnRank& look = {},
-                                const std::function<at::Tensor(const at::Tensor& places)>& positions = {}) {
+                                const std::function<at::Tensor(const at::Tensor& held)>& rotary_positions = {}) {
   AttentionResult all{at::full_like(gradient_of(c), NAN), at::full_like(input_of(c), NAN)};
   std::mutex mutex;
   run_ranks(c.ulysses * c.ring, [&](Rendezvous rendezvous, int rank) {
     Comm comm(c.mesh(), rank, rendezvous, {});
     const AttentionCore core = make(comm, c);
-    const auto places =
-        held_places(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
-    const at::Tensor index = at::tensor(places, at::kLong);
-    const AttentionResult part = attend_at(core, c, places, positions ? positions(index) : at::Tensor());
+    const auto held =
+        held_positions(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
+    const at::Tensor index = at::tensor(held, at::kLong);
+    const AttentionResult part = attend_at(core, c, held, rotary_positions ? rotary_positions(index) : at::Tensor());
     const std::lock_guard lock(mutex);
     all.out.index_copy_(1, index, part.out);
     all.dqkv.index_copy_(1, index, part.dqkv);

@@ -143,7 +143,7 @@ TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
       const DoubleRing rings = double_ring(size, rank, inside);
       for (const int member : rings.inner.members) EXPECT_EQ(member / inside, rank / inside);
       for (const int member : rings.outer.members) EXPECT_EQ(member % inside, rank % inside);
-      const NewBlock buffer = [](int) { return at::empty({5}, at::kDouble); };
+      const AllocateBlock buffer = [](int) { return at::empty({5}, at::kDouble); };
       visit_blocks({comm, kOverRing, 2}, rings.outer, at::full({5}, rank, at::kDouble), buffer,
                    [&](int source, const at::Tensor& block) {
                      EXPECT_EQ(block[0].item<double>(), source * inside + rank % inside);

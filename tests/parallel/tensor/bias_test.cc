@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "parallel/tensor/layers.h"
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/sweep.h"
 
@@ -38,7 +38,7 @@ std::vector<LinearCase> all_cases() {
       all.push_back({plan, Stationary::output});
       all.back().plan.form = ProductForm::summa;
     }
-    for (const auto stream : {StreamCut::tokens, StreamCut::none}) {
+    for (const auto stream : {StreamSharding::tokens, StreamSharding::none}) {
       for (const int columns : {2, 4}) {
         const TensorPlan plan{.columns = columns, .stream = stream, .panel_bytes = bytes};
         for (const auto stays : {Stationary::output, Stationary::input}) all.push_back({plan, stays});
@@ -58,9 +58,9 @@ at::Tensor part(const Comm& comm, const LinearCase& c, const at::Tensor& whole_T
   constexpr int64_t kSequences = 6;  // whose tokens columns cut
   const Range tokens = shard(whole_TK.size(0), comm.group_size(kTokens), comm.position(kTokens));
   const at::Tensor own = whole_TK.narrow(0, tokens.begin, tokens.size());
-  const at::Tensor all = own.view({c.plan.stream == StreamCut::tokens ? kSequences : 1, -1, own.size(1)});
-  if (!stream || c.plan.stream == StreamCut::width) return of_column(comm, all, 2);
-  return c.plan.stream == StreamCut::tokens ? of_column(comm, all, 1) : all;
+  const at::Tensor all = own.view({c.plan.stream == StreamSharding::tokens ? kSequences : 1, -1, own.size(1)});
+  if (!stream || c.plan.stream == StreamSharding::width) return of_column(comm, all, 2);
+  return c.plan.stream == StreamSharding::tokens ? of_column(comm, all, 1) : all;
 }
 
 struct Layer {
@@ -71,7 +71,7 @@ struct Layer {
 Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Tensor& bias_N, int sums = 1) {
   const TensorMesh mesh(comm, c.plan);
   const bool output = c.stays == Stationary::output;
-  const bool bias_cut = output || c.plan.stream == StreamCut::width;
+  const bool bias_cut = output || c.plan.stream == StreamSharding::width;
   const auto of_sums = m.x_TK.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto weight_of = [&](const at::Tensor& value) {
     return Weight{.value = value.clone().set_requires_grad(true), .gradient = at::full_like(value, 7, of_sums)};
@@ -90,7 +90,7 @@ Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Te
   layer.dw = weight.gradient;
   layer.db = bias.gradient;
   Axes tokens = kTokens;
-  if (!bias_cut && c.plan.stream == StreamCut::tokens) tokens.emplace_back(kColumn);
+  if (!bias_cut && c.plan.stream == StreamSharding::tokens) tokens.emplace_back(kColumn);
   comm.all_reduce(layer.dw, kDepths).wait();
   for (int i = 0; i < sums; ++i) comm.all_reduce(layer.db, tokens).wait();
   return layer;
@@ -101,7 +101,7 @@ std::string wrong(Comm& comm, const LinearCase& c, const Layer& have, const Matr
   const bool output = c.stays == Stationary::output;
   const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
   const at::Tensor dw = 2 * exact(m.dy_TN).t().mm(exact(m.x_TK)), db = 2 * exact(m.dy_TN).sum(0);
-  const at::Tensor db_here = output || c.plan.stream == StreamCut::width ? of_column(comm, db, 0) : db;
+  const at::Tensor db_here = output || c.plan.stream == StreamSharding::width ? of_column(comm, db, 0) : db;
   std::string names;
   const auto look = [&](const char* name, const at::Tensor& is, const at::Tensor& should_be) {
     if (!exact(is).equal(exact(should_be))) names += name;
@@ -139,18 +139,19 @@ SWEEP_TEST(TensorBias, LayersAreBitEqualToOneDevices) {
 TEST(TensorBias, IsAddedOnceAndItsGradientSummedOnce) {
   const Matrices m = matrices_of(48, 12, 24, at::kDouble);
   const at::Tensor bias = exact_bias(24, at::kDouble);
-  for (const auto stream : {StreamCut::width, StreamCut::tokens, StreamCut::none}) {
+  for (const auto stream : {StreamSharding::width, StreamSharding::tokens, StreamSharding::none}) {
     const LinearCase c{{.columns = 2, .stream = stream}, Stationary::input};
     std::atomic<int> seen = 0;
     on_mesh(tensor_mesh(1, 2, 1), [&](Comm& comm) {
       Layer layer = run_layer(comm, c, m, bias);
-      layer.y = layer.y + (stream == StreamCut::width ? of_column(comm, bias, 0) : bias);
+      layer.y = layer.y + (stream == StreamSharding::width ? of_column(comm, bias, 0) : bias);
       seen += wrong(comm, c, layer, m, bias) == "y";
     });
     EXPECT_EQ(seen, 2) << name_of(c);
   }
-  for (const LinearCase& c : {LinearCase{{.rows = 2, .columns = 2}}, {{.rows = 1, .columns = 2, .depth = 2}},
-                              {{.columns = 4, .stream = StreamCut::tokens}, Stationary::input}}) {
+  for (const LinearCase& c : {LinearCase{{.rows = 2, .columns = 2}},
+                              {{.rows = 1, .columns = 2, .depth = 2}},
+                              {{.columns = 4, .stream = StreamSharding::tokens}, Stationary::input}}) {
     std::atomic<int> seen = 0;
     on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth),
             [&](Comm& comm) { seen += wrong(comm, c, run_layer(comm, c, m, bias, 2), m, bias) == "db"; });

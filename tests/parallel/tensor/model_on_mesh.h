@@ -11,7 +11,7 @@
 #include "model/transformer.h"
 #include "parallel/tensor/run.h"
 #include "parallel/tensor/traffic_plan.h"
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 #include "tests/parallel/tensor/matrices.h"
 #include "tests/support/biases.h"
 #include "tests/support/relative_error.h"
@@ -35,7 +35,7 @@ inline std::string name_of(const ModelCase& c) {
                      c.options.biases ? ", biases" : "", c.loss.softcap, c.loss.smoothing, c.plan.panel_bytes);
 }
 
-inline Architecture architecture_of(const ModelCase& c) {
+inline Architecture make_architecture(const ModelCase& c) {
   Architecture a = tiny_architecture(c.options);
   a.hidden_size = c.hidden;
   a.intermediate_size = c.intermediate;
@@ -56,7 +56,7 @@ inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   if (p.shape.size() == 1) {
     Layout layout = whole(1);
     const bool between = contains(p.name, "bias") && !to_stream;
-    if (between || plan.stream == StreamCut::width) layout.split[0] = {kColumn};
+    if (between || plan.stream == StreamSharding::width) layout.split[0] = {kColumn};
     return layout;
   }
   return weight_layout(stationary_of(plan, {.in = p.shape[1], .out = p.shape[0], .to_stream = to_stream}));
@@ -81,7 +81,7 @@ struct Held {
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;
 };
-inline Held held_by(const Comm& comm, const Architecture& a, const TensorPlan& plan) {
+inline Held live_change(const Comm& comm, const Architecture& a, const TensorPlan& plan) {
   Held held{.parameters = parameter_table(a), .layouts = {}};
   for (ParameterInfo& p : held.parameters) {
     held.layouts.push_back(layout_of(p, plan));
@@ -173,13 +173,13 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
 
 // The worst relative error of the loss and of any gradient, on any rank.
 inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_sum = false) {
-  const Architecture a = architecture_of(c);
+  const Architecture a = make_architecture(c);
   const Microbatch batch = batch_of(c, a);
   const Oracle oracle = one_device(c, a, batch);
   std::mutex mutex;
   double worst = 0;
   on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
-    const Held held = held_by(comm, a, c.plan);
+    const Held held = live_change(comm, a, c.plan);
     const auto& [parameters, layouts] = held;
     Weights weights(parameters, at::kDouble);
     draw_weights(c, weights);
@@ -196,13 +196,13 @@ inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_
     double error = std::abs(loss.item<double>() - oracle.loss) / oracle.loss;
     for (size_t i = 0; i < parameters.size(); ++i) {
       Axes summed = {kRow, kDepth};
-      if (c.plan.stream == StreamCut::tokens) summed.emplace_back(kColumn);
+      if (c.plan.stream == StreamSharding::tokens) summed.emplace_back(kColumn);
       if (drop_depth_sum) std::erase(summed, kDepth);
       for (const auto& axes : layouts[i].split)
         for (const std::string& axis : axes) std::erase(summed, axis);
       at::Tensor gradient = weights.gradient(i).contiguous().clone();
       if (!summed.empty()) comm.all_reduce(gradient, summed).wait();
-      const at::Tensor want = held_part(parameters[i], oracle.gradients[i]);
+      const at::Tensor want = shard_of(parameters[i], oracle.gradients[i]);
       const double norm = want.norm().item<double>();
       const double off = (gradient - want).norm().item<double>();
       error = std::max(error, std::isnan(off) ? INFINITY : want.numel() == 0 ? 0 : off / norm);

@@ -10,7 +10,7 @@ std::vector<ModelCase> all_cases() {
   const TinyOptions four{.kv_heads = 4}, tied{.tied = true}, dropped{.dropout = 0.1}, biased{.biases = true};
   const TinyOptions four_biased{.kv_heads = 4, .biases = true};
   for (const TinyOptions& options : {TinyOptions{}, tied, dropped, biased}) {
-    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width})
+    for (const auto stream : {StreamSharding::tokens, StreamSharding::none, StreamSharding::width})
       all.push_back({{.columns = 2, .stream = stream}, options});
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
       for (const auto& [r, c, d] : {std::array{2, 2, 1}, {2, 2, 2}, {4, 1, 1}, {1, 1, 4}, {3, 2, 1}, {1, 2, 2}})
@@ -23,7 +23,7 @@ std::vector<ModelCase> all_cases() {
       // A column without words.
       all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, options, 26, 43, 3});
     }
-    all.push_back({{.columns = 4, .stream = StreamCut::tokens}, options, 26, 43, 41});
+    all.push_back({{.columns = 4, .stream = StreamSharding::tokens}, options, 26, 43, 41});
   }
   return all;
 }
@@ -37,7 +37,7 @@ TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
   for (const OutputLoss& loss : {OutputLoss{.softcap = 3}, OutputLoss{.smoothing = 0.1}, OutputLoss{.z_weight = 1e-3},
                                  OutputLoss{.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}}) {
     std::vector<ModelCase> cases;
-    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width})
+    for (const auto stream : {StreamSharding::tokens, StreamSharding::none, StreamSharding::width})
       cases.push_back({{.columns = 2, .stream = stream}, {.tied = true}});
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
       cases.push_back({{.rows = 2, .columns = 2, .depth = 2, .form = form}});
@@ -54,8 +54,8 @@ TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
 // Logits about 1e4, whose exponentials are none: roundings of such logits are 1e4 times those of small ones. And labels
 // that are ignored in the midst of what each column and row has.
 TEST(TensorModel, OfLargeLogitsAndScatteredLabelsEqualsOneDevice) {
-  for (ModelCase c : {ModelCase{{.columns = 2, .stream = StreamCut::tokens}},
-                      {{.columns = 2, .stream = StreamCut::none}},
+  for (ModelCase c : {ModelCase{{.columns = 2, .stream = StreamSharding::tokens}},
+                      {{.columns = 2, .stream = StreamSharding::none}},
                       {{.rows = 2, .columns = 2}},
                       {{.rows = 2, .columns = 2, .depth = 2, .form = ProductForm::summa}},
                       {{.rows = 3, .columns = 4, .depth = 2}, {.kv_heads = 4}, 26, 43, 41}}) {
@@ -71,7 +71,7 @@ TEST(TensorModel, InPanelsEqualsOneDevice) {
   const TinyOptions four{.kv_heads = 4};
   for (const int64_t bytes : {1, 7000}) {
     std::vector<ModelCase> cases;
-    for (const auto stream : {StreamCut::tokens, StreamCut::none, StreamCut::width}) {
+    for (const auto stream : {StreamSharding::tokens, StreamSharding::none, StreamSharding::width}) {
       cases.push_back({{.columns = 2, .stream = stream, .panel_bytes = bytes}, {.dropout = 0.1, .biases = true}});
       cases.push_back({{.columns = 4, .stream = stream, .panel_bytes = bytes}, four, 26, 43, 41});
     }
@@ -86,7 +86,7 @@ TEST(TensorModel, RecomputedEqualsOneDevice) {
     const ModelCase c{{.rows = 2, .columns = 2, .depth = 2, .form = form}, {.dropout = 0.1, .biases = true}};
     EXPECT_LT(worst_error(c, true), 1e-12) << name_of(c);
   }
-  EXPECT_LT(worst_error({{.columns = 2, .stream = StreamCut::tokens}, {.dropout = 0.1}}, true), 1e-12);
+  EXPECT_LT(worst_error({{.columns = 2, .stream = StreamSharding::tokens}, {.dropout = 0.1}}, true), 1e-12);
 }
 
 // No column has such a token, and without a check its row would be zeros.
@@ -110,7 +110,7 @@ TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
     const std::string one = refusal(fused_primitives(core), whole, tokens);
     EXPECT_EQ(one == "taken", token == a.vocab_size - 1) << token;
     on_mesh(tensor_mesh(plan.rows, plan.columns, 1), [&](Comm& comm) {
-      const Held held = held_by(comm, a, plan);
+      const Held held = live_change(comm, a, plan);
       const Weights weights(held.parameters, at::kDouble);
       EXPECT_EQ(refusal(primitives_of(comm, a, plan, held), weights, tokens), one) << token;
     });

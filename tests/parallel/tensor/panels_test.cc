@@ -36,8 +36,8 @@ TEST(StreamPanels, AreAtMostEightAndNotTooSmall) {
 }
 
 TEST(StreamPanels, CutEveryColumnsTokensAlike) {
-  const StreamPanels tokens = stream_panels({.columns = 4, .stream = StreamCut::tokens, .panel_bytes = 1}, 3, 24, 8,
-                                            false, 4);
+  const StreamPanels tokens =
+      stream_panels({.columns = 4, .stream = StreamSharding::tokens, .panel_bytes = 1}, 3, 24, 8, false, 4);
   EXPECT_EQ(tokens.sequences, 3);
   EXPECT_EQ(tokens.shares, 4);
   EXPECT_EQ(sizes_of(tokens), Sizes(6, 1));
@@ -45,14 +45,14 @@ TEST(StreamPanels, CutEveryColumnsTokensAlike) {
 
 TEST(StreamPanels, AreOneWhereNothingMoves) {
   EXPECT_EQ(stream_panels({.rows = 4, .panel_bytes = 1}, 1, 64, 64, true, 4).panels.size(), 1U);
-  const TensorPlan uncut{.columns = 2, .stream = StreamCut::none, .panel_bytes = 1};
-  EXPECT_EQ(stream_panels(uncut, 1, 64, 64, false, 4).panels.size(), 1U);
-  EXPECT_EQ(stream_panels(uncut, 1, 64, 64, true, 4).panels.size(), 8U) << "but a sum";
+  const TensorPlan without_split{.columns = 2, .stream = StreamSharding::none, .panel_bytes = 1};
+  EXPECT_EQ(stream_panels(without_split, 1, 64, 64, false, 4).panels.size(), 1U);
+  EXPECT_EQ(stream_panels(without_split, 1, 64, 64, true, 4).panels.size(), 8U) << "but a sum";
 }
 
 // However many panels, and however uneven: the bytes of the whole, from every rank.
 TEST(StreamPanels, SendTheBytesOfTheWhole) {
-  for (const auto stream : {StreamCut::width, StreamCut::tokens, StreamCut::none}) {
+  for (const auto stream : {StreamSharding::width, StreamSharding::tokens, StreamSharding::none}) {
     for (const int columns : {2, 3, 4}) {
       const Mesh mesh = tensor_mesh(1, columns, 1);
       const auto bytes = [&](int64_t panel_bytes, int rank, auto move_of) {
@@ -60,7 +60,8 @@ TEST(StreamPanels, SendTheBytesOfTheWhole) {
         const StreamPanels all = stream_panels(plan, 3, 60, 24, true, 4);
         int64_t sum = 0;
         for (const Range& panel : all.panels) {
-          const TensorMove m = move_of(plan, std::vector<int64_t>{all.sequences, all.shares * panel.size(), 24});
+          const AxisRedistribution m =
+              move_of(plan, std::vector<int64_t>{all.sequences, all.shares * panel.size(), 24});
           Layout before = m.from;
           for (const Collective& step : redistribute(mesh, m.from, m.to, m.shape, 4)) {
             sum += bytes_sent(mesh, step, before, m.shape, 4, rank);
@@ -147,7 +148,7 @@ Begun begun_at_products(TensorPlan plan, Stationary stays, int panels) {
     const bool output = stays == Stationary::output;
     Weights weights({{.name = "w", .shape = {output ? kOut / 2 : kOut, output ? kIn : kIn / 2}}}, at::kDouble);
     weights.initialize(1);
-    const bool cut_tokens = plan.stream == StreamCut::tokens, cut_width = plan.stream == StreamCut::width;
+    const bool cut_tokens = plan.stream == StreamSharding::tokens, cut_width = plan.stream == StreamSharding::width;
     const int64_t tokens = output && cut_tokens ? kTokens / 2 : kTokens, width = !output || cut_width ? kIn / 2 : kIn;
     const at::Tensor x = at::ones({kSequences, tokens, width}, at::kDouble).requires_grad_();
     const auto listener =
@@ -165,7 +166,7 @@ Begun begun_at_products(TensorPlan plan, Stationary stays, int panels) {
 }
 
 TEST(TensorLinear, BeginsTheNextPanelBeforeThePresentProduct) {
-  for (const auto stream : {StreamCut::width, StreamCut::tokens}) {
+  for (const auto stream : {StreamSharding::width, StreamSharding::tokens}) {
     const TensorPlan plan{.columns = 2, .stream = stream};
     // Gathers 2, 3, 4, 4 have begun; backward in turn the input's gradient and the weight's: a gather, then its sum and
     // the next gather.

@@ -93,30 +93,31 @@ TEST(Bubbles, OfZeroBubbleSchedulesGrowByOneBarrier) {
     for (const int p : {2, 4, 8, 12})
       for (const double barrier_s : {0.0, 0.5, 1.0}) {
         const Durations durations = equal(barrier_s);
-        EXPECT_LE(own_bubble(timed("zb_h1", each, p, 4 * p, durations)), p - 1 + barrier_s) << each.name << " " << p;
-        EXPECT_LE(own_bubble(timed("zb_h2", each, p, 4 * p, durations)), barrier_s) << each.name << " " << p;
+        EXPECT_LE(max_rank_bubble(timed("zb_h1", each, p, 4 * p, durations)), p - 1 + barrier_s)
+            << each.name << " " << p;
+        EXPECT_LE(max_rank_bubble(timed("zb_h2", each, p, 4 * p, durations)), barrier_s) << each.name << " " << p;
       }
   for (int p = 1; p <= 16; ++p)
     for (const int m : {2 * p, 4 * p + 1}) {
       const Timeline v = timed("zb_v", algorithm_2, p, m, equal());
-      EXPECT_EQ(own_bubble(v), 0) << p << " " << m;
+      EXPECT_EQ(max_rank_bubble(v), 0) << p << " " << m;
       EXPECT_EQ(v.peak_live, std::vector<int>(static_cast<size_t>(p), std::min(2 * p + 2, 2 * m))) << p << " " << m;
     }
 }
 
 TEST(Bubbles, OfVHalfAndVMinShrink) {
   // What is held more also fills what was idle. The paper's bound for K held activations is 6p - 3K - 1.
-  EXPECT_EQ(own_bubble(timed("v_min", algorithm_2, 8, 32, equal())), 21);
-  EXPECT_EQ(own_bubble(timed("v_min", algorithm_1, 8, 32, equal())), 15);
-  EXPECT_EQ(own_bubble(timed("v_half", algorithm_2, 8, 32, equal())), 12);
-  EXPECT_EQ(own_bubble(timed("v_half", algorithm_1, 8, 32, equal())), 6.5);
-  EXPECT_NEAR(own_bubble(timed("v_half", algorithm_1, 8, 32, equal(0, 0.2))), 6.9, 1e-9);
-  EXPECT_EQ(own_bubble(simulate(v_half(8, 32), equal())), 17);
-  EXPECT_EQ(own_bubble(simulate(v_min(8, 32), equal())), 27);
+  EXPECT_EQ(max_rank_bubble(timed("v_min", algorithm_2, 8, 32, equal())), 21);
+  EXPECT_EQ(max_rank_bubble(timed("v_min", algorithm_1, 8, 32, equal())), 15);
+  EXPECT_EQ(max_rank_bubble(timed("v_half", algorithm_2, 8, 32, equal())), 12);
+  EXPECT_EQ(max_rank_bubble(timed("v_half", algorithm_1, 8, 32, equal())), 6.5);
+  EXPECT_NEAR(max_rank_bubble(timed("v_half", algorithm_1, 8, 32, equal(0, 0.2))), 6.9, 1e-9);
+  EXPECT_EQ(max_rank_bubble(simulate(v_half(8, 32), equal())), 17);
+  EXPECT_EQ(max_rank_bubble(simulate(v_min(8, 32), equal())), 27);
   // The order of four ranks and eight microbatches with two barriers.
   const Timeline four = timed("v_half", algorithm_1, 4, 8, equal());
   EXPECT_EQ(four.makespan_s, 59);
-  EXPECT_EQ(own_bubble(four), 2);
+  EXPECT_EQ(max_rank_bubble(four), 2);
   EXPECT_EQ(four.peak_live, std::vector<int>(4, 10));
 }
 

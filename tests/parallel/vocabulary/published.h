@@ -100,7 +100,7 @@ inline Schedule vocabulary_one_f_one_b(int ranks, int microbatches, const Vocabu
                         .input = input, .forward_s = seconds(F), .backward_s = seconds(B), .second_s = seconds(second),
                         .interval_s = seconds(F) + seconds(B) + seconds(S) + seconds(second),
                         .barrier_s = durations.barrier_s};
-  Schedule out = looped(ranks, 1);
+  Schedule out = round_robin_stages(ranks, 1);
   for (int rank = 0; rank < ranks; ++rank) Row(pattern, rank, out.rows[static_cast<size_t>(rank)]).fill();
   return out;
 }

@@ -14,7 +14,7 @@
 
 namespace orthant {
 
-/// linformer_attention() on the ranks of the axes. Each rank has the tokens at its contiguous ring_places() and the
+/// linformer_attention() on the ranks of the axes. Each rank has the tokens at its contiguous ring_positions() and the
 /// rows of E and F for those tokens. The Comm must outlive the core.
 AttentionCore linformer(Comm& comm, Axes axes);
 

@@ -31,14 +31,14 @@ class RingAttention {
     // bfloat16 would lose the digits that the sums keep.
     const auto sums = wide(q.scalar_type());
     const at::Tensor exact_q = q.to(sums);
-    Attended all;
+    PartialAttention all;
     visit(blocks, at::stack({k, v}), [&](int member, const at::Tensor& block) {
       const auto& tiles = blocks.tiles(member);
       if (all.out_BHTD.defined() && tiles.empty()) return;
       const at::Tensor exact = block.to(sums);
-      const Attended part = attend(options_.kernel, exact_q, exact[0], exact[1], tiles, blocks.scale);
+      const PartialAttention part = attend(options_.kernel, exact_q, exact[0], exact[1], tiles, blocks.scale);
       if (all.out_BHTD.defined()) {
-        merge_attended(all, part);
+        merge_partial_attention(all, part);
       } else {
         all = part;
       }
@@ -102,17 +102,17 @@ class RingAttention {
           options(k.options()),
           sums(options.dtype(wide(k.scalar_type()))),
           sizes{2, k.size(0), k.size(1), 0, k.size(3)},
-          places(ring.size_) {
+          positions(ring.size_) {
       for (int member = 0; member < ring.size_; ++member) {
-        places[static_cast<size_t>(member)] =
-            ring_places(ring.options_.placement, batch.sequence_length, ring.size_, member);
+        positions[static_cast<size_t>(member)] =
+            ring_positions(ring.options_.placement, batch.sequence_length, ring.size_, member);
       }
-      const auto& own = places[static_cast<size_t>(ring.own())];
+      const auto& own = positions[static_cast<size_t>(ring.own())];
       ORTHANT_CHECK(k.size(2) == static_cast<int64_t>(own.size()), k.size(2), own.size());
       all_tiles = &ring.cache_.of(batch, shape.rule, [&] {
         const Visibility seen = visibility(batch, shape.rule, own);
         TileCache::Tiles tiles;
-        for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));
+        for (const auto& keys : positions) tiles.push_back(attention_tiles(seen, keys));
         return tiles;
       });
     }
@@ -120,14 +120,14 @@ class RingAttention {
     const std::vector<AttentionTile>& tiles(int member) const { return (*all_tiles)[static_cast<size_t>(member)]; }
     at::Tensor buffer(int member, const at::TensorOptions& type) const {
       auto shape = sizes;
-      shape[3] = static_cast<int64_t>(places[static_cast<size_t>(member)].size());
+      shape[3] = static_cast<int64_t>(positions[static_cast<size_t>(member)].size());
       return at::empty(shape, type);
     }
 
     double scale;
     at::TensorOptions options, sums;
     std::vector<int64_t> sizes;
-    std::vector<std::vector<int64_t>> places;
+    std::vector<std::vector<int64_t>> positions;
     const TileCache::Tiles* all_tiles;
   };
 

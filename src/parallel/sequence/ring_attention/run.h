@@ -21,8 +21,8 @@ struct RingAttentionOptions {
   AttentionKernel kernel = AttentionKernel::flash;
 };
 
-/// The core on the ranks of the axes; each rank has the tokens at its ring_places(). Output and log-sum-exp over blocks
-/// are merged in float32 or float64, and dQ, dK and dV are summed in it. The Comm must outlive the core.
+/// The core on the ranks of the axes; each rank has the tokens at its ring_positions(). Output and log-sum-exp over
+/// blocks are merged in float32 or float64, and dQ, dK and dV are summed in it. The Comm must outlive the core.
 AttentionCore ring_attention(Comm& comm, Axes axes, RingAttentionOptions options);
 
 }  // namespace orthant

@@ -48,8 +48,8 @@ struct Cut {
     at::Tensor hidden = at::ones({tile.queries(), tile.keys()}, at::kBool);
     if (tile.kind == AttentionTile::causal) hidden = hidden.triu_(1);
     auto* row = hidden.mutable_data_ptr<bool>();
-    for (size_t q = 0; q < tile.seen_first.size(); ++q, row += tile.keys()) {
-      std::fill(row + tile.seen_first[q], row + tile.seen_end[q], false);
+    for (size_t q = 0; q < tile.visible_begin.size(); ++q, row += tile.keys()) {
+      std::fill(row + tile.visible_begin[q], row + tile.visible_end[q], false);
     }
     scores_BKGTS.masked_fill_(hidden.to(scores_BKGTS.device()), kMinusInfinity);
   }
@@ -119,18 +119,18 @@ class RingSelfAttention {
           shape(k.sizes().vec()) {
       const int n = of.ring_.size();
       for (int member = 0; member < n; ++member) {
-        places.push_back(ring_places(of.options_.placement, batch.sequence_length, n, member));
-        ends.push_back((ends.empty() ? 0 : ends.back()) + static_cast<int64_t>(places.back().size()));
+        positions.push_back(ring_positions(of.options_.placement, batch.sequence_length, n, member));
+        ends.push_back((ends.empty() ? 0 : ends.back()) + static_cast<int64_t>(positions.back().size()));
       }
       ORTHANT_CHECK(k.size(2) == size(of.ring_.index), k.size(2), size(of.ring_.index));
       all_tiles = &of.cache_.of(batch, attention.rule, [&] {
-        const Visibility seen = visibility(batch, attention.rule, places[static_cast<size_t>(of.ring_.index)]);
+        const Visibility seen = visibility(batch, attention.rule, positions[static_cast<size_t>(of.ring_.index)]);
         TileCache::Tiles tiles;
-        for (const auto& keys : places) tiles.push_back(attention_tiles(seen, keys));
+        for (const auto& keys : positions) tiles.push_back(attention_tiles(seen, keys));
         return tiles;
       });
     }
-    int64_t size(int member) const { return static_cast<int64_t>(places[static_cast<size_t>(member)].size()); }
+    int64_t size(int member) const { return static_cast<int64_t>(positions[static_cast<size_t>(member)].size()); }
     int64_t begin(int member) const { return ends[static_cast<size_t>(member)] - size(member); }
     int64_t length() const { return ends.back(); }
     bool seen(int member) const { return !(*all_tiles)[static_cast<size_t>(member)].empty(); }
@@ -150,14 +150,14 @@ class RingSelfAttention {
     at::Tensor buffer(int64_t tokens, const at::TensorOptions& type) const {
       return at::empty({shape[0], shape[1], tokens, shape[3]}, type);
     }
-    NewBlock keys() const {
+    AllocateBlock keys() const {
       return [this](int member) { return buffer(size(member), options); };
     }
 
     double scale;
     at::TensorOptions options, sums;
     std::vector<int64_t> shape;  // [B, K, tokens, D]
-    std::vector<std::vector<int64_t>> places;
+    std::vector<std::vector<int64_t>> positions;
     std::vector<int64_t> ends;
     const TileCache::Tiles* all_tiles;
   };
@@ -176,7 +176,7 @@ class RingSelfAttention {
   // each tile of the blocks that pass.
   at::Tensor gradient(int tag, const at::Tensor& own, const Blocks& blocks, const at::Tensor& weights,
                       const at::Tensor& x, const TileWork& work) {
-    const auto add_share = [&](int source, const at::Tensor& block, const at::Tensor& share) {
+    const auto add_weight_product = [&](int source, const at::Tensor& block, const at::Tensor& share) {
       blocks.for_tiles(source, block, [&](const Cut& cut, const at::Tensor& keys) {
         work(cut, keys);
         cut.keys(share).add_(sum_of_products(cut.scores(weights).to(x.scalar_type()), cut.queries(x)));
@@ -186,7 +186,7 @@ class RingSelfAttention {
       const at::Tensor all = blocks.buffer(blocks.length(), blocks.sums).zero_();
       const auto rows = [&](int member) { return all.narrow(2, blocks.begin(member), blocks.size(member)); };
       visit_blocks(channel(tag), ring_, own, blocks.keys(),
-                   [&](int source, const at::Tensor& block) { add_share(source, block, rows(source)); });
+                   [&](int source, const at::Tensor& block) { add_weight_product(source, block, rows(source)); });
       comm_.all_reduce(all, axes_).wait();
       return rows(ring_.index).clone();  // a copy, so that the other ranks' rows are freed
     }
@@ -196,7 +196,7 @@ class RingSelfAttention {
         [&](int source, const at::Tensor& block) -> at::Tensor {
           if (!blocks.seen(source)) return {};
           const at::Tensor share = blocks.buffer(blocks.size(source), blocks.sums).zero_();
-          add_share(source, block, share);
+          add_weight_product(source, block, share);
           return share;
         });
   }

@@ -22,7 +22,7 @@ struct RingSelfAttentionOptions {
   bool all_reduce = false;
 };
 
-/// The core on the ranks of the axes; each rank has the tokens at its ring_places(). The Comm must outlive the core.
+/// The core on the ranks of the axes; each rank has the tokens at its ring_positions(). The Comm must outlive the core.
 AttentionCore ring_self_attention(Comm& comm, Axes axes, RingSelfAttentionOptions options);
 
 }  // namespace orthant

@@ -5,7 +5,7 @@
 
 namespace orthant {
 
-bool HeadShare::regular(int64_t heads, int64_t key_heads) const {
+bool HeadShard::regular(int64_t heads, int64_t key_heads) const {
   if (query.size() % key.size() != 0) return false;
   for (int64_t i = 0; i < query.size(); ++i) {
     if (key_of(i, heads, key_heads) != i / (query.size() / key.size())) return false;
@@ -13,7 +13,7 @@ bool HeadShare::regular(int64_t heads, int64_t key_heads) const {
   return true;
 }
 
-HeadShare head_share(int64_t heads, int64_t key_heads, int ranks, int rank) {
+HeadShard head_shard(int64_t heads, int64_t key_heads, int ranks, int rank) {
   ORTHANT_CHECK(key_heads > 0 && heads % key_heads == 0 && heads >= ranks, heads, key_heads, ranks);
   const int64_t group = heads / key_heads;
   if (key_heads >= ranks) {

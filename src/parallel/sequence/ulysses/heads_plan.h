@@ -10,7 +10,7 @@ namespace orthant {
 /// Query heads of a rank, and the key heads that they read. With at least as many key heads as ranks, a rank holds
 /// whole groups of query heads around a key head; shards may be uneven. With fewer, only query heads are sharded, and a
 /// key head goes to every rank that reads it.
-struct HeadShare {
+struct HeadShard {
   Range query, key;
   /// The key head, counted from key.begin, that this rank's i-th query head reads.
   int64_t key_of(int64_t i, int64_t heads, int64_t key_heads) const {
@@ -21,6 +21,6 @@ struct HeadShare {
 };
 
 /// `key_heads` must divide `heads`, and `heads` must be at least `ranks`; otherwise LogicError.
-HeadShare head_share(int64_t heads, int64_t key_heads, int ranks, int rank);
+HeadShard head_shard(int64_t heads, int64_t key_heads, int ranks, int rank);
 
 }  // namespace orthant

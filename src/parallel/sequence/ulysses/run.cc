@@ -42,7 +42,7 @@ struct Pieces {
 
 class Ulysses {
  public:
-  Ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner)
+  Ulysses(Comm& comm, Axes axes, UlyssesCoordinates place, AttentionCore inner)
       : comm_(comm),
         axes_(std::move(axes)),
         place_(place),
@@ -90,9 +90,9 @@ class Ulysses {
     Cut(const Ulysses& of, const Microbatch& batch, const AttentionShape& all_heads)
         : heads(all_heads.heads), key_heads(all_heads.kv_heads), shape(all_heads) {
       for (int u = 0; u < of.ranks_; ++u) {
-        shares.push_back(head_share(heads, key_heads, of.ranks_, u));
+        shares.push_back(head_shard(heads, key_heads, of.ranks_, u));
         tokens.push_back(
-            num_held_places(of.place_.placement, batch.sequence_length, of.ranks_, u, of.place_.ring, of.place_.r));
+            num_held_positions(of.place_.placement, batch.sequence_length, of.ranks_, u, of.place_.ring, of.place_.r));
       }
       own = shares[static_cast<size_t>(of.rank_)];
       regular = own.regular(heads, key_heads);
@@ -108,9 +108,9 @@ class Ulysses {
 
     int64_t heads, key_heads;
     AttentionShape shape;  // of the inner core: this rank's heads
-    std::vector<HeadShare> shares;
+    std::vector<HeadShard> shares;
     std::vector<int64_t> tokens;
-    HeadShare own;
+    HeadShard own;
     bool regular = true;
   };
 
@@ -202,14 +202,14 @@ class Ulysses {
 
   Comm& comm_;
   const Axes axes_;
-  const UlyssesPlace place_;
+  const UlyssesCoordinates place_;
   const AttentionCore inner_;
   const int ranks_, rank_;
 };
 
 }  // namespace
 
-AttentionCore ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner) {
+AttentionCore ulysses(Comm& comm, Axes axes, UlyssesCoordinates place, AttentionCore inner) {
   return core_of(std::make_shared<Ulysses>(comm, std::move(axes), place, std::move(inner)));
 }
 

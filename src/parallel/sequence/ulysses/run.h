@@ -13,8 +13,8 @@
 
 namespace orthant {
 
-/// The positions of the group's tokens: ring_places(placement, seq_len, ring, r), sharded over the group in order.
-struct UlyssesPlace {
+/// The positions of the group's tokens: ring_positions(placement, seq_len, ring, r), sharded over the group in order.
+struct UlyssesCoordinates {
   SequencePlacement placement = SequencePlacement::contiguous;
   int ring = 1, r = 0;
 };
@@ -22,6 +22,6 @@ struct UlyssesPlace {
 /// The Ulysses core over the axes. `inner` computes attention of this rank's heads over the group's tokens:
 /// local_attention() if these are whole sequences (ring of 1), ring_attention() for USP (Fang and Zhao 2024, arXiv
 /// 2405.07719, section 3). The Comm must outlive the core.
-AttentionCore ulysses(Comm& comm, Axes axes, UlyssesPlace place, AttentionCore inner);
+AttentionCore ulysses(Comm& comm, Axes axes, UlyssesCoordinates place, AttentionCore inner);
 
 }  // namespace orthant

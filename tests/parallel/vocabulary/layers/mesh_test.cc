@@ -29,9 +29,12 @@ struct MeshCase {
 };
 
 std::vector<TensorPlan> tensor_plans() {
-  return {{.columns = 2, .stream = StreamCut::tokens}, {.columns = 2, .stream = StreamCut::none},
-          {.columns = 3},                              {.rows = 2},
-          {.rows = 2, .columns = 2},                   {.columns = 2, .depth = 2}};
+  return {{.columns = 2, .stream = StreamSharding::tokens},
+          {.columns = 2, .stream = StreamSharding::none},
+          {.columns = 3},
+          {.rows = 2},
+          {.rows = 2, .columns = 2},
+          {.columns = 2, .depth = 2}};
 }
 
 // What a rank of the mesh has of the whole.
@@ -45,8 +48,8 @@ struct Held {
     const Range part = shard(place.size(), c.tensor.columns, column);
     rows = {place.begin + part.begin, place.begin + part.end};
     channels = shard(kWidth, c.tensor.rows, row);
-    if (c.tensor.stream == StreamCut::tokens) tokens = shard(kTokens, c.tensor.columns, column);
-    if (c.tensor.stream == StreamCut::width) width = shard(kWidth, c.tensor.columns, column);
+    if (c.tensor.stream == StreamSharding::tokens) tokens = shard(kTokens, c.tensor.columns, column);
+    if (c.tensor.stream == StreamSharding::width) width = shard(kWidth, c.tensor.columns, column);
   }
   at::Tensor of_stream(const at::Tensor& x_NC) const {
     const at::Tensor x = x_NC.view({kSequences, kTokens, kWidth}).slice(0, sequences.begin, sequences.end);
@@ -96,8 +99,8 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
   Errors errors;
   std::mutex mutex;
   std::vector<double> losses(static_cast<size_t>(c.mesh().size()));
-  run_ranks(c.mesh().size(), [&](const Rendezvous& meeting, int rank) {
-    Comm comm(c.mesh(), rank, meeting);
+  run_ranks(c.mesh().size(), [&](const Rendezvous& rendezvous, int rank) {
+    Comm comm(c.mesh(), rank, rendezvous);
     const Held held(c, rank);
     const at::ScalarType master = c.type == at::kDouble ? at::kDouble : at::kFloat;
     const at::Tensor w = held.of_weight(in.w_VC);
@@ -213,8 +216,8 @@ TEST(VocabularyLayersOnMeshes, EmbeddingEqualsALookup) {
         const at::Tensor dx_NC = reference_values({kSequences * kTokens, kWidth}, 5);
         const at::Tensor sum = at::zeros_like(in.w_VC).index_add_(0, tokens, dx_NC);
         std::vector<double> errors(static_cast<size_t>(c.mesh().size()));
-        run_ranks(c.mesh().size(), [&](const Rendezvous& meeting, int rank) {
-          Comm comm(c.mesh(), rank, meeting);
+        run_ranks(c.mesh().size(), [&](const Rendezvous& rendezvous, int rank) {
+          Comm comm(c.mesh(), rank, rendezvous);
           const Held held(c, rank);
           const at::Tensor w = held.of_weight(in.w_VC);
           const Weight table{.value = w, .gradient = at::full_like(w, NAN)};

@@ -1,13 +1,12 @@
 // Shares of the softmax without messages: what is wrong when one of the numbers that ranks tell each other is left out.
-#include "parallel/vocabulary/share.h"
-
 #include "base/errors.h"
+#include "parallel/vocabulary/output_shard.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
 namespace orthant::share_test {
 namespace {
 
-using Mistake = std::function<void(const at::Tensor& own, WholeSoftmax& whole)>;
+using Mistake = std::function<void(const at::Tensor& own, FullSoftmax& whole)>;
 
 // All ranks' shares one after another; each reads what it has done to the whole softmax.
 OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake& mistake) {
@@ -19,17 +18,17 @@ OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake
     heads.push_back({.value = in.w_VC.narrow(0, rows.begin, rows.size()),
                      .gradient = at::zeros({rows.size(), in.w_VC.size(1)}, at::kDouble)});
   }
-  std::vector<OutputShare> all;
+  std::vector<OutputShard> all;
   std::vector<at::Tensor> statistics, summands, gradients;
   for (size_t rank = 0; rank < slices.size(); ++rank) {
     all.emplace_back(VocabularySlice{slices[rank], in.vocabulary}, OutputLoss{}, heads[rank], in.x_NC, tokens);
     statistics.push_back(all.back().statistics());
     if (early) summands.push_back(all.back().multiply());
   }
-  const WholeSoftmax whole = whole_softmax(at::stack(statistics), {}, in.vocabulary, tokens);
+  const FullSoftmax whole = compute_full_softmax(at::stack(statistics), {}, in.vocabulary, tokens);
   OutputResult result{.loss = whole.losses_N.sum().item<double>(), .dx_NC = at::zeros_like(in.x_NC)};
   for (size_t rank = 0; rank < slices.size(); ++rank) {
-    WholeSoftmax read = whole;
+    FullSoftmax read = whole;
     mistake(statistics[rank], read);
     if (early) {
       all[rank].input_gradient(read, summands[rank]);
@@ -43,7 +42,7 @@ OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake
   return result;
 }
 
-TEST(OutputShare, NeedsEveryNumber) {
+TEST(OutputShard, NeedsEveryNumber) {
   const OutputInputs in = output_inputs();
   const OutputResult want = one_device(in);
   for (const bool early : {false, true}) {
@@ -52,39 +51,39 @@ TEST(OutputShare, NeedsEveryNumber) {
       const OutputResult have = shares(in, 3, early, mistake);
       return std::min(relative_error(have.dx_NC, want.dx_NC), relative_error(have.dw_VC, want.dw_VC));
     };
-    EXPECT_GT(seen([](const at::Tensor& own, WholeSoftmax& w) { w.maximum_N = own[0]; }), kSeenInAGradient)
+    EXPECT_GT(seen([](const at::Tensor& own, FullSoftmax& w) { w.maximum_N = own[0]; }), kSeenInAGradient)
         << "the maximum of all ranks forgotten";
-    EXPECT_GT(seen([](const at::Tensor& own, WholeSoftmax& w) { w.sum_N = own[1]; }), kSeenInAGradient)
+    EXPECT_GT(seen([](const at::Tensor& own, FullSoftmax& w) { w.sum_N = own[1]; }), kSeenInAGradient)
         << "the sum of all ranks forgotten";
-    EXPECT_GT(seen([](const at::Tensor& own, WholeSoftmax& w) { w.maximum_N = own[0], w.sum_N = own[1]; }),
+    EXPECT_GT(seen([](const at::Tensor& own, FullSoftmax& w) { w.maximum_N = own[0], w.sum_N = own[1]; }),
               kSeenInAGradient)
         << "the local softmax not rescaled";
-    EXPECT_GT(seen([](const at::Tensor& own, WholeSoftmax& w) { w.picked_N = own[2] + 1; }), kSeenInAGradient)
+    EXPECT_GT(seen([](const at::Tensor& own, FullSoftmax& w) { w.picked_N = own[2] + 1; }), kSeenInAGradient)
         << "the label's logit";
   }
 }
 
-TEST(OutputShare, WithoutRowsSaysSo) {
+TEST(OutputShard, WithoutRowsSaysSo) {
   const OutputInputs in = output_inputs(8, 4, 10);
   const Weight none{.value = at::empty({0, 4}, at::kDouble), .gradient = at::empty({0, 4}, at::kDouble)};
-  OutputShare share({{10, 10}, 10}, {}, none, in.x_NC, {in.labels_N});
+  OutputShard share({{10, 10}, 10}, {}, none, in.x_NC, {in.labels_N});
   const at::Tensor statistics = share.statistics();
   EXPECT_TRUE(statistics[0].eq(-INFINITY).all().item<bool>());
   EXPECT_TRUE(statistics.narrow(0, 1, 2).eq(0).all().item<bool>());
 }
 
-TEST(OutputShare, RefusesLabelsThatAreNone) {
+TEST(OutputShard, RefusesLabelsThatAreNone) {
   const OutputInputs in = output_inputs(8, 4, 10);
   const Weight head{.value = in.w_VC, .gradient = at::zeros_like(in.w_VC)};
   for (const int64_t label : {-1, 10}) {
     const at::Tensor labels = in.labels_N.clone();
     labels[3] = label;
-    EXPECT_THROW(OutputShare({{0, 10}, 10}, {}, head, in.x_NC, {labels}), DataError) << label;
+    EXPECT_THROW(OutputShard({{0, 10}, 10}, {}, head, in.x_NC, {labels}), DataError) << label;
   }
 }
 
 // More tokens than a chunk has: the parts fit together.
-TEST(OutputShare, CutsTokensIntoChunks) {
+TEST(OutputShard, CutsTokensIntoChunks) {
   const int64_t vocabulary = 5000, chunk = loss_chunk_rows(vocabulary);
   const OutputInputs in = output_inputs(2 * chunk + 3, 6, vocabulary);
   EXPECT_LE(largest_error(shares(in, 1, false, [](const auto&, auto&) {}), one_device(in)), 1e-13);

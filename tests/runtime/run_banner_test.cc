@@ -1,5 +1,5 @@
 // What the boxes of a run say, from real plans and data.
-#include "runtime/run_boxes.h"
+#include "runtime/run_banner.h"
 
 #include <gtest/gtest.h>
 
@@ -21,18 +21,18 @@ TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
 
 TEST(RunBoxes, Banner) {
   const TinyRun run;
-  const Banner two = banner_of(run.plan(2), run.data(), {.warnings = {"scarce"}});
+  const Banner two = make_banner(run.plan(2), run.data(), {.warnings = {"scarce"}});
   EXPECT_EQ(two.mesh, "data 2");
   EXPECT_EQ(two.warnings, std::vector<std::string>{"scarce"});
   EXPECT_EQ(two.tokens, 12 * 7 * 16);
   EXPECT_TRUE(two.data.ends_with(" training tokens, byte tokenizer")) << two.data;
-  const Plan pipeline = run.plan(
-      2, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_h1"});
-  EXPECT_EQ(banner_of(pipeline, run.data(), {}).mesh, "pipeline 2; zb_h1");
+  const Plan pipeline =
+      run.plan(2, {"parallelism.pipeline_parallel_degree=2", "parallelism.pipeline_parallel_schedule=zb_h1"});
+  EXPECT_EQ(make_banner(pipeline, run.data(), {}).mesh, "pipeline 2; zb_h1");
   for (const char* placed : {"algorithm_2", "redistribution"}) {
     const Plan stages = run.plan(
         2, {"parallelism.pipeline_parallel_degree=2", std::string("parallelism.vocabulary_parallel=") + placed});
-    EXPECT_EQ(banner_of(stages, run.data(), {}).mesh, fmt::format("pipeline 2; 1f1b, vocabulary {}", placed));
+    EXPECT_EQ(make_banner(stages, run.data(), {}).mesh, fmt::format("pipeline 2; 1f1b, vocabulary {}", placed));
   }
 }
 
@@ -47,7 +47,7 @@ TEST(RunBoxes, SummaryOfStepsAndValidations) {
   };
   const std::vector<StepMetrics> steps = {step(1, 5, 1), step(2, 4, 3), step(3, 3, 2)};
   const std::vector<ValidationMetrics> validations = {{1, 4.5, 2.0}, {2, 3.5, 1.5}, {3, 3.75, 1.75}};
-  const Summary s = summary_of(plan, steps, validations);
+  const Summary s = make_summary(plan, steps, validations);
   EXPECT_EQ(s.steps, 3);
   EXPECT_EQ(s.first_loss, 5);
   EXPECT_EQ(s.last_loss, 3);
@@ -60,10 +60,10 @@ TEST(RunBoxes, SummaryOfStepsAndValidations) {
   EXPECT_EQ(s.memory_expected_bytes, plan.largest_memory_bytes());
   const double no_labels = std::numeric_limits<double>::quiet_NaN();
   const Summary some =
-      summary_of(plan, std::vector{step(1, no_labels, 1), step(2, 4, 1), step(3, 3, 1), step(4, no_labels, 1)}, {});
+      make_summary(plan, std::vector{step(1, no_labels, 1), step(2, 4, 1), step(3, 3, 1), step(4, no_labels, 1)}, {});
   EXPECT_EQ(some.first_loss, 4);
   EXPECT_EQ(some.last_loss, 3);
-  const Summary none = summary_of(plan, {}, {});
+  const Summary none = make_summary(plan, {}, {});
   EXPECT_EQ(none.steps, 0);
   EXPECT_EQ(none.best_validation_step, 0);
 }

@@ -9,14 +9,14 @@ namespace orthant {
 
 /// Indices of messages in their rows. A RECV counts at the index where it is posted: at the last computation before it,
 /// or at its own index if there is none.
-struct MessagePlaces {
+struct MessageIndices {
   PerResult<int> sent, posted;
 };
-MessagePlaces message_places(const Schedule& schedule);
+MessageIndices find_message_indices(const Schedule& schedule);
 
 /// For each SEND, the index of a later SEND in the same row. When the rank reaches that index, the receiver has posted
 /// the RECV: the rank already has a message that the receiver sent after posting it. So waiting there for the send
 /// completion cannot deadlock. INT_MAX means that the message completes only at the end of the row.
-PerResult<int> departures(const Schedule& schedule);
+PerResult<int> send_completions(const Schedule& schedule);
 
 }  // namespace orthant

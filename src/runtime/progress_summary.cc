@@ -1,8 +1,4 @@
 // The banner and the summary of a run, drawn as boxes.
-#include "base/terminal_text.h"
-#include "base/text.h"
-#include "runtime/progress.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +6,10 @@
 #include <cmath>
 #include <utility>
 #include <vector>
+
+#include "base/terminal_text.h"
+#include "base/text.h"
+#include "runtime/progress.h"
 
 namespace orthant {
 namespace {

@@ -1,14 +1,14 @@
 // Fills the Banner from the plan and the data, and the Summary from the metrics of the steps.
-#include "runtime/run_boxes.h"
+#include "runtime/run_banner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
 
 #include "base/text.h"
 #include "plan/pipeline.h"
 #include "plan/tensor_choices.h"
 #include "runtime/resume_check.h"
-
-#include <algorithm>
-#include <cmath>
-#include <filesystem>
 
 namespace orthant {
 namespace {
@@ -35,7 +35,7 @@ std::string describe_tokenizer(const Config& config) {
   return spec + " tokenizer";
 }
 
-Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
+Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOptions& options) {
   const Config& c = plan.config;
   Banner b;
   b.version = options.version;
@@ -58,15 +58,15 @@ Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOption
   b.output_folder = c.job.dump_folder;
   b.resumed_from = options.resume_from;
   if (!options.resume_from.empty()) {
-    const std::vector<std::string> changes = changes_since(options.resume_from, c);
+    const std::vector<std::string> changes = changes_since_checkpoint(options.resume_from, c);
     if (!changes.empty()) b.resumed_from += "; changed since: " + join(changes, ", ");
-    b.learning_rate = rate_since(options.resume_from, c);
+    b.learning_rate = learning_rate_change(options.resume_from, c);
   }
   return b;
 }
 
-Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
-                   std::span<const ValidationMetrics> validations) {
+Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
+                     std::span<const ValidationMetrics> validations) {
   Summary s;
   s.steps = static_cast<int64_t>(steps.size());
   s.memory_expected_bytes = plan.largest_memory_bytes();

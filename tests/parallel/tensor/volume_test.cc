@@ -1,7 +1,7 @@
 // Words against numbers worked out by hand, and against what no mesh can send less than.
-#include "parallel/tensor/words_plan.h"
-
 #include <gtest/gtest.h>
+
+#include "parallel/tensor/volume_plan.h"
 
 namespace orthant::words_test {
 namespace {
@@ -10,18 +10,21 @@ TensorPlan mesh(int rows, int columns, int depth, ProductForm form = ProductForm
   return {.rows = rows, .columns = columns, .depth = depth, .form = form};
 }
 
-TEST(TensorWords, OfOneLinearLayer) {
+TEST(TensorVolume, OfOneLinearLayer) {
   struct Case {
     TensorPlan plan;
     double forward, backward, input_forward, input_backward, depth;
   };
   const auto summa = ProductForm::summa;
-  for (const Case& c : {Case{mesh(2, 2, 2), 144, 288, 216, 288, 72}, {mesh(2, 3, 2), 144, 288, 240, 288, 48},
-                        {mesh(1, 4, 2), 216, 432, 432, 432, 72}, {mesh(2, 2, 1, summa), 216, 432, 0, 0, 0},
-                        {mesh(3, 3, 2, summa), 128, 256, 0, 0, 32}, {mesh(4, 4, 1, summa), 162, 324, 0, 0, 0},
+  for (const Case& c : {Case{mesh(2, 2, 2), 144, 288, 216, 288, 72},
+                        {mesh(2, 3, 2), 144, 288, 240, 288, 48},
+                        {mesh(1, 4, 2), 216, 432, 432, 432, 72},
+                        {mesh(2, 2, 1, summa), 216, 432, 0, 0, 0},
+                        {mesh(3, 3, 2, summa), 128, 256, 0, 0, 32},
+                        {mesh(4, 4, 1, summa), 162, 324, 0, 0, 0},
                         {mesh(2, 2, 4, summa), 108, 216, 0, 0, 108}}) {
     const auto at = testing::Message() << c.plan.rows << " x " << c.plan.columns << " x " << c.plan.depth;
-    const TensorWords words = linear_words(c.plan, {.in = 12, .out = 24}, 48);
+    const TensorVolume words = linear_words(c.plan, {.in = 12, .out = 24}, 48);
     EXPECT_DOUBLE_EQ(words.forward, c.forward) << at;
     EXPECT_DOUBLE_EQ(words.backward, c.backward) << at;
     EXPECT_DOUBLE_EQ(words.depth, c.depth) << at;
@@ -30,36 +33,40 @@ TEST(TensorWords, OfOneLinearLayer) {
 
 // h -> 3h, h -> h, h -> 4h, 4h -> h; T = 4096, h = 1024, 8 ranks.
 constexpr int64_t kHidden = 1024, kTokens = 4096;
-std::vector<LinearShape> layer(int64_t h) {
-  return {{h, 3 * h}, {h, h, true}, {h, 4 * h}, {4 * h, h, true}};
-}
+std::vector<LinearShape> layer(int64_t h) { return {{h, 3 * h}, {h, h, true}, {h, 4 * h}, {4 * h, h, true}}; }
 
-TEST(TensorWords, OfAWholeLayer) {
+TEST(TensorVolume, OfAWholeLayer) {
   const auto words = [](const TensorPlan& plan) { return linear_words(plan, layer(kHidden), kTokens).total(); };
   EXPECT_DOUBLE_EQ(words(mesh(2, 2, 2)), 17825792);
   EXPECT_DOUBLE_EQ(words(mesh(2, 2, 2, ProductForm::summa)), 23592960);
   EXPECT_DOUBLE_EQ(words(mesh(1, 2, 4)), 14680064);
   EXPECT_DOUBLE_EQ(words(mesh(4, 2, 1)), 19398656);
   EXPECT_DOUBLE_EQ(words(mesh(1, 8, 1)), 36700160);
-  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamCut::none}), 29360128);
-  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamCut::tokens}), 36700160) << "as the width's cut";
+  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamSharding::none}), 29360128);
+  EXPECT_DOUBLE_EQ(words({.columns = 8, .stream = StreamSharding::tokens}), 36700160) << "as the width's cut";
 }
 
-TEST(TensorWords, OfSixtyFourRanks) {
+TEST(TensorVolume, OfSixtyFourRanks) {
   struct Case {
     int rows, columns, depth;
     double published, ours;
   };
   const auto close = [](double have, double want) { EXPECT_NEAR(have / want, 1, 0.005) << have; };
-  for (const Case& c : {Case{8, 8, 1, 3.96e9, 2.03e9}, {4, 4, 4, 2.11e9, 1.28e9}, {2, 2, 16, 1.51e9, 1.23e9},
-                        {16, 4, 1, 2.15e9, 1.32e9}, {32, 2, 1, 1.70e9, 1.42e9}, {8, 4, 2, 2.14e9, 1.31e9},
-                        {4, 8, 2, 3.95e9, 2.01e9}, {1, 8, 8, 3.88e9, 1.94e9}, {64, 1, 1, 2.38e9, 2.38e9}}) {
+  for (const Case& c : {Case{8, 8, 1, 3.96e9, 2.03e9},
+                        {4, 4, 4, 2.11e9, 1.28e9},
+                        {2, 2, 16, 1.51e9, 1.23e9},
+                        {16, 4, 1, 2.15e9, 1.32e9},
+                        {32, 2, 1, 1.70e9, 1.42e9},
+                        {8, 4, 2, 2.14e9, 1.31e9},
+                        {4, 8, 2, 3.95e9, 2.01e9},
+                        {1, 8, 8, 3.88e9, 1.94e9},
+                        {64, 1, 1, 2.38e9, 2.38e9}}) {
     close(linear_words(mesh(c.rows, c.columns, c.depth, ProductForm::summa), layer(8192), 196608).total(), c.published);
     close(linear_words(mesh(c.rows, c.columns, c.depth), layer(8192), 196608).total(), c.ours);
   }
 }
 
-TEST(TensorWords, StayAboveTheBound) {
+TEST(TensorVolume, StayAboveTheBound) {
   EXPECT_NEAR(product_bound(kTokens, kHidden, kHidden, 8), 802036, 1);
   EXPECT_NEAR(product_bound(kTokens, 4 * kHidden, kHidden, 8), 1917245, 1);
   for (const auto& [rows, columns] : {std::pair{8, 1}, {4, 2}}) {
@@ -75,7 +82,7 @@ TEST(TensorWords, StayAboveTheBound) {
     if (plan.depth > 1) continue;  // what stands in many places at the start is not under the bound
     for (const LinearShape& linear : layer(8192)) {
       const auto m = 196608.0, n = static_cast<double>(linear.out), k = static_cast<double>(linear.in);
-      const TensorWords words = linear_words(plan, linear, m);
+      const TensorVolume words = linear_words(plan, linear, m);
       EXPECT_GE(words.forward + words.backward, 0.999 * product_bound(m, n, k, 64)) << plan.rows;
     }
   }

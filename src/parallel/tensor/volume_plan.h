@@ -16,12 +16,12 @@
 
 namespace orthant {
 
-struct TensorWords {
+struct TensorVolume {
   double forward = 0, backward = 0;
   double depth = 0;  // once a step, for any number of microbatches
 
   double total() const { return forward + backward + depth; }
-  TensorWords& operator+=(const TensorWords& other);
+  TensorVolume& operator+=(const TensorVolume& other);
 };
 
 /// One linear layer. Megatron's forms can shard only the operand that is the residual stream: input or output.
@@ -32,8 +32,9 @@ struct LinearShape {
 
 /// Words of the layer on `tokens` tokens of one replica, in the plan's form. split: fraction of the tokens whose
 /// backward is split into I and W.
-TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split = 0);
-TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split = 0);
+TensorVolume linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split = 0);
+TensorVolume linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens,
+                          double split = 0);
 
 /// The operand that the plan keeps stationary for the layer.
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear);

@@ -1,4 +1,4 @@
-#include "parallel/tensor/words_plan.h"
+#include "parallel/tensor/volume_plan.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 namespace orthant {
 
-TensorWords& TensorWords::operator+=(const TensorWords& other) {
+TensorVolume& TensorVolume::operator+=(const TensorVolume& other) {
   forward += other.forward;
   backward += other.backward;
   depth += other.depth;
@@ -16,19 +16,18 @@ TensorWords& TensorWords::operator+=(const TensorWords& other) {
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear) {
   if (plan.form == ProductForm::summa) return Stationary::output;
   if (!linear.to_stream) return Stationary::output;
-  return plan.stream == StreamCut::width ? stationary_of(linear.in, linear.out) : Stationary::input;
+  return plan.stream == StreamSharding::width ? stationary_of(linear.in, linear.out) : Stationary::input;
 }
 
-TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split) {
+TensorVolume linear_words(const TensorPlan& plan, const LinearShape& linear, double tokens, double split) {
   const double rows = plan.rows, columns = plan.columns, depth = plan.depth;
   const bool output = stationary_of(plan, linear) == Stationary::output;
   const auto width = static_cast<double>(output ? linear.in : linear.out);
   const double moved = (columns - 1) / columns * tokens * width / (depth * rows);
   const double weight = static_cast<double>(linear.in * linear.out) / (rows * columns);
-  TensorWords words{.forward = (rows - 1) * weight,
-                    .backward = 2 * (rows - 1) * weight,
-                    .depth = 2 * (depth - 1) / depth * weight};
-  if (plan.stream == StreamCut::none) {  // all-reduce of the partial sum: input's gradient, or output
+  TensorVolume words{
+      .forward = (rows - 1) * weight, .backward = 2 * (rows - 1) * weight, .depth = 2 * (depth - 1) / depth * weight};
+  if (plan.stream == StreamSharding::none) {  // all-reduce of the partial sum: input's gradient, or output
     (output ? words.backward : words.forward) += 2 * moved;
   } else {
     words.forward += moved;
@@ -37,8 +36,8 @@ TensorWords linear_words(const TensorPlan& plan, const LinearShape& linear, doub
   return words;
 }
 
-TensorWords linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split) {
-  TensorWords sum;
+TensorVolume linear_words(const TensorPlan& plan, std::span<const LinearShape> linears, double tokens, double split) {
+  TensorVolume sum;
   for (const LinearShape& linear : linears) sum += linear_words(plan, linear, tokens, split);
   return sum;
 }
@@ -61,7 +60,7 @@ double product_bound(double m, double n, double k, int ranks) {
 
 std::vector<TensorPlan> tensor_arrangements(int ranks) {
   std::vector<TensorPlan> all;
-  for (const StreamCut cut : {StreamCut::tokens, StreamCut::none}) {
+  for (const StreamSharding cut : {StreamSharding::tokens, StreamSharding::none}) {
     all.push_back({.rows = 1, .columns = ranks, .depth = 1, .stream = cut});
   }
   for (int depth = 1; depth <= ranks; ++depth) {

@@ -1,19 +1,19 @@
 // Fills the Banner and the Summary of a run from its plan, data and metrics.
 #pragma once
 
+#include <span>
+
 #include "runtime/progress.h"
 #include "runtime/trainer.h"
 
-#include <span>
-
 namespace orthant {
 
-Banner banner_of(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
+Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOptions& options);
 
 /// Fills the fields that follow from the steps and validations of this process. The caller fills in the rest: training
 /// seconds, paths, commands and the sample.
-Summary summary_of(const Plan& plan, std::span<const StepMetrics> steps,
-                   std::span<const ValidationMetrics> validations);
+Summary make_summary(const Plan& plan, std::span<const StepMetrics> steps,
+                     std::span<const ValidationMetrics> validations);
 
 /// "byte tokenizer", "tokenizer of 8000 pieces, trained on it" or "tokenizer jargon.model".
 std::string describe_tokenizer(const Config& config);

@@ -1,5 +1,5 @@
 // When messages have left: by hand, and by holding their receivers back.
-#include "schedule/departures.h"
+#include "schedule/send_completions.h"
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ size_t comes_to(const Schedule& schedule, size_t rank, size_t held, size_t place
   std::vector<size_t> next(schedule.rows.size(), 0);
   const auto owner = [&](int stage) { return schedule.stage_owner[static_cast<size_t>(stage)]; };
   const auto waits = [&](const Action& action) {
-    if (!makes_result(action)) return false;
-    const Action source = source_of(action);
+    if (!produces_result(action)) return false;
+    const Action source = producer_of(action);
     return sent.has(source) && owner(source.stage) != owner(action.stage) && !sent[send_of(source)];
   };
   for (bool moved = true; moved;) {
@@ -30,7 +30,7 @@ size_t comes_to(const Schedule& schedule, size_t rank, size_t held, size_t place
     for (size_t r = 0; r < next.size(); ++r) {
       const auto& row = schedule.rows[r];
       while (next[r] < row.size() && !(r == held && next[r] == place) && !waits(row[next[r]])) {
-        if (facts(row[next[r]].kind).lane == Lane::send) sent[row[next[r]]] = 1;
+        if (facts(row[next[r]].kind).stream == Stream::send) sent[row[next[r]]] = 1;
         ++next[r], moved = true;
       }
     }
@@ -50,7 +50,7 @@ TEST(Departures, OfTwoStages) {
   const auto place = [&](const Action& action) {
     return static_cast<int>(std::find(row.begin(), row.end(), action) - row.begin());
   };
-  const PerResult<int> gone = departures(schedule);
+  const PerResult<int> gone = send_completions(schedule);
   // The gradient of microbatch 0 says that stage 1 had begun with it: so it had its input.
   const Action first{SEND_F, 0, 0}, last{SEND_F, 0, 2};
   EXPECT_EQ(gone[first], place(last));
@@ -63,21 +63,21 @@ TEST(Departures, AreCertainAndNotBefore) {
     const std::string_view name = each.name;
     for (const int ranks : {2, 3, 4}) {
       const Schedule schedule = made(name, ranks, 2 * ranks);
-      const PerResult<int> gone = departures(schedule);
-      const MessagePlaces places = message_places(schedule);
+      const PerResult<int> gone = send_completions(schedule);
+      const MessageIndices positions = find_message_indices(schedule);
       for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
         for (size_t i = 0; i < schedule.rows[rank].size(); ++i) {
           const Action& send = schedule.rows[rank][i];
-          if (facts(send.kind).lane != Lane::send) continue;
-          const Action received = other_end(send);
+          if (facts(send.kind).stream != Stream::send) continue;
+          const Action received = matching_message(send);
           const auto to = static_cast<size_t>(schedule.stage_owner[static_cast<size_t>(received.stage)]);
-          const size_t reached = comes_to(schedule, rank, to, static_cast<size_t>(places.posted[received]));
-          const auto departure = static_cast<size_t>(gone[send]);
-          if (departure >= schedule.rows[rank].size()) continue;
-          EXPECT_LT(reached, departure) << name << " on " << ranks << ": " << to_string(send);
+          const size_t reached = comes_to(schedule, rank, to, static_cast<size_t>(positions.posted[received]));
+          const auto send_completion = static_cast<size_t>(gone[send]);
+          if (send_completion >= schedule.rows[rank].size()) continue;
+          EXPECT_LT(reached, send_completion) << name << " on " << ranks << ": " << to_string(send);
           ++known;
-          size_t before = departure - 1;
-          while (facts(schedule.rows[rank][before].kind).lane != Lane::send) --before;
+          size_t before = send_completion - 1;
+          while (facts(schedule.rows[rank][before].kind).stream != Stream::send) --before;
           sooner += reached > before;  // the control: one SEND earlier nothing is certain
         }
       }

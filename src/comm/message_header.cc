@@ -1,21 +1,20 @@
 // Text of a message's signature, for error messages.
-#include "comm/label.h"
-
 #include <fmt/format.h>
 
 #include <array>
 
 #include "base/text.h"
+#include "comm/message_header.h"
 
 namespace orthant {
 
-std::string describe(Label label, int64_t bytes) {
+std::string describe(MessageHeader header, int64_t bytes) {
   constexpr std::array names = {"a send or exchange", "an all_reduce", "a reduce_scatter", "an all_gather",
                                 "an all_to_all",      "a broadcast",   "a reduce",         "a barrier"};
-  const auto kind = static_cast<size_t>(label.kind);
-  return fmt::format("{} of {} for {}{}{}", human_bytes(static_cast<double>(bytes)), c10::toString(label.type),
+  const auto kind = static_cast<size_t>(header.kind);
+  return fmt::format("{} of {} for {}{}{}", human_bytes(static_cast<double>(bytes)), c10::toString(header.type),
                      kind < names.size() ? names[kind] : "an unknown operation",
-                     label.one_round ? " in one round" : "", label.more ? " with more to come" : "");
+                     header.one_round ? " in one round" : "", header.more ? " with more to come" : "");
 }
 
 }  // namespace orthant

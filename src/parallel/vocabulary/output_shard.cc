@@ -1,4 +1,4 @@
-#include "parallel/vocabulary/share.h"
+#include "parallel/vocabulary/output_shard.h"
 
 #include <ATen/ATen.h>
 
@@ -30,7 +30,7 @@ at::Tensor loss_factors(const OutputTokens& tokens) {
   return g.masked_fill_(tokens.labels_N.eq(kIgnoredLabel), 0.0);
 }
 
-at::Tensor log_sum(const WholeSoftmax& whole) { return whole.sum_N.log() + whole.maximum_N; }
+at::Tensor log_sum(const FullSoftmax& whole) { return whole.sum_N.log() + whole.maximum_N; }
 
 // sum = a b; 0 if the contracted dim is empty.
 void product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
@@ -45,7 +45,7 @@ at::Tensor rescaling(const at::Tensor& from, const at::Tensor& to) {
 
 }  // namespace
 
-at::Tensor joined_statistics(const at::Tensor& statistics) {
+at::Tensor merge_statistics(const at::Tensor& statistics) {
   const at::Tensor all = statistics.to(at::kDouble), joined = at::zeros_like(all[0]);
   joined[0].copy_(all.select(1, 0).amax(0));
   for (int64_t rank = 0; rank < all.size(0); ++rank) {
@@ -56,10 +56,10 @@ at::Tensor joined_statistics(const at::Tensor& statistics) {
   return joined;
 }
 
-WholeSoftmax whole_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
-                           const OutputTokens& tokens) {
-  const at::Tensor all = joined_statistics(statistics);
-  WholeSoftmax whole{.maximum_N = all[0], .sum_N = all[1], .picked_N = all[2]};
+FullSoftmax compute_full_softmax(const at::Tensor& statistics, const OutputLoss& loss, int64_t vocabulary,
+                                 const OutputTokens& tokens) {
+  const at::Tensor all = merge_statistics(statistics);
+  FullSoftmax whole{.maximum_N = all[0], .sum_N = all[1], .picked_N = all[2]};
   at::Tensor losses = whole.sum_N.log() + (whole.maximum_N - whole.picked_N);
   if (loss.smoothing > 0) {
     losses.add_(loss.smoothing * (whole.picked_N - all[3] / static_cast<double>(vocabulary)));
@@ -69,12 +69,18 @@ WholeSoftmax whole_softmax(const at::Tensor& statistics, const OutputLoss& loss,
   return whole;
 }
 
-OutputShare::OutputShare(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x,
+OutputShard::OutputShard(const VocabularySlice& slice, const OutputLoss& loss, const Weight& head, at::Tensor x,
                          OutputTokens tokens, SliceMesh mesh)
-    : real_(slice.real()), vocabulary_(slice.vocabulary), loss_(loss), head_(head), mesh_(std::move(mesh)),
-      sequences_(x.size(0)), x_NC_(mesh_.gather(x.detach())), tokens_(std::move(tokens)) {
+    : real_(slice.real()),
+      vocabulary_(slice.vocabulary),
+      loss_(loss),
+      head_(head),
+      mesh_(std::move(mesh)),
+      sequences_(x.size(0)),
+      x_NC_(mesh_.gather(x.detach())),
+      tokens_(std::move(tokens)) {
   ORTHANT_CHECK(head.value.size(0) == slice.rows.size() && head.value.is_cpu(), head.value.size(0), slice.rows.size());
-  load_weight();
+  gather_weight();
   check_labels(tokens_.labels_N, vocabulary_);
   const at::Tensor& labels = tokens_.labels_N;
   hit_ = labels.ge(real_.begin).logical_and_(labels.lt(real_.end)).nonzero().squeeze(1);
@@ -85,14 +91,14 @@ OutputShare::OutputShare(const VocabularySlice& slice, const OutputLoss& loss, c
   if (loss_.kept_of_logit() == 2) slopes_NV_ = at::empty_like(exponentials_NV_);
 }
 
-void OutputShare::load_weight() { w_VC_ = mesh_.whole(head_).narrow(0, 0, real_.size()); }
-void OutputShare::put_weight_away() {
+void OutputShard::gather_weight() { w_VC_ = mesh_.whole(head_).narrow(0, 0, real_.size()); }
+void OutputShard::free_weight() {
   if (!mesh_.alone()) w_VC_.reset();
 }
 
 // Products of a range of tokens with the weight. If the kept exponentials have the same dtype, the products use their
 // memory from the start.
-at::Tensor OutputShare::products(const Range& tokens) const {
+at::Tensor OutputShard::products(const Range& tokens) const {
   const bool in_place = exponentials_NV_.defined() && exponentials_NV_.scalar_type() == wide(x_NC_.scalar_type());
   const at::Tensor y = in_place ? exponentials_NV_.narrow(0, tokens.begin, tokens.size())
                                 : wide_like(x_NC_, {tokens.size(), real_.size()});
@@ -100,23 +106,23 @@ at::Tensor OutputShare::products(const Range& tokens) const {
   return y;
 }
 
-at::Tensor OutputShare::maxima() {
+at::Tensor OutputShard::maxima() {
   products_NV_ = products({0, size()});
   at::Tensor top = products_NV_.size(1) > 0 ? products_NV_.amax(1) : wide_like(x_NC_, {size()}).fill_(-INFINITY);
   if (loss_.softcap > 0) top = top.div_(loss_.softcap).tanh_().mul_(loss_.softcap);
-  return mesh_.of_columns(top).amax(0);
+  return mesh_.gather_columns(top).amax(0);
 }
 
-at::Tensor OutputShare::exponentials(const at::Tensor& maximum_N) {
+at::Tensor OutputShard::exponentials(const at::Tensor& maximum_N) {
   top_N_ = maximum_N;
   const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()});
   statistics[0].copy_(maximum_N);
   keep({0, size()}, products_NV_, statistics, true);
   products_NV_.reset();
-  return mesh_.of_columns(statistics.narrow(0, 1, loss_.statistics() - 1).contiguous()).sum(0);
+  return mesh_.gather_columns(statistics.narrow(0, 1, loss_.statistics() - 1).contiguous()).sum(0);
 }
 
-at::Tensor OutputShare::statistics() {
+at::Tensor OutputShard::statistics() {
   const at::Tensor statistics = wide_like(x_NC_, {loss_.statistics(), size()});
   top_N_ = statistics[0];
   const int64_t chunk = loss_chunk_rows(std::max<int64_t>(real_.size(), 1));
@@ -124,14 +130,14 @@ at::Tensor OutputShare::statistics() {
     const Range tokens{begin, std::min(begin + chunk, size())};
     keep(tokens, products(tokens), statistics, false);
   }
-  const at::Tensor all = mesh_.of_columns(statistics);
-  const at::Tensor joined = all.size(0) > 1 ? joined_statistics(all).to(statistics.scalar_type()) : statistics;
+  const at::Tensor all = mesh_.gather_columns(statistics);
+  const at::Tensor joined = all.size(0) > 1 ? merge_statistics(all).to(statistics.scalar_type()) : statistics;
   place_top_N_ = joined[0];
   return joined;
 }
 
 // For a range of tokens: keeps the exponentials and the labels' slopes, and writes the statistics.
-void OutputShare::keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics,
+void OutputShard::keep(const Range& tokens, const at::Tensor& products, const at::Tensor& statistics,
                        bool has_maximum) {
   const auto part = [&](const at::Tensor& t) {
     return t.defined() ? t.narrow(0, tokens.begin, tokens.size()) : at::Tensor();
@@ -156,7 +162,7 @@ void OutputShare::keep(const Range& tokens, const at::Tensor& products, const at
   told.copy_(found.narrow(1, 0, told.size(0)).t());
 }
 
-OutputShare::Factors OutputShare::factors(const WholeSoftmax& whole, const at::Tensor& top_N) const {
+OutputShard::Factors OutputShard::factors(const FullSoftmax& whole, const at::Tensor& top_N) const {
   const at::Tensor g = loss_factors(tokens_);
   const at::Tensor z_factor = loss_.z_weight > 0 ? 1 + 2 * loss_.z_weight * log_sum(whole) : at::ones_like(g);
   const auto p = [&](const at::Tensor& z) { return (z - whole.maximum_N).exp().div_(whole.sum_N).mul_(z_factor); };
@@ -167,12 +173,12 @@ OutputShare::Factors OutputShare::factors(const WholeSoftmax& whole, const at::T
 }
 
 // Multiplies rows of the labels in this rank's rows by the slopes of the labels' capped logits.
-at::Tensor OutputShare::bent(at::Tensor rows_HC) const {
+at::Tensor OutputShard::bent(at::Tensor rows_HC) const {
   if (!label_slopes_N_.defined()) return rows_HC;
   return rows_HC.mul_(column(label_slopes_N_.index_select(0, hit_)));
 }
 
-void OutputShare::make_products() {
+void OutputShard::make_products() {
   product_NC_ = wide_like(x_NC_, x_NC_.sizes());
   product(product_NC_, exponentials_NV_, w_VC_);
   if (slopes_NV_.defined()) {
@@ -184,7 +190,7 @@ void OutputShare::make_products() {
   }
 }
 
-at::Tensor OutputShare::multiply() {
+at::Tensor OutputShard::multiply() {
   multiplied_ = true;
   make_products();
   if (!mesh_.alone()) sum_products();
@@ -194,7 +200,7 @@ at::Tensor OutputShare::multiply() {
 
 // Sums the products over columns; each rank keeps its shard. A label's row is on one column only, so these rows are
 // summed too.
-void OutputShare::sum_products() {
+void OutputShard::sum_products() {
   const auto sum = [&](const at::Tensor& summand) {
     return mesh_.sum(summand.to(x_NC_.scalar_type()).contiguous(), sequences_);
   };
@@ -204,7 +210,7 @@ void OutputShare::sum_products() {
 }
 
 // This rank's summand of the gradient of x, from the products; float32 or float64.
-at::Tensor OutputShare::summand(const Factors& f) {
+at::Tensor OutputShard::summand(const Factors& f) {
   const at::Tensor dx = std::exchange(product_NC_, {}).mul_(column(f.exponentials_N));
   if (uniform_NC_.defined()) dx.addcmul_(column(f.uniform_N), std::exchange(uniform_NC_, {}), -1);
   const at::Tensor rows = bent(w_VC_.index_select(0, row_).to(dx.scalar_type()));
@@ -212,7 +218,7 @@ at::Tensor OutputShare::summand(const Factors& f) {
   return dx.masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
 }
 
-void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& sum) {
+void OutputShard::input_gradient(const FullSoftmax& whole, const at::Tensor& sum) {
   const Factors f = factors(whole, place_top_N_);
   if (mesh_.alone()) {
     sum.copy_(summand(f));  // copies nothing if it is already there
@@ -228,7 +234,7 @@ void OutputShare::input_gradient(const WholeSoftmax& whole, const at::Tensor& su
 
 // dw += the sum over tokens of logit gradients times x. A logit's gradient is a sum of an exponential, a slope or one,
 // and a one at the label, each times a factor of the token. The factors multiply x, which has fewer numbers.
-void OutputShare::add_weight_gradient(const at::Tensor& dw, const Factors& f) const {
+void OutputShard::add_weight_gradient(const at::Tensor& dw, const Factors& f) const {
   const auto scaled = [&](const at::Tensor& factor_N) {  // in the factors' dtype
     return x_NC_.mul(column(factor_N)).masked_fill_(column(tokens_.labels_N.eq(kIgnoredLabel)), 0.0);
   };
@@ -242,12 +248,12 @@ void OutputShare::add_weight_gradient(const at::Tensor& dw, const Factors& f) co
   dw.index_add_(0, row_, rows.mul_(column(f.picked_N.index_select(0, hit_))));
 }
 
-at::Tensor OutputShare::gradients(const WholeSoftmax& whole) {
+at::Tensor OutputShard::gradients(const FullSoftmax& whole) {
   ORTHANT_CHECK(tokens_.with_gradient && !head_.defers());
   const Factors f = factors(whole, top_N_);
   at::Tensor dx;
   if (!multiplied_) {
-    if (!w_VC_.defined()) load_weight();
+    if (!w_VC_.defined()) gather_weight();
     make_products();
     dx = summand(f).to(x_NC_.scalar_type());
   }

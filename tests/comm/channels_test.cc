@@ -8,7 +8,7 @@ namespace orthant::lanes_test {
 namespace {
 
 // Every rank issues the same operations, each from another one on; true where all came out right.
-bool in_many_orders(int n, int lanes, int64_t size) {
+bool in_many_orders(int n, int channels, int64_t size) {
   std::vector<char> right(static_cast<size_t>(n), 0);
   on_line(n, [&](Comm& comm, int rank) {
     std::vector<at::Tensor> sums;
@@ -17,7 +17,7 @@ bool in_many_orders(int n, int lanes, int64_t size) {
     for (int i = 0; i < 3; ++i) {
       const int which = (i + rank) % 3;
       works[static_cast<size_t>(which)] =
-          comm.lane(1 + which % lanes).all_reduce(sums[static_cast<size_t>(which)], kOverData);
+          comm.channel(1 + which % channels).all_reduce(sums[static_cast<size_t>(which)], kOverData);
     }
     for (Work& work : works) work.wait();
     bool all = true;
@@ -40,11 +40,11 @@ TEST(Lanes, KeepNoOrderBetweenEachOther) {
 
 TEST(Lanes, CountWithTheirComm) {
   on_line(3, [](Comm& comm, int rank) {
-    comm.lane(2).broadcast(at::ones({10}), kOverData, 1).wait();
+    comm.channel(2).broadcast(at::ones({10}), kOverData, 1).wait();
     EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, rank == 0 ? 0 : 40}));
-    EXPECT_THROW(comm.lane(0), LogicError);
-    EXPECT_THROW(comm.lane(8), LogicError);
-    EXPECT_THROW(comm.lane(1).lane(2), LogicError);
+    EXPECT_THROW(comm.channel(0), LogicError);
+    EXPECT_THROW(comm.channel(8), LogicError);
+    EXPECT_THROW(comm.channel(1).channel(2), LogicError);
   });
 }
 

@@ -1,4 +1,4 @@
-#include "parallel/vocabulary/whole.h"
+#include "parallel/vocabulary/full_vocabulary.h"
 
 #include <ATen/ATen.h>
 
@@ -9,8 +9,8 @@
 
 namespace orthant {
 
-at::Tensor whole_embedding(Comm& comm, const WholeVocabulary& vocabulary, const Weight& table,
-                           const at::Tensor& tokens) {
+at::Tensor compute_full_embedding(Comm& comm, const FullVocabulary& vocabulary, const Weight& table,
+                                  const at::Tensor& tokens) {
   const Range rows = vocabulary.rows;
   const at::Tensor value = vocabulary.mesh.whole(table), flat = tokens.flatten();
   ORTHANT_CHECK(value.size(0) == rows.size(), value.size(0), rows.size());
@@ -24,15 +24,15 @@ at::Tensor whole_embedding(Comm& comm, const WholeVocabulary& vocabulary, const 
   return found.view(shape);
 }
 
-at::Tensor whole_logits(Comm& comm, const WholeVocabulary& vocabulary, const Weight& head, at::Tensor x) {
+at::Tensor compute_full_logits(Comm& comm, const FullVocabulary& vocabulary, const Weight& head, at::Tensor x) {
   const SliceMesh& mesh = vocabulary.mesh;
-  const int places = comm.group_size(vocabulary.axes);
+  const int positions = comm.group_size(vocabulary.axes);
   x = x.contiguous();
   comm.broadcast(x, vocabulary.axes, vocabulary.root).wait();
   const at::Tensor own = at::mv(mesh.whole(head), mesh.gather(x.view({1, 1, -1})).flatten());
   std::vector<int64_t> counts;
-  for (int place = 0; place < places; ++place) {
-    const int64_t slice = shard(vocabulary.size, places, place).size();
+  for (int place = 0; place < positions; ++place) {
+    const int64_t slice = shard(vocabulary.size, positions, place).size();
     for (int column = 0; column < mesh.columns(); ++column)
       counts.push_back(shard(slice, mesh.columns(), column).size());
   }
@@ -40,7 +40,7 @@ at::Tensor whole_logits(Comm& comm, const WholeVocabulary& vocabulary, const Wei
   if (mesh.columns() > 1) axes.emplace_back(kColumn);
   at::Tensor all = at::empty({vocabulary.size}, own.options());
   comm.all_gather(all, own, axes, counts).wait();
-  mesh.take_first_row(all);
+  mesh.broadcast_first_row(all);
   return all;
 }
 

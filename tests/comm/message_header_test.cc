@@ -1,27 +1,27 @@
 // What a message says it is: into the bits that a transport leaves, and back.
-#include "comm/label.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "comm/message_header.h"
 #include "comm/transport.h"
 
 namespace orthant::label_test {
 namespace {
 
-TEST(Label, ComesBackAsItWas) {
+TEST(MessageHeader, ComesBackAsItWas) {
   std::set<uint32_t> seen;
   size_t labels = 0;
   for (uint32_t kind = 0; kind <= static_cast<uint32_t>(MessageKind::barrier); ++kind) {
     for (int type = 0; type < static_cast<int>(at::ScalarType::NumOptions); ++type) {
       for (const bool more : {false, true}) {
         for (const bool one_round : {false, true}) {
-          const Label label{static_cast<MessageKind>(kind), static_cast<at::ScalarType>(type), more, one_round};
-          const uint32_t bits = label.packed();
-          EXPECT_LT(bits, 1u << kLabelBits);
-          const Label back = Label::unpack(bits);
-          EXPECT_TRUE(back.kind == label.kind && back.type == label.type && back.more == more &&
+          const MessageHeader header{static_cast<MessageKind>(kind), static_cast<at::ScalarType>(type), more,
+                                     one_round};
+          const uint32_t bits = header.packed();
+          EXPECT_LT(bits, 1u << kHeaderBits);
+          const MessageHeader back = MessageHeader::unpack(bits);
+          EXPECT_TRUE(back.kind == header.kind && back.type == header.type && back.more == more &&
                       back.one_round == one_round);
           seen.insert(bits);
           ++labels;
@@ -32,7 +32,7 @@ TEST(Label, ComesBackAsItWas) {
   EXPECT_EQ(seen.size(), labels);  // no two alike
 }
 
-TEST(Label, IsDescribed) {
+TEST(MessageHeader, IsDescribed) {
   EXPECT_EQ(describe({MessageKind::all_reduce, at::kFloat}, 4096), "4.0 KiB of Float for an all_reduce");
   EXPECT_EQ(describe({MessageKind::all_reduce, at::kFloat, false, true}, 16),
             "16 B of Float for an all_reduce in one round");
