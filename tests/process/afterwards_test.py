@@ -105,7 +105,7 @@ class GenerateMemory(ProcessTest):
         return int(result.out), json.loads((dump / "plan.json").read_text())["parameters"]["count"]
 
     def test_what_a_parameter_takes(self):
-        """Twelve bytes, as the README says: weights and their gradients' place, and the pages of the file."""
+        """Twelve bytes, as docs/training.md states: weights, memory of gradients, and pages of the file."""
         (few_bytes, few), (many_bytes, many) = (self.peak_and_parameters(layers) for layers in (2, 22))
         self.assertAlmostEqual((many_bytes - few_bytes) / (many - few), 12, delta=0.6)
 

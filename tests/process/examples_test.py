@@ -4,18 +4,19 @@ import json
 from orthant_process import SOURCE, ProcessTest, main
 
 EXAMPLES = sorted((SOURCE / "examples").glob("*.toml"))
+PAGE = SOURCE / "docs/choosing-a-layout.md"  # shows tables that `plan` prints for examples
 
 
 class Examples(ProcessTest):
     def test_the_plan_of_each(self):
-        """Its text is the README's where the README shows it."""
+        """Tables on the page are those that the plan prints."""
         self.assertTrue(EXAMPLES)
         for example in EXAMPLES:
             with self.subTest(example.name):
                 plan = self.orthant("plan", example)
                 self.assertEqual(plan.code, 0, plan)
                 if example.stem == "pipeline":
-                    self.assertGreater(self.check_readme(plan, "every schedule of as many"), 4)
+                    self.assertGreater(self.check_page(plan, "every schedule of as many"), 4)
                 if "tensor_parallel" in example.read_text():
                     self.check_tensor_plan(plan)
                 if "vocabulary_parallel" in example.read_text():
@@ -46,19 +47,19 @@ class Examples(ProcessTest):
         chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
-        self.assertGreater(self.check_readme(plan, "every tensor mesh"), 9)
+        self.assertGreater(self.check_page(plan, "every tensor mesh"), 9)
 
     def check_verified(self, example):
         verify = self.orthant("verify", example, "--steps", "1")
         self.assertEqual(verify.code, 0, verify)
         self.assertIn("ok: the layout computes what one device computes", verify.out)
 
-    def check_readme(self, plan, title):
-        """The table that the README shows of the plan has the plan's lines, dots where some are left out; how many."""
-        readme, said = (SOURCE / "README.md").read_text().splitlines(), plan.out.splitlines()
-        begin = readme.index("    " + next(line for line in said if line.startswith(title)))
-        start, shown, at = said.index(readme[begin][4:]), 0, None
-        for line in (line[4:] for line in readme[begin:readme.index("", begin)]):
+    def check_page(self, plan, title):
+        """The page's table has the lines that the plan printed, with dots for omitted lines. Returns their number."""
+        page, said = PAGE.read_text().splitlines(), plan.out.splitlines()
+        begin = page.index("    " + next(line for line in said if line.startswith(title)))
+        start, shown, at = said.index(page[begin][4:]), 0, None
+        for line in (line[4:] for line in page[begin:page.index("", begin)]):
             if line.strip() == "...":
                 at = None
                 continue
