@@ -37,7 +37,8 @@ int64_t num_visible_pairs(SequencePlacement placement, int64_t seq_len, int ring
   switch (placement) {
     case SequencePlacement::contiguous: return of(positions_of(shard(seq_len, ring, r)));
     case SequencePlacement::zigzag:
-      return of(positions_of(shard(seq_len, 2 * ring, r))) + of(positions_of(shard(seq_len, 2 * ring, 2 * ring - 1 - r)));
+      return of(positions_of(shard(seq_len, 2 * ring, r))) +
+             of(positions_of(shard(seq_len, 2 * ring, 2 * ring - 1 - r)));
     case SequencePlacement::stripe: break;
   }
   return of({r, shard(seq_len, ring, r).size(), ring});

@@ -36,8 +36,10 @@ std::vector<Positions> all_positions(SequencePlacement placement, int64_t length
 TEST(Placement, OfSixteenTokensIsTheReferences) {
   using All = std::vector<Positions>;
   EXPECT_EQ(all_positions(kZigzag, 16, 2, 2), (All{{0, 1, 2, 3}, {12, 13, 14, 15}, {4, 5, 6, 7}, {8, 9, 10, 11}}));
-  EXPECT_EQ(all_positions(kZigzag, 16, 4, 2), (All{{0, 1}, {2, 3}, {12, 13}, {14, 15}, {4, 5}, {6, 7}, {8, 9}, {10, 11}}));
-  EXPECT_EQ(all_positions(kZigzag, 16, 2, 4), (All{{0, 1}, {14, 15}, {2, 3}, {12, 13}, {4, 5}, {10, 11}, {6, 7}, {8, 9}}));
+  EXPECT_EQ(all_positions(kZigzag, 16, 4, 2),
+            (All{{0, 1}, {2, 3}, {12, 13}, {14, 15}, {4, 5}, {6, 7}, {8, 9}, {10, 11}}));
+  EXPECT_EQ(all_positions(kZigzag, 16, 2, 4),
+            (All{{0, 1}, {14, 15}, {2, 3}, {12, 13}, {4, 5}, {10, 11}, {6, 7}, {8, 9}}));
   EXPECT_EQ(all_positions(kZigzag, 16, 1, 4), (All{{0, 1, 14, 15}, {2, 3, 12, 13}, {4, 5, 10, 11}, {6, 7, 8, 9}}));
   EXPECT_EQ(all_positions(kStripe, 16, 1, 4)[1], (Positions{1, 5, 9, 13}));
 }

@@ -59,7 +59,7 @@ inline at::Tensor gradient_of(const AttentionCase& c) {
   return reference_values({c.sequences, c.length, c.heads * c.head_dim}, 4).to(c.dtype);
 }
 
-/// `rotary_positions_T` holds the position by which each held token is rotated; by default its position in the sequence.
+/// `rotary_positions_T` holds the position by which each held token is rotated: by default its own in the sequence.
 inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase& c,
                                  const std::vector<int64_t>& held, at::Tensor rotary_positions_T = {}) {
   const at::Tensor index = at::tensor(held, at::kLong);
