@@ -24,7 +24,7 @@ std::string describe(const Operation& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
   std::string text = operation.kind;
   if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
-  text += " over " + operation.group->header;
+  text += " over " + operation.group->signature;
   if (operation.tensor_bytes > 0)
     text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
   return text;
@@ -55,12 +55,12 @@ void CommState::close(bool unwinding) {
   watch->leave(clean);
   if (!clean) {
     for (auto& dropped : dropped_) (void)dropped.release();
-    for (auto& [header, open_group] : groups_) (void)open_group.group.release();
+    for (auto& [signature, open_group] : groups_) (void)open_group.group.release();
     (void)engine.release();
     return;
   }
   dropped_.clear();
-  for (auto& [header, open_group] : groups_) open_group.group.reset();
+  for (auto& [signature, open_group] : groups_) open_group.group.reset();
   engine.reset();
   if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
 }
@@ -99,13 +99,13 @@ bool CommState::finish() {
 }
 
 OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
-  const std::string header = mesh.joined_name(axes);
-  std::string name = device.is_cpu() ? header : header + "@" + c10::DeviceTypeName(device.type(), true);
+  const std::string signature = mesh.joined_name(axes);
+  std::string name = device.is_cpu() ? signature : signature + "@" + c10::DeviceTypeName(device.type(), true);
   if (channel > 0) name += fmt::format("#{}", channel);
   auto found = groups_.find(name);
   if (found != groups_.end()) return found->second;
 
-  OpenGroup fresh{.header = header, .ranks = mesh.group(rank, axes)};
+  OpenGroup fresh{.signature = signature, .ranks = mesh.group(rank, axes)};
   fresh.position = mesh.group_index(rank, axes);
   if (fresh.size() > 1) fresh.group = device.is_cpu() ? open_cpu(fresh, axes, channel) : open_cuda(fresh, name, device);
   return groups_.emplace(name, std::move(fresh)).first->second;
@@ -126,8 +126,8 @@ std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::s
   const Store store = store_.under(fmt::format("group/{}/{}", name, group.ranks[0]));
   meet(group, store);
   // Holds a weak reference, because threads of an abandoned group may outlive this Comm.
-  const auto on_lost = [self = weak_from_this(), header = group.header](const std::string& reason) {
-    if (const auto state = self.lock()) state->lost(header, reason);
+  const auto on_lost = [self = weak_from_this(), signature = group.signature](const std::string& reason) {
+    if (const auto state = self.lock()) state->lost(signature, reason);
   };
   try {
     return nccl_group(device, store, group.position, group.size(), options_.timeout_s, on_lost);
@@ -166,7 +166,7 @@ Work CommState::start(const Operation& operation, int64_t sent_bytes,
   } catch (const std::exception& error) {
     fail(operation, brief(error));
   }
-  Traffic& counted = traffic[{operation.group->header, operation.kind}];
+  Traffic& counted = traffic[{operation.group->signature, operation.kind}];
   ++counted.calls;
   counted.bytes += sent_bytes;
   work.state_ = shared_from_this();
@@ -222,11 +222,11 @@ void CommState::fail(const Operation& operation, const std::string& reason) {
 }
 
 // Runs on a thread of NCCL, while the main thread may be anywhere: wait() has already returned there.
-void CommState::lost(const std::string& header, const std::string& reason) {
+void CommState::lost(const std::string& signature, const std::string& reason) {
   const std::string known = watch->blame(patience_s());
   if (watch->failure()) return watch->abort_and_end(known);
   const std::string others = known.empty() ? "" : "; " + known;
-  watch->abort_and_end(fmt::format("rank {}: {} over {}{}", rank, reason, header, others));
+  watch->abort_and_end(fmt::format("rank {}: {} over {}{}", rank, reason, signature, others));
 }
 
 void CommState::cancel_wait() {

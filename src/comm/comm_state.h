@@ -13,7 +13,7 @@ namespace orthant {
 
 /// A group that operations can run over, with its n ranks in order of position. `group` is null if n = 1.
 struct OpenGroup {
-  std::string header;
+  std::string signature;
   std::vector<int> ranks;
   int position = 0;
   std::unique_ptr<Group> group;
@@ -58,7 +58,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   void on_failure(const std::string& message, bool speak);
   /// How long a failed operation waits until the watch knows the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
-  void lost(const std::string& header, const std::string& reason);
+  void lost(const std::string& signature, const std::string& reason);
 
   Rendezvous rendezvous_;
   const CommOptions options_;

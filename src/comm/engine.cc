@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "comm/message_header.h"
+#include "comm/message_signature.h"
 
 namespace orthant {
 namespace {
@@ -45,10 +45,11 @@ Posted::~Posted() {
 }
 
 void Posted::await_resume() const {
-  if (message_->header != expected_label_ || message_->bytes != expected_bytes_) {
+  if (message_->signature != expected_signature_ || message_->bytes != expected_bytes_) {
     throw CommError(fmt::format("rank {} sent {} where this rank expected {}: the ranks do not run the same program",
-                                message_->peer, describe(MessageHeader::unpack(message_->header), message_->bytes),
-                                describe(MessageHeader::unpack(expected_label_), expected_bytes_)));
+                                message_->peer,
+                                describe(MessageSignature::unpack(message_->signature), message_->bytes),
+                                describe(MessageSignature::unpack(expected_signature_), expected_bytes_)));
   }
   if (!message_->error.empty()) throw CommError(message_->error);
 }

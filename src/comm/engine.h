@@ -52,12 +52,12 @@ class [[nodiscard]] Posted {
   // Built before the message is posted: posting may complete it at once and overwrite its label and bytes.
   Posted(Engine* engine, std::unique_ptr<Message> message)
       : engine_(engine),
-        expected_label_(message->header),
+        expected_signature_(message->signature),
         expected_bytes_(message->bytes),
         message_(std::move(message)) {}
 
   Engine* engine_;
-  uint32_t expected_label_;
+  uint32_t expected_signature_;
   int64_t expected_bytes_;
   std::unique_ptr<Message> message_;
 };

@@ -27,7 +27,7 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
 struct Header {
   int64_t bytes = 0;
-  uint32_t header = 0, unused = 0;
+  uint32_t signature = 0, unused = 0;
 };
 
 // A pool of threads for blocking jobs, with one thread per job in progress; idle threads are reused. One thread at a
@@ -110,7 +110,7 @@ class GlooTransport : public Transport {
   void send(Message& message) override {
     waiters_->reserve();
     ++under_way_;
-    auto header = std::make_shared<Header>(Header{message.bytes, message.header});
+    auto header = std::make_shared<Header>(Header{message.bytes, message.signature});
     std::vector<WorkPtr> works{post_send(header.get(), sizeof(Header), message)};
     if (message.bytes > 0) works.push_back(post_send(message.data, message.bytes, message));
     line_up({true, message.peer, message.tag}, message, [this, header, works] {
@@ -188,7 +188,7 @@ class GlooTransport : public Transport {
     post_receive(&header, sizeof header, message)->wait(timeout_);
     const int64_t room = message.bytes;
     message.bytes = header.bytes;
-    message.header = header.header;
+    message.signature = header.signature;
     // A message that is too large is received anyway, because the next header follows it.
     std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
     void* const memory = aside.empty() ? message.data : aside.data();

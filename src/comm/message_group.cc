@@ -140,9 +140,9 @@ class MessageGroup : public Group {
   std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
                                  const std::function<Task(Peers)>& body, Job* behind = nullptr) {
     const uint32_t operation_tag = tag(next_++ % kUserTags);
-    const MessageHeader header{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
-    const auto task = [this, body, operation_tag, header](Job& job) {
-      return body(Peers(engine_, job, ranks_, position_, operation_tag, header));
+    const MessageSignature signature{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
+    const auto task = [this, body, operation_tag, signature](Job& job) {
+      return body(Peers(engine_, job, ranks_, position_, operation_tag, signature));
     };
     return run(std::move(tensors), task, behind);
   }

@@ -6,11 +6,11 @@
 namespace orthant {
 
 Posted Peers::post(int peer, std::span<std::byte> memory, bool send, bool more) const {
-  MessageHeader header = label_;
-  header.more = more;
+  MessageSignature signature = label_;
+  signature.more = more;
   auto message = std::make_unique<Message>(Message{.peer = (*ranks_)[static_cast<size_t>(peer)],
                                                    .tag = tag_,
-                                                   .header = header.packed(),
+                                                   .signature = signature.packed(),
                                                    .data = memory.data(),
                                                    .bytes = static_cast<int64_t>(memory.size())});
   if (!send) return engine_->receive(std::move(message));

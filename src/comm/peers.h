@@ -1,5 +1,5 @@
-// Peers: the members of a group as one operation addresses them, with its message tag and signature (label.h). It is a
-// few words, so tasks copy it.
+// Peers: the members of a group as one operation addresses them, with its message tag and signature
+// (message_signature.h). It is a few words, so tasks copy it.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "comm/engine.h"
-#include "comm/message_header.h"
+#include "comm/message_signature.h"
 
 namespace orthant {
 
 class Peers {
  public:
-  Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, MessageHeader header)
-      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(header) {}
+  Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, MessageSignature signature)
+      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(signature) {}
 
   int size() const { return static_cast<int>(ranks_->size()); }
   int position() const { return position_; }
@@ -45,7 +45,7 @@ class Peers {
   const std::vector<int>* ranks_;
   int position_;
   uint32_t tag_;
-  MessageHeader label_;
+  MessageSignature label_;
 };
 
 }  // namespace orthant

@@ -21,7 +21,7 @@ namespace orthant {
 struct Message {
   int peer = 0;        // rank within the run
   uint32_t tag = 0;    // must equal the peer's; messages with one tag match in order; below 2^kTagBits
-  uint32_t header = 0;  // the sender's signature (label.h), below 2^kHeaderBits; a receive gets the sender's
+  uint32_t signature = 0;  // message_signature.h, below 2^kSignatureBits; a receive gets the sender's
   std::byte* data = nullptr;
   /// Bytes to send. For a receive: the space; after the end, the bytes that the peer sent, maybe more than the space.
   int64_t bytes = 0;
@@ -33,7 +33,7 @@ struct Message {
 };
 
 inline constexpr int kTagBits = 31;
-inline constexpr int kHeaderBits = 16;
+inline constexpr int kSignatureBits = 16;
 
 /// Receives the notifications of messages that have ended.
 class MessageSink {

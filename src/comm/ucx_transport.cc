@@ -25,9 +25,9 @@ namespace orthant {
 namespace {
 
 // The 64 bits of a UCX tag: message tag (32), sender (16) and label (16). The label takes no part in matching.
-constexpr uint64_t kMatched = ~uint64_t{0} << kHeaderBits;
-uint64_t wire_tag(uint32_t tag, int source, uint32_t header) {
-  return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kHeaderBits | header;
+constexpr uint64_t kMatched = ~uint64_t{0} << kSignatureBits;
+uint64_t wire_tag(uint32_t tag, int source, uint32_t signature) {
+  return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kSignatureBits | signature;
 }
 
 // One descriptor that reports the events of all workers.
@@ -137,7 +137,7 @@ class UcxTransport : public Transport {
     param.user_data = &message;
     void* const request =
         ucx().ucp_tag_send_nbx(endpoint(message.peer), message.data, static_cast<size_t>(message.bytes),
-                               wire_tag(message.tag, rank_, message.header), &param);
+                               wire_tag(message.tag, rank_, message.signature), &param);
     if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));
   }
 
@@ -171,7 +171,7 @@ class UcxTransport : public Transport {
   static void learn(Message& message, ucs_status_t status, const ucp_tag_recv_info_t& came) {
     if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) return;
     message.bytes = static_cast<int64_t>(came.length);
-    message.header = static_cast<uint32_t>(came.sender_tag & ~kMatched);
+    message.signature = static_cast<uint32_t>(came.sender_tag & ~kMatched);
   }
 
   static void end(Message& message, ucs_status_t status) {

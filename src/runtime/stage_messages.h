@@ -27,8 +27,8 @@ class StageMessages {
   /// Limits the number of incomplete sends: send() then waits for the oldest. This cannot deadlock: a valid schedule
   /// terminates even if each SEND waits for its RECV.
   void limit(size_t leaving) { most_leaving_ = leaving; }
-  /// Called when the row reaches index `place`: waits for the sends whose completion is due by then, see departures(),
-  /// and releases their tensors.
+  /// Called when the row reaches index `place`: waits for the sends whose completion is due by then, see
+  /// send_completions(), and releases their tensors.
   void leave(int place);
   /// Stores a stage's result for its SEND, or for the stage on this rank that reads it.
   void keep(const Action& send, at::Tensor tensor);

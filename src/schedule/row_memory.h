@@ -36,7 +36,7 @@ struct RowBytes {
 /// Computes the memory of the rows of one schedule. A RECV between two computations is posted before the first one. Its
 /// buffer is held from there until the pass that reads it. If two neighboring stages are on one rank, the result is
 /// held from the pass that makes it to the pass that reads it. A sent message is held until its send completion: see
-/// departures().
+/// send_completions().
 class RowMemory {
  public:
   explicit RowMemory(const Schedule& schedule);

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/errors.h"
-#include "comm/message_header.h"
+#include "comm/message_signature.h"
 #include "tests/support/says.h"
 
 namespace orthant::engine_test {
@@ -25,7 +25,7 @@ class Scripted : public Transport {
   void receive(Message& message) override {
     if (never_ends) return;
     message.bytes = 12;
-    message.header = MessageHeader{MessageKind::reduce, at::kFloat}.packed();
+    message.signature = MessageSignature{MessageKind::reduce, at::kFloat}.packed();
     message.ended = true;
   }
   bool progress() override { return always_moves; }
@@ -40,22 +40,22 @@ class Scripted : public Transport {
   const int event_fd_ = eventfd(0, EFD_CLOEXEC);
 };
 
-Task receive(Engine& engine, MessageHeader header, int64_t bytes) {
-  auto message = std::make_unique<Message>(Message{.peer = 1, .header = header.packed(), .bytes = bytes});
+Task receive(Engine& engine, MessageSignature signature, int64_t bytes) {
+  auto message = std::make_unique<Message>(Message{.peer = 1, .signature = signature.packed(), .bytes = bytes});
   Posted posted = engine.receive(std::move(message));
   co_await posted;
 }
 
 // The error of waiting for one message.
 std::string error_of(
-    MessageHeader header, int64_t bytes, void (*tell)(Scripted&) = [](Scripted&) {}) {
+    MessageSignature signature, int64_t bytes, void (*tell)(Scripted&) = [](Scripted&) {}) {
   const auto make = [&](MessageSink&) {
     auto transport = std::make_unique<Scripted>();
     tell(*transport);
     return transport;
   };
   Engine engine(make, {.timeout_s = 0.2});
-  const auto job = engine.start(false, [&](Job&) { return receive(engine, header, bytes); });
+  const auto job = engine.start(false, [&](Job&) { return receive(engine, signature, bytes); });
   return message_of<CommError>([&] { engine.wait(*job); });
 }
 

@@ -1,6 +1,6 @@
 // The layers of a transformer on a tensor mesh, under autograd: no rank holds their full weights or widths. Callers
-// pass the unsharded sizes of each weight. traffic_plan.h counts the bytes of all layers; words_plan.h has the formulas
-// for linear layers.
+// pass the unsharded sizes of each weight. traffic_plan.h counts the bytes of all layers; volume_plan.h has the
+// formulas for linear layers.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -2,7 +2,7 @@
 // depth]. Depth and rows shard tokens (in the model, the batch), columns shard widths, rows and columns shard a
 // weight's two dims, and depth replicates weights. [1, p, 1] is Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053),
 // with or without its sequence parallelism (Korthikanti et al. 2022, 2205.05198); [q, q, 1] is Optimus (Xu et al. 2021,
-// 2104.05343); [q, q, d] is Tesseract (Wang et al. 2021, 2105.14500). words_plan.h has the volume that a layer sends.
+// 2104.05343); [q, q, d] is Tesseract (Wang et al. 2021, 2105.14500). volume_plan.h has the volume that a layer sends.
 //
 // Example: mesh [2, 2, 2], a column-parallel linear layer Y = X W^T (the output is stationary) with 8 tokens, in = 4
 // and out = 6. The rank number is column + 2 row + 4 depth; 0:2 means indices 0 and 1.

@@ -3,25 +3,25 @@
 
 #include <set>
 
-#include "comm/message_header.h"
+#include "comm/message_signature.h"
 #include "comm/transport.h"
 
 namespace orthant::label_test {
 namespace {
 
-TEST(MessageHeader, ComesBackAsItWas) {
+TEST(MessageSignature, ComesBackAsItWas) {
   std::set<uint32_t> seen;
   size_t labels = 0;
   for (uint32_t kind = 0; kind <= static_cast<uint32_t>(MessageKind::barrier); ++kind) {
     for (int type = 0; type < static_cast<int>(at::ScalarType::NumOptions); ++type) {
       for (const bool more : {false, true}) {
         for (const bool one_round : {false, true}) {
-          const MessageHeader header{static_cast<MessageKind>(kind), static_cast<at::ScalarType>(type), more,
+          const MessageSignature signature{static_cast<MessageKind>(kind), static_cast<at::ScalarType>(type), more,
                                      one_round};
-          const uint32_t bits = header.packed();
-          EXPECT_LT(bits, 1u << kHeaderBits);
-          const MessageHeader back = MessageHeader::unpack(bits);
-          EXPECT_TRUE(back.kind == header.kind && back.type == header.type && back.more == more &&
+          const uint32_t bits = signature.packed();
+          EXPECT_LT(bits, 1u << kSignatureBits);
+          const MessageSignature back = MessageSignature::unpack(bits);
+          EXPECT_TRUE(back.kind == signature.kind && back.type == signature.type && back.more == more &&
                       back.one_round == one_round);
           seen.insert(bits);
           ++labels;
@@ -32,7 +32,7 @@ TEST(MessageHeader, ComesBackAsItWas) {
   EXPECT_EQ(seen.size(), labels);  // no two alike
 }
 
-TEST(MessageHeader, IsDescribed) {
+TEST(MessageSignature, IsDescribed) {
   EXPECT_EQ(describe({MessageKind::all_reduce, at::kFloat}, 4096), "4.0 KiB of Float for an all_reduce");
   EXPECT_EQ(describe({MessageKind::all_reduce, at::kFloat, false, true}, 16),
             "16 B of Float for an all_reduce in one round");
