@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "comm/c10d_store.h"
 #include "comm/rendezvous.h"
+#include "comm/watch.h"
 #include "tests/support/says.h"
 
 namespace orthant::run_claim_test {
@@ -140,6 +141,24 @@ TEST_F(RunClaim, OnTheStoreOfALauncher) {
   EXPECT_EQ(stores[3].get("key", kSoon_s), "b");
   expect_refused(launch(0, "torchrun a"), "another process has already claimed its rank 0");
   expect_refused(launch(1, "torchrun a"), "another process has already claimed its rank 1");
+}
+
+// The launcher's store outlives a rank that dies. Without this agreement every waiting rank would print an error.
+TEST_F(RunClaim, OneWaitingRankReportsWhenRankZeroDoesNotCome) {
+  const auto waiting = [](int rank) {
+    Launch launch = rank_of(rank, 3, "job 8");
+    launch.meeting = Meeting::kLauncherServes;
+    return launch;
+  };
+  EXPECT_TRUE(says(refusal(store_, waiting(1)), {"rank 1: waited 0.2 s for rank 0 of 3"}));
+  EXPECT_THROW(claim_rank(store_, waiting(2), "seed = 7", kSoon_s), PeerFailed);
+}
+
+TEST_F(RunClaim, AFailureThatTheLauncherReportedIsNotReportedAgain) {
+  Launch launch = rank_of(1, 3, "job 9");
+  launch.meeting = Meeting::kLauncherServes;
+  post_failure(store_.under(run_prefix(launch.run_id, launch.attempt)), "rank 0 was killed");
+  EXPECT_THROW(claim_rank(store_, launch, "seed = 7", kSoon_s), PeerFailed);
 }
 
 TEST(RunRecord, IsReadAsItWasWritten) {
