@@ -1,4 +1,4 @@
-// doctor measures matrix products, and reports other programs that take CPU time.
+// measure_machine_speed() measures matrix products, and detects other programs that take CPU time.
 #include "app/machine_speed.h"
 
 #include "base/errors.h"
