@@ -115,6 +115,7 @@ TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
             "activation_checkpoint.mode"}));
 }
 
+// A lock delays rank 1. No rank returns from opening the data before the lock is released.
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
   const std::string text = "a first line of a few words\nand another one\nand the last\n";
   const std::string file = write("text.txt", text);

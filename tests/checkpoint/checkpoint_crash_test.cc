@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 void copy_tree(const fs::path& from, const fs::path& to) { fs::copy(from, to, fs::copy_options::recursive); }
 
-// What must hold after every crash: the latest checkpoint is found and complete, and the next save removes all remains
+// Checks the state after a crash: the latest checkpoint is found and complete, and the next save removes all remains
 // of the crash.
 void expect_recovers(const TempFolder& dir, int64_t latest_seed, int64_t next_step) {
   const auto latest = find_latest(dir.path());

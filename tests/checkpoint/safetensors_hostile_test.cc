@@ -144,7 +144,7 @@ uint64_t sum_all(const SafetensorsFile& file) {
   return sum;
 }
 
-// What must hold for every accepted header: all tensors lie within the file.
+// Checks an accepted header: all its tensors lie within the file.
 void expect_within(const SafetensorsHeader& header, int64_t file_bytes) {
   for (const TensorInfo& info : header.tensors) {
     ASSERT_LE(0, info.begin);

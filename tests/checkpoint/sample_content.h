@@ -25,7 +25,7 @@ struct Sample {
     content.model.vocab_size = rows;
   }
 
-  // Whether the loaded checkpoint equals this sample: tensors, state and config.
+  /// Whether the loaded checkpoint equals this sample: tensors, state and config.
   bool holds(const LoadedCheckpoint& loaded) const {
     const auto all = [](const TensorSet& set, const Tensors& tensors) {
       return set.names().size() == tensors.views.size() &&

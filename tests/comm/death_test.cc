@@ -98,6 +98,8 @@ double seconds_to_end(Program& program) {
   return at == std::string::npos ? 1e9 : end_s - std::stod(output.substr(at + 10));
 }
 
+// All ranks end within 1 s of a SIGKILL. This holds whether the launcher reports the death or the survivors detect
+// it.
 SWEEP_TEST(Death, OfARankIsKnownSoon) {
   // Grace period in seconds: the launcher kills nobody, so the ranks must end by themselves.
   constexpr const char* kNoForce = "1000";
@@ -116,6 +118,7 @@ SWEEP_TEST(Death, OfARankIsKnownSoon) {
   }
 }
 
+// A stopped rank is detected by its missing heartbeats, and all ranks end within 6 s.
 SWEEP_TEST(Death, AStoppedRankIsKnownByItsSilence) {
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});

@@ -107,7 +107,7 @@ Relief relief_after_a_long_absence() {
 }
 
 // Ranks of a pipeline start several messages in a row and then compute: short absences, and a long one. A busy machine
-// can delay a thread in one of the five trials; a wrong engine fails in all of them.
+// can spoil a single trial; a wrong engine fails in all five.
 TEST(Engine, IsPatientAfterShortAbsencesAndNotAfterALongOne) {
   bool patient = false, in_time = false;
   for (int i = 0; i < 5 && !(patient && in_time); ++i) {

@@ -24,6 +24,7 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
   }
 }
 
+// An exchange without messages sends nothing and is not counted.
 TEST(Exchange, OfNothingIsNothing) {
   on_line(2, [&](Comm& comm, int) {
     comm.exchange({}, kOverData).wait();

@@ -14,6 +14,7 @@
 namespace orthant::failure_test {
 namespace {
 
+// One rank of four throws. The others end with an error that contains its message, and run_ranks() throws its error.
 TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   // The timeout is long, so the test ends soon only if the failure interrupts the operations.
   const CommOptions patient{.timeout_s = 500};
@@ -112,7 +113,7 @@ TEST(Failure, WhoDoesNotConnectIsNamed) {
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not post its host/1", "within 0.3 s"}));
 }
 
-// The rank posts that it uses Gloo and then never connects.
+// Rank 1 announces Gloo and never connects, so rank 0 must fail soon after meet_timeout_s.
 TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
   const auto start = std::chrono::steady_clock::now();
   std::string message;
@@ -120,7 +121,6 @@ TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
     const CommOptions options{.transport = "gloo", .timeout_s = 500, .meet_timeout_s = 1};
     if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
-    // It announces itself and then does not connect.
     rendezvous.store.under("comm/0").set("host/1", "here\ngloo was asked for\n0");
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });
@@ -128,6 +128,7 @@ TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+// The destructor of a Comm waits for the other ranks, and reports a rank that does not arrive within timeout_s.
 TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
   std::mutex mutex;
   std::string said;
@@ -143,6 +144,7 @@ TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
   EXPECT_TRUE(says(said, {"rank 0: at its end, rank 1 did not come to its own within 0.3 s"}));
 }
 
+// A rank that destroys its Comm with an operation in progress ends as soon as another rank fails.
 TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(run_ranks(2,
@@ -216,6 +218,7 @@ TEST(Failure, RanksThatDoNotComeAreNamed) {
   EXPECT_TRUE(says(message, {"of 3 ranks, 1, 2 did not come"}));
 }
 
+// If all ranks call abort(), exactly one gets true. Later calls return the same answer.
 TEST(Failure, OneRankSpeaks) {
   std::atomic<int> speakers = 0;
   run_ranks(4, [&](Rendezvous rendezvous, int rank) {
@@ -226,6 +229,7 @@ TEST(Failure, OneRankSpeaks) {
   EXPECT_EQ(speakers, 1);
 }
 
+// abort() on one rank calls on_failure once on each other rank, with `speak` false.
 TEST(Failure, AbortReachesTheOthersCallbackOnce) {
   std::atomic<int> told = 0, asked_to_speak = 0;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {

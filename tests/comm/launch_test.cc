@@ -112,6 +112,7 @@ TEST(Launch, OpenMpiOnOneMachineMeetsInAFile) {
   EXPECT_EQ(detect(with(far, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "4000"}})).address, "a");
 }
 
+// Hydra provides no name of the job, so the rendezvous file is named after the parent process.
 TEST(Launch, HydraHasNoNameButItsParent) {
   const Launch launch = detect(kHydra);
   EXPECT_EQ(launch.launcher, "hydra");
@@ -158,6 +159,7 @@ TEST(Launch, TheRunIdIsTheLaunchers) {
   EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).run_id, "");
 }
 
+// A launcher sets all of its variables. If one is missing, the error names it.
 TEST(Launch, AllOrNothing) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_TRUE(says(refusal(without(kTorchrun, name)), {std::string(name) + " is not: torchrun sets both"}));

@@ -1,6 +1,6 @@
 // Ranks that run different programs: a message with another size, dtype or operation than expected is a CommError. It
-// names both sides, the Action and the tensor. No rank gets a wrong result without an error, and no rank hangs or
-// aborts.
+// names both sides, the Action and the tensor. No rank gets a wrong result without an error, no rank hangs, and no
+// process aborts.
 #include <thread>
 
 #include "base/errors.h"

@@ -17,6 +17,7 @@ class Progress : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Over, Progress, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
 
+// A large operation completes in the background: no rank calls wait() or progress() meanwhile.
 TEST_P(Progress, GoesOnWhileRanksCompute) {
   constexpr int64_t kSize = (64 << 20) / 4;
   constexpr auto kGenerous = std::chrono::seconds(60);

@@ -218,6 +218,7 @@ TEST(Spawn, ExitCodesAreHandedOn) {
   EXPECT_EQ(times(well.output(), "error"), 0) << well.output();
 }
 
+// If a rank reports its own failure, neither the launcher nor another rank prints a second error.
 TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
   Program program = launch("throw", 3);
   EXPECT_EQ(program.exit_code(), 1) << program.output();
@@ -225,6 +226,8 @@ TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
   EXPECT_TRUE(says(program.output(), {"error: rank 1: disk full"}));
 }
 
+// The launcher forwards SIGINT and SIGTERM to its ranks, and SIGUSR1 and SIGHUP as SIGTERM. Here it ends with their
+// exit code.
 TEST(Spawn, InterruptsAreHandedOnOnce) {
   const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}, {SIGUSR1, 0}, {SIGHUP, 0}};
   for (const auto& [number, code] : expected) {
@@ -236,6 +239,7 @@ TEST(Spawn, InterruptsAreHandedOnOnce) {
   }
 }
 
+// Repeated requests to save and end (SIGUSR1, SIGHUP) do not kill ranks that are still saving.
 TEST(Spawn, AskingTwiceToSaveKillsNobody) {
   Program program = launch("slow", 2);
   ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
@@ -247,6 +251,7 @@ TEST(Spawn, AskingTwiceToSaveKillsNobody) {
   EXPECT_TRUE(says(program.output(), {"saved 0", "saved 1"}));
 }
 
+// A run that was started with SIGHUP ignored continues after a SIGHUP.
 TEST(Spawn, WhatIgnoresAHangupGoesOn) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // as under nohup
   Program program = launch("obey", 2);
@@ -258,6 +263,8 @@ TEST(Spawn, WhatIgnoresAHangupGoesOn) {
   EXPECT_EQ(program.exit_code(), 130) << program.output();
 }
 
+// The ranks ignore SIGINT. A second SIGINT soon after the first counts as the same Ctrl-C; one 1.5 s after the first
+// kills the ranks.
 TEST(Spawn, ASecondInterruptKills) {
   Program program = launch("stubborn", 2);
   ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
@@ -269,6 +276,7 @@ TEST(Spawn, ASecondInterruptKills) {
   EXPECT_EQ(program.exit_code(), 130) << program.output();
 }
 
+// If the launcher is killed, the kernel kills its ranks.
 TEST(Spawn, RanksDieWithTheirLauncher) {
   Program program = launch("sleep", 2);
   ASSERT_TRUE(program.prints("started")) << program.output();

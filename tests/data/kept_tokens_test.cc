@@ -105,6 +105,7 @@ TEST_F(KeptTokens, AnotherTokenizerIsAnotherCorpus) {
   EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{98, 99, 100, 256}));
 }
 
+// Six ranks open the same text at once: one tokenizes it, and all read the same tokens.
 TEST_F(KeptTokens, OfManyRanksAtOnceOneTokenises) {
   const std::string text = paragraphs(2000, 'a');
   const std::string path = folder_.write("a.txt", text);

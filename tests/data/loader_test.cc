@@ -57,6 +57,7 @@ TEST_F(LoaderTest, SequentialGoesThroughTheChosenDocumentsOnce) {
   EXPECT_EQ(loader.valid_labels(3, 100), 0);
 }
 
+// Each epoch contains every label exactly once, in an order of its own that depends on the seed.
 TEST_F(LoaderTest, AnEpochHasEveryLabelOnceInItsOwnOrder) {
   const auto dataset = counting({50, 1, 0, 77, 20});
   const Loader loader(dataset, all(5), 7, 99, SampleOrder::kShuffled);

@@ -1,4 +1,5 @@
-// SentencePiece models of other makers: the fields of their files, how they decode, what they lose, and damaged files.
+// SentencePiece models of other makers: the fields of their files, decoding, the losses that they report, and damaged
+// files.
 #include "data/sentencepiece_model.h"
 
 #include <gtest/gtest.h>

@@ -36,7 +36,8 @@ TEST(ByteTokenizer, SavesTheVocabularyThatHuggingFaceReads) {
   const auto json = parse_json(slurp(folder / "tokenizer.json"), "tokenizer.json");
   const auto& vocabulary = json["model"]["vocab"];
   ASSERT_EQ(vocabulary.size(), 257u);
-  // Characters of GPT-2's alphabet: space and newline are moved behind Latin-1, printable characters keep their code points.
+  // Characters of GPT-2's alphabet: space and newline are moved behind Latin-1, printable characters keep their code
+  // points.
   EXPECT_EQ(vocabulary["A"], 65);
   EXPECT_EQ(vocabulary["\""], 34);
   EXPECT_EQ(vocabulary["\\"], 92);

@@ -44,7 +44,7 @@ void for_each_index(const std::vector<int64_t>& shape, const Fn& fn) {
   }
 }
 
-// The part of the array within the ranges, one per dim.
+/// The part of the array within the ranges, one per dim.
 inline Array cut(Array whole_array, const std::vector<Range>& ranges) {
   std::vector<int64_t> shape;
   for (const Range& range : ranges) shape.push_back(range.size());

@@ -49,6 +49,7 @@ TEST(DualLaw, TheBackwardIsTheAdjoint) {
   }
 }
 
+// Negative control: with the layouts themselves in place of their duals, the law fails in every case tried.
 TEST(DualLaw, WithoutTheSwapOfPAndRItFails) {
   Random random(16);
   int tried = 0, failed = 0;

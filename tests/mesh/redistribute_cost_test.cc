@@ -99,6 +99,7 @@ int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std:
   return -1;
 }
 
+// The oracle is a shortest-path search over all layouts of two dims on three axes, under the same rules.
 TEST(Redistribute, FindsTheCheapestPathThatAnExhaustiveSearchFinds) {
   const Mesh mesh({{"a", 2}, {"b", 3}, {"c", 2}});
   const std::vector<int64_t> shape = {7, 12};

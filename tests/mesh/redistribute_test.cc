@@ -110,6 +110,7 @@ TEST(Redistribute, ReducesBeforeItGathersAndGoesThroughOtherDimsToChangeAnOrder)
   EXPECT_EQ(plan("[-, -]", "[-, -] P(a)"), (std::vector{mask_replicas}));
 }
 
+// Negative controls: a plan with a step dropped, moved to another axis, or swapped with the next must not work.
 TEST(Redistribute, FaultsInAPlanAreCaught) {
   Random random(18);
   int dropped = 0, swapped = 0, misdirected = 0;

@@ -168,7 +168,7 @@ double least_difference(const std::string& svg) {
   return least;
 }
 
-/// How many boxes of computations have each height, by the height's text in the SVG.
+/// Number of computation boxes by height, as the height is written in the SVG.
 std::map<std::string, int> heights(const std::string& svg) {
   std::map<std::string, int> found;
   const std::regex box("height=\"([0-9.]+)\"(?: rx=\"2\")? fill=\"#");

@@ -87,7 +87,7 @@ class Machine {
     if (action.microbatch >= 0) return fail();
     for (int other = 0; other < action.stage; ++other)
       if (owner(other) == rank) return fail();
-    // Gradients of the previous step, which a repeated step may need.
+    // The gradients of the previous step may still be needed to repeat it.
     if (!step && touched_.contains(rank)) return fail();
     std::set<int>& done = step ? stepped_ : settled_;
     const int before = rank + (step ? -1 : 1);
@@ -210,8 +210,8 @@ class Machine {
 
   bool reduce(const Action& action) {
     if (last_weight_[action.stage] != microbatches_) return fail();
+    // The rank's first stage holds its shard of the vocabulary.
     const bool first = std::find(schedule_.stage_owner.begin(), schedule_.stage_owner.end(), owner(action.stage)) ==
-                       // The rank's first stage holds its shard of the vocabulary.
                        schedule_.stage_owner.begin() + action.stage;
     const int layers = cuts_output() + cuts_input();
     if (first && last_vocabulary_[action.stage] != layers * microbatches_) return fail();

@@ -99,6 +99,7 @@ TEST(Measured, MeansAreByStageAndKind) {
   EXPECT_EQ(means.of({ActionKind::F, 1, 7}), 5);
 }
 
+// The cost of messages is the makespan minus that of a simulation with the measured durations.
 TEST(Measured, WhatMessagesCostIsTheDifference) {
   const Schedule schedule = add_messages(one_f_one_b(4, 8));
   Durations durations = Durations::of(1, 1, 1);

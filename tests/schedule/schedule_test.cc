@@ -1,4 +1,4 @@
-// Text forms of Actions and Schedules: what is printed is parsed back, and damaged text is refused with its position.
+// Text forms of Actions and Schedules: printed text is parsed back, and damaged text is refused with its position.
 #include "schedule/schedule.h"
 
 #include <gtest/gtest.h>

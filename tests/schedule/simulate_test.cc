@@ -19,6 +19,8 @@ const Span& span_of(const Timeline& timeline, const char* action) {
   throw std::runtime_error(action);
 }
 
+// With p ranks and m microbatches, both have a bubble of (p - 1)/(m + p - 1). A rank r holds at most m live
+// microbatches under GPipe, and min(m, p - r) under 1F1B.
 TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
   const Durations durations = Durations::of(1, 1, 1);
   for (int p = 1; p <= 16; ++p)
@@ -37,6 +39,7 @@ TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
     }
 }
 
+// The makespan of both is (f + b + w)(m + p - 1), with f = 10, b = 9, w = 7.
 TEST(Simulate, UnequalTimesOfForwardAndBackward) {
   const Durations durations = Durations::of(10, 9, 7);
   for (int p : {2, 3, 5, 8})
@@ -187,6 +190,8 @@ TEST(Simulate, BarriersOfTheVocabularyByHand) {
   EXPECT_EQ(alone.bubble, 0);
 }
 
+// Messages and weight gathers without cost change neither makespan nor peaks of a schedule with barriers. Barriers
+// with a cost never shorten the step.
 TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
   Random random(42);
   for (int round = 0; round < 300; ++round) {

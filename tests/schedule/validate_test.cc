@@ -58,6 +58,7 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
         EXPECT_NO_THROW(validate(schedule, m));
 }
 
+// A huge bucket or stage number gives at most 100 problems, not one per missing number.
 TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
   const int large = (1 << 30) - 1;
   Schedule bucket = add_reductions(one_f_one_b(1, 1), {1});
@@ -69,6 +70,7 @@ TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
   EXPECT_THROW(parse_csv(fmt::format("{}F0,{}B0\n", large, large)), DataError);
 }
 
+// validate() accepts a mutated schedule exactly if the machine completes it.
 TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
   Random random(62);
   std::map<bool, int> counts;
@@ -152,6 +154,7 @@ std::string first_problem(const char* csv, int microbatches) {
   return found.empty() ? "" : found[0];
 }
 
+// The exact text of each kind of problem.
 TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0B0\n", 1), "");
   EXPECT_EQ(first_problem("0F0\n", 1), "0B0 is missing after 0F0 (rank 0, Action 0)");
