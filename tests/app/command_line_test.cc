@@ -1,4 +1,4 @@
-// argv to commands: what each command line means, and the exact words for bad ones.
+// Parsing of argv: the meaning of each command line, and the exact error for a wrong one.
 #include "app/command_line.h"
 
 #include <gtest/gtest.h>
@@ -127,7 +127,7 @@ TEST(CommandLine, AShortNameOffersTheFullKeys) {
        "unknown option --hidden_sise=64; did you mean --model.hidden_size?"},
       {{"train", "run.toml", "lr=1e-3"}, "unexpected argument lr=1e-3; did you mean optimizer.lr?"},
       {{"train", "run.toml", "--resumes"}, "unknown option --resumes; did you mean --resume?"},
-      {{"generate", "runs/a", "--lr", "1"}, "unknown option --lr"},  // takes no keys
+      {{"generate", "runs/a", "--lr", "1"}, "unknown option --lr"},  // this command takes no keys
   };
   for (const auto& [arguments, message] : table) EXPECT_EQ(first_line(error_of(arguments)), message);
   for (const std::string& key : config_keys()) {

@@ -1,4 +1,4 @@
-// The commands that need no run: tokenize and doctor, as functions, with what they print.
+// Commands that need no run (tokenize, doctor, plan --svg), called as functions: their files and their output.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Whether every tag of a page or a drawing is closed by its own end tag.
+// Checks that every tag of an HTML page or SVG drawing is closed by its own end tag.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace orthant {
 
-/// Empty when every tag is closed by its own end tag, else what is wrong.
+/// Empty if every tag is closed by its own end tag; otherwise the first error.
 inline std::string unbalanced(const std::string& html) {
   const std::vector<std::string> alone = {"!doctype", "meta", "img"};
   const std::regex tag("<(/?)([a-zA-Z!][a-zA-Z0-9]*)((?:[^<>\"]|\"[^\"]*\")*?)(/?)>");

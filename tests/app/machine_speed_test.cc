@@ -1,4 +1,4 @@
-// doctor measures matrix products, and reports other programs that take CPU time.
+// measure_machine_speed() measures matrix products, and detects other programs that take CPU time.
 #include "app/machine_speed.h"
 
 #include "base/errors.h"
@@ -15,6 +15,7 @@
 namespace orthant::machine_speed_test {
 namespace {
 
+// core_ticks() sums the text of /proc/stat over the given cores only; core 1 is not core 10.
 TEST(MachineSpeed, TicksAreThoseOfTheCoresThatMayBeUsed) {
   const std::string text =
       "cpu  100 20 30 4000 5 6 7 8 9 10\n"

@@ -1,3 +1,5 @@
+// Charts of the report: ticks, thinning, smoothing, and lines within the frame. Negative controls: shifted and reversed
+// lines are detected, and so is unbalanced markup.
 #include "app/report_chart.h"
 
 #include "app/report_scale.h"
@@ -20,7 +22,7 @@ constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 struct Drawn {
   std::vector<Point> points;
-  int stretches = 0;  // a line without gaps is one
+  int stretches = 0;  // number of connected parts of the line; 1 if it has no gap
 };
 
 Drawn path_in(const std::string& svg, const std::string& css) {
@@ -37,7 +39,7 @@ Drawn path_in(const std::string& svg, const std::string& css) {
   return drawn;
 }
 
-// Whether the points run from left to right inside the frame that the drawing states.
+// Whether the points run from left to right inside the frame that the SVG states in data-frame.
 bool inside_frame(const std::vector<Point>& points, const std::string& svg) {
   double left, right, top, bottom;
   const size_t at = svg.find("data-frame=\"");

@@ -1,3 +1,4 @@
+// The HTML report of a run folder: its sections and figures, missing or damaged files, and independence of the network.
 #include "app/report.h"
 
 #include "app/report_chart.h"
@@ -86,7 +87,7 @@ TEST_F(ReportFolder, WholeRunHasEverySection) {
   EXPECT_EQ(unbalanced(html), "");
 }
 
-// A run resumed where a rank holds less: the plan is the later one's, so is the peak.
+// A run was resumed with less memory per rank: both the plan and the measured peak are those after the resume.
 TEST_F(ReportFolder, PeakIsOfThePlanThatIsExpected) {
   put_everything();
   {
@@ -164,7 +165,7 @@ TEST_F(ReportFolder, AMeasuredStepStandsUnderThePlan) {
   EXPECT_NE(page().find("Left out: " + escape(folder_ / "timeline.json")), std::string::npos);
 }
 
-// One rank after the other is no order to draw.
+// Ranks without a pipeline run no schedule that could be drawn.
 TEST_F(ReportFolder, OnlyPipelinesHaveASchedule) {
   put_everything();
   const std::string plan = slurp(folder_ / "plan.json"), axis = R"({"axis": "data", "size": 2})",

@@ -1,4 +1,5 @@
-// Setting up a run: what model.from decides, data that cannot do what the run asks, and ranks that open it together.
+// Setup of a run: values that model.from decides, data that does not suffice for the run, and ranks that open the data
+// together.
 #include "app/run_setup.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
   const Config taken = load("", {});
   EXPECT_EQ(taken.model.hidden_size, 64);
   EXPECT_EQ(taken.model.head_dim, 16);
-  // The same said twice, and zeros, which stand for whatever fits.
+  // The same value given twice, and zeros, which stand for derived values.
   EXPECT_EQ(load("[model]\nhidden_size = 64\nhead_dim = 0\nvocab_size = 0\nrms_norm_eps = 1e-6", {}), taken);
   EXPECT_EQ(load(print_config(taken), {}), taken);
 
@@ -65,7 +66,7 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
   EXPECT_TRUE(load("", {}).model.attention_bias);
   EXPECT_FALSE(load("", {}).model.mlp_bias);
   theirs.attention_bias = false;
-  // What fills in masked tokens stays what it is; a causal model may learn to.
+  // A masked model stays masked; a causal model may be trained further with the masked objective.
   EXPECT_EQ(taken.model.objective, "causal");
   EXPECT_EQ(load("", {"model.objective=masked"}).model.objective, "masked");
   theirs.is_causal = false;
@@ -114,6 +115,7 @@ TEST_F(RunSetup, MoreMemoryThanTheMachineHasIsRefusedWithTheKeys) {
             "activation_checkpoint.mode"}));
 }
 
+// A lock delays rank 1. No rank returns from opening the data before the lock is released.
 TEST_F(RunSetup, NoRankGoesOnBeforeAllHaveOpenedTheirData) {
   const std::string text = "a first line of a few words\nand another one\nand the last\n";
   const std::string file = write("text.txt", text);

@@ -1,3 +1,5 @@
+// explained() turns an error of the file system into a DataError with path, reason and remedy. It passes on results and
+// all other errors unchanged.
 #include "base/file_errors.h"
 
 #include <gtest/gtest.h>

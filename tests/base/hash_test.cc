@@ -1,3 +1,4 @@
+// XXH3 against values of the reference implementation. The digest of a stream must not depend on how it is split.
 #include "base/hash.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,7 @@ namespace orthant::hash_test {
 namespace {
 
 TEST(Xxh3, IsThatOfTheReferenceImplementation) {
-  // xxhsum -H3 of an empty input and of "abc".
+  // printed by `xxhsum -H3` for an empty input and for "abc"
   EXPECT_EQ(xxh3(""), 0x2d06800538d394c2u);
   EXPECT_EQ(xxh3("abc"), 0x78af5f94892f3950u);
 }
@@ -26,6 +27,7 @@ TEST(Hasher, DoesNotDependOnHowTheStreamIsCut) {
       EXPECT_EQ(parts.digest(), whole.digest());
     }
   EXPECT_EQ(whole.digest(), xxh3(text));
+  // Negative controls: length and field borders change the digest.
   Hasher zero, zeros;
   zero.add(std::string(1, '\0'));
   zeros.add(std::string(2, '\0'));

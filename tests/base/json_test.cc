@@ -1,3 +1,5 @@
+// parse_json() refuses input that lenient parsers accept, and names the offset. ORTHANT_CHECK reports its condition and
+// values.
 #include "base/json.h"
 
 #include "base/errors.h"

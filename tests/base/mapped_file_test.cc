@@ -1,3 +1,5 @@
+// MappedFile maps regular files only. If a mapped file is shortened, the process ends with an error that names it. Any
+// other SIGBUS keeps its default action.
 #include "base/mapped_file.h"
 
 #include <gtest/gtest.h>

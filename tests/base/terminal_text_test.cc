@@ -1,4 +1,5 @@
-// Text of other processes on a terminal: the terminal must not obey it, and readable characters must stay readable.
+// escape_for_terminal(): text of other processes must not control the terminal, and readable characters must stay
+// readable.
 #include "base/terminal_text.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Text helpers of reports and messages: numbers with units, plurals, edit distance, joining and splitting.
 #include "base/text.h"
 
 #include <gtest/gtest.h>

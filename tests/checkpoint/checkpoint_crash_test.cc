@@ -1,4 +1,5 @@
-// A kill at any moment, a full disk at any byte: the previous checkpoint stays whole and is found.
+// A process killed at any moment, and a disk that fills up at any byte: the previous checkpoint stays complete and is
+// found. Negative control: with enough space, the save succeeds.
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/retention.h"
 #include "tests/checkpoint/fixtures.h"
@@ -11,7 +12,8 @@ namespace fs = std::filesystem;
 
 void copy_tree(const fs::path& from, const fs::path& to) { fs::copy(from, to, fs::copy_options::recursive); }
 
-// What must hold after every crash: the latest is found and whole, and the next save leaves nothing of the crash.
+// Checks the state after a crash: the latest checkpoint is found and complete, and the next save removes all remains
+// of the crash.
 void expect_recovers(const TempFolder& dir, int64_t latest_seed, int64_t next_step) {
   const auto latest = find_latest(dir.path());
   ASSERT_TRUE(latest);
@@ -23,7 +25,7 @@ void expect_recovers(const TempFolder& dir, int64_t latest_seed, int64_t next_st
 }
 
 TEST(CheckpointCrash, WhileFilesAreWritten) {
-  // After each file of the temporary directory, in the order in which they are written.
+  // A kill after each file of the temporary directory, in the order in which they are written.
   TempFolder source;
   const std::string whole = save_checkpoint(source.path(), 20, Sample(20).content, 0);
   const std::vector<std::string> order{
@@ -52,7 +54,8 @@ TEST(CheckpointCrash, BetweenTheRenameAndLatest) {
 }
 
 TEST(CheckpointCrash, WhileTheSameStepIsReplaced) {
-  // Without an exchange of names there are two moments: the old one aside and no new one; both there.
+  // If the file system cannot exchange two names, there are two moments for a crash: the old checkpoint is moved aside
+  // before the new one is in place, or after.
   for (const bool new_in_place : {false, true}) {
     TempFolder dir;
     save_checkpoint(dir.path(), 10, Sample(10).content, 0);
@@ -111,7 +114,7 @@ TEST(CheckpointCrash, AFullDiskLeavesThePreviousOne) {
   TempFolder dir;
   save_checkpoint(dir.path(), 10, Sample(10).content, 1);
   const auto before = members(dir.path());
-  const Sample big(20, 4000);  // 128,000 bytes of weights, as much of optimizer state
+  const Sample big(20, 4000);  // 128,000 bytes of weights, and as many of optimizer state
   for (const rlim_t limit : {0, 1, 100, 1000, 5000, 100'000, 128'000}) {
     for (const int64_t step : {10, 20}) {
       FileSizeLimit full(limit);
@@ -122,7 +125,7 @@ TEST(CheckpointCrash, AFullDiskLeavesThePreviousOne) {
     EXPECT_EQ(members(dir.path()), before) << "limit " << limit;
     EXPECT_TRUE(Sample(10).holds(open_checkpoint(*find_latest(dir.path()))));
   }
-  save_checkpoint(dir.path(), 20, big.content, 1);  // the control: with room it is saved
+  save_checkpoint(dir.path(), 20, big.content, 1);  // negative control: with enough space it is saved
   EXPECT_TRUE(big.holds(open_checkpoint(dir / "latest")));
 }
 
@@ -131,7 +134,7 @@ TEST(CheckpointCrash, ADirectoryThatCannotBeWritten) {
   spill(dir / "file", "");
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "file/checkpoints", 1, Sample(1).content, 0); }),
                 {"saving the checkpoint of step 1", "Not a directory", "no earlier checkpoint"});
-  // `latest` cannot take its name: the new checkpoint is whole, and the message says what was in the way.
+  // The name `latest` is taken by a folder: the new checkpoint is complete, and the message names the obstacle.
   fs::create_directories(dir / "c/latest/x");
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 1, Sample(1).content, 0); }),
                 {"step-000001 is whole, but `latest`"});

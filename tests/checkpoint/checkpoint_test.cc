@@ -1,3 +1,5 @@
+// Saving and opening checkpoints: round trips, how many are kept, and that damage is named and never loaded. Negative
+// control: a checkpoint of another seed differs.
 #include "checkpoint/checkpoint.h"
 
 #include <map>
@@ -76,7 +78,7 @@ TEST(Checkpoint, KeepsTheNewest) {
 TEST(Checkpoint, AnAbandonedFutureGoesFirst) {
   TempFolder dir;
   for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
-  // Somebody resumed from step 10: 15 is the newest now, 20 to 40 are of another course.
+  // The user resumed from step 10: the newest is now step 15, and steps 20 to 40 belong to an abandoned run.
   save_checkpoint(dir.path(), 15, Sample(15).content, 3);
   EXPECT_EQ(members(dir.path()), (std::vector<std::string>{"latest", "step-000010", "step-000015", "step-000040"}));
   EXPECT_EQ(find_latest(dir.path()), dir / "step-000015");
@@ -118,7 +120,7 @@ TEST(Checkpoint, RefusesOurOwnMistakes) {
   EXPECT_EQ(find_latest(dir.path()), std::nullopt);
 }
 
-// Damage of every file in turn, in every way; the message names the file and the way out.
+// Every file is damaged in turn, in every way. The message names the file and the remedy.
 TEST(Checkpoint, DamageIsNamedAndNothingLoads) {
   TempFolder dir;
   save_checkpoint(dir.path(), 1, Sample(1).content, 0);

@@ -1,3 +1,4 @@
+// OutputFile replaces a file only at commit(). Digests do not depend on how the bytes were written.
 #include "checkpoint/files.h"
 
 #include "base/mapped_file.h"
@@ -58,7 +59,7 @@ TEST(Digest, DoesNotDependOnThePiecesWritten) {
   ASSERT_EQ(digest.block_xxh3.size(), 3u);
   EXPECT_EQ(digest.block_xxh3[1], xxh3(text.substr(kDigestBlockBytes, kDigestBlockBytes)));
   EXPECT_EQ(digest.block_xxh3[2], xxh3(text.substr(2 * kDigestBlockBytes)));
-  // Exactly full blocks have no empty one behind them.
+  // If the last block is full, no empty block follows it.
   EXPECT_EQ(write_file(dir / "b", text.substr(0, 2 * kDigestBlockBytes)).block_xxh3.size(), 2u);
 }
 

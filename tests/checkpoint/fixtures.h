@@ -1,4 +1,4 @@
-// What the tests of this room share: small tensors that own their bytes, a disk that is full, expected messages.
+// Helpers of the checkpoint tests: small tensors that own their bytes, a simulated full disk, and checks of messages.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ inline bool same_bytes(std::span<const std::byte> a, std::span<const std::byte> 
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-/// No file of this process may grow beyond a limit while this lives: what a disk that is full at that byte looks like.
+/// While this object lives, no file of this process can grow beyond the limit. It simulates a disk that fills up at
+/// this byte.
 struct FileSizeLimit {
   rlimit before{};
   explicit FileSizeLimit(rlim_t bytes) {
@@ -54,7 +55,7 @@ struct FileSizeLimit {
   ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before); }
 };
 
-/// The message holds all of these pieces.
+/// Expects that the message contains all of these pieces.
 inline void expect_pieces(const std::string& message, const std::vector<std::string>& pieces) {
   EXPECT_TRUE(says(message, pieces));
 }

@@ -1,3 +1,5 @@
+// Hugging Face config.json: read and written for the versions 4 and 5 of transformers. Configurations that we cannot
+// run are refused with file and key.
 #include "checkpoint/hf_config.h"
 
 #include <nlohmann/json.hpp>
@@ -28,7 +30,7 @@ std::string refusal(const Json& object) {
   return message_of<DataError>([&] { parse(object); });
 }
 
-// transformers' Llama does not look at a window: with one, the model is a Mistral.
+// The Llama of transformers ignores sliding_window. Therefore a model with a window is written as a Mistral.
 TEST(HfConfig, AWindowMakesAMistral) {
   HfConfig config{.sliding_window = 64, .linformer_length = 0};
   const Json written = Json::parse(config_json(config));
@@ -37,7 +39,7 @@ TEST(HfConfig, AWindowMakesAMistral) {
   EXPECT_EQ(parse(written), config);
   Json object = small();
   object["model_type"] = "mistral";
-  EXPECT_EQ(parse(object).sliding_window, 4096);  // MistralConfig's default
+  EXPECT_EQ(parse(object).sliding_window, 4096);  // the default of MistralConfig
   object["sliding_window"] = nullptr;
   EXPECT_EQ(parse(object).sliding_window, 0);
   object["sliding_window"] = 7;
@@ -46,7 +48,8 @@ TEST(HfConfig, AWindowMakesAMistral) {
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
 }
 
-// No loader but ours looks at the cap of a Llama: with one, its name is none that they know.
+// No other loader applies final_logit_softcapping to a Llama. Therefore such a model is written with an architecture
+// name that other loaders do not know.
 TEST(HfConfig, ACapHasGemmasKeyAndANameOfItsOwn) {
   const HfConfig config{.final_logit_softcapping = 30.5};
   const Json written = Json::parse(config_json(config));
@@ -193,7 +196,7 @@ TEST(HfConfig, RefusesWhatWeCannotRun) {
   };
   check("model_type", "qwen3", {"\"qwen3\"", "only \"llama\""});
   check("model_type", nullptr, {"only \"llama\""});
-  check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // biases of q, k and v alone
+  check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // it has biases of q, k and v only
   check("attention_bias", "no", {"expected true or false"});
   check("hidden_act", "gelu", {"silu"});
   check("quantization_config", {{"bits", 4}}, {"quantized"});

@@ -1,3 +1,5 @@
+// Directories in the Hugging Face format: shards of weights, the index, paths that lead out of the directory, and
+// comparison with the tensors that a model needs.
 #include "checkpoint/hf_directory.h"
 
 #include <nlohmann/json.hpp>
@@ -55,13 +57,13 @@ TEST(HfDirectory, ShardsAreFilledInOrder) {
   const auto index = parse_json(slurp(dir / "model.safetensors.index.json"), "");
   EXPECT_EQ(index["metadata"]["total_size"], 160 + 64 + 64 + 16);
   EXPECT_EQ(index["metadata"]["total_parameters"], 40 + 16 + 16 + 4);
-  // 160 is beyond the limit and stands alone; two of 64 fill the second; 16 is left.
+  // With a limit of 128 bytes, the tensor of 160 gets a file of its own, two of 64 fill the second, and 16 remain.
   EXPECT_EQ(index["weight_map"]["model.embed_tokens.weight"], "model-00001-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["model.layers.0.a"], "model-00002-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["model.layers.0.b"], "model-00002-of-00003.safetensors");
   EXPECT_EQ(index["weight_map"]["model.norm.weight"], "model-00003-of-00003.safetensors");
   expect_same(open_hf_weights(dir.path()), tensors);
-  // One byte less than needed starts a shard, exactly enough does not.
+  // A limit of one byte less than the total starts a second file; a limit equal to the total does not.
   TempFolder exact, less;
   write_hf_directory(exact.path(), HfConfig{}, tensors.views, 304);
   write_hf_directory(less.path(), HfConfig{}, tensors.views, 303);
@@ -90,7 +92,7 @@ TEST(HfDirectory, SaysThatThereAreNoWeights) {
                 {dir.path(), "model.safetensors or model.safetensors.index.json"});
 }
 
-// A sharded directory whose index can be rewritten.
+// A directory with several files of weights, whose index can be rewritten.
 struct Sharded {
   TempFolder dir;
   Tensors tensors = model_tensors();
@@ -121,7 +123,7 @@ TEST(HfIndex, RefusesPathsThatLeadOut) {
   fs::create_directory_symlink(outside.path(), sharded.dir / "sub");
   file = "sub/x.safetensors";
   expect_pieces(sharded.refusal(), {"a link that leads out"});
-  // The control: a link within the directory is fine.
+  // Negative control: a link within the directory is accepted.
   fs::remove(sharded.dir / "link.safetensors");
   fs::create_symlink("model-00003-of-00003.safetensors", sharded.dir / "link.safetensors");
   file = "link.safetensors";
@@ -147,12 +149,12 @@ TEST(HfIndex, RefusesAnIndexThatDoesNotFit) {
     expect_pieces(sharded.refusal(), {"model-00002-of-00003.safetensors", "missing"});
   }
   {
-    Sharded sharded;  // a name in another file than the index says
+    Sharded sharded;  // the tensor is in another file than the index says
     sharded.index["weight_map"]["model.norm.weight"] = "model-00001-of-00003.safetensors";
     expect_pieces(sharded.refusal(), {"model-00001-of-00003.safetensors", "no tensor \"model.norm.weight\""});
   }
   {
-    Sharded sharded;  // a tensor that the index leaves out
+    Sharded sharded;  // a tensor that the index omits
     sharded.index["weight_map"].erase("model.layers.0.b");
     expect_pieces(sharded.refusal(), {"tensor \"model.layers.0.b\" is not in", "index.json"});
   }

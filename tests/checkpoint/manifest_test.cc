@@ -1,3 +1,4 @@
+// The manifest of a checkpoint: it is read back, every changed character is detected, and wrong entries are named.
 #include "checkpoint/manifest.h"
 
 #include "tests/checkpoint/fixtures.h"
@@ -21,18 +22,18 @@ TEST(Manifest, AnyChangedCharacterIsSeen) {
       std::string changed = good;
       changed[i] = other;
       try {
-        EXPECT_EQ(parse_manifest(changed, "m"), sample()) << "at " << i;  // white space, or the same character
+        EXPECT_EQ(parse_manifest(changed, "m"), sample()) << "at " << i;  // only white space, or the same character
       } catch (const DataError&) {
       }
     }
   }
-  // All but the newline at the end is needed.
+  // Every byte except the final newline is needed.
   for (std::size_t length = 0; length + 1 < good.size(); ++length) {
     EXPECT_THROW(parse_manifest(good.substr(0, length), "m"), DataError) << length;
   }
 }
 
-// The text with a piece replaced, and its own checksum made right again.
+// Parses the manifest with `piece` replaced by `by` and its own checksum corrected. Returns the error.
 std::string lie(const std::string& piece, const std::string& by) {
   std::string text = manifest_json(sample());
   text.replace(text.find(piece), piece.size(), by);

@@ -1,4 +1,5 @@
-// Files from strangers: a table of one lie each, and thousands of random mutations of a good file.
+// Hostile safetensors files: a table of headers with one false statement each, and 20,000 random mutations of a good
+// file. Each must be refused by name, or be valid.
 #include "checkpoint/safetensors.h"
 #include "tests/checkpoint/fixtures.h"
 
@@ -19,14 +20,14 @@ SafetensorsHeader parse(const std::string& file) {
   return parse_safetensors_header(std::as_bytes(std::span(file)), static_cast<int64_t>(file.size()), "f");
 }
 
-// "a": a tensor description with one of its parts replaced.
+// A header with one tensor "a" of these JSON values.
 std::string tensor(const std::string& dtype, const std::string& shape, const std::string& offsets) {
   return fmt::format(R"({{"a":{{"dtype":{},"shape":{},"data_offsets":{}}}}})", dtype, shape, offsets);
 }
 
 struct Lie {
   std::string file;
-  std::string message;  // a piece of what must be said
+  std::string message;  // a part of the expected message
 };
 
 TEST(HostileSafetensors, GoodOnesAreRead) {
@@ -126,7 +127,7 @@ TEST(HostileSafetensors, EveryLieIsNamed) {
 }
 
 TEST(HostileSafetensors, AHugeHeaderCostsTimeInProportion) {
-  // 200,000 names: a quadratic reader would take minutes.
+  // With 200,000 names, a reader of quadratic cost would take minutes.
   std::string header = "{";
   for (int i = 0; i < 200'000; ++i) {
     header += fmt::format(R"({}"t{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i == 0 ? "" : ",", i);
@@ -134,7 +135,7 @@ TEST(HostileSafetensors, AHugeHeaderCostsTimeInProportion) {
   EXPECT_EQ(parse(with_header(header + "}", 0)).tensors.size(), 200'000u);
 }
 
-// Reads every byte of every tensor through a file, so that a view beyond the mapping would be seen.
+// Reads every byte of every tensor, so that a view beyond the mapping would crash.
 uint64_t sum_all(const SafetensorsFile& file) {
   uint64_t sum = 0;
   for (const TensorInfo& info : file.tensors()) {
@@ -143,7 +144,7 @@ uint64_t sum_all(const SafetensorsFile& file) {
   return sum;
 }
 
-// What must hold of any header that was accepted.
+// Checks an accepted header: all its tensors lie within the file.
 void expect_within(const SafetensorsHeader& header, int64_t file_bytes) {
   for (const TensorInfo& info : header.tensors) {
     ASSERT_LE(0, info.begin);
@@ -199,7 +200,7 @@ TEST(HostileSafetensors, MutationsAreRefusedOrValid) {
   for (int round = 0; round < 20'000; ++round) {
     std::string file = good;
     for (uint64_t i = 1 + generator() % 3; i > 0; --i) mutate(file, generator);
-    // A header whose length is put right again gets deeper into the reader.
+    // With a corrected header length, a mutation gets further into the parser.
     if (generator() % 2 == 0 && file.size() > 8 + data_bytes)
       file.replace(0, 8, little_endian(file.size() - 8 - data_bytes));
     try {
@@ -208,7 +209,7 @@ TEST(HostileSafetensors, MutationsAreRefusedOrValid) {
     } catch (const DataError&) {
       ++refused;
     }
-    if (round % 50 != 0) continue;  // the way through a file is the same, and slow
+    if (round % 50 != 0) continue;  // opening a file parses in the same way, and is slow
     spill(dir / "mutant", file);
     try {
       sum_all(SafetensorsFile(dir / "mutant"));

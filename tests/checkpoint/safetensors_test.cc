@@ -1,3 +1,4 @@
+// Safetensors files: golden bytes, order and alignment of tensors, and round trips. A failed write leaves the old file.
 #include "checkpoint/safetensors.h"
 
 #include <array>
@@ -54,7 +55,8 @@ TEST(Safetensors, RoundTripsRandomFiles) {
       std::vector<int64_t> shape(generator() % 4);
       for (int64_t& size : shape) size = static_cast<int64_t>(generator() % 5);
       auto dtype = static_cast<Dtype>(generator() % 22);
-      if (dtype_bits(dtype) % 8 != 0) shape.push_back(4);  // whole bytes for 4 and 6 bits
+      // 4 and 6 bits need a multiple of 4 elements to fill whole bytes.
+      if (dtype_bits(dtype) % 8 != 0) shape.push_back(4);
       tensors.add(fmt::format("w{}.\"\\ \n\xc3\xa9", i), dtype, shape, generator());
     }
     const std::map<std::string, std::string> metadata{{"format", "pt"}, {"k", std::string(generator() % 20, '"')}};
@@ -143,7 +145,7 @@ TEST(Safetensors, AFullDiskLeavesTheOldFile) {
   EXPECT_EQ(slurp(dir / "t"), "old");
   std::filesystem::remove(dir / "t");
   EXPECT_TRUE(std::filesystem::is_empty(dir.path())) << "no temporary stays";
-  write_safetensors(dir / "t", tensors.views);  // the control: without the limit it goes through
+  write_safetensors(dir / "t", tensors.views);  // negative control: without the limit it succeeds
   EXPECT_TRUE(same_bytes(SafetensorsFile(dir / "t").bytes("a"), tensors.views[0].bytes));
 }
 

@@ -1,4 +1,4 @@
-// A small checkpoint whose bytes follow from one number, and what stands in a directory of checkpoints.
+// A small checkpoint whose bytes follow from a seed, and the names in a directory of checkpoints.
 #pragma once
 
 #include <algorithm>
@@ -25,6 +25,7 @@ struct Sample {
     content.model.vocab_size = rows;
   }
 
+  /// Whether the loaded checkpoint equals this sample: tensors, state and config.
   bool holds(const LoadedCheckpoint& loaded) const {
     const auto all = [](const TensorSet& set, const Tensors& tensors) {
       return set.names().size() == tensors.views.size() &&
@@ -38,7 +39,7 @@ struct Sample {
   }
 };
 
-/// Names in a directory, sorted.
+/// The names in a directory, sorted.
 inline std::vector<std::string> members(const std::filesystem::path& directory) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) names.push_back(entry.path().filename());

@@ -1,4 +1,5 @@
-// A sum behind another operation: it starts when that has ended, and needs nobody's thread to do so.
+// Comm::reduce() after another operation: it starts when that operation has completed, and no thread of the rank has to
+// drive it. The expected sums are computed by hand.
 #include <chrono>
 #include <thread>
 
@@ -24,7 +25,8 @@ void expect_done_by_itself(const Work& work) {
   EXPECT_TRUE(work.done());
 }
 
-// As the vocabulary layers do: what is summed depends on what all ranks have said before.
+// A sum whose summand depends on values gathered from all ranks before, as in the vocabulary layers. No rank waits for
+// the all-gather before it issues the sum. Non-root ranks keep their summand.
 TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
   constexpr int kRanks = 3, kRounds = 4;
   on_line(kRanks, [](Comm& comm, int rank) {
@@ -53,6 +55,7 @@ TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
   }, GetParam());
 }
 
+// The preceding operation may already have completed when the sum is issued.
 TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::full({3}, NAN, at::kDouble);
@@ -63,6 +66,7 @@ TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
   }, GetParam());
 }
 
+// An exception from `make` on one rank fails the sum on every rank, with the exception's text in the error.
 TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::zeros({3}, at::kDouble);
@@ -81,6 +85,7 @@ TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
   }, GetParam());
 }
 
+// Over a group of one rank, the summand is made at once and nothing is counted.
 TEST(Behind, OfOneRankItIsMadeAtOnce) {
   on_line(1, [](Comm& comm, int) {
     const at::Tensor sum = at::zeros({3});

@@ -1,4 +1,4 @@
-// Lanes: between two of them no order has to be kept; within one it has.
+// Channels: operations of two channels need no common order; within one channel all ranks must keep the same order.
 #include <algorithm>
 
 #include "base/errors.h"
@@ -7,7 +7,7 @@
 namespace orthant::lanes_test {
 namespace {
 
-// Every rank issues the same operations, each from another one on; true where all came out right.
+// Every rank issues the same three sums, starting at a different one. Returns true if every sum is correct.
 bool in_many_orders(int n, int channels, int64_t size) {
   std::vector<char> right(static_cast<size_t>(n), 0);
   on_line(n, [&](Comm& comm, int rank) {
@@ -29,6 +29,7 @@ bool in_many_orders(int n, int channels, int64_t size) {
   return std::all_of(right.begin(), right.end(), [](char one) { return one != 0; });
 }
 
+// Negative control: on a single channel, the different orders give wrong sums.
 TEST(Lanes, KeepNoOrderBetweenEachOther) {
   for (const int n : {2, 3, 5}) {
     for (const int64_t size : {1, 40000}) {
@@ -38,6 +39,7 @@ TEST(Lanes, KeepNoOrderBetweenEachOther) {
   }
 }
 
+// Traffic of a channel is counted in its Comm. Channels are numbered 1 to 7 and cannot be nested.
 TEST(Lanes, CountWithTheirComm) {
   on_line(3, [](Comm& comm, int rank) {
     comm.channel(2).broadcast(at::ones({10}), kOverData, 1).wait();

@@ -1,5 +1,5 @@
-// How operations are used: matched by tag, over groups of several axes, many at once, dropped, and wrongly. What each
-// computes stands in every_collective_test.cc.
+// Rules of use of the operations: matching by tag, groups over several axes, many operations in progress, dropped
+// Works, and refused arguments. The results of each collective are checked in every_collective_test.cc.
 #include "base/errors.h"
 #include "comm/launch.h"
 #include "tests/comm/line.h"
@@ -22,7 +22,7 @@ TEST(Collectives, SendAndReceiveRoundARingMatchByTag) {
     at::Tensor first_in = at::empty_like(first), second_in = at::empty_like(second);
     const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
     std::vector<Work> works;
-    works.push_back(comm.recv(second_in, kOverData, previous, 2));  // in another order than they are sent
+    works.push_back(comm.recv(second_in, kOverData, previous, 2));  // not in the order in which they are sent
     works.push_back(comm.recv(first_in, kOverData, previous, 1));
     works.push_back(comm.send(first, kOverData, next, 1));
     works.push_back(comm.send(second, kOverData, next, 2));
@@ -65,7 +65,7 @@ TEST(Collectives, ManyOperationsUnderWay) {
     }
     for (auto it = works.rbegin(); it != works.rend(); ++it) it->wait();
     for (int i = 0; i < 20; ++i) EXPECT_EQ(tensors[static_cast<size_t>(i)][7].item<double>(), 3 + 3 * i);
-    works.back().wait();  // a second time: nothing
+    works.back().wait();  // a second wait() does nothing
     EXPECT_GE(comm.exposed_wait_s(), 0.0);
   });
 }
@@ -92,12 +92,13 @@ TEST(Collectives, TensorsThatCannotBeSentAreRefused) {
     EXPECT_THROW((void)comm.all_reduce(four, {"tensor"}), LogicError);
     EXPECT_THROW((void)comm.send(four, kOverData, comm.rank()), LogicError);
     EXPECT_THROW((void)comm.send(four, kOverData, 1 - comm.rank(), -1), LogicError);
-    EXPECT_THROW((void)comm.send(four, kOverData, 1 - comm.rank(), (1 << 19) - 1), LogicError);  // a shift's own
+    // The tag that shift() uses.
+    EXPECT_THROW((void)comm.send(four, kOverData, 1 - comm.rank(), (1 << 19) - 1), LogicError);
     comm.barrier(kOverData).wait();
   });
 }
 
-// What libtorch has no sum of is refused in words before anything is sent, and moves all the same.
+// A dtype without a sum in libtorch is refused with a clear message before anything is sent. It can still be gathered.
 TEST(Collectives, DtypesWithoutASumAreOnlyMoved) {
   on_line(2, [&](Comm& comm, int rank) {
     for (const auto type : {at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kUInt16, at::kUInt64}) {
@@ -114,7 +115,7 @@ TEST(Collectives, DtypesWithoutASumAreOnlyMoved) {
   });
 }
 
-// The checks above can fail: a reduction that one rank leaves out is seen.
+// Negative control of the checks above: the comparison detects a missing reduction.
 TEST(Collectives, ALeftOutReductionIsSeen) {
   on_line(2, [&](Comm& comm, int rank) {
     at::Tensor mine = numbers(rank, 5, at::kDouble);

@@ -1,5 +1,5 @@
-// What is counted is what is sent: every operation by the formulas of the mesh, and, whenever one has been waited for,
-// the bytes of its messages.
+// Byte counters equal the formulas of mesh/collective.h for every operation. Work::wait() compares them with the bytes
+// of the messages that were really sent.
 #include "base/errors.h"
 #include "comm/comm_state.h"
 #include "mesh/collective.h"
@@ -17,7 +17,7 @@ class Counters : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Over, Counters, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
 
 TEST_P(Counters, EqualTheFormulasOfTheMesh) {
-  // Split on dim 0 (uneven on 2, 3 and 5 ranks), then on dim 1; small, and of several segments a rank.
+  // Sharded on dim 0 (unevenly on 3 and 5 ranks), then on dim 1; once small, once several segments per rank.
   for (const int64_t width : {7, 200003}) {
     for (const int n : {1, 2, 3, 5}) {
       const std::vector<int64_t> shape{4, width};
@@ -59,6 +59,7 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
   }
 }
 
+// Negative control: a counter that differs from the bytes sent is a LogicError.
 TEST_P(Counters, ThatDoNotEqualWhatWasSentAreOurBug) {
   run_ranks(2, [](Rendezvous rendezvous, int rank) {
     auto state = std::make_shared<CommState>(line(2), rank, rendezvous, over(GetParam()));

@@ -1,5 +1,5 @@
-// A rank that dies or stops in the middle of a large message: how soon the others know, and what they say. This program
-// plays all parts, as in spawn_test.cc.
+// A rank dies or is stopped during a large message: how soon all ranks end, and what the error says. As in
+// spawn_test.cc, this program also runs as the launcher and as the ranks.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -31,17 +31,18 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
   if (comm.abort(error.what())) {
     fmt::print(stderr, "error: {}\n", error.what());
   } else {
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // the watch may be about to speak, and to end us
+    // The watch may be about to report the failure and end this process.
+    std::this_thread::sleep_for(std::chrono::seconds(1));
   }
   std::fflush(nullptr);
   _exit(kFailed);
 }
 
-// Rank 1 gets the signal while all are in messages of many megabytes, and heartbeats have told of them.
+// Rank 1 receives the signal while all ranks are inside messages of many megabytes and have posted heartbeats.
 TEST(Death, DISABLED_Rank) {
   die_with_parent();
   Launch launch = detect_launch(process_environment, parent_identity()).value();
-  if (setting("TOLD") == "no") launch.attempt = 1;  // another prefix than the one on which the launcher posts
+  if (setting("TOLD") == "no") launch.attempt = 1;  // a store prefix other than the one on which the launcher posts
   const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
   const Rendezvous rendezvous = connect(launch);
   Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT")});
@@ -63,7 +64,7 @@ TEST(Death, DISABLED_Rank) {
   }
 }
 
-// Started on two hosts by hosts_test.py: rank 0 only receives, and has never sent to whom it waits for.
+// hosts_test.py starts this test on two hosts. Rank 0 only receives, and has never sent to the rank that it waits for.
 TEST(Death, DISABLED_RootOfTheFirstBroadcast) {
   die_with_parent();
   const Launch launch = detect_launch(process_environment, parent_identity()).value();
@@ -88,7 +89,7 @@ TEST(Death, DISABLED_Launcher) {
   _exit(code);
 }
 
-// Runs it to its end; how many seconds after the signal that was.
+// Waits for the program to end. Returns the seconds between the signal and the end.
 double seconds_to_end(Program& program) {
   EXPECT_EQ(program.exit_code(), kFailed) << program.output();
   const double end_s = now_s();
@@ -97,15 +98,18 @@ double seconds_to_end(Program& program) {
   return at == std::string::npos ? 1e9 : end_s - std::stod(output.substr(at + 10));
 }
 
+// All ranks end within 1 s of a SIGKILL. This holds whether the launcher reports the death or the survivors detect
+// it.
 SWEEP_TEST(Death, OfARankIsKnownSoon) {
-  constexpr const char* kNoForce = "1000";  // the ranks end by themselves, or not at all
+  // Grace period in seconds: the launcher kills nobody, so the ranks must end by themselves.
+  constexpr const char* kNoForce = "1000";
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     for (const std::string told : {"yes", "no"}) {
       Program program(play("Launcher"),
                       {{"SIGNAL", "kill"}, {"TRANSPORT", transport}, {"TOLD", told}, {"GRACE_S", kNoForce}});
       const double seconds = seconds_to_end(program);
       EXPECT_LT(seconds, 1) << program.output();
-      // A busy launcher may be slower than the ranks, and speaks for nobody who has spoken.
+      // A busy launcher may be slower than the ranks. It prints nothing if a rank has already reported the failure.
       EXPECT_TRUE(says(program.output(), {told == "yes" ? "error: rank 1 " : "error: rank 1 died: its process",
                                           "last heard at: 0REDUCE_GRAD"}));
       fmt::print("{}, {}: all had ended {:.2f} s after a SIGKILL\n", transport,
@@ -114,11 +118,13 @@ SWEEP_TEST(Death, OfARankIsKnownSoon) {
   }
 }
 
+// A stopped rank is detected by its missing heartbeats, and all ranks end within 6 s.
 SWEEP_TEST(Death, AStoppedRankIsKnownByItsSilence) {
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);
-    EXPECT_LT(seconds, 6) << program.output();  // of which three are the patience with a process seen stopped
+    // 3 s of it are suspicion_s, the time allowed to a process that is seen to be stopped.
+    EXPECT_LT(seconds, 6) << program.output();
     EXPECT_TRUE(
         says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
     fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);

@@ -1,5 +1,5 @@
-// Operations of several axes at once, on ranks that come late and wait in any order: every result is exact, and nobody
-// hangs. What is done is drawn from a seed that all ranks share, when it is done from one of each rank's own.
+// Operations over several axes at once, on ranks that arrive late and wait in any order: every result is exact, and no
+// rank hangs. A seed shared by all ranks draws the operations; a seed of each rank's own draws the delays.
 #include <array>
 #include <chrono>
 #include <thread>
@@ -15,7 +15,7 @@ const Mesh kCube({{"tensor", 2}, {"ring", 2}, {"data", 2}});
 const Axes kGroups[] = {{"tensor"},         {"ring"},         {"data"},
                         {"tensor", "ring"}, {"ring", "data"}, {"tensor", "ring", "data"}};
 
-// An operation under way, and what its result must be.
+// An operation in progress, and its expected result.
 struct Started {
   Work work;
   at::Tensor result, expected;
@@ -24,18 +24,18 @@ struct Started {
 struct Rounds {
   int count;
   std::array<int64_t, 4> sizes = {1, 300, 5000, 20000};
-  int pause_us = 200;  // at most
+  int pause_us = 200;  // upper bound of the pause before each operation
 };
 
-// What a rank brings to an operation of a round, to be read only: whole numbers whose sums are exact, a piece of one
-// table from a place of its own, because drawing them anew would take longer than what is tested.
+// A rank's read-only input to an operation. It is a piece of one table of integers, so that sums are exact. Its offset
+// depends on rank and seed. Drawing new numbers would take longer than the operations under test.
 at::Tensor brought(int rank, int seed, int64_t size) {
   constexpr int64_t kMost = 1200000;
   static const at::Tensor table = (at::arange(kMost + 100, at::kLong) * 7919 % 4093 % 11 - 5).to(at::kFloat);
   return table.narrow(0, rank * 11 + seed, size);
 }
 
-// One operation over one of the groups; `random` is at the same place on all ranks.
+// Starts one operation over one of the groups. `random` must be in the same state on all ranks.
 Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
   const Axes& axes = kGroups[random.below(6)];
   const int64_t size = rounds.sizes[static_cast<size_t>(random.below(4))];
@@ -81,7 +81,7 @@ Started start_any(Comm& comm, const Rounds& rounds, Random& random) {
       break;
     case 6: {
       std::vector<at::Tensor> pieces;
-      const auto even = balanced(size * n, n);  // each sends all that it has to everybody
+      const auto even = balanced(size * n, n);  // each rank sends its full tensor to every rank
       for (int p = 0; p < n; ++p) pieces.push_back(of(p));
       s.expected = at::cat(pieces), s.result = at::zeros_like(s.expected);
       s.work = comm.all_to_all(s.result, mine.repeat({n}), axes, even, even);
@@ -125,7 +125,7 @@ SWEEP_TEST(Delays, ManyRoundsOverUcx) {
 
 SWEEP_TEST(Delays, ManyRoundsOverGloo) { run_rounds("gloo", {.count = sweep.of(std::vector{100, 40}, 1)[0]}); }
 
-// Chunks of several segments, and ranks so long away that the engine's threads take over in between.
+// Chunks of several segments, and absences of up to 20 ms, so that the engine's background threads take over.
 constexpr Rounds kLong{.count = 15, .sizes = {1, 20000, 300000, 1200000}, .pause_us = 20000};
 
 TEST(Delays, OfRanksThatAreLongAwayOverUcx) {

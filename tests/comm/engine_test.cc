@@ -1,4 +1,5 @@
-// The engine on a transport that does as it is told: what ends while it is posted, and what never stops moving.
+// The engine on a scripted transport: messages that complete while they are posted, a deadline, and the patience of the
+// background thread.
 #include "comm/engine.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +17,7 @@
 namespace orthant::engine_test {
 namespace {
 
-// Receives end at once with a message of 12 bytes of Float for a reduce, or never.
+// A receive completes at once with a message of 12 bytes of Float for a reduce, or never completes.
 class Scripted : public Transport {
  public:
   ~Scripted() override { close(event_fd_); }
@@ -29,7 +30,7 @@ class Scripted : public Transport {
     message.ended = true;
   }
   bool progress() override { return always_moves; }
-  bool arm() override { return ++armed > 0; }  // before somebody sleeps
+  bool arm() override { return ++armed > 0; }  // called before a thread sleeps
   int event_fd() const override { return event_fd_; }
   bool flushed() override { return true; }
 
@@ -59,6 +60,8 @@ std::string error_of(
   return message_of<CommError>([&] { engine.wait(*job); });
 }
 
+// The engine compares kind, dtype and size even if a message completes while it is posted. The first case is the
+// control: a matching message gives no error.
 TEST(Engine, ComparesWhatEndsWhileItIsPosted) {
   EXPECT_EQ(error_of({MessageKind::reduce, at::kFloat}, 12), "");
   EXPECT_TRUE(says(error_of({MessageKind::reduce, at::kFloat}, 16), {"rank 1 sent 12 B of Float", "expected 16 B"}));
@@ -66,6 +69,7 @@ TEST(Engine, ComparesWhatEndsWhileItIsPosted) {
   EXPECT_TRUE(says(error_of({MessageKind::broadcast, at::kFloat}, 12), {"for a reduce", "for a broadcast"}));
 }
 
+// A transport that always reports progress does not suspend the deadline.
 TEST(Engine, KeepsItsDeadlineWhileOtherThingsMove) {
   const std::string late = error_of({}, 12, [](Scripted& transport) {
     transport.never_ends = true;
@@ -74,11 +78,11 @@ TEST(Engine, KeepsItsDeadlineWhileOtherThingsMove) {
   EXPECT_EQ(late, "Timed out after 0.2 s");
 }
 
-// When the engine's thread takes over from a rank that starts something, comes back soon many times, is away for long
-// once, comes back, and leaves.
+// Whether the engine's background thread takes over from a rank that returns many times within away_s, is then away for
+// long, returns once more, and leaves.
 struct Relief {
-  bool while_patient = false;  // in the long absence, though the short ones had made it patient
-  bool in_time = false;        // after it
+  bool while_patient = false;  // during the long absence; wrong, because the short absences have raised the patience
+  bool in_time = false;  // soon after the long absence, which has reset the patience
 };
 Relief relief_after_a_long_absence() {
   using std::chrono::milliseconds;
@@ -93,7 +97,8 @@ Relief relief_after_a_long_absence() {
   Engine engine(make, {.away_s = kAway_s, .away_at_most_s = kAtMost_s});
   const auto job = engine.start(true, [&](Job&) { return receive(engine, {}, 12); });
   for (int i = 0; i < 1000; ++i) engine.nudge();
-  std::this_thread::sleep_for(milliseconds(100));  // the timer has run out, and been set anew, for long
+  // Long enough for the timer of away_s to expire and be set again for the raised patience.
+  std::this_thread::sleep_for(milliseconds(100));
   const bool while_patient = transport->armed > 0;
   engine.nudge();
   const auto left = Clock::now();
@@ -101,8 +106,8 @@ Relief relief_after_a_long_absence() {
   return {while_patient, transport->armed > 0};
 }
 
-// Ranks of a pipeline start some messages one after the other and then compute: short absences, and a long one. Nothing
-// here is too slow but once in a while; a wrong engine is it always.
+// Ranks of a pipeline start several messages in a row and then compute: short absences, and a long one. A busy machine
+// can spoil a single trial; a wrong engine fails in all five.
 TEST(Engine, IsPatientAfterShortAbsencesAndNotAfterALongOne) {
   bool patient = false, in_time = false;
   for (int i = 0; i < 5 && !(patient && in_time); ++i) {

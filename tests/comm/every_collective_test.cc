@@ -1,11 +1,11 @@
-// Every collective, 1 to 9 ranks, both transports: sizes on both sides of every threshold of the algorithms, every
-// dtype, uneven and empty shards, in place and not. Whole numbers: each result is exactly that of plain ATen.
+// Every collective on 1 to 9 ranks over both transports: sizes around every threshold of the algorithms, every dtype,
+// uneven and empty shards, in place and not. The inputs are integers, so each result equals that of plain ATen exactly.
 #include "tests/comm/line.h"
 
 namespace orthant::every_collective_test {
 namespace {
 
-// What each rank brings, and the sum.
+// Each rank's input, and the sum of all inputs.
 struct Example {
   std::vector<at::Tensor> inputs;
   at::Tensor sum;
@@ -74,7 +74,7 @@ void gathers(Comm& comm, int rank, const Example& e) {
   }
 }
 
-// Rank a cuts its tensor for the others: lumpily, beginning elsewhere than the next rank.
+// Elements that rank a sends to each rank: lumpy counts, rotated by a, so that the ranks split differently.
 std::vector<int64_t> cut_by(int a, const Example& e) {
   const auto counts = lumpy(e.size(), e.n());
   std::vector<int64_t> turned;
@@ -144,7 +144,7 @@ std::string name_of(const testing::TestParamInfo<std::tuple<const char*, int>>& 
 INSTANTIATE_TEST_SUITE_P(OneToNine, EveryCollective,
                          testing::Combine(testing::Values("ucx", "gloo"), testing::Range(1, 10)), name_of);
 
-// Bytes where an algorithm changes: of the whole, and of each rank's chunk.
+// Sizes in bytes at which an algorithm changes: 16 KiB and 256 KiB of the full tensor, 512 KiB of a rank's chunk.
 constexpr int64_t kThresholds[] = {16 << 10, 256 << 10, 512 << 10};
 
 TEST_P(EveryCollective, OfEverySizeIsExact) {
@@ -156,7 +156,7 @@ TEST_P(EveryCollective, OfEverySizeIsExact) {
   each(examples, [](Comm& comm, int rank, const Example& e) {
     sums(comm, rank, e);
     gathers(comm, rank, e);
-    if (e.size() <= (16 << 10) / 4 + 1) passes(comm, rank, e);  // which go by no threshold but the first
+    if (e.size() <= (16 << 10) / 4 + 1) passes(comm, rank, e);  // only the first threshold applies to them
   });
 }
 
@@ -178,7 +178,7 @@ TEST_P(ManySegments, AreExact) {
   });
 }
 
-// A transport moves bytes: of Gloo, one number of ranks is enough.
+// Transports move bytes whatever the dtype. For Gloo, one number of ranks is enough.
 class EveryDtype : public EveryCollective {};
 INSTANTIATE_TEST_SUITE_P(Ucx, EveryDtype, testing::Combine(testing::Values("ucx"), testing::Range(1, 10)), name_of);
 INSTANTIATE_TEST_SUITE_P(Gloo, EveryDtype, testing::Combine(testing::Values("gloo"), testing::Values(3)), name_of);

@@ -1,4 +1,4 @@
-// Comm::exchange: messages of both directions at once, their count, and the mistakes it refuses.
+// Comm::exchange(): messages in both directions at once, their byte count, and the peers that it refuses.
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
@@ -24,6 +24,7 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
   }
 }
 
+// An exchange without messages sends nothing and is not counted.
 TEST(Exchange, OfNothingIsNothing) {
   on_line(2, [&](Comm& comm, int) {
     comm.exchange({}, kOverData).wait();

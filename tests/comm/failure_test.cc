@@ -1,4 +1,4 @@
-// What happens when a rank fails: nobody hangs, and the message says who, what, over which axes, during what, and why.
+// Failure of a rank: no rank hangs, and the message names rank, operation, axes, activity and cause.
 #include <atomic>
 #include <filesystem>
 #include <iterator>
@@ -14,8 +14,9 @@
 namespace orthant::failure_test {
 namespace {
 
+// One rank of four throws. The others end with an error that contains its message, and run_ranks() throws its error.
 TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
-  // Long timeouts: only being broken off can end this test soon.
+  // The timeout is long, so the test ends soon only if the failure interrupts the operations.
   const CommOptions patient{.timeout_s = 500};
   std::mutex mutex;
   std::vector<std::string> seen(4);
@@ -63,7 +64,8 @@ TEST(Failure, ARankThatWaitsOnASurvivorLearnsOfIt) {
   EXPECT_EQ(comm_errors, 2);
 }
 
-// What is under way is abandoned with its tensors: nothing is freed that a peer still writes to.
+// Operations in progress are abandoned together with their tensors: memory to which a peer may still write is not
+// freed.
 TEST(Failure, OneThatFailsAmongOverlappingOperationsEndsAll) {
   constexpr int kRounds = 5, kRanks = 4, kOperations = 6;
   for (int round = 0; round < kRounds; ++round) {
@@ -86,7 +88,7 @@ TEST(Failure, OneThatFailsAmongOverlappingOperationsEndsAll) {
 }
 
 TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
-  // As when UCX does not start on one of them: it never posts its address.
+  // For example, UCX does not start on one rank: it never posts its address.
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(run_ranks(3,
                          [&](Rendezvous rendezvous, int rank) {
@@ -111,6 +113,7 @@ TEST(Failure, WhoDoesNotConnectIsNamed) {
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not post its host/1", "within 0.3 s"}));
 }
 
+// Rank 1 announces Gloo and never connects, so rank 0 must fail soon after meet_timeout_s.
 TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
   const auto start = std::chrono::steady_clock::now();
   std::string message;
@@ -118,13 +121,14 @@ TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
     const CommOptions options{.transport = "gloo", .timeout_s = 500, .meet_timeout_s = 1};
     if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
-    rendezvous.store.under("comm/0").set("host/1", "here\ngloo was asked for\n0");  // it says so, and stays away
+    rendezvous.store.under("comm/0").set("host/1", "here\ngloo was asked for\n0");
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });
   EXPECT_TRUE(says(message, {"cannot connect"}));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
+// The destructor of a Comm waits for the other ranks, and reports a rank that does not arrive within timeout_s.
 TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
   std::mutex mutex;
   std::string said;
@@ -140,6 +144,7 @@ TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
   EXPECT_TRUE(says(said, {"rank 0: at its end, rank 1 did not come to its own within 0.3 s"}));
 }
 
+// A rank that destroys its Comm with an operation in progress ends as soon as another rank fails.
 TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(run_ranks(2,
@@ -147,7 +152,8 @@ TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
                            Comm comm(line(2), rank, rendezvous, {.timeout_s = 60});
                            comm.barrier(kOverData).wait();
                            if (rank == 1) {
-                             std::this_thread::sleep_for(std::chrono::milliseconds(300));  // the other is closing
+                             // The other rank is closing by then.
+                             std::this_thread::sleep_for(std::chrono::milliseconds(300));
                              throw DataError("corpus.bin: offset 12: not a token");
                            }
                            Work forgotten = comm.recv(at::empty({8}), kOverData, 1);
@@ -161,7 +167,7 @@ size_t threads_of_this_process() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// What may be written to for ever is abandoned, but nothing runs on behind it.
+// Memory to which a peer may still write is leaked on purpose, but no thread keeps running.
 TEST(Failure, AnExceptionLeavesNoThreadBehind) {
   if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
   const auto fail = [](bool fails) {
@@ -171,7 +177,7 @@ TEST(Failure, AnExceptionLeavesNoThreadBehind) {
       if (fails) throw DataError("corpus.bin: offset 12: not a token");
     });
   };
-  fail(false);  // starts what the process keeps
+  fail(false);  // starts the threads that the process keeps
   const size_t before = threads_of_this_process();
   for (int round = 0; round < 3; ++round) EXPECT_THROW(fail(true), DataError);
   EXPECT_EQ(threads_of_this_process(), before);
@@ -197,7 +203,7 @@ TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
                            if (rank == 0) message = message_of<std::exception>(wait);
                            if (rank == 0) throw CommError(message);
                            comm.prepare(kOverData);
-                           comm.recv(tensor, kOverData, 0, 5).wait();  // each waits for the other
+                           comm.recv(tensor, kOverData, 0, 5).wait();  // rank 0 and rank 1 wait for each other
                          }),
                CommError);
   EXPECT_TRUE(says(message, {"rank 0: recv from rank 1 over data (16 B) failed:", "Timed out"}));
@@ -212,6 +218,7 @@ TEST(Failure, RanksThatDoNotComeAreNamed) {
   EXPECT_TRUE(says(message, {"of 3 ranks, 1, 2 did not come"}));
 }
 
+// If all ranks call abort(), exactly one gets true. Later calls return the same answer.
 TEST(Failure, OneRankSpeaks) {
   std::atomic<int> speakers = 0;
   run_ranks(4, [&](Rendezvous rendezvous, int rank) {
@@ -222,6 +229,7 @@ TEST(Failure, OneRankSpeaks) {
   EXPECT_EQ(speakers, 1);
 }
 
+// abort() on one rank calls on_failure once on each other rank, with `speak` false.
 TEST(Failure, AbortReachesTheOthersCallbackOnce) {
   std::atomic<int> told = 0, asked_to_speak = 0;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
@@ -249,7 +257,8 @@ TEST(Failure, AbortReachesTheOthersCallbackOnce) {
   EXPECT_EQ(asked_to_speak, 0);
 }
 
-// Two ranks of this process that watch each other; what the first says of the second, or nothing after seconds_s.
+// Two ranks of this process watch each other for seconds_s. Rank 0 expects a heartbeat every beat_s, rank 1 posts one
+// every 0.5 s. Returns the failure that rank 0 reports, or "".
 std::string said_after(double beat_s, double seconds_s) {
   const Store store = Store::in_process();
   std::mutex mutex;
@@ -273,13 +282,14 @@ std::string said_after(double beat_s, double seconds_s) {
 
 TEST(Failure, SeldomHeartbeatsAreNoSilence) {
   EXPECT_EQ(said_after(0.5, 1.2), "");
-  EXPECT_TRUE(says(said_after(0.02, 1.2), {"rank 1 has been silent for"}));  // one that expects them more often
+  // Negative control: it expects heartbeats more often.
+  EXPECT_TRUE(says(said_after(0.02, 1.2), {"rank 1 has been silent for"}));
 }
 
 TEST(Failure, ACleanEndIsNoFailure) {
   for (int round = 0; round < 3; ++round) {
     run_ranks(4, [&](Rendezvous rendezvous, int rank) {
-      for (int again = 0; again < 2; ++again) {  // two Comms one after another over one rendezvous
+      for (int again = 0; again < 2; ++again) {  // two Comms in turn over one rendezvous
         Comm comm(line(4), rank, rendezvous, {.on_failure = [](const std::string& m, bool) { ADD_FAILURE() << m; }});
         at::Tensor one = at::ones({1});
         comm.all_reduce(one, kOverData).wait();

@@ -1,5 +1,5 @@
-// Any program that reaches the store of a run can write to it. Text from the store is escaped and cut before it is
-// printed.
+// Any program that reaches the store of a run can write to it. Therefore text from the store is escaped and shortened
+// before it is printed.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -16,7 +16,7 @@ namespace {
 const std::string kHostile = "\x1b]0;title\x07 \x1b[2J\xff done";
 const std::string kEscaped = "\\x1b]0;title\\x07 \\x1b[2J\\xff done";
 
-// The error of a second rank of the store at its start.
+// The error of rank 1 when it joins this store.
 std::string start_of_rank_1(const Store& store) {
   return message_of<CommError>([&] { Watch(store, "setup", 1, 2, 5, {}); });
 }

@@ -1,4 +1,5 @@
-// Who launched this process: tables of environments, all pure; and the error file for torchrun.
+// Detection of the launcher from the environment, by tables of variables, and the error file for torchrun. Detection is
+// a pure function of the variables.
 #include "comm/launch.h"
 
 #include <gtest/gtest.h>
@@ -65,7 +66,7 @@ std::string refusal(const Table& table) {
 
 TEST(Launch, NobodyLaunchedUs) {
   EXPECT_FALSE(detect_launch(environment({}), "77-12"));
-  EXPECT_FALSE(detect_launch(environment({{"SLURM_PROCID", "0"}}), "77-12"));  // a batch script, not srun
+  EXPECT_FALSE(detect_launch(environment({{"SLURM_PROCID", "0"}}), "77-12"));  // a batch script, not started by srun
   EXPECT_FALSE(detect_launch(environment(with(kSlurm, {{"SLURM_JOB_NAME", "bash"}})), "77-12"));
   EXPECT_FALSE(detect_launch(environment(with(kSlurm, {{"SLURM_JOB_NAME", "interactive"}})), "77-12"));
 }
@@ -81,7 +82,7 @@ TEST(Launch, Torchrun) {
   EXPECT_EQ(launch.address, "node0");
   EXPECT_EQ(launch.port, 29500);
   EXPECT_EQ(launch.attempt, 2);
-  // The exact spelling counts, and our own launcher says who it is.
+  // The value must be spelled exactly. Our own launcher identifies itself by its run id.
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).meeting, Meeting::kRankZeroServes);
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}})).launcher, "orthant");
 }
@@ -96,7 +97,7 @@ TEST(Launch, SetByHand) {
   const Launch far = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "3000"}});
   EXPECT_EQ(far.local_rank, 0);
   EXPECT_EQ(far.local_size, 1);
-  EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size, 1);  // alone, it need not meet anybody
+  EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).world_size, 1);  // a single rank needs no rendezvous
 }
 
 TEST(Launch, OpenMpiOnOneMachineMeetsInAFile) {
@@ -105,12 +106,13 @@ TEST(Launch, OpenMpiOnOneMachineMeetsInAFile) {
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.meeting, Meeting::kFile);
   EXPECT_EQ(launch.path, "/scratch/orthant-openmpi-27_1.store");
-  // Several machines: the user has to say where.
+  // For several machines, the user must set the address.
   const Table far = with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}});
   EXPECT_TRUE(says(refusal(far), {"openmpi started ranks on several machines", "MASTER_ADDR", "MASTER_PORT"}));
   EXPECT_EQ(detect(with(far, {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "4000"}})).address, "a");
 }
 
+// Hydra provides no name of the job, so the rendezvous file is named after the parent process.
 TEST(Launch, HydraHasNoNameButItsParent) {
   const Launch launch = detect(kHydra);
   EXPECT_EQ(launch.launcher, "hydra");
@@ -145,7 +147,7 @@ TEST(Launch, AnOuterLauncherReachesThrough) {
 
 TEST(Launch, TheRunIdIsTheLaunchers) {
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "a1"}})).run_id, "torchrun a1");
-  EXPECT_EQ(detect(kTorchrun).run_id, "");  // "none" is the same for every run without --rdzv-id
+  EXPECT_EQ(detect(kTorchrun).run_id, "");  // "none" is the value of every run without --rdzv-id
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}, {"ORTHANT_RUN_ID", "77"}})).run_id,
             "orthant 77");
   EXPECT_EQ(detect(kOpenMpi).run_id, "openmpi 27/1");
@@ -157,6 +159,7 @@ TEST(Launch, TheRunIdIsTheLaunchers) {
   EXPECT_EQ(detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).run_id, "");
 }
 
+// A launcher sets all of its variables. If one is missing, the error names it.
 TEST(Launch, AllOrNothing) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_TRUE(says(refusal(without(kTorchrun, name)), {std::string(name) + " is not: torchrun sets both"}));

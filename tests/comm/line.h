@@ -1,5 +1,5 @@
-// What the tests of comm share: ranks on a line over a transport of their choice, shards with empty ones among them,
-// and whole numbers, whose sums are exact in every order.
+// Helpers of the comm tests: thread ranks along one data axis over a chosen transport, uneven shards with empty ones
+// among them, and integer tensors, whose sums are exact in every order.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,7 +23,7 @@ inline CommOptions over(const std::string& transport) {
   return {.transport = transport, .timeout_s = 60, .meet_timeout_s = 60};
 }
 
-/// Thread ranks in a row. "auto" is UCX, and Gloo in the second run of these tests, where UCX cannot be loaded.
+/// Runs fn on n thread ranks. "auto" is UCX; in the second run of these tests, where UCX cannot be loaded, it is Gloo.
 inline void on_line(int n, const std::function<void(Comm&, int)>& fn, const std::string& transport = "auto") {
   run_ranks(n, [&](Rendezvous rendezvous, int rank) {
     Comm comm(line(n), rank, rendezvous, over(transport));
@@ -31,24 +31,24 @@ inline void on_line(int n, const std::function<void(Comm&, int)>& fn, const std:
   });
 }
 
-/// Whether this machine lacks it: then a test of it is skipped, in words.
+/// Whether this machine lacks the transport. Then its tests are skipped with the reason.
 inline bool lacks(const std::string& transport) { return transport == "ucx" && !ucx_problem().empty(); }
 
-/// A different tensor for each rank.
+/// An integer tensor of n elements that differs between ranks.
 inline at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
   const at::Tensor whole = (at::arange(n, at::kLong) * 7 + rank * 3) % 5 - 2;
   if (c10::isComplexType(type)) return at::complex(whole.to(at::kDouble), whole.to(at::kDouble) + rank).to(type);
   return whole.to(type);
 }
 
-/// As even as can be.
+/// Elements per rank, as even as possible.
 inline std::vector<int64_t> balanced(int64_t size, int n) {
   std::vector<int64_t> counts;
   for (int i = 0; i < n; ++i) counts.push_back(shard(size, n, i).size());
   return counts;
 }
 
-/// Every third position has nothing, the others more and more.
+/// Elements per position: every third position has none, the others have increasing numbers.
 inline std::vector<int64_t> lumpy(int64_t size, int n) {
   std::vector<int64_t> counts;
   int64_t weights = 0, left = size;

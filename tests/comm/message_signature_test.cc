@@ -1,4 +1,4 @@
-// What a message says it is: into the bits that a transport leaves, and back.
+// A message signature (kind, dtype, flags) is packed into the bits that transports leave free, and unpacked again.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -29,7 +29,7 @@ TEST(MessageSignature, ComesBackAsItWas) {
       }
     }
   }
-  EXPECT_EQ(seen.size(), labels);  // no two alike
+  EXPECT_EQ(seen.size(), labels);  // all distinct
 }
 
 TEST(MessageSignature, IsDescribed) {

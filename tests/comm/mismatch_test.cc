@@ -1,5 +1,6 @@
-// Ranks that do not do the same: a message of another size, dtype or operation than expected is a CommError that names
-// both sides, the Action and the tensor. Nobody gets a wrong result without a word, nobody hangs, nothing aborts.
+// Ranks that run different programs: a message with another size, dtype or operation than expected is a CommError. It
+// names both sides, the Action and the tensor. No rank gets a wrong result without an error, no rank hangs, and no
+// process aborts.
 #include <thread>
 
 #include "base/errors.h"
@@ -11,18 +12,19 @@ namespace {
 
 using Call = std::function<Work(Comm&)>;
 
-// What the ranks said: rank 0 calls `first`, the others `second`; "" where one noticed nothing.
+// The error of each rank, when rank 0 calls `first` and the others call `second`; "" for a rank without an error.
 std::vector<std::string> said(const std::string& transport, int n, const Call& first, const Call& second) {
   std::vector<std::string> messages(static_cast<size_t>(n));
   EXPECT_THROW(run_ranks(n,
                          [&](Rendezvous rendezvous, int rank) {
                            CommOptions options = over(transport);
-                           options.timeout_s = 500;  // only a message that is understood can end this test soon
+                           // The timeout is long, so only a detected mismatch can end this test soon.
+                           options.timeout_s = 500;
                            Comm comm(line(n), rank, rendezvous, options);
                            comm.set_activity("0B3, action 7 of 12 of step 41");
                            try {
                              (rank == 0 ? first : second)(comm).wait();
-                             comm.barrier(kOverData).wait();  // a failure elsewhere ends this one
+                             comm.barrier(kOverData).wait();  // a failure elsewhere interrupts this one
                            } catch (const CommError& error) {
                              messages[static_cast<size_t>(rank)] = error.what();
                              throw;
@@ -32,7 +34,7 @@ std::vector<std::string> said(const std::string& transport, int n, const Call& f
   return messages;
 }
 
-// Every rank has ended with an error; that of one of them, which is the cause, says all of `parts`.
+// Every rank ends with an error, and at least one of them, the cause, contains all `parts`.
 void expect_said(const std::string& transport, int n, const Call& first, const Call& second,
                  const std::vector<std::string>& parts) {
   const auto messages = said(transport, n, first, second);
@@ -58,9 +60,9 @@ class Mismatch : public testing::TestWithParam<std::tuple<const char*, int>> {
     for (auto& thread : under_way_) thread.join();
   }
 
-  // All at once: a rank that fails waits a second for what others have to say.
+  // Checks run in parallel, because a rank that fails waits a second for the reports of other ranks.
   void start(std::function<void()> check) { under_way_.emplace_back(std::move(check)); }
-  // In either direction.
+  // Checks both assignments of the two programs to rank 0 and the others.
   void expect(const Call& a, const Call& b, const std::vector<std::string>& parts) {
     start([=, this] { expect_said(transport(), ranks(), a, b, parts); });
     start([=, this] { expect_said(transport(), ranks(), b, a, parts); });
@@ -83,7 +85,9 @@ Call all_reduce(int64_t size, at::ScalarType type = at::kFloat) {
 
 TEST_P(Mismatch, OfSizes) {
   for (const auto& [small, large] : {std::pair{10, 11}, {100, 60000}, {50000, 60000}, {400000, 3000000},
-                                     {4096, 8192}}) {  // of which two ranks exchange all, and halves: as many bytes
+                                     // Two ranks exchange full tensors of 16 KiB, and halves of 32 KiB:
+                                     // the same number of bytes.
+                                     {4096, 8192}}) {
     expect(all_reduce(small), all_reduce(large),
            {"all_reduce over data (", kDuring, " where this rank expected ", kWhy});
   }
@@ -107,7 +111,7 @@ TEST_P(Mismatch, OfOperations) {
       return comm.all_gather(at::empty({size}), at::ones({size / n}), kOverData);
     };
     expect(all_reduce(size), gather, {" for an all_reduce", " for an all_gather", kDuring, kWhy});
-    // A broadcast from the rank that does something else, of which both sides need not hear.
+    // Rank 0 broadcasts while the others run an all-reduce. Rank 0 need not see the mismatch, but rank 1 must.
     const Call broadcast = [=](Comm& comm) { return comm.broadcast(at::ones({size}), kOverData, 0); };
     start([=, this] {
       const auto message = said(transport(), ranks(), broadcast, all_reduce(size))[1];
@@ -120,7 +124,8 @@ std::vector<std::string> segments(const std::string& kind) {
   return {kind + " over data (", kDuring, " for a " + kind, " where this rank expected ", kWhy};
 }
 
-// The receiver notices, whether more comes or less; of messages in segments too, where the last may be missing.
+// The receiver detects messages that are too long or too short. This holds for messages in segments, of which the last
+// may be missing.
 TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
   constexpr int64_t kSegment = (512 << 10) / 4;
   for (const auto& [small, large] : {std::pair{kSegment, kSegment + 1}, {2 * kSegment, 2 * kSegment + 1},
@@ -143,7 +148,7 @@ TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
   }
 }
 
-// Who has nothing still says so: what the others send would otherwise wait for ever, unnoticed.
+// A rank with an empty tensor still sends an empty message. Otherwise the messages of the others would wait forever.
 TEST_P(Mismatch, OfNothingAndSomething) {
   const auto with_some = [&](const std::string& kind, const std::function<Call(int64_t)>& call) {
     for (const int64_t size : {6, 600000}) {
@@ -178,7 +183,7 @@ TEST_P(Mismatch, OfNothingAndSomething) {
   with_some(" for a send or exchange", send);
 }
 
-// Who cuts so that others have nothing tells them too.
+// Ranks whose counts give other ranks empty chunks also send empty messages.
 TEST_P(Mismatch, OfCuts) {
   expect(all_reduce(1), all_reduce(3), {" for an all_reduce", kDuring, " where this rank expected ", kWhy});
   const auto cut = [&](std::vector<int64_t> counts) {
@@ -206,7 +211,8 @@ TEST_P(Mismatch, OfCuts) {
          {" for an all_gather", kDuring, " where this rank expected ", kWhy});
 }
 
-// What has come before it is expected is compared too: a transport may end such a receive while it is posted.
+// A message that arrives before its receive is posted is compared too: a transport may complete the receive while it is
+// being posted.
 TEST_P(Mismatch, OfWhatHasComeAlready) {
   const auto expect_told = [&](const Call& sends, const Call& receives, const char* sent, const char* expected) {
     const Call first = [=](Comm& comm) {

@@ -1,5 +1,5 @@
-// NCCL. With n GPUs: every collective on up to n thread ranks, one GPU each, against Gloo's result on the CPU. With one
-// GPU: a group of one rank, which runs the same code over the same library. Without: what a CUDA tensor is told.
+// NCCL. With n GPUs, every collective runs on up to n thread ranks, one GPU each, and is compared with Gloo's result on
+// the CPU. With one GPU, a group of one rank runs the same code. Without a GPU, the refusals are checked.
 #include <ATen/ATen.h>
 #include <ATen/detail/CUDAHooksInterface.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ at::Device gpu(int index) { return {at::kCUDA, static_cast<at::DeviceIndex>(inde
   if (!has_nccl()) GTEST_SKIP() << "this build has no NCCL: configure with -DORTHANT_CUDA=ON"; \
   if (gpus() < (n)) GTEST_SKIP() << "GPUs needed: " << (n) << ", here: " << gpus()
 
-// Thirds, so that the order of a sum shows in its last bit.
+// Multiples of a third, so that the order of a sum shows in the last bit.
 at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
   return ((at::arange(n, at::kDouble) * 7 + rank * 3).remainder(5) / 3 - 0.7).to(type);
 }
@@ -51,7 +51,7 @@ TEST(Nccl, ADeviceWithoutATransportIsRefused) {
     const at::Tensor nowhere = at::empty({4}, at::TensorOptions().device(at::kMeta));
     EXPECT_THROW((void)comm.all_reduce(nowhere, kOverData), LogicError);
     at::Tensor here = at::ones({4});
-    comm.all_reduce(here, kOverData).wait();  // it has harmed nothing
+    comm.all_reduce(here, kOverData).wait();  // the refusal left the Comm usable
     EXPECT_TRUE(equal(here, at::full({4}, 2.0f)));
   });
 }
@@ -86,7 +86,8 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
   }
   group->exchange({})->wait();
   group->barrier()->wait();
-  EXPECT_THROW((void)group->all_reduce(at::ones({1})), LogicError);  // the control: not this group's device
+  // Negative control: not a tensor of this group's device.
+  EXPECT_THROW((void)group->all_reduce(at::ones({1})), LogicError);
 }
 
 TEST(Nccl, EqualsGlooBitForBitWhereTheOrderOfSumsIsOurs) {
@@ -107,7 +108,7 @@ TEST(Nccl, EqualsGlooBitForBitWhereTheOrderOfSumsIsOurs) {
         comm.all_gather(all, part, kOverData, counts).wait();
         comm.all_gather(all_gpu, part_gpu, kOverData, counts).wait();
         EXPECT_TRUE(equal(all_gpu.cpu(), all));
-        EXPECT_FALSE(equal(all_gpu.cpu(), input));  // the control: something was summed
+        EXPECT_FALSE(equal(all_gpu.cpu(), input));  // negative control: something was summed
       }
     }
   });
@@ -135,7 +136,7 @@ TEST(Nccl, AnExchangeRoundARingBothWaysDoesNotDeadlock) {
   NEED_GPUS(2);
   const int n = std::min(gpus(), 4);
   on_gpus(n, [&](Comm& comm, int rank, at::Device device) {
-    constexpr int64_t kElements = 16 << 20;  // more than any buffer of NCCL
+    constexpr int64_t kElements = 16 << 20;  // larger than any buffer of NCCL
     const int next = (rank + 1) % n, previous = (rank + n - 1) % n;
     const at::Tensor up = at::full({kElements}, rank, at::kFloat).to(device);
     at::Tensor from_below = at::empty_like(up);

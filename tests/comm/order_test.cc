@@ -1,5 +1,5 @@
-// The order of sums: whatever the size, the cut, the transport, and whether ranks are threads or processes, a sum is
-// that of plain ATen from the first position to the last, to the last bit; bf16 and half are added in float32.
+// The order of sums. For every size, split and transport, on threads and in processes, a sum has the bits of plain ATen
+// from the first position to the last. bf16 and half are added in float32.
 #include <unistd.h>
 
 #include "comm/process.h"
@@ -9,8 +9,9 @@
 namespace orthant::order_test {
 namespace {
 
-// Thirds: of three positions large, small, and minus the large. What is left of the small one after the large has come
-// and gone is a matter of order: float32 keeps six bits of it, bf16 and half none.
+// Multiples of a third: of three positions, the first is large, the second small, and the third minus the first. After
+// adding and subtracting the large one, the remainder of the small one depends on the order. float32 keeps six bits of
+// it, bf16 and half keep none.
 at::Tensor summand(int rank, int64_t n, at::ScalarType type) {
   constexpr double kMagnitudes[] = {512, 1.0 / 512, -512};
   const at::Tensor values = at::remainder(at::arange(n, at::kDouble), 7) + (rank / 3 + 1) / 3.0;
@@ -30,7 +31,7 @@ at::Tensor sum_from(int first, const std::vector<at::Tensor>& inputs) {
 
 at::Tensor left_to_right(const std::vector<at::Tensor>& inputs) { return sum_from(0, inputs); }
 
-// As a ring would add: the chunk of position c from c + 1 on.
+// The order of a ring algorithm: the chunk of position c is summed from position c + 1 on.
 at::Tensor round_a_ring(const std::vector<at::Tensor>& inputs) {
   const int n = static_cast<int>(inputs.size());
   const auto counts = balanced(inputs[0].numel(), n);
@@ -50,7 +51,7 @@ struct Example {
   at::Tensor sum;
 };
 
-// On both sides of what changes the algorithm.
+// Sizes around the thresholds at which the algorithm changes.
 std::vector<Example> examples(int n) {
   std::vector<Example> all;
   const auto add = [&](int64_t size, at::ScalarType type) {
@@ -61,7 +62,7 @@ std::vector<Example> examples(int n) {
     const int64_t whole = (16 << 10) / static_cast<int64_t>(c10::elementSize(type));
     for (const int64_t size : {int64_t{1}, int64_t{1001}, whole, whole + 1}) add(size, type);
   }
-  add(n * 150001, at::kFloat);  // two segments each
+  add(n * 150001, at::kFloat);  // two segments per rank
   add(n * 300001, at::kBFloat16);
   return all;
 }
@@ -114,7 +115,7 @@ TEST_P(Order, IsThatOfPositionsOnThreads) {
   }
 }
 
-// This program plays the ranks as well.
+// This program also runs as the ranks.
 TEST_P(Order, IsThatOfPositionsInProcesses) {
   constexpr int n = 3;
   const std::string part = fmt::format("--gtest_filter=Over/Order.DISABLED_Rank/{}", GetParam());
@@ -142,7 +143,7 @@ TEST_P(Order, DISABLED_Rank) {
   _exit(HasFailure());
 }
 
-// The data can tell: another order, or rounding at every step, gives other bits.
+// Negative control of the data: another order, or rounding after every addition, gives other bits.
 TEST(OrderControl, AnotherOrderIsOtherBits) {
   for (const int n : {3, 6}) {
     for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {

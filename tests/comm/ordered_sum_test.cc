@@ -1,4 +1,5 @@
-// ordered_sum() beside a plain loop over elements: every dtype, on both sides of its blocks, in place and not.
+// ordered_sum() compared with a plain loop over elements, bit for bit: every dtype, sizes around its block length, in
+// place and not.
 #include "comm/ordered_sum.h"
 
 #include <cstring>
@@ -9,7 +10,7 @@
 namespace orthant::ordered_sum_test {
 namespace {
 
-// What it is added in: float for narrow floats, its own type for everything else.
+// The type in which a sum is accumulated: float for float types narrower than float32, T itself otherwise.
 template <typename T>
 struct WideOf { using Type = T; };
 template <>
@@ -21,7 +22,7 @@ struct WideOf<c10::complex<at::Half>> { using Type = c10::complex<float>; };
 template <typename T>
 using Wide = typename WideOf<T>::Type;
 
-// Magnitudes of which another order, or rounding in between, would lose the small ones.
+// Magnitudes for which another order, or rounding in between, would lose the small summands.
 template <typename T>
 std::vector<T> summand(int place, int64_t count) {
   constexpr double kMagnitudes[] = {512, 1.0 / 512, -512};
@@ -31,7 +32,7 @@ std::vector<T> summand(int place, int64_t count) {
     if constexpr (std::is_same_v<T, bool>) {
       values.push_back((i + place) % 3 == 0);
     } else if constexpr (std::is_integral_v<T>) {
-      values.push_back(static_cast<T>(i * 31 + place * 7));  // which overflows, and wraps
+      values.push_back(static_cast<T>(i * 31 + place * 7));  // overflows and wraps around
     } else if constexpr (c10::is_complex<T>::value) {
       using Part = decltype(T().real());
       values.emplace_back(static_cast<Part>(third * kMagnitudes[place % 3]), static_cast<Part>(i + place));
@@ -55,10 +56,10 @@ T plain_sum(const std::vector<std::vector<T>>& summands, size_t i) {
   return static_cast<T>(sum);
 }
 
-// `own`: the summand that the output overwrites; -1: none.
+// `own` is the index of the summand that the output overwrites; -1 for none.
 template <typename T>
 void expect_plain(int positions, int64_t count, int own) {
-  // Not a vector<bool>, which has no memory of its own elements.
+  // Plain arrays, because a vector<bool> stores no addressable elements.
   std::vector<std::unique_ptr<T[]>> memory;
   std::vector<std::vector<T>> summands;
   std::vector<const std::byte*> sources;

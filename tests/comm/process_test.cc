@@ -1,4 +1,4 @@
-// Whether another process lives, and when it dies.
+// Detection that another process runs, is gone, or ends.
 #include "comm/process.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ TEST(Process, LifeOfAnother) {
   EXPECT_EQ(pid_of(process_identity()), getpid());
   EXPECT_EQ(life_of("another/machine 1 2"), Life::elsewhere);
   EXPECT_EQ(life_of("nonsense"), Life::elsewhere);
-  std::string reused = process_identity();  // the same pid, another start time
+  std::string reused = process_identity();  // the same pid with another start time
   reused.back() = reused.back() == '1' ? '2' : '1';
   EXPECT_EQ(life_of(reused), Life::gone);
 }

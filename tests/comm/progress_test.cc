@@ -1,4 +1,4 @@
-// What goes on while nobody looks: messages while a rank computes, and no more threads and memory than that takes.
+// Operations advance while their rank computes, and the numbers of threads stay small.
 #include <chrono>
 #include <filesystem>
 #include <iterator>
@@ -17,6 +17,7 @@ class Progress : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Over, Progress, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
 
+// A large operation completes in the background: no rank calls wait() or progress() meanwhile.
 TEST_P(Progress, GoesOnWhileRanksCompute) {
   constexpr int64_t kSize = (64 << 20) / 4;
   constexpr auto kGenerous = std::chrono::seconds(60);
@@ -26,7 +27,7 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
     comm.barrier(kOverData).wait();
     Work work = comm.all_reduce(tensor, kOverData);
     const auto start = std::chrono::steady_clock::now();
-    while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {  // done() itself drives nothing
+    while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {  // done() itself advances nothing
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     EXPECT_TRUE(work.done());
@@ -35,7 +36,8 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
   }, GetParam());
 }
 
-// On a lane also what is small; here what passes through a rank that looks at nothing.
+// On a channel, small operations also advance in the background. Here the middle rank of a chain forwards the message
+// without looking at it.
 TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
   constexpr auto kGenerous = std::chrono::seconds(60);
   on_line(3, [&](Comm& comm, int rank) {
@@ -52,7 +54,7 @@ TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
   }, GetParam());
 }
 
-// What is small and on no lane goes on when a rank that computes says so, here also where a rank only passes it on.
+// A small operation outside a channel advances when a computing rank calls progress(), also where it only forwards.
 TEST_P(Progress, GoesOnBetweenWhatRanksCompute) {
   constexpr auto kGenerous = std::chrono::seconds(60);
   on_line(3, [&](Comm& comm, int rank) {
@@ -75,10 +77,11 @@ int64_t threads() {
   return std::distance(begin(tasks), end(tasks));
 }
 
-// A blocked thread for each message under way, over Gloo: of a tensor in many segments, only a few are.
+// Over Gloo, each message in progress blocks a thread. Of a tensor in many segments, only a few are in progress at
+// once.
 TEST(Threads, AreFewHoweverManySegments) {
   on_line(2, [&](Comm& comm, int rank) {
-    const at::Tensor tensor = at::ones({(64 << 20) / 4});  // 128 segments
+    const at::Tensor tensor = at::ones({(64 << 20) / 4});  // 128 segments of 512 KiB
     const auto before = threads();
     for (const bool reduce : {true, false}) {
       (reduce ? comm.reduce(tensor, kOverData) : comm.broadcast(tensor, kOverData)).wait();
@@ -88,7 +91,7 @@ TEST(Threads, AreFewHoweverManySegments) {
   }, "gloo");
 }
 
-// As a rank of a pipeline sends them that runs ahead of the next.
+// A pipeline rank that runs ahead of the next one has many sent messages whose receives are not posted yet.
 TEST(Threads, AreFewHoweverManyMessagesAreNotReceivedYet) {
   constexpr int kMessages = 300;
   on_line(2, [&](Comm& comm, int rank) {

@@ -1,6 +1,6 @@
-// redistribute() on tensors: random meshes, layouts and uneven shapes on 2 to 8 thread ranks. The forward gives each
-// rank what `to` says of the global tensor, the backward what dual(from) says of the one-device gradient; bytes are
-// as planned.
+// redistribute() on tensors, for random meshes, layouts and uneven shapes on 2 to 8 thread ranks. The forward gives
+// each rank its part of the global tensor in layout `to`. The backward gives each rank its part of the one-device
+// gradient in layout dual(from). Bytes equal the plan. Negative control: a backward without the swap of R and P.
 #include "comm/redistribute.h"
 
 #include <ATen/ATen.h>
@@ -16,7 +16,7 @@
 namespace orthant::redistribute_test {
 namespace {
 
-// Whole numbers in float64: every sum is exact in every order.
+// Integers in float64, so that every sum is exact in every order.
 at::Tensor numbers(Random& random, const std::vector<int64_t>& shape) {
   at::Tensor out = at::empty(shape, at::kDouble);
   auto* values = out.mutable_data_ptr<double>();
@@ -34,8 +34,8 @@ at::Tensor part_of(const at::Tensor& global, const Mesh& mesh, const Layout& lay
   return part.contiguous();
 }
 
-// What every rank holds of the global tensor: random summands along partial axes, their first position making up the
-// sum.
+// Each rank's part of the global tensor. Along partial axes the summands are random, and that of the first position
+// completes the sum.
 std::vector<at::Tensor> place(Random& random, const at::Tensor& global, const Mesh& mesh, const Layout& layout) {
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < mesh.size(); ++rank) {
@@ -50,7 +50,7 @@ std::vector<at::Tensor> place(Random& random, const at::Tensor& global, const Me
     for (size_t i = 1; i < group.size(); ++i) first -= parts[static_cast<size_t>(group[i])];
     parts[static_cast<size_t>(rank)] = first;
   }
-  // Along an axis that replicates, all positions hold the same summands.
+  // Along an axis that replicates, all positions hold the same summand.
   for (int rank = 0; rank < mesh.size(); ++rank) {
     int leader = rank;
     for (const Axis& axis : mesh.axes) {
@@ -76,7 +76,7 @@ bool holds(const std::vector<at::Tensor>& parts, const at::Tensor& global, const
   return true;
 }
 
-// The layout without the axes of size 1, as the steps of a path name it.
+// The layout without axes of size 1, which the steps of a plan omit.
 Layout without_unit_axes(const Mesh& mesh, Layout layout) {
   const auto unit = [&](const std::string& axis) { return mesh.axis_size(axis) == 1; };
   for (auto& cuts : layout.split) std::erase_if(cuts, unit);
@@ -90,7 +90,7 @@ struct Outcome {
   std::vector<int64_t> bytes;
 };
 
-// Forward and backward on all ranks; `gradients` are the parts of dL/dy in dual(to).
+// Runs forward and backward on all ranks. `gradients` are the parts of dL/dy in layout dual(to).
 Outcome run(const Case& c, const std::vector<at::Tensor>& parts, const std::vector<at::Tensor>& gradients) {
   const auto n = static_cast<size_t>(c.mesh.size());
   Outcome outcome{std::vector<at::Tensor>(n), std::vector<at::Tensor>(n), std::vector<int64_t>(n)};
@@ -127,7 +127,7 @@ TEST(Redistribute, ForwardAndBackwardOfRandomLayouts) {
       EXPECT_EQ(outcome.bytes[static_cast<size_t>(rank)], planned) << text(c, plan);
       moved += planned > 0;
     }
-    // Negative control: the way back between the layouts themselves, R and P not swapped.
+    // Negative control: a backward between the layouts themselves, without the swap of R and P.
     if (volume(c.shape) == 0) continue;
     const Case unswapped{.mesh = c.mesh, .from = c.to, .to = c.from, .shape = c.shape};
     const auto placed = place(random, w, c.mesh, dual(c.to));
@@ -145,7 +145,8 @@ TEST(Redistribute, ForwardAndBackwardOfRandomLayouts) {
 }
 
 TEST(Redistribute, MatrixProductOverASplitInnerDimIsTheOneDeviceProduct) {
-  // y = x w with the inner dim split over 3 ranks unevenly: the product is partial, its sum scattered over rows.
+  // y = x w, with the inner dim sharded unevenly over 3 ranks: the product is partial, and its sum is scattered over
+  // rows.
   at::Tensor x = at::arange(35, at::kDouble).view({5, 7}).sin().requires_grad_(true);
   at::Tensor w = at::arange(28, at::kDouble).view({7, 4}).cos().requires_grad_(true);
   at::mm(x, w).pow(2).sum().backward();

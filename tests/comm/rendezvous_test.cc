@@ -1,4 +1,4 @@
-// Meeting: ports, addresses, and ranks that were started for different runs.
+// Rendezvous of ranks: ports, addresses, files, and ranks that were started for different runs.
 #include "comm/rendezvous.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Rendezvous, AnotherRunOnThePort) {
   }
 }
 
-// A program that accepts connections and sends nothing, as a debugger's port does.
+// A program that accepts connections and sends nothing, as the port of a debugger does.
 TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
@@ -149,7 +149,7 @@ Launch in_file(const std::string& path, int rank) {
           .path = path};
 }
 
-// What is left in the folder of a meeting.
+// The names of the files that remain in the folder of a rendezvous.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
@@ -166,7 +166,7 @@ class MeetingInAFile : public testing::Test {
 };
 
 TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
-  std::string dead = process_identity();  // the same pid, another start time
+  std::string dead = process_identity();  // the same pid with another start time
   dead.back() = dead.back() == '1' ? '2' : '1';
   for (const bool is_store : {true, false}) {
     if (is_store) {
@@ -180,7 +180,7 @@ TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
     std::thread other([&] { first += post_failure(connect(in_file(path_, 1), 20).store, "a failure of today"); });
     first += post_failure(connect(in_file(path_, 0), 20).store, "a failure of today");
     other.join();
-    EXPECT_EQ(first, 1);  // somebody speaks, and only one
+    EXPECT_EQ(first, 1);  // exactly one rank reports the failure
     EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
   }
 }

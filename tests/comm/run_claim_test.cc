@@ -1,4 +1,4 @@
-// A store that another run serves: a rank of a second run fails, and has not written a single key.
+// A rank that connects to the store of another run fails, and has not written a single key to that store.
 #include "comm/run_claim.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ std::string refusal(const Store& store, const Launch& launch, const std::string&
   return message_of<CommError>([&] { (void)claim_rank(store, launch, text, kSoon_s); });
 }
 
-// All keys and values of the store.
+// All keys of the store with their values, sorted.
 std::vector<std::string> contents(const Store& store) {
   std::vector<std::string> all;
   for (const auto& key : store.handle().board->listKeys())
@@ -41,12 +41,12 @@ std::vector<std::string> contents(const Store& store) {
   return all;
 }
 
-// A run of two ranks on a store of its own, whose rank 0 has published the record.
+// A run of two ranks on a store of its own, where rank 0 has published the run's record.
 class RunClaim : public testing::Test {
  protected:
   void come(int rank) { claim_rank(store_, rank_of(rank, 2, id_), "seed = 7", kSoon_s); }
 
-  // The rank is refused for this reason, and the store is unchanged.
+  // Expects that the rank is refused for this reason, and that the store is unchanged.
   void expect_refused(const Launch& launch, const std::string& reason, const std::string& text = "seed = 7") {
     const auto before = contents(store_);
     EXPECT_TRUE(says(refusal(store_, launch, text),
@@ -82,7 +82,8 @@ TEST_F(RunClaim, AnotherNumberOfRanks) {
 TEST_F(RunClaim, AnotherRunFile) {
   come(0);
   expect_refused(rank_of(1), "`seed = 7` on rank 0, but `seed = 8` on rank 1", "seed = 8");
-  EXPECT_NO_THROW(claim_rank(store_, rank_of(1), "", kSoon_s));  // its run file cannot be read: it joins to report that
+  // Its run file cannot be read: it joins in order to report that.
+  EXPECT_NO_THROW(claim_rank(store_, rank_of(1), "", kSoon_s));
 }
 
 TEST_F(RunClaim, AnotherJobOfTheLauncher) {

@@ -1,5 +1,5 @@
-// Ranks as real processes: started by our launcher, killed, stopped, interrupted. This program plays all parts: a
-// test starts it again as launcher (Play.DISABLED_Launcher), which starts it again as ranks (Play.DISABLED_Rank).
+// Ranks as real processes: our launcher starts them; they are killed, stopped and interrupted. This program plays all
+// parts: a test runs it as the launcher (Play.DISABLED_Launcher), which runs it as the ranks (Play.DISABLED_Rank).
 #include "comm/spawn.h"
 
 #include <ATen/ATen.h>
@@ -25,7 +25,7 @@ std::vector<std::string> play(const std::string& part) {
 
 std::string setting(const char* name) { return process_environment(name).value_or(""); }
 
-// A checksum that differs when one bit of the result does.
+// A hash (FNV-1a) of the tensor's bytes, which differs if one bit differs.
 uint64_t bits_of(const at::Tensor& tensor) {
   uint64_t hash = 1469598103934665603u;
   const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
@@ -33,7 +33,7 @@ uint64_t bits_of(const at::Tensor& tensor) {
   return hash;
 }
 
-// Sums whose last bit depends on the order of additions.
+// A hash of sums whose last bits depend on the order of additions.
 uint64_t order_of_sums(Comm& comm) {
   uint64_t hash = 0;
   for (const auto type : {at::kFloat, at::kBFloat16, at::kDouble}) {
@@ -47,7 +47,7 @@ uint64_t order_of_sums(Comm& comm) {
   return hash;
 }
 
-// The part of one rank. It never returns to gtest: a rank ends with an exit code of its own.
+// The program of one rank. It never returns to gtest, because a rank ends with an exit code of its own.
 [[noreturn]] void play_rank(const std::string& scene) {
   Launch launch = detect_launch(process_environment, parent_identity()).value();
   if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
@@ -65,13 +65,14 @@ uint64_t order_of_sums(Comm& comm) {
       if (rank == 0) fmt::print("hash {}\n", hash);
     }
     at::Tensor tensor = at::ones({4});
-    if (scene == "chain" && rank > 0) comm.recv(tensor, kOverData, rank - 1).wait();  // only rank 1 waits for the dead
+    // Only rank 1 waits for the dead rank.
+    if (scene == "chain" && rank > 0) comm.recv(tensor, kOverData, rank - 1).wait();
     const bool fails = scene == "kill" || scene == "exit" || scene == "stop" || scene == "throw" || scene == "chain" ||
                        scene == "server";
     for (int step = 0; fails || scene == "sleep"; ++step) {
       comm.set_activity(fmt::format("step {}", step));
       if (rank == (scene == "chain" || scene == "server" ? 0 : 1) && step == (scene == "chain" ? 0 : 3)) {
-        // Two heartbeats, so that the others have heard of this step.
+        // Two heartbeats, so that the other ranks know this step.
         if (scene == "stop" || scene == "server" || launch.attempt == 1)
           std::this_thread::sleep_for(std::chrono::milliseconds(1200));
         if (scene == "kill" || scene == "chain" || scene == "server") raise(SIGKILL);
@@ -125,7 +126,7 @@ TEST(Play, DISABLED_Rank) {
   try {
     play_rank(setting("SCENE"));
   } catch (const std::exception& error) {
-    // What a program does with a failure of its own: the watch or the launcher has told, or will.
+    // A program that fails by an exception: the watch or the launcher reports the failure.
     fmt::print(stderr, "caught: {}\n", error.what());
     std::fflush(nullptr);
     _exit(1);
@@ -165,7 +166,7 @@ TEST(Spawn, ProcessRanksAndThreadRanksGiveTheSameBits) {
   EXPECT_TRUE(says(program.output(), {fmt::format("hash {}\n", threads.load())}));
 }
 
-// With a grace of a quarter of an hour, these end only because every survivor learns of the death by itself.
+// The grace period is 1000 s, so these tests end only because every survivor detects the death by itself.
 TEST(Spawn, AKilledRankIsNamedOnceAndAllEnd) {
   Program program = launch("kill", 3);
   EXPECT_EQ(program.exit_code(), 1) << program.output();
@@ -180,7 +181,7 @@ TEST(Spawn, ARankThatWaitsOnlyOnASurvivorEnds) {
 }
 
 TEST(Spawn, WithoutALauncherThatTellsTheSurvivorsFindOut) {
-  // The ranks meet under another prefix than the one on which the launcher posts.
+  // The ranks use another store prefix than the one on which the launcher posts.
   Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
   EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "last heard at: step 3"}));
@@ -217,6 +218,7 @@ TEST(Spawn, ExitCodesAreHandedOn) {
   EXPECT_EQ(times(well.output(), "error"), 0) << well.output();
 }
 
+// If a rank reports its own failure, neither the launcher nor another rank prints a second error.
 TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
   Program program = launch("throw", 3);
   EXPECT_EQ(program.exit_code(), 1) << program.output();
@@ -224,6 +226,8 @@ TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
   EXPECT_TRUE(says(program.output(), {"error: rank 1: disk full"}));
 }
 
+// The launcher forwards SIGINT and SIGTERM to its ranks, and SIGUSR1 and SIGHUP as SIGTERM. Here it ends with their
+// exit code.
 TEST(Spawn, InterruptsAreHandedOnOnce) {
   const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}, {SIGUSR1, 0}, {SIGHUP, 0}};
   for (const auto& [number, code] : expected) {
@@ -235,6 +239,7 @@ TEST(Spawn, InterruptsAreHandedOnOnce) {
   }
 }
 
+// Repeated requests to save and end (SIGUSR1, SIGHUP) do not kill ranks that are still saving.
 TEST(Spawn, AskingTwiceToSaveKillsNobody) {
   Program program = launch("slow", 2);
   ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
@@ -246,6 +251,7 @@ TEST(Spawn, AskingTwiceToSaveKillsNobody) {
   EXPECT_TRUE(says(program.output(), {"saved 0", "saved 1"}));
 }
 
+// A run that was started with SIGHUP ignored continues after a SIGHUP.
 TEST(Spawn, WhatIgnoresAHangupGoesOn) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // as under nohup
   Program program = launch("obey", 2);
@@ -253,21 +259,24 @@ TEST(Spawn, WhatIgnoresAHangupGoesOn) {
   ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
   kill(program.pid(), SIGHUP);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  kill(program.pid(), SIGINT);  // only a run that still goes on can end by this one
+  kill(program.pid(), SIGINT);  // only a run that still runs can end by this one
   EXPECT_EQ(program.exit_code(), 130) << program.output();
 }
 
+// The ranks ignore SIGINT. A second SIGINT soon after the first counts as the same Ctrl-C; one 1.5 s after the first
+// kills the ranks.
 TEST(Spawn, ASecondInterruptKills) {
   Program program = launch("stubborn", 2);
   ASSERT_TRUE(program.prints("ready 0") && program.prints("ready 1")) << program.output();
   kill(program.pid(), SIGINT);
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_EQ(kill(program.pid(), SIGINT), 0);  // it is still there, and takes this for the same Ctrl-C
+  EXPECT_EQ(kill(program.pid(), SIGINT), 0);  // it still runs, and counts this as part of the same Ctrl-C
   std::this_thread::sleep_for(std::chrono::milliseconds(1200));
   EXPECT_EQ(kill(program.pid(), SIGINT), 0);
   EXPECT_EQ(program.exit_code(), 130) << program.output();
 }
 
+// If the launcher is killed, the kernel kills its ranks.
 TEST(Spawn, RanksDieWithTheirLauncher) {
   Program program = launch("sleep", 2);
   ASSERT_TRUE(program.prints("started")) << program.output();

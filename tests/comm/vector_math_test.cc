@@ -1,5 +1,5 @@
-// MKL asks one function of its own which CPU this is. The one here stands before it, and answers late, so that each
-// thread that comes meanwhile asks as well.
+// MKL detects the CPU once, on one thread (comm/vector_math.h). The function below replaces MKL's detection function
+// and takes 50 ms, so that threads which start meanwhile would call it as well.
 #include <ATen/ATen.h>
 #include <dlfcn.h>
 #include <gtest/gtest.h>

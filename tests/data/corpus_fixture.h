@@ -1,4 +1,4 @@
-// What tests of corpora share: a text, a work folder, and the tokens that come of them.
+// Helpers of the corpus tests: texts, a work folder, and the tokens of a dataset.
 #pragma once
 
 #include <gtest/gtest.h>

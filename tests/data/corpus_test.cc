@@ -1,3 +1,5 @@
+// open_corpus(): from text or Megatron files to training and validation documents. No token is lost, and bad input is
+// named with a remedy.
 #include "data/corpus.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +41,7 @@ TEST_F(CorpusTest, ASmallTextGivesDocumentsToHoldOut) {
     EXPECT_EQ(corpus.validation_documents.size() + corpus.train_documents.size(),
               static_cast<size_t>(corpus.train.num_documents()));
   }
-  // True documents are never cut, and a line is the least.
+  // Documents marked by separators are never split, and a line is the smallest unit.
   EXPECT_EQ(open({folder_.write("a.txt", dense + "<|endoftext|>\n")}, 0.05).train.num_documents(), 1);
   EXPECT_EQ(open({folder_.write("a.txt", std::string(5000, 'a') + "\n")}, 0.05).train.num_documents(), 1);
 }
@@ -135,7 +137,7 @@ TEST(HeldOutDocuments, AreAShareSpreadBySeed) {
   EXPECT_TRUE(held_out_documents(1, 0.5, 1).empty());
   EXPECT_TRUE(held_out_documents(0, 0.5, 1).empty());
   EXPECT_NE(held_out_documents(1000, 0.05, 1), held_out_documents(1000, 0.05, 2));
-  // Spread: no quarter of the documents holds more than half of those held out.
+  // Spread: no quarter of the documents contains half of those held out.
   const auto held = held_out_documents(1000, 0.1, 5);
   for (int64_t quarter = 0; quarter < 4; ++quarter)
     EXPECT_LT(std::count_if(held.begin(), held.end(), [&](int64_t i) { return i / 250 == quarter; }), 50);

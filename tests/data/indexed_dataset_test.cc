@@ -1,3 +1,5 @@
+// Megatron's .bin/.idx format: golden bytes, round trips in every width, and files of other writers. Every wrong field
+// is refused with its offset.
 #include "data/indexed_dataset.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +33,7 @@ std::vector<int32_t> document(const IndexedDataset& dataset, int64_t i) {
   return tokens;
 }
 
-/// An index as the format describes it, made independently of the writer.
+/// The bytes of an index, built from the format's description and independently of the writer.
 std::string make_index(uint8_t code, std::initializer_list<int32_t> lengths, std::initializer_list<int64_t> pointers,
                        std::initializer_list<int64_t> documents) {
   return std::string("MMIDIDX\0\0", 9) + raw<uint64_t>({1}) + static_cast<char>(code) +
@@ -86,7 +88,7 @@ TEST(IndexedDataset, RoundTripsInEveryWidth) {
 TEST(IndexedDataset, ReadsOtherWritersTypes) {
   TempFolder folder;
   const auto check = [&](uint8_t code, int width, const std::string& tokens) {
-    // Two documents of two sequences and one, and the mode bytes of multimodal files.
+    // Two documents, of two sequences and of one, followed by the mode bytes of multimodal files.
     folder.write("d.idx", make_index(code, {1, 1, 2}, {0, width, 2 * width}, {0, 2, 3}) + bytes({0, 0, 0}));
     folder.write("d.bin", tokens);
     const auto dataset = IndexedDataset::open(folder / "d", 200);
@@ -202,7 +204,7 @@ TEST(IndexedDataset, RandomDamageIsRefusedOrStaysInBounds) {
     }
   }
   EXPECT_GT(refused, 3000);
-  EXPECT_GT(opened, 0);  // Flips that still make sense, such as a document boundary moved by one.
+  EXPECT_GT(opened, 0);  // flips that are still consistent, such as a document boundary moved by one
 }
 
 TEST(IndexedDatasetWriter, LeavesNothingBehindUnlessFinished) {
@@ -240,7 +242,8 @@ TEST(IndexedDatasetWriter, AFullDiskIsAnErrorAndTheOldDatasetStays) {
   first.add_document(std::vector<int32_t>{1, 2});
   first.finish();
   const std::string temporary = folder / fmt::format("d.bin.tmp{}", ::getpid());
-  for (size_t tokens : {size_t{1}, size_t{1} << 20}) {  // Noticed when flushing, and already when writing.
+  // One token fails only at the flush, 2^20 tokens already at the write.
+  for (size_t tokens : {size_t{1}, size_t{1} << 20}) {
     std::filesystem::create_symlink("/dev/full", temporary);
     IndexedDatasetWriter second(folder / "d", 10);
     const std::vector<int32_t> large(tokens, 3);

@@ -1,5 +1,5 @@
-// Tokens kept in the work folder: made once, by one of many, again when the text or the tokenizer is another or they
-// are damaged.
+// Tokens cached in the work folder. One rank of several makes them, once. They are made again if the text or the
+// tokenizer changes, or if they are damaged.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ TEST_F(KeptTokens, TheSecondTimeNothingIsTokenised) {
   EXPECT_EQ(second.train.fingerprint(), first.train.fingerprint());
   EXPECT_EQ(second.validation_documents, first.validation_documents);
 
-  // Content counts, not names or times; a changed text is another corpus; a damaged cache is made again.
+  // The key of the cache is the content, not names or times.
   EXPECT_TRUE(open({folder_.write("moved.txt", paragraphs(500, 'a'))}).from_cache);
   EXPECT_FALSE(open({folder_.write("a.txt", paragraphs(500, 'b'))}).from_cache);
 }
@@ -57,12 +57,12 @@ TEST_F(KeptTokens, DamagedTokensAreMadeAgainAndNamed) {
   std::filesystem::resize_file(prefix + ".bin", 100);
   EXPECT_FALSE(reopened(prefix + ".bin"));
   std::string tokens = slurp(prefix + ".bin");
-  tokens[1000] ^= 1;  // Of the right size, and every token legal.
+  tokens[1000] ^= 1;  // the size is right and every token is legal
   spill(prefix + ".bin", tokens);
   EXPECT_FALSE(reopened(prefix + ".bin"));
   spill(prefix + ".idx.xxh3", "rubbish");
   EXPECT_FALSE(reopened(prefix + ".idx"));
-  std::filesystem::remove(prefix + ".bin.xxh3");  // Its maker died: nothing to tell.
+  std::filesystem::remove(prefix + ".bin.xxh3");  // the process that made it died, so nothing is reported
   EXPECT_FALSE(reopened(""));
   EXPECT_TRUE(reopened(""));
 }
@@ -70,7 +70,7 @@ TEST_F(KeptTokens, DamagedTokensAreMadeAgainAndNamed) {
 TEST_F(KeptTokens, TextThatChangesWhileItIsReadIsRefused) {
   const std::string path = folder_.write("a.txt", paragraphs(5, 'a'));
   bool changed = false;
-  const TextProgress change = [&](int64_t, int64_t) {  // Called first between the two passes.
+  const TextProgress change = [&](int64_t, int64_t) {  // called for the first time between the two passes
     if (!std::exchange(changed, true)) spill(path, paragraphs(5, 'b'));
   };
   EXPECT_TRUE(
@@ -78,7 +78,7 @@ TEST_F(KeptTokens, TextThatChangesWhileItIsReadIsRefused) {
   EXPECT_FALSE(open({path}).from_cache);
 }
 
-/// Bytes shifted by one: another tokenizer of the same size.
+/// Bytes shifted by one: another tokenizer with a vocabulary of the same size.
 class ShiftedTokenizer : public Tokenizer {
  public:
   std::vector<std::vector<int32_t>> encode_many(std::span<const std::string_view> texts) const override {
@@ -105,6 +105,7 @@ TEST_F(KeptTokens, AnotherTokenizerIsAnotherCorpus) {
   EXPECT_EQ(all_tokens(open({path}).train), (std::vector<int32_t>{98, 99, 100, 256}));
 }
 
+// Six ranks open the same text at once: one tokenizes it, and all read the same tokens.
 TEST_F(KeptTokens, OfManyRanksAtOnceOneTokenises) {
   const std::string text = paragraphs(2000, 'a');
   const std::string path = folder_.write("a.txt", text);

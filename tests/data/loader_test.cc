@@ -1,3 +1,5 @@
+// Loader: samples are a function of seed and global index. No token is lost, and the order does not depend on the
+// number of ranks, on batch sizes or on a resume.
 #include "data/loader.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +14,7 @@
 namespace orthant::loader_test {
 namespace {
 
-/// Token k of the stream is k, so that a sample tells where it was cut.
+/// Token k of the stream is k, so a sample shows its position in the stream.
 class LoaderTest : public testing::Test {
  protected:
   IndexedDataset counting(std::vector<int> lengths) {
@@ -41,7 +43,7 @@ std::vector<int64_t> all(int64_t n) {
 
 TEST_F(LoaderTest, SequentialGoesThroughTheChosenDocumentsOnce) {
   const auto dataset = counting({5, 0, 4, 3, 1});
-  // Documents 0, 1, 3, 4: tokens 0..4, 9..11, 12.
+  // Documents 0, 1, 3 and 4 contain tokens 0..4, 9..11 and 12.
   const Loader loader(dataset, {0, 1, 3, 4}, 3, 0, SampleOrder::kSequential);
   EXPECT_EQ(loader.num_tokens(), 9);
   ASSERT_EQ(loader.num_samples(), 3);
@@ -55,6 +57,7 @@ TEST_F(LoaderTest, SequentialGoesThroughTheChosenDocumentsOnce) {
   EXPECT_EQ(loader.valid_labels(3, 100), 0);
 }
 
+// Each epoch contains every label exactly once, in an order of its own that depends on the seed.
 TEST_F(LoaderTest, AnEpochHasEveryLabelOnceInItsOwnOrder) {
   const auto dataset = counting({50, 1, 0, 77, 20});
   const Loader loader(dataset, all(5), 7, 99, SampleOrder::kShuffled);
@@ -141,8 +144,8 @@ TEST_F(LoaderTest, EveryEpochMasksAnew) {
   EXPECT_NE(row(1), row(2));
 }
 
-/// Samples of a run of `steps` steps from `first` on, in global order, as `ranks` ranks would fetch them: each its own
-/// uneven slice, by microbatches.
+/// The samples of `steps` steps from `first` on, in global order, as `ranks` ranks fetch them: each rank reads its own
+/// uneven slice of the global batch, in microbatches.
 std::vector<int64_t> run(const Loader& loader, int64_t first, int steps, int global_batch, int ranks, int local_batch) {
   std::vector<int64_t> stream;
   for (int step = 0; step < steps; ++step, first += global_batch)

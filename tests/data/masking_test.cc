@@ -1,3 +1,5 @@
+// Masking of tokens for the masked objective: the rates of BERT, independent positions, and a result that depends only
+// on key, sample and position. Statistical bounds are 4 standard deviations.
 #include "data/masking.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +19,7 @@ struct Sample {
   std::vector<int64_t> tokens, labels;
 };
 
-/// Tokens that differ from one another and from the mask.
+/// Tokens that all differ from one another and from the mask token.
 std::vector<int64_t> plain(int64_t length) {
   std::vector<int64_t> tokens;
   for (int64_t place = 0; place < length; ++place) tokens.push_back(place * 7 % 4999);
@@ -39,7 +41,7 @@ TEST(Masking, ChoosesAndReplacesAtBertsRates) {
   for (const double share : {0.15, 0.4}) {
     const Masking masking{.share = share, .mask_token = kMask, .key = 11};
     int64_t all = 0, chosen = 0, hidden = 0, random = 0;
-    std::map<int64_t, int64_t> quarters;  // of the vocabulary, that random tokens fell into
+    std::map<int64_t, int64_t> quarters;  // quarters of the vocabulary that the random tokens fall into
     for (int64_t number = 0; number < 2000; ++number) {
       const Sample sample = masked(masking, number);
       const auto tokens = plain(kLength);
@@ -92,11 +94,11 @@ TEST(Masking, IsAFunctionOfKeySampleAndPlace) {
   EXPECT_EQ(masked(masking, 77).labels, sample.labels);
   EXPECT_NE(masked(masking, 78).labels, sample.labels);
   EXPECT_NE(masked({.share = 0.15, .mask_token = kMask, .key = 14}, 77).labels, sample.labels);
-  // A shorter sample is the beginning of a longer one.
+  // A shorter sample equals the beginning of a longer one.
   const Sample shorter = masked(masking, 77, 101);
   EXPECT_EQ(shorter.tokens, std::vector<int64_t>(sample.tokens.begin(), sample.tokens.begin() + 101));
   EXPECT_EQ(shorter.labels, std::vector<int64_t>(sample.labels.begin(), sample.labels.begin() + 101));
-  // Nor does it depend on the tokens.
+  // The choice does not depend on the tokens either.
   std::vector<int64_t> others(kLength, 3), labels(kLength);
   mask_tokens(masking, 77, others, labels);
   for (size_t i = 0; i < kLength; ++i) EXPECT_EQ(labels[i] == kIgnoredLabel, sample.labels[i] == kIgnoredLabel);

@@ -1,3 +1,4 @@
+// Permutation: a bijection for every size that spreads samples evenly; golden values fix it across versions.
 #include "data/permutation.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,7 @@ TEST(Permutation, SeedsAndEpochsDiffer) {
 }
 
 TEST(Permutation, MovesSamplesFarAndEvenly) {
-  // Mean distance of a random permutation is n/3; the number of fixed points is about 1.
+  // The mean distance of a random permutation is n/3, and its number of fixed points is about 1.
   const int64_t n = 10000;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const auto values = order(n, seed, 0);
@@ -58,7 +59,7 @@ TEST(Permutation, MovesSamplesFarAndEvenly) {
 }
 
 TEST(Permutation, GoldenValues) {
-  // Checkpoints rely on these: a change of them is a change of format.
+  // Checkpoints rely on these values; a change would be a change of format.
   EXPECT_EQ(order(10, 1234, 0), (std::vector<int64_t>{1, 8, 9, 2, 0, 5, 4, 3, 7, 6}));
   EXPECT_EQ(order(10, 1234, 1), (std::vector<int64_t>{5, 4, 8, 6, 1, 9, 3, 2, 7, 0}));
   EXPECT_EQ(Permutation(int64_t{1} << 40, 5, 2)(123456789), 1027376200290);

@@ -1,3 +1,5 @@
+// run_program() starts external programs with input, output and a clear error. FolderLock removes temporary files of
+// dead processes.
 #include "data/program.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +32,7 @@ TEST(RunProgram, TellsExitCodeErrorsAndFolder) {
   EXPECT_EQ(result.output, folder.path() + "\n");
   EXPECT_EQ(result.errors, "oops\n");
   EXPECT_EQ(run_program({"sh", "-c", "kill -9 $$"}, "", "", "").exit_code, 128 + 9);
-  EXPECT_EQ(run_program({"true"}, std::string(1 << 20, 'x'), "", "").exit_code, 0);  // Does not read its input.
+  EXPECT_EQ(run_program({"true"}, std::string(1 << 20, 'x'), "", "").exit_code, 0);  // does not read its input
 }
 
 TEST(RunProgram, AMissingProgramIsNamedWithTheHint) {
@@ -51,7 +53,7 @@ TEST(RunProgram, EndsWithTheProcessThatStartedIt) {
   }
   ASSERT_EQ(wait_for_program(starter), 0);
   const int pid = std::stoi(slurp(folder / "pid"));
-  const auto lives = [&] {  // A child of nobody is taken up by init, which may not fetch it.
+  const auto lives = [&] {  // init adopts an orphan, and may never reap it
     const std::string status = slurp(fmt::format("/proc/{}/stat", pid));
     return !status.empty() && status.find(") Z ") == std::string::npos;
   };

@@ -1,4 +1,5 @@
-// Models of others: what their files hold, what decoding needs, what they lose, and damage.
+// SentencePiece models of other makers: the fields of their files, decoding, the losses that they report, and damaged
+// files.
 #include "data/sentencepiece_model.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +48,7 @@ TEST(SentencePieceModel, ForeignModelsDecodeAndSayWhatTheyLose) {
   TempFolder folder;
   const auto tokenizer = load_tokenizer(folder.write("small.model", small_model()), "", {});
   EXPECT_EQ(tokenizer->end_of_text(), 2);
-  // The dummy space before each line goes, a space within a line stays.
+  // The dummy space before each line is removed; a space within a line is kept.
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{1, 4, 5, 4, 3, 4, 2}), "hi! hi\nhi");
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{0}), "\xe2\x81\x87 ");
   EXPECT_NE(tokenizer->caveat().find("no bytes for unknown characters, puts a space before each line"),
@@ -66,13 +67,13 @@ TEST(SentencePieceModel, ForeignModelsEncodeAsWellAsTheyCan) {
     return load_tokenizer(folder / (name + ".model"), "", {});
   };
   const std::string text = "the hacker  of\n\n   running kernel 2026\n caf\xc3\xa9\n";
-  // As Llama 2's: bytes, but a dummy space before each line.
+  // Like the model of Llama 2: byte fallback, but a dummy space before each line.
   const auto llama = train("llama",
                            "--vocab_size=330 --model_type=bpe --byte_fallback --normalization_rule_name=identity "
                            "--remove_extra_whitespaces=false");
   EXPECT_EQ(llama->decode(llama->encode(text)), text);
   EXPECT_EQ(llama->caveat(), "text does not come back exactly: the model puts a space before each line");
-  // As sentencepiece makes them by itself.
+  // A model with SentencePiece's default options.
   const auto plain = train("plain", "--vocab_size=60 --hard_vocab_limit=false");
   EXPECT_EQ(plain->decode(plain->encode(text)), "the hacker of running kernel 2026 caf\xc3\xa9");
   for (const char* words : {"normalization table", "extra spaces", "no bytes", "no newline"})
@@ -90,7 +91,7 @@ TEST(SentencePieceModel, DamageIsRefusedWithFileAndOffset) {
       ++refused;
     }
   }
-  EXPECT_GT(refused, static_cast<int>(good.size()) - 12);  // A cut between two fields is a shorter model.
+  EXPECT_GT(refused, static_cast<int>(good.size()) - 12);  // a cut between two fields is a shorter but valid model
   std::mt19937 random(4);
   for (int round = 0; round < 5000; ++round) {
     std::string damaged = good;

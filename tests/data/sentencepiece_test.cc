@@ -1,4 +1,4 @@
-// Models that we train: exact, made once, the same every time.
+// SentencePiece models that we train: they restore every text exactly, are trained once, and are the same every time.
 #include "data/sentencepiece.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ TEST(SentencePiece, TrainedModelsRoundTripAnyText) {
   const std::string text = sample(1000, 3);
   const auto tokens = tokenizer->encode(text);
   EXPECT_EQ(tokenizer->decode(tokens), text);
-  EXPECT_LT(tokens.size() * 2, text.size());  // It did learn words.
+  EXPECT_LT(tokens.size() * 2, text.size());  // the model has learned words
   for (const char* digits : {"2026", "7"}) EXPECT_EQ(tokenizer->encode(digits).size(), std::string(digits).size());
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{tokenizer->end_of_text()}), "");
   EXPECT_THROW(tokenizer->decode(std::vector<int32_t>{420}), DataError);
@@ -96,7 +96,7 @@ TEST(SentencePiece, SavesWhatHuggingFaceReadsForPlainModelsOnly) {
            [](auto& m) { m.kind = 1; }, [](auto& m) { m.add_dummy_prefix = true; },
            [](auto& m) { m.has_normalization = true; }, [](auto& m) { m.remove_extra_whitespaces = true; },
            [](auto& m) { m.pieces.back().type = SentencePieceModel::kUser; },
-           [](auto& m) { m.pieces.erase(m.pieces.begin() + 5); },  // A byte.
+           [](auto& m) { m.pieces.erase(m.pieces.begin() + 5); },  // one of the 256 byte pieces
            [](auto& m) { m.pieces.back().text = "\xff"; }}) {
     SentencePieceModel other = model;
     change(other);
@@ -126,7 +126,7 @@ TEST(SentencePiece, RefusalsNameTheNearestLegalNumber) {
   };
   const std::string high = refusal("train:5000", tiny);
   EXPECT_NE(high.find("too short for so many pieces; try \"train:2"), std::string::npos) << high;
-  EXPECT_EQ(refusal(high.substr(high.rfind("train:"), 9), tiny), "") << high;  // The advice is right.
+  EXPECT_EQ(refusal(high.substr(high.rfind("train:"), 9), tiny), "") << high;  // the advice is correct
   const std::vector<std::string> files = {folder.write("b.txt", sample(3000, 1))};
   const std::string low = refusal("train:260", files);
   EXPECT_NE(low.find("characters alone take"), std::string::npos) << low;

@@ -1,3 +1,4 @@
+// Reading text: the lines joined are the file, gzip is detected by content, and long texts are split at blank lines.
 #include "data/text_file.h"
 
 #include <gtest/gtest.h>
@@ -58,7 +59,7 @@ TEST(TextFile, LongLinesAreCutBetweenCharacters) {
   EXPECT_EQ(lines_of(folder.write("t", text), &longest), text);
   EXPECT_LE(longest, 65536u);
   for_each_line(folder / "t", [](std::string_view line) { EXPECT_NE(static_cast<uint8_t>(line[0]) & 0xc0, 0x80); });
-  const std::string rubbish(200000, '\x80');  // No character begins anywhere: cut all the same.
+  const std::string rubbish(200000, '\x80');  // no character begins anywhere, but the line is still split
   EXPECT_EQ(lines_of(folder.write("t", rubbish)), rubbish);
 }
 
@@ -67,7 +68,7 @@ TEST(TextFile, GzipIsTheSameText) {
   std::string text;
   for (int64_t i = 0; i < 50000; ++i) text += fmt::format("line {}\n", i * i);
   const TextFile plain = scan_text(folder.write("a.txt", text));
-  const TextFile packed = scan_text(folder.write("b", gzip(text)));  // Known by its content, not by its name.
+  const TextFile packed = scan_text(folder.write("b", gzip(text)));  // detected by content, not by name
   EXPECT_EQ(plain.hash, packed.hash);
   EXPECT_EQ(packed.bytes, static_cast<int64_t>(text.size()));
   text[text.size() / 2] ^= 1;
@@ -79,10 +80,10 @@ TEST(TextFile, DamagedGzipIsAnErrorThatNamesTheFile) {
   std::string packed = gzip(std::string(100000, 'x') + "end");
   const std::string cut = folder.write("cut.gz", packed.substr(0, packed.size() - 10));
   EXPECT_NE(message_of<DataError>([&] { scan_text(cut); }).find(cut + ": damaged gzip"), std::string::npos);
-  packed[packed.size() - 6] ^= 1;  // In the checksum.
+  packed[packed.size() - 6] ^= 1;  // in the checksum
   EXPECT_THROW(scan_text(folder.write("crc.gz", packed)), DataError);
   EXPECT_THROW(scan_text(folder / "missing"), ConfigError);
-  EXPECT_THROW(scan_text(folder.path()), DataError);  // A directory can be opened, but not read.
+  EXPECT_THROW(scan_text(folder.path()), DataError);  // a directory can be opened, but not read
 }
 
 TEST(TextFile, AReaderMayStopEarly) {

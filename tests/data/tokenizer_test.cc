@@ -1,3 +1,4 @@
+// The byte tokenizer and its Hugging Face form, loading of tokenizers by name, and UTF-8 lengths.
 #include "data/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ TEST(ByteTokenizer, SavesTheVocabularyThatHuggingFaceReads) {
   const auto json = parse_json(slurp(folder / "tokenizer.json"), "tokenizer.json");
   const auto& vocabulary = json["model"]["vocab"];
   ASSERT_EQ(vocabulary.size(), 257u);
-  // Landmarks of GPT-2's alphabet: space and newline moved behind Latin-1, printable characters where they were.
+  // Characters of GPT-2's alphabet: space and newline are moved behind Latin-1, printable characters keep their code
+  // points.
   EXPECT_EQ(vocabulary["A"], 65);
   EXPECT_EQ(vocabulary["\""], 34);
   EXPECT_EQ(vocabulary["\\"], 92);

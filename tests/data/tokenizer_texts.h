@@ -1,4 +1,4 @@
-// What tests of tokenizers share: texts that tokenizers stumble over, and whether they come back.
+// Texts that are hard for tokenizers, and a check that a tokenizer restores them exactly.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline bool has_sentencepiece() {
 #define SKIP_WITHOUT_SENTENCEPIECE() \
   if (!has_sentencepiece()) GTEST_SKIP() << "spm_train and spm_encode are not on PATH (apt-get install sentencepiece)"
 
-/// English-looking text from a fixed list of words, with what tokenizers stumble over here and there.
+/// English-looking text from a fixed list of words, with accents, tabs and blank lines in between.
 inline std::string sample(int words, uint32_t seed) {
   static const char* kWords[] = {"the",    "hacker", "of", "compiler",  "and",  "caf\xc3\xa9", "running", "interface",
                                  "kernel", "2026",   "a",  "debugging", "with", "mesh",        "tensor",  "parallel"};

@@ -1,4 +1,4 @@
-"""The layer checker's negative controls: a small tree that stands, and one planted fault at a time that it must name."""
+"""Tests of the layer checker: it accepts a small correct tree, and names each fault planted in it."""
 import os
 import sys
 import tempfile
@@ -23,7 +23,7 @@ TREE = {
 
 class CheckLayers(unittest.TestCase):
     def findings(self, **changes):
-        """What the checker says about TREE with some files replaced or added."""
+        """Returns the findings of the checker for TREE with some files replaced or added."""
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**TREE, **changes}.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)

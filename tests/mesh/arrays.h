@@ -1,4 +1,4 @@
-// Plain arrays of integers: what simulated ranks hold, cut and put together.
+// Plain arrays of integers, held by the simulated ranks of the mesh tests: slicing, joining and adding them.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ inline Array random_array(Random& random, const std::vector<int64_t>& shape) {
   return out;
 }
 
-/// Calls fn(index) for every index below the shape.
+/// Calls fn(index) for every index of the shape, in row-major order.
 template <typename Fn>
 void for_each_index(const std::vector<int64_t>& shape, const Fn& fn) {
   std::vector<int64_t> index(shape.size(), 0);
@@ -44,6 +44,7 @@ void for_each_index(const std::vector<int64_t>& shape, const Fn& fn) {
   }
 }
 
+/// The part of the array within the ranges, one per dim.
 inline Array cut(Array whole_array, const std::vector<Range>& ranges) {
   std::vector<int64_t> shape;
   for (const Range& range : ranges) shape.push_back(range.size());

@@ -1,4 +1,4 @@
-// Random pairs of layouts for the tests of redistribute().
+// Random redistributions (mesh, two layouts, shape) for the tests of redistribute().
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ struct Case {
   std::vector<int64_t> shape;
 };
 
-/// `ample`: every extent is at least the number of ranks, so that no shard is empty.
+/// Draws a case. If `ample`, every extent is at least the number of ranks, so that no shard is empty.
 inline Case random_case(Random& random, bool ample = false) {
   Case c{.mesh = random_mesh(random), .from = {}, .to = {}, .shape = {}};
   while (ample && c.mesh.size() > 24) c.mesh = random_mesh(random);

@@ -1,5 +1,5 @@
-// The backward of redistribute(a -> b) is redistribute(dual(b) -> dual(a)): by inner products over random cases, and
-// for the communication that the literature knows by name.
+// The backward of redistribute(a -> b) is redistribute(dual(b) -> dual(a)). Random cases check this by inner products;
+// a table checks the collectives that the literature names. Negative control: a dual that does not swap P and R.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 namespace orthant::dual_law_test {
 namespace {
 
-/// <values, gradients> of one tensor: copies along I count once, everything else adds up over the ranks. For a value in
-/// a layout and a gradient in its dual this is the inner product of the two tensors, whatever the summands are.
+/// The sum of <value, gradient> over the ranks, where copies along I count once. For a value in a layout and a gradient
+/// in its dual, this is the inner product of the two global tensors, whatever the summands are.
 int64_t paired(const Mesh& mesh, const Layout& layout, Ranks& values, Ranks& gradients) {
   int64_t sum = 0;
   for (int rank = 0; rank < mesh.size(); ++rank) {
@@ -49,6 +49,7 @@ TEST(DualLaw, TheBackwardIsTheAdjoint) {
   }
 }
 
+// Negative control: with the layouts themselves in place of their duals, the law fails in every case tried.
 TEST(DualLaw, WithoutTheSwapOfPAndRItFails) {
   Random random(16);
   int tried = 0, failed = 0;
@@ -57,7 +58,8 @@ TEST(DualLaw, WithoutTheSwapOfPAndRItFails) {
     const auto has = [&](const std::vector<std::string>& axes) {
       return std::any_of(axes.begin(), axes.end(), [&](const auto& axis) { return c.mesh.axis_size(axis) > 1; });
     };
-    // A case whose value is a copy or a sum on one side only: the pairing of the two sides cannot agree by symmetry.
+    // Only cases in which exactly one side has a replicated or partial value. Otherwise the two pairings could agree by
+    // symmetry.
     if ((has(c.from.partial) || has(c.from.replicated)) == (has(c.to.partial) || has(c.to.replicated))) continue;
     ++tried;
     failed += is_adjoint(c, [](const Layout& layout) { return layout; }, random) ? 0 : 1;
@@ -102,7 +104,7 @@ TEST(DualLaw, DerivesThePublishedCommunication) {
   }
   const Layout seq = parse_layout("[S(ulysses), -]");
   const auto ulysses = redistribute(mesh, seq, parse_layout("[-, S(ulysses)]"), shape, kBytes);
-  // (U - 1) / U of the local shard leaves the rank.
+  // All but 1/U of the local shard of [12, 48] leaves the rank, with U = 2 Ulysses ranks.
   EXPECT_EQ(bytes_sent(mesh, ulysses.at(0), seq, shape, kBytes, 0), kBytes * 12 * 48 / 2);
 }
 

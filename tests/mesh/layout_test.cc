@@ -1,4 +1,4 @@
-// Layout: shards tile the tensor, text comes back, what does not fit is refused.
+// Layout: the shards tile the tensor, the text form is parsed back, and layouts that do not fit are refused.
 #include "mesh/layout.h"
 
 #include <gtest/gtest.h>
@@ -41,12 +41,12 @@ TEST(Layout, SeenAlongOneAxis) {
 TEST(Layout, OutermostAxisCutsFirst) {
   const Mesh mesh({{"a", 2}, {"b", 3}});
   const std::vector<int64_t> shape = {7};
-  // 7 over a: 4 and 3; each over b: 2, 1, 1 and 1, 1, 1.
+  // 7 rows over a give 4 and 3. Each of these over b gives 2, 1, 1 and 1, 1, 1.
   EXPECT_EQ(local_ranges(mesh, parse_layout("[S(a, b)]"), shape, mesh.rank_at(std::vector{0, 1})),
             (std::vector<Range>{{2, 3}}));
   EXPECT_EQ(local_ranges(mesh, parse_layout("[S(a, b)]"), shape, mesh.rank_at(std::vector{1, 0})),
             (std::vector<Range>{{4, 5}}));
-  // 7 over b: 3, 2, 2; each over a.
+  // 7 rows over b give 3, 2, 2. Each of these is then split over a.
   EXPECT_EQ(local_ranges(mesh, parse_layout("[S(b, a)]"), shape, mesh.rank_at(std::vector{1, 0})),
             (std::vector<Range>{{2, 3}}));
 }

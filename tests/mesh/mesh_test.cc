@@ -1,4 +1,4 @@
-// Mesh against its definition by loops over all coordinates; shard() against the properties it is named for.
+// Mesh against its definition by loops over all coordinates; shard() against its stated properties.
 #include "mesh/mesh.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// redistribute() takes the cheapest path: beside the way over the whole tensor, and beside an exhaustive search.
+// redistribute() finds the cheapest path, compared with the detour over the unsharded tensor and with an exhaustive
+// search.
 #include "mesh/redistribute.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +27,7 @@ TEST(Redistribute, IsNeverDearerThanByWayOfTheWholeTensor) {
   int cheaper = 0;
   for (int round = 0; round < 2000; ++round) {
     Case c = random_case(random, true);
-    // Without axes of size 1, so that the layouts between are layouts of the case.
+    // No axes of size 1, because the intermediate layouts of a plan omit them.
     for (Axis& axis : c.mesh.axes) axis.size = std::max(axis.size, 2);
     const Layout middle = whole(static_cast<int>(c.shape.size()));
     Case first = c, second = c;
@@ -63,7 +64,7 @@ std::vector<Layout> all_layouts(const Mesh& mesh, int dims) {
   return out;
 }
 
-/// The layout without the axis, if that is one step away: nothing, where another axis cuts inside of it.
+/// The layout without the axis, if one step can remove it. Empty if another axis splits the same dim inside this one.
 std::vector<Layout> without(const Layout& layout, const std::string& axis) {
   Layout out = layout;
   std::erase(out.partial, axis);
@@ -77,7 +78,8 @@ std::vector<Layout> without(const Layout& layout, const std::string& axis) {
   return {out};
 }
 
-/// What the single-axis move a -> b costs: the dearest rank's bytes and the step; -1 where there is no such move.
+/// Cost of the single-axis move a -> b: the bytes of the busiest rank plus kStepBytes if it communicates. -1 if there
+/// is no such move.
 int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std::vector<int64_t>& shape) {
   using enum CollectiveKind;
   for (const Axis& axis : mesh.axes) {
@@ -97,6 +99,7 @@ int64_t move_cost(const Mesh& mesh, const Layout& a, const Layout& b, const std:
   return -1;
 }
 
+// The oracle is a shortest-path search over all layouts of two dims on three axes, under the same rules.
 TEST(Redistribute, FindsTheCheapestPathThatAnExhaustiveSearchFinds) {
   const Mesh mesh({{"a", 2}, {"b", 3}, {"c", 2}});
   const std::vector<int64_t> shape = {7, 12};
@@ -116,7 +119,8 @@ TEST(Redistribute, FindsTheCheapestPathThatAnExhaustiveSearchFinds) {
   for (int round = 0; round < 60; ++round) {
     const Layout& to = layouts[static_cast<size_t>(random.below(static_cast<int>(n)))];
     const size_t from = static_cast<size_t>(random.below(static_cast<int>(n)));
-    // A value may become partial only where the target is; an axis may move only if it has to, or one outside it has.
+    // The rules of redistribute(): a value becomes partial only if the target is. An axis moves only if its placement
+    // changes, or if an axis outside it on the same dim moves.
     const auto stays = [&](const std::string& axis) {
       const Placement p = placement(layouts[from], axis), q = placement(to, axis);
       if (p != q || p.what != Placing::S) return p == q;

@@ -1,5 +1,5 @@
-// Every plan of redistribute() is carried out by simulated ranks: values, bytes, and planted faults that have to be
-// caught.
+// Simulated ranks carry out every plan of redistribute(). The tests check values and bytes, and that faults planted in
+// a plan are detected.
 #include "mesh/redistribute.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace orthant::redistribute_test {
 namespace {
 
-/// The plan carried out leaves `to`; false where a step cannot be carried out.
+/// Whether carrying out the plan leaves the tensor in layout `to`. False if a step cannot be carried out.
 bool works(const Case& c, const std::vector<Collective>& plan, const Array& tensor, uint64_t seed) {
   Random random(seed);
   Ranks ranks(c.mesh, c.from, tensor, random);
@@ -32,7 +32,7 @@ TEST(Redistribute, EveryStepLeavesItsLayoutAndSendsItsBytes) {
     const Array tensor = random_array(random, c.shape);
     Ranks ranks(c.mesh, c.from, tensor, random);
     Layout before = c.from;
-    // Steps do not name axes of size 1; the layouts between do not either.
+    // Steps and their intermediate layouts omit axes of size 1.
     for (const Collective& step : plan) {
       ASSERT_GT(c.mesh.axis_size(step.axis), 1);
       const auto is_single = [&](const auto& axis) { return c.mesh.axis_size(axis) == 1; };
@@ -81,7 +81,7 @@ TEST(Redistribute, RingKindsThatKeepTheLayoutSendTheirBytes) {
     const Array tensor = random_array(random, c.shape);
     for (const CollectiveKind kind : {CollectiveKind::broadcast, CollectiveKind::reduce, CollectiveKind::shift}) {
       const Collective step = {.kind = kind, .axis = c.mesh.axes[0].name, .after = c.to};
-      // Over an axis that does not split, where all members hold arrays of one shape.
+      // Only over an axis that does not shard the tensor, so that all members hold arrays of one shape.
       if (placement(c.from, step.axis).what == Placing::S) continue;
       Ranks ranks(c.mesh, c.from, tensor, random);
       ranks.carry_out(step);
@@ -100,7 +100,7 @@ TEST(Redistribute, ReducesBeforeItGathersAndGoesThroughOtherDimsToChangeAnOrder)
     return kinds(redistribute(mesh, parse_layout(from), parse_layout(to), shape, kBytes));
   };
   EXPECT_EQ(plan("[S(a), -] P(b)", "[-, -]"), (std::vector{all_reduce, all_gather}));
-  // [a, b] -> [b, a] on one dim: the inner axis has to leave before the outer one can.
+  // [a, b] -> [b, a] on one dim: the inner axis must leave before the outer one can.
   const auto swapped = redistribute(mesh, parse_layout("[S(a, b), -]"), parse_layout("[S(b, a), -]"), shape, kBytes);
   ASSERT_GE(swapped.size(), 3u);
   EXPECT_EQ(swapped.front().axis, "b");
@@ -110,6 +110,7 @@ TEST(Redistribute, ReducesBeforeItGathersAndGoesThroughOtherDimsToChangeAnOrder)
   EXPECT_EQ(plan("[-, -]", "[-, -] P(a)"), (std::vector{mask_replicas}));
 }
 
+// Negative controls: a plan with a step dropped, moved to another axis, or swapped with the next must not work.
 TEST(Redistribute, FaultsInAPlanAreCaught) {
   Random random(18);
   int dropped = 0, swapped = 0, misdirected = 0;
@@ -138,7 +139,7 @@ TEST(Redistribute, FaultsInAPlanAreCaught) {
       };
       if (plan[i].axis != plan[i + 1].axis && !touches(plan[i], plan[i + 1].from_dim) &&
           !touches(plan[i], plan[i + 1].to_dim))
-        continue;  // independent steps may change places
+        continue;  // independent steps may be exchanged
       std::vector<Collective> wrong = plan;
       std::swap(wrong[i], wrong[i + 1]);
       ASSERT_FALSE(works(c, wrong, tensor, seed)) << "steps " << i << " and the next swapped" << text(c, plan);

@@ -1,7 +1,7 @@
-// All ranks of a mesh in one process, holding plain arrays of integers: scatters a tensor by a layout, carries out
-// Collectives by passing messages along rings, counts what each rank sends, and says whether a layout is what they
-// hold. It reads only kind, axis and dims of a Collective and cuts by its own arithmetic, so that it can catch a wrong
-// plan.
+// All ranks of a mesh, simulated in one process with plain arrays of integers. Ranks shards a tensor by a layout,
+// carries out Collectives by messages, counts the elements that each rank sends, and checks whether the ranks hold a
+// given layout. It reads only kind, axis and dims of a Collective and splits by its own arithmetic. Therefore it can
+// detect a wrong plan.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace orthant {
 
-/// One to four axes of sizes 1 to 5, at most 60 ranks.
+/// Draws a mesh of one to four axes of sizes 1 to 5, with at most 60 ranks.
 inline Mesh random_mesh(Random& random) {
   for (;;) {
     std::vector<Axis> axes;
@@ -32,7 +32,7 @@ inline Mesh random_mesh(Random& random) {
   }
 }
 
-/// Every axis somewhere, splits in random order.
+/// Draws a layout: every axis gets a random placement, and the axes of a split are in random order.
 inline Layout random_layout(Random& random, const Mesh& mesh, int dims) {
   Layout layout = whole(dims);
   std::vector<std::string> names;
@@ -51,7 +51,7 @@ inline Layout random_layout(Random& random, const Mesh& mesh, int dims) {
 
 class Ranks {
  public:
-  /// The tensor held as the layout says; summands of P are random.
+  /// Distributes the tensor as the layout says. Summands of P are random, and the last one completes the sum.
   Ranks(const Mesh& mesh, const Layout& layout, const Array& tensor, Random& random)
       : sent(static_cast<size_t>(mesh.size()), 0), mesh_(mesh) {
     for (int rank = 0; rank < mesh.size(); ++rank) {
@@ -70,7 +70,7 @@ class Ranks {
     }
   }
 
-  /// Whether these arrays are the tensor in that layout.
+  /// Whether the ranks hold the tensor in that layout.
   bool hold(const Layout& layout, const Array& tensor) {
     for (int rank = 0; rank < mesh_.size(); ++rank) {
       const Array expected = cut(tensor, local_ranges(mesh_, layout, tensor.shape, rank));
@@ -84,7 +84,7 @@ class Ranks {
     return true;
   }
 
-  /// Throws std::exception where the step cannot be carried out.
+  /// Carries out one step. Throws std::exception if that is impossible.
   void carry_out(const Collective& step) {
     std::vector<Array> results(locals.size());
     for (int rank = 0; rank < mesh_.size(); ++rank) {
@@ -103,7 +103,7 @@ class Ranks {
   }
 
   std::vector<Array> locals;
-  std::vector<int64_t> sent;  // elements, by rank
+  std::vector<int64_t> sent;  // elements sent, by rank
 
   Array& local(int rank) { return locals[static_cast<size_t>(rank)]; }
 
@@ -111,7 +111,7 @@ class Ranks {
   using Group = std::vector<Array>;
   using Counts = std::vector<int64_t>;
 
-  /// The rank with position 0 along the axes over which the layout holds copies.
+  /// The rank with coordinate 0 along all axes over which the layout holds copies (R and I).
   int first_copy(const Layout& layout, int rank) const {
     for (const Axis& axis : mesh_.axes) {
       const Placing what = placement(layout, axis.name).what;
@@ -137,7 +137,7 @@ class Ranks {
     return out;
   }
 
-  /// blocks[owner][holder]: each rank passes on what it has just got until all have every owner's block.
+  /// Ring all-gather. Returns blocks[owner][holder]: in each step, a rank passes on the block that it received last.
   static std::vector<Group> ring_gather(const Group& own, Counts& counts) {
     const size_t n = own.size();
     std::vector<Group> blocks(n, Group(n));
@@ -151,7 +151,7 @@ class Ranks {
     return blocks;
   }
 
-  /// Each sends its block to all others.
+  /// All-gather by direct messages: each rank sends its block to all others.
   static std::vector<Group> direct_gather(const Group& own, Counts& counts) {
     const size_t n = own.size();
     for (size_t c = 0; c < n; ++c) counts[c] += static_cast<int64_t>((n - 1) * own[c].data.size());
@@ -160,7 +160,8 @@ class Ranks {
     return blocks;
   }
 
-  /// parts[holder][piece]: piece k starts at coordinate k + 1 and goes round, growing by each summand, until k has it.
+  /// Ring reduce-scatter of parts[holder][piece]. Piece k starts at coordinate k + 1 and travels the ring. Each rank
+  /// adds its summand, until coordinate k holds the sum.
   static Group ring_reduce(const std::vector<Group>& parts, Counts& counts) {
     const size_t n = parts.size();
     Group out;
@@ -175,7 +176,7 @@ class Ranks {
     return out;
   }
 
-  /// Everybody's block, joined by coordinate.
+  /// For each coordinate, the blocks of all owners, joined along the dim.
   static Group joined_blocks(const std::vector<Group>& blocks, int dim) {
     Group out;
     for (size_t c = 0; c < blocks.size(); ++c) {
@@ -222,7 +223,7 @@ class Ranks {
     return out;
   }
 
-  /// The three kinds that pass one array from neighbor to neighbor.
+  /// broadcast, reduce and shift, which pass one array from neighbor to neighbor.
   static Group passed_on(CollectiveKind kind, const Group& in, Counts& counts) {
     const size_t n = in.size();
     Group out = in;

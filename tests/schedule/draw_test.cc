@@ -1,4 +1,5 @@
-// Pictures: well-formed, complete, and true to the timeline.
+// SVG drawings and Chrome traces of timelines: well-formed, complete, consistent with the timeline, and readable for
+// color-blind readers.
 #include "schedule/draw.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,7 @@ int count(const std::string& text, const std::string& word) {
   return found;
 }
 
-/// Whether every tag that is opened is closed, in order.
+/// Whether every tag is closed, in the right order.
 bool balanced(const std::string& svg) {
   std::vector<std::string> open;
   const std::regex tag("<(/?)([a-z]+)[^>]*?(/?)>");
@@ -67,7 +68,7 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   EXPECT_NE(svg.find("2F5: "), std::string::npos);
   EXPECT_EQ(count(svg, "reduce gradients"), 1);  // in the legend
   EXPECT_EQ(count(svg, "activation message"), 1);
-  EXPECT_EQ(count(svg, "gather weights"), 0);  // not in the schedule
+  EXPECT_EQ(count(svg, "gather weights"), 0);  // the schedule has no UNSHARD
 }
 
 TEST(Draw, SaysWhatItsTimesCount) {
@@ -117,8 +118,8 @@ TEST(Draw, LargeSchedulesDrawWithoutTooltips) {
 
 using Color = std::array<double, 3>;
 
-/// What an eye sees of a color over a ground, in CIE L*a*b*: with all cones, or without the long, middle or short ones
-/// (Machado, Oliveira and Fernandes 2009).
+/// The color over a background, in CIE L*a*b*. Eye 0 has normal vision; eyes 1, 2 and 3 lack the long, middle or short
+/// cones (Machado, Oliveira and Fernandes 2009).
 Color seen(const std::string& color, double opacity, const std::string& ground, int eye) {
   const double eyes[4][3][3] = {
       {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
@@ -143,12 +144,13 @@ Color seen(const std::string& color, double opacity, const std::string& ground, 
   return {116 * y - 16, 500 * (x - y), 200 * (y - z)};
 }
 
-/// The least difference between two kinds of box of one height, or of one from the ground, to any eye, light or dark.
+/// The least color difference between two kinds of box of equal height, or between a box and the background, over all
+/// eyes, light and dark.
 double least_difference(const std::string& svg) {
   std::set<std::tuple<double, std::string, double>> boxes;
   const std::regex box("height=\"([0-9.]+)\"(?: rx=\"2\")? fill=\"(#[0-9a-f]{6})\"(?: fill-opacity=\"([0-9.]+)\")?");
   for (auto it = std::sregex_iterator(svg.begin(), svg.end(), box); it != std::sregex_iterator(); ++it)
-    if (const double height = std::stod((*it)[1]); height > 14)  // no message and no legend
+    if (const double height = std::stod((*it)[1]); height > 14)  // excludes messages and the legend
       boxes.insert({height, (*it)[2], (*it)[3].length() > 0 ? std::stod((*it)[3]) : 1});
   double least = 1000;
   for (const std::string ground : {"#f0f2f5", "#1c2128"})
@@ -166,7 +168,7 @@ double least_difference(const std::string& svg) {
   return least;
 }
 
-/// The heights of its computations, as they are written.
+/// Number of computation boxes by height, as the height is written in the SVG.
 std::map<std::string, int> heights(const std::string& svg) {
   std::map<std::string, int> found;
   const std::regex box("height=\"([0-9.]+)\"(?: rx=\"2\")? fill=\"#");
@@ -180,14 +182,15 @@ TEST(Draw, EveryEyeTellsKindsApart) {
   for (const auto& [name, schedule] : every_schedule(4, 8)) {
     const std::string svg = draw_svg(schedule, simulate(schedule, equal), "Planned");
     EXPECT_GT(least_difference(svg), 12) << name;
-    // Its negative control: the same with W in a green that is the forward's blue without short cones.
+    // Negative control: W in a green that looks like the blue of F without short cones.
     const std::string green = std::regex_replace(svg, std::regex("#cc79a7"), "#009e73");
     if (green != svg && stage_count(schedule) > 4) {
       EXPECT_LT(least_difference(green), 12) << name;
     }
-    EXPECT_EQ(count(svg, "class=\"box"), static_cast<int>(simulate(schedule, equal).spans.size()));  // all numbered
+    // Every box carries its number.
+    EXPECT_EQ(count(svg, "class=\"box"), static_cast<int>(simulate(schedule, equal).spans.size()));
   }
-  // With the vocabulary's, with the optimizer's, and stages of all kinds.
+  // Schedules with Actions of the vocabulary layers, of the optimizer, and of several stages per rank.
   Random random(52);
   Durations times = equal;
   for (const KindFacts& kind : action_kinds())
@@ -210,7 +213,7 @@ TEST(Draw, EveryEyeTellsKindsApart) {
   EXPECT_LT(least_difference(std::regex_replace(svg, std::regex("#646464"), "#a0a0a0")), 12) << "W, to some eyes";
 }
 
-// What a rank's stages differ by needs no color.
+// The stages of one rank differ in height, not in color.
 TEST(Draw, LaterStagesOfARankAreLower) {
   const Durations equal = Durations::of(1, 1, 1);
   const auto of_stages = [&](int stages) {

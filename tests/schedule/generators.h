@@ -1,5 +1,5 @@
-// Schedules to test with: random legal orders, and Passes for what is not computation. The published schedules and
-// their messages are the real ones.
+// Schedules for tests: random legal orders, and a pass that adds UNSHARD and RESHARD. Published schedules and messages
+// come from the production code.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace orthant {
 
-/// Stages on random ranks, each of which has one at least.
+/// Assigns the stages to random ranks, at least one stage to each rank.
 inline Schedule random_owners(Random& random, int ranks, int stages) {
   Schedule out = round_robin_stages(ranks, 1);
   for (int stage = ranks; stage < stages; ++stage) out.stage_owner.push_back(random.below(ranks));
@@ -29,7 +29,7 @@ inline Schedule random_owners(Random& random, int ranks, int stages) {
   return out;
 }
 
-/// Any legal order: stages on random ranks, each backward whole or split at random.
+/// A random legal order: stages on random ranks; each backward is B, or is split into I and W, at random.
 inline Schedule random_schedule(Random& random, int ranks, int stages, int microbatches) {
   Schedule out = random_owners(random, ranks, stages);
   std::vector<Action> ready;
@@ -55,8 +55,8 @@ inline Schedule random_schedule(Random& random, int ranks, int stages, int micro
   return out;
 }
 
-/// The same with the vocabulary layers cut over the ranks. What a broadcast brings, all ranks read at one point of the
-/// order of all, and what feeds a broadcast goes up in microbatches.
+/// A random legal order with the vocabulary layers sharded over the ranks. All ranks read a broadcast at the same point
+/// of the global order. The passes that feed a broadcast are in increasing order of microbatches.
 inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int microbatches,
                                     const VocabularyKinds& cut) {
   using enum ActionKind;
@@ -72,7 +72,7 @@ inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int m
     }
     for (const ActionKind kind : cut.output)
       for (const int stage : first)
-        if (kind != S || stage == first[0]) left.push_back({kind, stage, m});  // S: for all ranks
+        if (kind != S || stage == first[0]) left.push_back({kind, stage, m});  // S is drawn once for all ranks
     for (const int stage : first) {
       if (cut.input) left.push_back({E, stage, m});
       if (cut.input && stage == first[0]) left.push_back({EB, stage, m});
@@ -122,7 +122,8 @@ inline Schedule random_cut_schedule(Random& random, int ranks, int stages, int m
   return out;
 }
 
-/// How the vocabulary layers can be cut: the three orders of the output layer, with and without the input layer's.
+/// All ways to shard the vocabulary layers: the three orders of the output layer, each with and without a sharded input
+/// layer, and the input layer alone.
 inline std::vector<VocabularyKinds> every_cut() {
   using enum ActionKind;
   std::vector<VocabularyKinds> out;
@@ -134,7 +135,7 @@ inline std::vector<VocabularyKinds> every_cut() {
   return out;
 }
 
-/// A Pass: gathers each stage's weights at its first computation and drops them after its last.
+/// A pass that gathers each stage's weights before its first computation and frees them after its last.
 inline Schedule with_weights(Schedule schedule) {
   for (auto& row : schedule.rows) {
     std::vector<Action> gathered;

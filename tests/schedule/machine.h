@@ -1,4 +1,4 @@
-// A machine that carries out the rows of a schedule: what validate() is judged by.
+// A machine that carries out the rows of a schedule: the oracle for validate().
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,9 @@
 
 namespace orthant {
 
-/// Ranks that meet for every message: a SEND waits until the other rank has come to its RECV, and a RECV to its SEND.
-/// Every rule is checked at the moment at which a real run would fail by it; none is taken from validate().
+/// Simulates ranks whose messages are all rendezvous: a SEND waits until the other rank reaches its RECV, and a RECV
+/// until the other reaches its SEND. Every rule is checked at the moment at which a real run would fail. No rule is
+/// taken from validate().
 class Machine {
  public:
   Machine(const Schedule& schedule, int microbatches, const std::vector<int>& buckets)
@@ -28,7 +29,7 @@ class Machine {
       }
   }
 
-  /// Whether the step ends, and ends right.
+  /// Whether the step terminates with complete and correct work.
   bool works() {
     next_.assign(schedule_.rows.size(), 0);
     for (bool moved = true; moved && !broken_;) {
@@ -46,7 +47,7 @@ class Machine {
   }
 
  private:
-  using Tensor = std::tuple<bool, int, int>;  // activation or gradient, the stage that reads it, microbatch
+  using Tensor = std::tuple<bool, int, int>;  // is an activation (not a gradient), stage that reads it, microbatch
 
   const Action* current(int rank) const {
     const auto& row = schedule_.rows[static_cast<size_t>(rank)];
@@ -59,7 +60,7 @@ class Machine {
     broken_ = true;
     return true;
   }
-  /// A second time is a failure.
+  /// Records an event. Its second occurrence is a failure.
   void once(const std::string& what) { broken_ |= !done_.insert(what).second; }
 
   bool act(int rank, const Action& action) {
@@ -80,13 +81,14 @@ class Machine {
     return is_vocabulary(action) ? vocabulary(rank, action) : compute(rank, action);
   }
 
-  /// One of the chains over ranks: STEP from the first to the last, SETTLE back.
+  /// SETTLE or STEP: chains over the ranks, STEP from the first to the last, SETTLE from the last to the first.
   bool settle(int rank, const Action& action) {
     const bool step = action.kind == ActionKind::STEP;
     if (action.microbatch >= 0) return fail();
     for (int other = 0; other < action.stage; ++other)
       if (owner(other) == rank) return fail();
-    if (!step && touched_.contains(rank)) return fail();  // gradients that may be needed again
+    // The gradients of the previous step may still be needed to repeat it.
+    if (!step && touched_.contains(rank)) return fail();
     std::set<int>& done = step ? stepped_ : settled_;
     const int before = rank + (step ? -1 : 1);
     if (before >= 0 && before < static_cast<int>(next_.size()) && !done.contains(before)) return false;
@@ -105,7 +107,7 @@ class Machine {
       return true;
     }
     const auto name = [&](const char* kind) { return std::to_string(action.stage) + kind + std::to_string(m); };
-    if (!done_.contains(name("F"))) return fail();  // nothing kept to go back through
+    if (!done_.contains(name("F"))) return fail();  // no saved activations for this backward
     if (action.kind != W) {
       if (action.stage == last && cuts_output() && !all_have(kinds_.contains(T) ? T : S, m)) return false;
       if (action.stage + 1 < stages() && !here_.contains({false, action.stage, m})) return false;
@@ -133,10 +135,10 @@ class Machine {
       if (!done_.contains(part(kind, rank, m))) return false;
     return true;
   }
-  /// The next collective of a communicator on a rank; false if it is another microbatch's turn.
+  /// Issues the next collective of a communicator on a rank. False if it is another microbatch's turn.
   bool issue(const std::string& communicator, int rank, int m) { return issued_[{communicator, rank}]++ == m; }
 
-  /// Whether all ranks but the sender stand before the Action of this kind and microbatch, or are past it.
+  /// Whether every rank except the sender has reached, or passed, the Action of this kind and microbatch.
   bool all_came(ActionKind kind, int sender, int m) const {
     for (int rank = 0; rank < static_cast<int>(next_.size()); ++rank) {
       const Action* here = current(rank);
@@ -146,14 +148,15 @@ class Machine {
     return true;
   }
 
-  /// One rank's share of a vocabulary layer.
+  /// Work of one rank for its shard of a vocabulary layer.
   bool vocabulary(int rank, const Action& action) {
     using enum ActionKind;
     const auto [kind, stage, m] = action;
     for (int other = 0; other < stage; ++other)
       if (owner(other) == rank) return fail();
-    if (kind == TW && kinds_.contains(T)) return fail();  // ranks disagree on who makes the input's gradient
-    if (kind == S || kind == EB) {  // what a broadcast brings
+    // Ranks disagree about who computes the gradient of the output layer's input.
+    if (kind == TW && kinds_.contains(T)) return fail();
+    if (kind == S || kind == EB) {  // these read a broadcast
       const int source = kind == S ? stages() - 1 : 0;
       const std::string made = std::to_string(source) + (kind == S ? "F" : "input") + std::to_string(m);
       if (!done_.contains(made) || (owner(source) != rank && !all_came(kind, owner(source), m))) return false;
@@ -168,7 +171,8 @@ class Machine {
     return true;
   }
 
-  /// A result of this rank; on the reader's side at once, where no message carries it.
+  /// Delivers a result of this rank. The reader has it at once if they share a rank, or if the schedule has no
+  /// messages.
   void deliver(int rank, Tensor tensor) {
     const int reader = std::get<1>(tensor);
     if (reader < 0 || reader >= stages()) return;
@@ -188,13 +192,14 @@ class Machine {
     if (sends && !made_.contains(tensor)) return fail();
     const auto used = std::to_string(reader) + (forward ? "F" : "input") + std::to_string(action.microbatch);
     if (done_.contains(used)) return fail();
-    // The other end has to be where its rank is now; both go on at once.
+    // Rendezvous: the other rank must be at the matching Action now. Both then advance together.
     const ActionKind kinds[] = {ActionKind::SEND_F, ActionKind::RECV_F, ActionKind::SEND_B, ActionKind::RECV_B};
     const Action other{kinds[(forward ? 0 : 2) + (sends ? 1 : 0)], sends ? reader : maker, action.microbatch};
     const int peer = owner(other.stage);
     if (current(peer) == nullptr || !(*current(peer) == other)) return false;
     if (!made_.contains(tensor)) return fail();
-    const bool anew = settled_.contains(peer) != settled_.contains(owner(action.stage));  // sent again by one of them
+    // One of the two would send or receive it again after undoing the step.
+    const bool anew = settled_.contains(peer) != settled_.contains(owner(action.stage));
     if (anew || stepped_.contains(peer)) return fail();
     once("message " + to_string(action));
     once("message " + to_string(other));
@@ -205,8 +210,9 @@ class Machine {
 
   bool reduce(const Action& action) {
     if (last_weight_[action.stage] != microbatches_) return fail();
+    // The rank's first stage holds its shard of the vocabulary.
     const bool first = std::find(schedule_.stage_owner.begin(), schedule_.stage_owner.end(), owner(action.stage)) ==
-                       schedule_.stage_owner.begin() + action.stage;  // it has the rank's part of the vocabulary
+                       schedule_.stage_owner.begin() + action.stage;
     const int layers = cuts_output() + cuts_input();
     if (first && last_vocabulary_[action.stage] != layers * microbatches_) return fail();
     if (action.microbatch >= buckets_[static_cast<size_t>(action.stage)]) return fail();
@@ -242,13 +248,14 @@ class Machine {
   bool messages_ = false, broken_ = false;
   int reduced_ = 0;
   std::set<int> sharded_, whole_;
-  std::set<int> touched_, settled_, stepped_;  // ranks: that may have written gradients, have done SETTLE, and STEP
+  // Ranks that may have written gradients, completed SETTLE, completed STEP.
+  std::set<int> touched_, settled_, stepped_;
   std::set<Tensor> here_, made_;
   std::set<std::string> done_, split_;
   std::map<int, int> last_weight_, last_vocabulary_;
   std::set<ActionKind> kinds_;
-  std::map<std::pair<std::string, int>, int> issued_;  // by communicator and rank: how many collectives
-  std::vector<size_t> next_;  // index of the Action that a rank has come to
+  std::map<std::pair<std::string, int>, int> issued_;  // number of collectives issued, by communicator and rank
+  std::vector<size_t> next_;  // index of each rank's current Action
 };
 
 }  // namespace orthant

@@ -1,4 +1,5 @@
-// Steps as they were carried out: what is counted of them, what simulate() makes of them, and their file.
+// Measured steps: their summary figures equal those of the simulation, their durations reproduce the step in
+// simulate(), and their file is parsed back. Damaged files are refused.
 #include "schedule/bubbles.h"
 #include "schedule/measured.h"
 
@@ -21,7 +22,7 @@ Durations uneven(int stages) {
   return durations;
 }
 
-/// The times of a simulated step, by the clock of a machine that has been up for a while.
+/// The times of a simulated step, on the clock of a machine that has been up for 1000 s.
 std::vector<std::vector<std::pair<double, double>>> times_of(const Schedule& schedule, const Timeline& timeline) {
   constexpr double kUp_s = 1000;
   std::vector<std::vector<std::pair<double, double>>> rows(schedule.rows.size());
@@ -30,7 +31,7 @@ std::vector<std::vector<std::pair<double, double>>> times_of(const Schedule& sch
   return rows;
 }
 
-/// One Action after the other on each rank, as they are carried out.
+/// A step in which each rank's Actions follow one another, 0.25 s each.
 MeasuredStep measured_step() {
   MeasuredStep measured{.step = 12, .clock_error_s = 2.5e-6, .schedule = add_messages(v_half(4, 8)), .timeline = {}};
   std::vector<std::vector<std::pair<double, double>>> rows;
@@ -68,7 +69,7 @@ TEST(Measured, CountsAsTheSimulationDoes) {
 TEST(Measured, OwnBubbleIsCountedFromARanksFirstComputation) {
   EXPECT_EQ(max_rank_bubble(simulate(one_f_one_b(4, 8), Durations::of(1, 1, 1))), 9);
   EXPECT_EQ(max_rank_bubble(simulate(zb_h1(4, 8), Durations::of(1, 1, 1))), 3);
-  EXPECT_EQ(max_rank_bubble(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // though the last rank begins late
+  EXPECT_EQ(max_rank_bubble(simulate(zb_h2(4, 8), Durations::of(1, 1, 1))), 0);  // although the last rank starts late
   EXPECT_EQ(max_rank_bubble(simulate(v_half(4, 8), Durations::of(1, 1, 1))), 5);
 }
 
@@ -79,7 +80,7 @@ TEST(Measured, ItsDurationsGiveTheSameStepAgain) {
   const Timeline timeline = simulate(schedule, durations);
   EXPECT_NEAR(simulate(schedule, own_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
   EXPECT_NEAR(simulate(schedule, mean_durations(timeline)).makespan_s, timeline.makespan_s, 1e-9);
-  // Where the last microbatch is half of the others, the means are of no step at all.
+  // If the last microbatch takes half the time of the others, the mean durations reproduce no step.
   Durations halved;
   for (const auto& row : schedule.rows)
     for (const Action& action : row) halved.own[action] = durations.of(action) * (action.microbatch == 7 ? 0.5 : 1);
@@ -98,6 +99,7 @@ TEST(Measured, MeansAreByStageAndKind) {
   EXPECT_EQ(means.of({ActionKind::F, 1, 7}), 5);
 }
 
+// The cost of messages is the makespan minus that of a simulation with the measured durations.
 TEST(Measured, WhatMessagesCostIsTheDifference) {
   const Schedule schedule = add_messages(one_f_one_b(4, 8));
   Durations durations = Durations::of(1, 1, 1);

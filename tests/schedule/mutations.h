@@ -1,4 +1,4 @@
-// One thing changed in a schedule: what validate() must not overlook.
+// Random mutations of a schedule, which validate() must detect if they break it.
 #pragma once
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace orthant {
 
 struct Mutant {
   Schedule schedule;
-  std::string what;  // the Action that was touched
+  std::string what;  // the mutation and the Action that it changed
 };
 
-/// Drops, doubles, swaps, renames or moves an Action.
+/// Drops, duplicates, swaps or moves a random Action, or changes its kind or number.
 inline Mutant mutated(Random& random, Schedule schedule) {
   size_t rank = 0;
   do rank = static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())));

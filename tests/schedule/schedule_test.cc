@@ -1,4 +1,4 @@
-// Actions and Schedules as text: what is printed reads back, what is damaged is refused with its place.
+// Text forms of Actions and Schedules: printed text is parsed back, and damaged text is refused with its position.
 #include "schedule/schedule.h"
 
 #include <gtest/gtest.h>
@@ -71,7 +71,7 @@ TEST(Action, AMessageHoldsWhateverACellHas) {
   }
   EXPECT_EQ(to_csv(parse_csv("\xEF\xBB\xBF"
                              "0F0,0B0\n")),
-            "0F0,0B0\n");  // as some editors begin a file
+            "0F0,0B0\n");  // some editors start a file with a byte order mark
 }
 
 TEST(Schedule, ReducesAfterTheRowTheLastBucketFirst) {
@@ -103,7 +103,7 @@ TEST(Schedule, ReadsWhatPyTorchWrites) {
   ASSERT_EQ(v.rows.size(), 2u);
   EXPECT_EQ(v.stage_owner, (std::vector<int>{0, 1, 1, 0}));
   EXPECT_EQ(to_csv(v), "0F0,3F0,3B0\n1F0,2F0,1F1,2B0,1I0,1W0,1REDUCE_GRAD\n");
-  // A line without Actions is a rank without work; the end of the last line is not a line.
+  // A line without Actions is a rank without work. The newline at the end of the file starts no further line.
   EXPECT_EQ(parse_csv("0F0\n\n1F0\n").rows.size(), 3u);
   EXPECT_TRUE(parse_csv("").rows.empty());
 }

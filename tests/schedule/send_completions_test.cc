@@ -1,4 +1,5 @@
-// When messages have left: by hand, and by holding their receivers back.
+// send_completions(): one case worked by hand, and all schedules against a simulation that holds the receiver back.
+// Negative control: one SEND earlier, a completion is usually not certain.
 #include "schedule/send_completions.h"
 
 #include <gtest/gtest.h>
@@ -14,8 +15,8 @@ namespace {
 
 using enum ActionKind;
 
-/// How far a rank comes in its row while another stays in front of a place of its own: sends wait for nobody, a pass
-/// waits for what it reads.
+/// The index that a rank reaches in its row if rank `held` stops before index `place` of its own row. Sends do not
+/// wait; a pass waits for the results that it reads.
 size_t comes_to(const Schedule& schedule, size_t rank, size_t held, size_t place) {
   PerResult<char> sent(stage_count(schedule), microbatch_count(schedule), 0);
   std::vector<size_t> next(schedule.rows.size(), 0);
@@ -51,7 +52,7 @@ TEST(Departures, OfTwoStages) {
     return static_cast<int>(std::find(row.begin(), row.end(), action) - row.begin());
   };
   const PerResult<int> gone = send_completions(schedule);
-  // The gradient of microbatch 0 says that stage 1 had begun with it: so it had its input.
+  // The gradient of microbatch 0 shows that stage 1 has begun this microbatch, so it has received its input.
   const Action first{SEND_F, 0, 0}, last{SEND_F, 0, 2};
   EXPECT_EQ(gone[first], place(last));
   EXPECT_EQ(gone[last], std::numeric_limits<int>::max());
@@ -78,7 +79,7 @@ TEST(Departures, AreCertainAndNotBefore) {
           ++known;
           size_t before = send_completion - 1;
           while (facts(schedule.rows[rank][before].kind).stream != Stream::send) --before;
-          sooner += reached > before;  // the control: one SEND earlier nothing is certain
+          sooner += reached > before;  // negative control: one SEND earlier, the completion is not certain
         }
       }
     }

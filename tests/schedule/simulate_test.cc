@@ -1,4 +1,4 @@
-// simulate() against the published bubbles and peaks, and against cases worked by hand.
+// simulate() against the published bubbles and peaks of GPipe, 1F1B and ZB-H1, and against cases worked by hand.
 #include "schedule/simulate.h"
 
 #include <gtest/gtest.h>
@@ -19,6 +19,8 @@ const Span& span_of(const Timeline& timeline, const char* action) {
   throw std::runtime_error(action);
 }
 
+// With p ranks and m microbatches, both have a bubble of (p - 1)/(m + p - 1). A rank r holds at most m live
+// microbatches under GPipe, and min(m, p - r) under 1F1B.
 TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
   const Durations durations = Durations::of(1, 1, 1);
   for (int p = 1; p <= 16; ++p)
@@ -37,6 +39,7 @@ TEST(Simulate, BubbleAndPeaksOfGpipeAnd1F1B) {
     }
 }
 
+// The makespan of both is (f + b + w)(m + p - 1), with f = 10, b = 9, w = 7.
 TEST(Simulate, UnequalTimesOfForwardAndBackward) {
   const Durations durations = Durations::of(10, 9, 7);
   for (int p : {2, 3, 5, 8})
@@ -51,7 +54,7 @@ TEST(Simulate, SplitBackwardFillsTheBubbleOfZbH1) {
   for (int p : {2, 4, 8})
     for (int m : {p, 2 * p, 3 * p}) {
       const Timeline t = simulate(zb_h1(p, m), Durations::of(1, 1, 1));
-      // The rank's own bubble is (p - 1)(f + b - w), against (p - 1)(f + b + w) of 1F1B.
+      // The bubble of a rank is (p - 1)(f + b - w), against (p - 1)(f + b + w) for 1F1B.
       EXPECT_EQ(t.makespan_s, 3.0 * m + (p - 1)) << p << " " << m;
       for (int peak : t.peak_live) EXPECT_EQ(peak, p);
     }
@@ -75,7 +78,7 @@ TEST(Simulate, LinksByHand) {
 }
 
 TEST(Simulate, EachLinkHasATimeOfItsOwn) {
-  // Three ranks, the last on another host: 0.5 within a host, 4 there, 2 back.
+  // Three ranks, the last on another host. A message takes 0.5 s within a host, 4 s to the other host, and 2 s back.
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 0.5;
   durations.links_s = {{{1, 2}, 4}, {{2, 1}, 2}};
@@ -95,7 +98,8 @@ TEST(Simulate, EachLinkHasATimeOfItsOwn) {
 }
 
 TEST(Simulate, OneLaneSendsOneMessageAtATime) {
-  // Two results at times 1 and 2 over a link that takes 5: the second arrives at 11.
+  // Two results at 1 s and 2 s over a link that takes 5 s: the stream is free for the second at 6 s, so it arrives at
+  // 11 s.
   Durations durations = Durations::of(1, 1, 1);
   durations.link_s = 5;
   const Timeline t = simulate(add_messages(gpipe(2, 2)), durations);
@@ -135,7 +139,7 @@ TEST(Simulate, ReductionsOverlapLaterComputation) {
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD1").start_s, 4);
   EXPECT_EQ(span_of(beside, "1REDUCE_GRAD0").start_s, 4.5);
   EXPECT_EQ(span_of(beside, "0B0").start_s, 4);
-  EXPECT_EQ(beside.makespan_s, 10.5);  // the lane is free at 7.5
+  EXPECT_EQ(beside.makespan_s, 10.5);  // its stream is free at 7.5
   durations.overlap_reduce = false;
   const Timeline waited = simulate(schedule, durations);
   EXPECT_EQ(span_of(waited, "0B0").start_s, 7.5);
@@ -159,7 +163,7 @@ TEST(Simulate, BarriersOfTheVocabularyByHand) {
   durations.barrier_s = 0.5;
   durations.link_s = 0.25;
   const std::string begin0 = "0E0,0F0,0S0,", begin1 = "1E0,1F0,1S0,", end0 = "0B0,0EB0\n", end1 = "1B0,1EB0\n";
-  // The rank that sends a broadcast has it already; a sum is there half a second after the last summand.
+  // The rank that sends a broadcast has its value already. A sum is available barrier_s = 0.5 s after its last summand.
   const Timeline two = simulate(parse_csv(begin0 + "0T0," + end0 + begin1 + "1T0," + end1), durations);
   EXPECT_EQ(span_of(two, "0F0").start_s, 1.5);
   EXPECT_EQ(span_of(two, "1F0").start_s, 3.75);
@@ -170,22 +174,24 @@ TEST(Simulate, BarriersOfTheVocabularyByHand) {
   EXPECT_EQ(span_of(two, "0B0").start_s, 19.5);
   EXPECT_EQ(span_of(two, "0EB0").start_s, 23.5);
   EXPECT_EQ(span_of(two, "1EB0").start_s, 24);
-  // One barrier: B waits for the sum of what S made.
+  // With one barrier, B waits for the sum that S contributes to.
   const Timeline one = simulate(parse_csv(begin0 + "0TW0," + end0 + begin1 + "1B0,1TW0,1EB0\n"), durations);
   EXPECT_EQ(span_of(one, "1B0").start_s, 9.75);
   EXPECT_EQ(span_of(one, "0TW0").start_s, 9.75);
   EXPECT_EQ(span_of(one, "1TW0").start_s, 13.75);
-  // Three: Z stands between two of them.
+  // With three barriers, Z is between two of them.
   const Timeline three = simulate(parse_csv(begin0 + "0Z0,0T0," + end0 + begin1 + "1Z0,1T0," + end1), durations);
   EXPECT_EQ(span_of(three, "0Z0").start_s, 9.75);
   EXPECT_EQ(span_of(three, "1T0").start_s, 11.25);
   EXPECT_EQ(span_of(three, "1B0").start_s, 16.75);
   for (const Timeline& timeline : {one, two, three}) EXPECT_EQ(timeline.peak_live, (std::vector<int>{1, 1}));
-  // One rank has no one to wait for.
+  // On one rank, no barrier waits.
   const Timeline alone = simulate(parse_csv("0E0,0F0,0S0,0T0,0B0,0EB0\n"), durations);
   EXPECT_EQ(alone.bubble, 0);
 }
 
+// Messages and weight gathers without cost change neither makespan nor peaks of a schedule with barriers. Barriers
+// with a cost never shorten the step.
 TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
   Random random(42);
   for (int round = 0; round < 300; ++round) {
@@ -206,7 +212,8 @@ TEST(Simulate, BarriersWithoutCostHoldUpNothingThatMessagesDoNot) {
 }
 
 TEST(PeakKept, HasTheSoftmaxFromSToT) {
-  const char* rows = "0F0,0S0,0F1,0T0,0B0,0S1,0T1,0B1\n";  // 100, 110, 210, 200, 100, 110, 100, 0
+  // Kept after each Action: 100, 110, 210, 200, 100, 110, 100, 0.
+  const char* rows = "0F0,0S0,0F1,0T0,0B0,0S1,0T1,0B1\n";
   EXPECT_EQ(peak_kept(parse_csv(rows), {{100, 0}}, 10), std::vector<double>{210});
   EXPECT_EQ(peak_kept(parse_csv(rows), {{100, 0}}), std::vector<double>{200});
   EXPECT_EQ(peak_kept(parse_csv("0F0,0S0,0F1,0S1,0B0,0TW0,0B1,0TW1\n"), {{100, 0}}, 10), std::vector<double>{220});

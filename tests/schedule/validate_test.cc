@@ -1,5 +1,5 @@
-// validate() against a machine that carries out the rows: what it accepts ends with every result made once; whatever
-// hangs, miscounts or mixes up messages is refused, and named.
+// validate() against a machine that carries out the rows (machine.h). It accepts a schedule exactly if the machine
+// completes it. It refuses all others (deadlocks, wrong counts, mixed-up messages) and names the Action.
 #include "schedule/validate.h"
 
 #include <gtest/gtest.h>
@@ -58,6 +58,7 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
         EXPECT_NO_THROW(validate(schedule, m));
 }
 
+// A huge bucket or stage number gives at most 100 problems, not one per missing number.
 TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
   const int large = (1 << 30) - 1;
   Schedule bucket = add_reductions(one_f_one_b(1, 1), {1});
@@ -65,10 +66,11 @@ TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
   EXPECT_EQ(problems(bucket, 1).size(), 100u);
   EXPECT_EQ(problems(bucket, 1, {large}).size(), 100u);
   const Schedule stage = parse_csv("4194303F0,4194303B0\n");
-  EXPECT_EQ(problems(stage, 1).size(), 1u);  // the first stage that is missing
+  EXPECT_EQ(problems(stage, 1).size(), 1u);  // only the first missing stage is reported
   EXPECT_THROW(parse_csv(fmt::format("{}F0,{}B0\n", large, large)), DataError);
 }
 
+// validate() accepts a mutated schedule exactly if the machine completes it.
 TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
   Random random(62);
   std::map<bool, int> counts;
@@ -76,7 +78,7 @@ TEST(Validate, AcceptsAMutationExactlyIfItWorks) {
     const Case c = random_case(random);
     Mutant mutation = mutated(random, c.schedule);
     if (random.below(4) == 0) mutation = mutated(random, mutation.schedule);
-    // The machine takes buckets by number only; a REDUCE for the whole stage is another way to say it.
+    // The machine accepts buckets by number only; a REDUCE without a number is another spelling for the whole stage.
     bool whole_stage = false;
     for (const auto& row : mutation.schedule.rows)
       for (const Action& action : row) {
@@ -152,6 +154,7 @@ std::string first_problem(const char* csv, int microbatches) {
   return found.empty() ? "" : found[0];
 }
 
+// The exact text of each kind of problem.
 TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0B0\n", 1), "");
   EXPECT_EQ(first_problem("0F0\n", 1), "0B0 is missing after 0F0 (rank 0, Action 0)");
@@ -173,11 +176,11 @@ TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0B0,0REDUCE_GRAD\n1F0,1B0\n", 1), "1REDUCE_GRAD is missing");
   EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n", 2),
             "deadlock: 0B0 (rank 0, Action 1) waits for 1B0 (rank 1, Action 3)");
-  // A receive before the send that its message comes of: each rank waits for the other's second.
+  // Each rank posts a receive before the send on which the other rank's reply depends. So both wait forever.
   EXPECT_EQ(first_problem("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
             "deadlock: 0RECV_B0 (rank 0, Action 1) waits for 1SEND_B0 (rank 1, Action 3)");
   EXPECT_EQ(first_problem("2F0,2B0\n", 1), "stage 0 belongs to no rank, and 2F0 (rank 0, Action 0) is of a later one");
-  // The vocabulary's.
+  // Actions of the vocabulary layers.
   EXPECT_EQ(first_problem("0E0,0F0,0S0,0T0,0B0,0EB0\n", 1), "");
   EXPECT_EQ(first_problem("0F0,0S0,0B0,0TW0\n", 1), "");
   EXPECT_EQ(first_problem("0F0,0S0,0B0,0T0\n", 1), "deadlock: 0B0 (rank 0, Action 2) waits for 0T0 (rank 0, Action 3)");
@@ -198,13 +201,13 @@ TEST(Validate, SaysWhatIsWrong) {
             std::vector<std::string>{"rank 1 has no stage, and so no part of the vocabulary"});
   EXPECT_EQ(first_problem("0F0,0S0,0B0,0REDUCE_GRAD0,0TW0\n", 1),
             "0REDUCE_GRAD0 (rank 0, Action 3) comes before 0TW0 (rank 0, Action 4)");
-  // A broadcast ends once all that read it have come to it: rank 1 stands at 1S1 until rank 0 is there, after 0B0.
+  // A broadcast completes once all its readers have reached it: rank 1 waits at 1S1 until rank 0 gets there, after 0B0.
   EXPECT_EQ(problems(parse_csv("0F0,0F1,0S0,0TW0,0B0,0S1,0TW1,0B1\n1F0,1F1,1S0,1TW0,1S1,1B0,1TW1,1B1\n"
                                "2F0,2F1,2S0,2TW0,2B0,2S1,2TW1,2B1\n"), 2),
             (std::vector<std::string>{"deadlock: 0B0 (rank 0, Action 4) waits for 1B0 (rank 1, Action 5)",
                                       "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 0, Action 5)",
                                       "deadlock: 2TW1 (rank 2, Action 6) waits for 0S1 (rank 0, Action 5)"}));
-  // The same with the sender in front.
+  // The same with the rows of sender and receiver exchanged.
   EXPECT_EQ(problems(parse_csv("2F0,2F1,2S0,2TW0,2B0,2S1,2TW1,2B1\n1F0,1F1,1S0,1TW0,1S1,1B0,1TW1,1B1\n"
                                "0F0,0F1,0S0,0TW0,0B0,0S1,0TW1,0B1\n"), 2).at(1),
             "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 2, Action 5)");
