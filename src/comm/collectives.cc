@@ -260,10 +260,10 @@ Task reduce(Peers peers, Bytes memory, int root) {
 
 Task barrier(Peers peers) {
   for (int distance = 1; distance < peers.size(); distance *= 2) {
-    Posted broadcast_from_main = peers.receive(peers.at(-distance), {});
-    Posted told = peers.send(peers.at(distance), {});
-    co_await broadcast_from_main;
-    co_await told;
+    Posted received = peers.receive(peers.at(-distance), {});
+    Posted sent = peers.send(peers.at(distance), {});
+    co_await received;
+    co_await sent;
   }
 }
 

@@ -49,7 +49,7 @@ class [[nodiscard]] Posted {
 
  private:
   friend class Engine;
-  // Built before the message is posted: posting may complete it at once and overwrite its label and bytes.
+  // Built before the message is posted: posting may complete it at once and overwrite its signature and bytes.
   Posted(Engine* engine, std::unique_ptr<Message> message)
       : engine_(engine),
         expected_signature_(message->signature),

@@ -23,9 +23,9 @@ struct Step {
 
   // The local shape with dim `dim` unsharded along the step's axis; cut() gives the part of each position.
   std::vector<int64_t> unsharded_shape(const Layout& layout, int dim) const {
-    Layout without_split = layout;
-    if (dim >= 0) std::erase(without_split.split[static_cast<size_t>(dim)], what.axis);
-    return local_shape(comm.mesh(), without_split, global_shape, comm.rank());
+    Layout unsharded = layout;
+    if (dim >= 0) std::erase(unsharded.split[static_cast<size_t>(dim)], what.axis);
+    return local_shape(comm.mesh(), unsharded, global_shape, comm.rank());
   }
   Range cut(int64_t extent, int at) const { return shard(extent, size, at); }
 };

@@ -37,12 +37,12 @@ constexpr std::pair<const char*, const char*> kDefaults[] = {
   return true;
 }();
 
-struct Heard {
+struct CapturedWarnings {
   std::mutex mutex;
   std::vector<std::string> lines;
 };
-Heard& broadcast_from_main() {
-  static auto* const kept = new Heard;  // never freed: an abandoned rank may still log
+CapturedWarnings& captured_warnings() {
+  static auto* const kept = new CapturedWarnings;  // never freed: an abandoned rank may still log
   return *kept;
 }
 
@@ -56,7 +56,7 @@ ucs_log_func_rc_t listen(const char*, unsigned, const char*, ucs_log_level_t lev
     std::vsnprintf(text, sizeof text, format, copy);
     va_end(copy);
     constexpr size_t kEnough = 2;  // lines; the first one names the cause
-    auto& [mutex, lines] = broadcast_from_main();
+    auto& [mutex, lines] = captured_warnings();
     const std::lock_guard lock(mutex);
     const std::string line(trim(text));
     if (lines.size() < kEnough && std::find(lines.begin(), lines.end(), line) == lines.end()) lines.push_back(line);
@@ -91,8 +91,8 @@ const UcxLibrary& ucx() {
 std::string ucx_complaints() {
   std::vector<std::string> parts;
   {
-    const std::lock_guard lock(broadcast_from_main().mutex);
-    parts.swap(broadcast_from_main().lines);
+    const std::lock_guard lock(captured_warnings().mutex);
+    parts.swap(captured_warnings().lines);
   }
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::string text = *entry;

@@ -43,7 +43,9 @@ void check_text_file(const std::string& path, const std::string& key) {
   const fs::file_status status = fs::status(path, error);
   if (status.type() == fs::file_type::not_found)
     throw ConfigError(
-        fmt::format("{} = \"{}\": there is no such file, and no Megatron dataset {}.idx", key, path, path));
+        fmt::format("{} = \"{}\": there is no such file, and no Megatron dataset {}.idx (seen from {}); name a text "
+                    "file, or the prefix of a .bin and .idx pair",
+                    key, path, path, fs::current_path().string()));
   if (status.type() == fs::file_type::directory)
     throw ConfigError(fmt::format("{} = \"{}\" is a directory; name files or a glob such as \"{}\"", key, path,
                                   (fs::path(path) / "*.txt").string()));

@@ -40,7 +40,7 @@ bool widths_suffice(const Config& config, const TensorPlan& plan) {
 
 // Columns must divide the tokens that each rank holds of a sequence. Returns such a number of tokens that they do not
 // divide, or 0.
-int64_t uncut_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
+int64_t find_indivisible_tokens(int64_t seq_len, const TensorPlan& plan, const SequencePlan& sequence) {
   if (plan.stream != StreamSharding::tokens) return 0;
   for (int ring = 0; ring < sequence.ring; ++ring) {
     for (int ulysses = 0; ulysses < sequence.ulysses; ++ulysses) {
@@ -59,7 +59,7 @@ int64_t nearest_seq_len(const Config& config, const TensorPlan& plan, const Sequ
   const int64_t least = std::max<int64_t>(parts, config.model.linformer_length);
   for (int64_t apart = 1; apart <= parts * plan.columns; ++apart) {
     for (const int64_t seq_len : {asked + apart, asked - apart}) {
-      if (seq_len >= least && seq_len <= most && uncut_tokens(seq_len, plan, sequence) == 0) return seq_len;
+      if (seq_len >= least && seq_len <= most && find_indivisible_tokens(seq_len, plan, sequence) == 0) return seq_len;
     }
   }
   return 0;
@@ -222,7 +222,7 @@ std::string tensor_misfit(const Config& config, const TensorPlan& plan, const Se
                        counted(plan.columns, "column"), config.locate("model.hidden_size"),
                        config.locate("model.intermediate_size"));
   }
-  if (const int64_t tokens = uncut_tokens(config.training.seq_len, plan, sequence); tokens > 0) {
+  if (const int64_t tokens = find_indivisible_tokens(config.training.seq_len, plan, sequence); tokens > 0) {
     return fmt::format("{} do not divide the {} of a sequence that a rank holds, by {}",
                        counted(plan.columns, "column"), counted(tokens, "token"), config.locate("training.seq_len"));
   }
@@ -268,9 +268,9 @@ std::vector<Remedy> uncut_ways(const Config& config, const TensorPlan& plan, con
 std::vector<Remedy> tensor_ways(const Config& config, const TensorPlan& plan, const SequencePlan& sequence,
                                 int64_t data) {
   const bool one_dimension = config.parallelism.tensor_parallel_kind == "1d";
-  const int64_t without_split = uncut_tokens(config.training.seq_len, plan, sequence);
+  const int64_t num_indivisible_tokens = find_indivisible_tokens(config.training.seq_len, plan, sequence);
   std::vector<Remedy> ways;
-  if (one_dimension && heads_divide(config, plan) && without_split > 0) {
+  if (one_dimension && heads_divide(config, plan) && num_indivisible_tokens > 0) {
     ways = uncut_ways(config, plan, sequence);
   } else if (one_dimension) {
     ways.push_back(other_degree(config, plan, sequence, data));
@@ -279,7 +279,7 @@ std::vector<Remedy> tensor_ways(const Config& config, const TensorPlan& plan, co
   }
   // Another batch helps only if nothing else is illegal.
   const bool of_batch = heads_divide(config, plan) && heads_suffice(config, plan, sequence.ulysses) &&
-                        widths_suffice(config, plan) && without_split == 0;
+                        widths_suffice(config, plan) && num_indivisible_tokens == 0;
   if (of_batch) ways.push_back({{"training.global_batch_size", number(nearest_batch_size(config, plan, data))}});
   if (ways.empty()) ways.push_back({{kMeshKey, mesh_text({})}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
   return ways;

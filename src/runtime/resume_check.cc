@@ -208,9 +208,9 @@ std::string learning_rate_change(const std::string& directory, const Config& con
     const double then = learning_rate_of(parse_config(checkpoint.config_toml, directory, {}), next);
     const double now = learning_rate_of(config, next);
     if (then == now) return "";
-    const bool has_weight_decay = config.lr_scheduler.decay_type != "constant";
+    const bool decays = config.lr_scheduler.decay_type != "constant";
     return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
-                       has_weight_decay ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
+                       decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
   } catch (const Error&) {
     return "";  // damage and other versions are reported elsewhere
   }

@@ -24,9 +24,9 @@ const Weight& head_of(const Weights& weights) {
 // The tensor plan for generation. With one token at a time, columns cannot shard the residual stream by tokens, so it
 // is replicated instead.
 TensorPlan writers_plan(const Plan& plan) {
-  TensorPlan without_split = plan.tensor;
-  if (without_split.stream == StreamSharding::tokens) without_split.stream = StreamSharding::none;
-  return without_split;
+  TensorPlan unsharded_plan = plan.tensor;
+  if (unsharded_plan.stream == StreamSharding::tokens) unsharded_plan.stream = StreamSharding::none;
+  return unsharded_plan;
 }
 
 FullVocabulary vocabulary_of(const Plan& plan, Comm& comm) {

@@ -60,9 +60,9 @@ void note(int signal) {
   }
   int none = 0;
   if (!g_signal.compare_exchange_strong(none, signal)) return;
-  put(g_trained ? "\nall steps are done and saved; ending behind the sample and the report"
-                : "\nstopping behind this step, with a checkpoint");
-  put(signal == SIGINT ? "; Ctrl-C once more stops at once, without\n" : "\n");
+  put(g_trained ? "\nall steps are done and saved; ending after the sample and the report"
+                : "\nstopping after the current step, with a checkpoint");
+  put(signal == SIGINT ? "; Ctrl-C once more stops at once and saves nothing\n" : "\n");
 }
 
 }  // namespace

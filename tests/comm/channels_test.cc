@@ -4,7 +4,7 @@
 #include "base/errors.h"
 #include "tests/comm/line.h"
 
-namespace orthant::lanes_test {
+namespace orthant::channels_test {
 namespace {
 
 // Every rank issues the same three sums, starting at a different one. Returns true if every sum is correct.
@@ -51,4 +51,4 @@ TEST(Lanes, CountWithTheirComm) {
 }
 
 }  // namespace
-}  // namespace orthant::lanes_test
+}  // namespace orthant::channels_test

@@ -6,7 +6,7 @@
 #include "comm/message_signature.h"
 #include "comm/transport.h"
 
-namespace orthant::label_test {
+namespace orthant::message_signature_test {
 namespace {
 
 TEST(MessageSignature, ComesBackAsItWas) {
@@ -42,4 +42,4 @@ TEST(MessageSignature, IsDescribed) {
 }
 
 }  // namespace
-}  // namespace orthant::label_test
+}  // namespace orthant::message_signature_test

@@ -54,9 +54,9 @@ TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
     const Model model(a);
     const auto tokens = some_tokens(150, a.vocab_size);
     const at::Tensor expected = all_logits(model, tokens);
-    Decoder assign_greedily(model.transformer);
+    Decoder token_by_token(model.transformer);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      const at::Tensor logits = assign_greedily.advance(std::span(tokens).subspan(t, 1));
+      const at::Tensor logits = token_by_token.advance(std::span(tokens).subspan(t, 1));
       ASSERT_LT(relative_error(logits, expected[static_cast<int64_t>(t)]), 1e-12) << "position " << t;
     }
     Decoder in_pieces(model.transformer);

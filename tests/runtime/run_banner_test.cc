@@ -7,7 +7,7 @@
 
 #include "tests/support/tiny_run.h"
 
-namespace orthant::run_boxes_test {
+namespace orthant::run_banner_test {
 namespace {
 
 TEST(RunBoxes, TheTokenizerIsNamedAsAPersonWould) {
@@ -69,4 +69,4 @@ TEST(RunBoxes, SummaryOfStepsAndValidations) {
 }
 
 }  // namespace
-}  // namespace orthant::run_boxes_test
+}  // namespace orthant::run_banner_test

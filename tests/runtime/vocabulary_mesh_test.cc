@@ -71,11 +71,11 @@ SWEEP_TEST(VocabularyMesh, EqualsOneRank) {
 SWEEP_TEST(VocabularyMesh, InEverySchedule) {
   const TinyRun run(deep());
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
-  bool gather_columns = false;
+  bool over_columns = false;
   for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {
-    gather_columns = !gather_columns;
-    expect_equal_to_one(run, with(gather_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
-    expect_equal_to_one(run, with(gather_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
+    over_columns = !over_columns;
+    expect_equal_to_one(run, with(over_columns ? one_dimension(2) : grid(1, 2, 1), "algorithm_2", schedule), one);
+    expect_equal_to_one(run, with(over_columns ? grid(2, 1, 1) : one_dimension(2), "algorithm_1", schedule), one);
   }
 }
 

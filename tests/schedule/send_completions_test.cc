@@ -10,7 +10,7 @@
 #include "parallel/pipeline/plan.h"
 #include "schedule/passes.h"
 
-namespace orthant::departures_test {
+namespace orthant::send_completions_test {
 namespace {
 
 using enum ActionKind;
@@ -89,4 +89,4 @@ TEST(Departures, AreCertainAndNotBefore) {
 }
 
 }  // namespace
-}  // namespace orthant::departures_test
+}  // namespace orthant::send_completions_test

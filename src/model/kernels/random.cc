@@ -63,8 +63,8 @@ HWY_INLINE void normal_pairs(uint64_t seed, uint64_t stream, uint64_t first, int
   for (int64_t block = 0; block < blocks; block += lanes) {
     hn::Vec<U64> radius_bits, angle_bits;
     load_pairs(words + 2 * block, radius_bits, angle_bits);
-    const auto with_positive_durations = hn::Sub(hn::Set(f64, 2.0), uniform(radius_bits));  // in (0, 1]
-    const auto radius = hn::Sqrt(hn::Mul(hn::Set(f64, -2.0), hn::Log(f64, with_positive_durations)));
+    const auto positive = hn::Sub(hn::Set(f64, 2.0), uniform(radius_bits));  // in (0, 1]
+    const auto radius = hn::Sqrt(hn::Mul(hn::Set(f64, -2.0), hn::Log(f64, positive)));
     const auto angle = hn::Mul(hn::Set(f64, 6.283185307179586), hn::Sub(uniform(angle_bits), one));
     store_pairs(hn::Mul(radius, hn::Cos(f64, angle)), hn::Mul(radius, hn::Sin(f64, angle)), out + 2 * block);
   }

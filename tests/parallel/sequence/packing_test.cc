@@ -7,7 +7,7 @@ namespace orthant::packing_test {
 namespace {
 
 // Each document in a sequence of its own, on one device, by definition.
-CoreResult assign_greedily(const AttentionCase& c, const AttentionInputs& in, const std::vector<int64_t>& starts) {
+CoreResult attend_by_document(const AttentionCase& c, const AttentionInputs& in, const std::vector<int64_t>& starts) {
   CoreResult all{at::zeros_like(in.q), at::zeros({c.sequences, c.heads, c.length}, at::kDouble), at::zeros_like(in.q),
                  at::zeros_like(in.k), at::zeros_like(in.v)};
   for (size_t d = 0; d < starts.size(); ++d) {
@@ -38,7 +38,7 @@ TEST(Packing, DocumentsEqualEachAlone) {
                         .packing = packing({{0, 7, 14}})};
         c.rule.causal = causal;
         const auto in = inputs_of(c);
-        const auto want = assign_greedily(c, in, {0, 7, 14});
+        const auto want = attend_by_document(c, in, {0, 7, 14});
         expect_equal(core_on_ranks(c, in, usp), want, name_of(c));
         if (u == 1) expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));
         // The control: attention across the border is far off.
@@ -59,7 +59,7 @@ TEST(Packing, LongDocumentsEqualEachAlone) {
                   .head_dim = 4,
                   .packing = packing({{0, 128, 1248}})};
   const auto in = inputs_of(c);
-  const auto want = assign_greedily(c, in, {0, 128, 1248});
+  const auto want = attend_by_document(c, in, {0, 128, 1248});
   expect_equal(core_on_ranks(c, in, usp), want, name_of(c));
   c.placement = SequencePlacement::contiguous;
   expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));

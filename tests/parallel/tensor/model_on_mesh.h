@@ -81,7 +81,7 @@ struct Held {
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;
 };
-inline Held live_change(const Comm& comm, const Architecture& a, const TensorPlan& plan) {
+inline Held held_by_rank(const Comm& comm, const Architecture& a, const TensorPlan& plan) {
   Held held{.parameters = parameter_table(a), .layouts = {}};
   for (ParameterInfo& p : held.parameters) {
     held.layouts.push_back(layout_of(p, plan));
@@ -179,7 +179,7 @@ inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_
   std::mutex mutex;
   double worst = 0;
   on_mesh(tensor_mesh(c.plan.rows, c.plan.columns, c.plan.depth), [&](Comm& comm) {
-    const Held held = live_change(comm, a, c.plan);
+    const Held held = held_by_rank(comm, a, c.plan);
     const auto& [parameters, layouts] = held;
     Weights weights(parameters, at::kDouble);
     draw_weights(c, weights);

@@ -110,7 +110,7 @@ TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
     const std::string one = refusal(fused_primitives(core), whole, tokens);
     EXPECT_EQ(one == "taken", token == a.vocab_size - 1) << token;
     on_mesh(tensor_mesh(plan.rows, plan.columns, 1), [&](Comm& comm) {
-      const Held held = live_change(comm, a, plan);
+      const Held held = held_by_rank(comm, a, plan);
       const Weights weights(held.parameters, at::kDouble);
       EXPECT_EQ(refusal(primitives_of(comm, a, plan, held), weights, tokens), one) << token;
     });

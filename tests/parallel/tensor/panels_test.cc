@@ -45,9 +45,9 @@ TEST(StreamPanels, CutEveryColumnsTokensAlike) {
 
 TEST(StreamPanels, AreOneWhereNothingMoves) {
   EXPECT_EQ(stream_panels({.rows = 4, .panel_bytes = 1}, 1, 64, 64, true, 4).panels.size(), 1U);
-  const TensorPlan without_split{.columns = 2, .stream = StreamSharding::none, .panel_bytes = 1};
-  EXPECT_EQ(stream_panels(without_split, 1, 64, 64, false, 4).panels.size(), 1U);
-  EXPECT_EQ(stream_panels(without_split, 1, 64, 64, true, 4).panels.size(), 8U) << "but a sum";
+  const TensorPlan unsharded{.columns = 2, .stream = StreamSharding::none, .panel_bytes = 1};
+  EXPECT_EQ(stream_panels(unsharded, 1, 64, 64, false, 4).panels.size(), 1U);
+  EXPECT_EQ(stream_panels(unsharded, 1, 64, 64, true, 4).panels.size(), 8U) << "but a sum";
 }
 
 // However many panels, and however uneven: the bytes of the whole, from every rank.

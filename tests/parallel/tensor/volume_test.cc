@@ -3,7 +3,7 @@
 
 #include "parallel/tensor/volume_plan.h"
 
-namespace orthant::words_test {
+namespace orthant::volume_test {
 namespace {
 
 TensorPlan mesh(int rows, int columns, int depth, ProductForm form = ProductForm::stationary) {
@@ -96,4 +96,4 @@ TEST(TensorArrangements, AreAllFactorizations) {
 }
 
 }  // namespace
-}  // namespace orthant::words_test
+}  // namespace orthant::volume_test
