@@ -64,7 +64,8 @@ TEST(LrSchedule, EdgesOfTheWarmup) {
   EXPECT_THROW(ten_steps("linear").at(0), LogicError);
 }
 
-// The rate rises during the warmup, then never rises again, and stays at lr x min_lr_factor after the last step.
+// The rate rises during the warmup, then never rises again. If it decays, it stays at lr x min_lr_factor after the
+// last step.
 TEST(LrSchedule, FallsFromTheWarmupToItsLeastAndStaysThere) {
   for (const char* type : {"cosine", "linear", "sqrt", "wsd", "constant"}) {
     for (const int64_t steps : {1, 2, 7, 100}) {

@@ -205,8 +205,8 @@ TEST(Placement, EveryRankHasATokenFromAsManyAsThereArePieces) {
       };
       const int64_t enough = pieces(placement, ulysses, ring);
       for (int64_t length = enough; length < enough + 20; ++length) EXPECT_GT(fewest(length), 0) << length;
-      // With one token less, some rank has none under contiguous and stripe. Zigzag's pieces() is larger than needed
-      // for that, because it wants tokens in both parts of a block.
+      // With one token less, some rank has none under contiguous and stripe. Zigzag's pieces() may be larger than that
+      // requires, because it counts both parts of a block.
       if (placement != kZigzag || ring == 1) {
         EXPECT_EQ(fewest(enough - 1), 0) << ulysses << " x " << ring;
       }

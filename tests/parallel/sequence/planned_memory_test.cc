@@ -34,7 +34,7 @@ Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, con
       part(in.dout).transpose(1, 2).contiguous().transpose(1, 2);  // strides of [B, T, H, D], as in a model
   const Microbatch batch = batch_of(c, index);
   const AttentionShape shape = shape_of(c);
-  core.backward(dout, core.forward(q, k, v, batch, shape), batch, shape);  // allocates what is made only once
+  core.backward(dout, core.forward(q, k, v, batch, shape), batch, shape);  // warm-up: allocates what persists
   const int64_t before = ThreadMemory::now();
   const auto kept = core.forward(q, k, v, batch, shape);
   const int64_t after = ThreadMemory::now();
@@ -102,7 +102,7 @@ SWEEP_TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
           EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.saved_bytes) << name_of(c);
           const std::lock_guard lock(mutex);
           most = std::max(most, static_cast<double>(have.working));
-          // The sum includes q, k, v, the output and their gradients, which the plan counts for any attention.
+          // temporary_bytes excludes the memory that backward needs on one device: 3 q + 4 kv.
           planned_most = std::max(planned_most, static_cast<double>(planned.temporary_bytes + 3 * q + 4 * kv));
           // The peak may be lower by a sent sum of dK and dV: it is freed at once if the next rank already waits for
           // it. If the method has no temporary memory of its own, there is no lower bound.

@@ -13,8 +13,8 @@ namespace {
 
 const CommOptions kImpatient = {.timeout_s = 30};
 
-// Ring Self-Attention, check 13: blocks of 8 bytes to 64 MiB arrive with the right content. Rings of two ranks, where
-// both neighbours are the same rank, have the most cases.
+// Ring Self-Attention, check 13: blocks of 8 bytes to 64 MiB arrive with the right content. The content matters most in
+// a ring of two, where both neighbours are the same rank.
 TEST(SequenceRobustness, BlocksOfAnySizeGoRound) {
   for (const auto& [ring, elements] : {std::pair{2, 1},
                                        {3, 1},
@@ -76,8 +76,8 @@ TEST(SequenceRobustness, RingsBesideAPipeline) {
 }
 
 // Unified Sequence Parallelism, check 11; Ring Self-Attention, check 13: a thousand iterations on two groups in
-// parallel, each with one random rank late by up to 20 ms. Results keep the bits of the first iteration, and memory
-// does not grow.
+// parallel, and 200 on single groups. In each, one random rank is late by up to 20 ms. Results keep the bits of the
+// first iteration, and memory does not grow.
 TEST(LongSequenceRobustness, AThousandTimesWithLateRanks) {
   ThreadMemory::install();
   struct Form {
