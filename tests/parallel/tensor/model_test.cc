@@ -20,7 +20,7 @@ std::vector<ModelCase> all_cases() {
   }
   for (const TinyOptions& options : {four, four_biased}) {
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
-      all.push_back({{.rows = 2, .columns = 4, .form = form}, options, 26, 43, 41});  // no size is divisible
+      all.push_back({{.rows = 2, .columns = 4, .form = form}, options, 26, 43, 41});  // uneven shards everywhere
       // With a vocabulary of 3, one of the 4 columns has no rows of it.
       all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, options, 26, 43, 3});
     }
