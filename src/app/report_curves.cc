@@ -73,7 +73,8 @@ std::string loss_section(const Metrics& metrics) {
   }
   return card(
       "loss", "Loss",
-      fmt::format("Thin: every step. Thick: mean of {} steps, of fewer at both ends. Orange: held-out documents.", 2 * reach + 1),
+      fmt::format("Thin: every step. Thick: mean of {} steps, of fewer at both ends. Orange: held-out documents.",
+                  2 * reach + 1),
       responsive(chart, true));
 }
 

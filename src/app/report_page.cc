@@ -135,7 +135,8 @@ std::string validation_section(const Metrics& metrics) {
 std::string sample_section(const std::string& text) {
   return card(
       "sample", "Sample", "Held-out text, and what the trained model made of it.",
-      text.empty() ? missing("The folder has no sample.txt: train writes it after the last step.") : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
+      text.empty() ? missing("The folder has no sample.txt: train writes it after the last step.")
+                   : "<pre class=\"sample\">" + escape(text) + "</pre>\n");
 }
 
 std::string config_section(const std::string& text) {

@@ -81,8 +81,8 @@ class [[nodiscard]] Work {
   /// rank, operation, axes, bytes, activity and cause.
   void wait();
   /// True if wait() would not block on a peer. This call does not advance any operation. An operation on at most 64 KiB
-  /// advances in the background only on a channel (see channel()). Elsewhere it may stay incomplete until this rank waits
-  /// for some operation.
+  /// advances in the background only on a channel (see channel()). Elsewhere it may stay incomplete until this rank
+  /// waits for some operation.
   bool done() const;
 
  private:

@@ -1,4 +1,5 @@
-// Attention with log-sum-exp: both kernels against the definition, over every kind of visibility, whole and in blocks.
+// Attention with log-sum-exp: both kernels equal the dense definition for every kind of visibility, on the full
+// sequence and on blocks of keys that are merged. The published table of reference values is a second oracle.
 #include "model/attention.h"
 
 #include <ATen/ATen.h>
@@ -28,7 +29,8 @@ double error(const at::Tensor& have, const at::Tensor& want) {
   return (h - w).norm().item<double>() / std::max(1e-300, w.norm().item<double>());
 }
 
-// In blocks of keys, merged as a ring does.
+// Output, log-sum-exp, dQ, dK and dV, computed over `blocks` blocks of keys and merged as a ring merges them. The last
+// block comes first.
 std::array<at::Tensor, 5> in_blocks(AttentionKernel kernel, const AttentionInputs& in, const Visibility& v,
                                     int64_t blocks) {
   const int64_t S = in.k.size(2);
@@ -73,6 +75,7 @@ std::vector<std::pair<std::string, Visibility>> visibilities(int64_t L) {
           {"all of it", compute_visibility({.sliding_window = 7}, positions, L, starts, lengths)}};
 }
 
+// In float64, all five results equal the dense definition within 1e-13 for any number of blocks of keys.
 TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
   for (const int64_t L : {16, 100}) {
     for (const auto& [H, K] : {std::pair{4, 4}, {6, 2}, {3, 1}}) {
@@ -94,7 +97,8 @@ TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
   }
 }
 
-// docs/numerics.md, "Attention in lower precision": relative, in the norm, of any of the five results.
+// Bound of the relative error, in the norm, of each of the five results. It is derived in docs/numerics.md, section
+// "Attention in lower precision".
 double rounding_bound(at::ScalarType type, int64_t keys) {
   const double u32 = 0x1p-24, u = type == at::kFloat ? u32 : 0x1p-8;
   return std::sqrt(5.0) * (std::sqrt(static_cast<double>(keys)) * u32 + u);
@@ -114,16 +118,16 @@ TEST(Attention, InLowerPrecisionStaysWithinItsRounding) {
   }
 }
 
-// The golden table of the Ring Self-Attention reference, section 6.
+// Checksums equal the published table of the Ring Self-Attention reference, section 6, within its printed digits.
 TEST(Attention, HasTheReferenceValues) {
   const AttentionInputs in = attention_inputs(2, 3, 3, 16, 4);
   const int64_t lengths[] = {13, 10};
-  // As in the table, padded queries look at what is not padded.
+  // In the table, padded queries attend to the tokens that are not padded.
   Visibility padded = compute_visibility({.causal = false}, range(0, 16), 16, {}, lengths);
   for (size_t i = 0; i < padded.end.size(); ++i) padded.end[i] = lengths[i / 16];
   struct Row {
     Visibility v;
-    std::array<std::array<double, 3>, 4> sums;  // of O, dQ, dK, dV: plain, weighted, of squares
+    std::array<std::array<double, 3>, 4> sums;  // for O, dQ, dK, dV: sum, weighted sum, sum of squares
   };
   const Row rows[] = {{compute_visibility({.causal = false}, range(0, 16), 16),
                        {{{-67.576201980042, 33.260890886626, 90.906775254073},
@@ -149,7 +153,8 @@ TEST(Attention, HasTheReferenceValues) {
   }
 }
 
-// What a core remembers of one rule is not taken for another, of the same batch.
+// One core applies the visibility rule of each call, although it caches the visibility of a batch: a cached rule is not
+// used for another rule of the same batch.
 TEST(LocalAttention, FollowsEveryRule) {
   const AttentionInputs in = attention_inputs(2, 4, 2, 16, 8);
   const AttentionCore core = local_attention();
@@ -166,7 +171,8 @@ TEST(LocalAttention, FollowsEveryRule) {
   }
 }
 
-// On a GPU, by its own kernels: flash for what has no mask of its own, memory-efficient for masks and for float32.
+// On a GPU, the results stay within the rounding bound. ATen's own kernels run there: flash attention for tiles without
+// a mask, and memory-efficient attention for masks and for float32.
 TEST(AttentionGpu, StaysWithinItsRounding) {
   if (!at::hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) GTEST_SKIP() << "GPUs needed: 1, here: 0";
   for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -185,8 +191,8 @@ TEST(AttentionGpu, StaysWithinItsRounding) {
   }
 }
 
-// Linformer's padding is made where the inputs are: a device without data multiplies with nothing from another. (It
-// would take a mask of hidden pairs from anywhere.)
+// Linformer's padding mask is created on the device of the inputs. The meta device shows this: it refuses a product
+// with a tensor of another device. (It would accept a mask of hidden pairs from any device.)
 TEST(PlainAttention, MakesPaddingOnItsInputsDevice) {
   const auto there = at::TensorOptions(at::kMeta).dtype(at::kFloat);
   const Weight e{.value = at::empty({6, 3}, there), .gradient = {}};
@@ -202,7 +208,8 @@ TEST(PlainAttention, MakesPaddingOnItsInputsDevice) {
   }
 }
 
-// One key's logits are 1e4 above the others', in the first block or in the last.
+// Blocks whose logits differ by 1e4 are merged without overflow: one key of the first or of the last block is far above
+// all others.
 TEST(Attention, MergesBlocksOfVeryDifferentSize) {
   for (const int64_t large : {0, 31}) {
     AttentionInputs in = attention_inputs(1, 1, 1, 32, 8, at::kFloat);

@@ -1,4 +1,5 @@
-// Token after token equals the whole sequence at once; and how a token is drawn.
+// Decoding with a cache of keys and values equals one forward of the full sequence at every position. Sampling draws
+// tokens with the probabilities of the logits, and depends on the seed and the index only.
 #include "model/decoder.h"
 
 #include "base/errors.h"
@@ -30,7 +31,7 @@ std::vector<int64_t> some_tokens(int64_t count, int64_t vocab) {
   return tokens;
 }
 
-// Logits of every position, the sequence at once: [T, V].
+// Logits [T, V] of all positions, from one forward of the full sequence.
 at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   at::NoGradGuard no_grad;
   const auto T = static_cast<int64_t>(tokens.size());
@@ -46,11 +47,12 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
   return model.transformer.logits(x)[0];
 }
 
+// Tokens decoded one by one, or in pieces of uneven lengths, give the logits of the full forward within 1e-12.
 TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
   for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
                                     TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true}}) {
     Architecture a = tiny_architecture(options);
-    a.max_position_embeddings = 150;  // the cache grows twice on the way
+    a.max_position_embeddings = 150;  // long enough that the cache grows twice
     const Model model(a);
     const auto tokens = some_tokens(150, a.vocab_size);
     const at::Tensor expected = all_logits(model, tokens);
@@ -77,12 +79,13 @@ TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
     Decoder decoder(model.transformer);
     const at::Tensor logits = decoder.advance(tokens);
     EXPECT_EQ(logits.scalar_type(), at::kFloat);
-    // Both paths round after each of some 11 operators a block and 3 more: 25 roundings each for two blocks.
+    // Both paths round after each of about 11 operators in each of the two blocks, and after 3 more: 25 roundings.
     const double bound = 2 * 25 * (dtype == at::kFloat ? 0x1p-24 : 0x1p-8);
     EXPECT_LT(relative_error(logits, all_logits(model, tokens)[8].to(at::kFloat)), bound);
   }
 }
 
+// The negative control: the same last tokens after different first tokens give different logits.
 TEST(Decoder, RemembersWhatCameBefore) {
   const Model model(tiny_architecture());
   Decoder a(model.transformer), b(model.transformer);
@@ -121,6 +124,7 @@ TEST(SampleToken, IsAFunctionOfSeedAndIndex) {
   EXPECT_NE(one[0], one[1]);
 }
 
+// Counts lie within four standard deviations of the binomial distribution.
 TEST(SampleToken, DrawsByProbability) {
   constexpr int kDraws = 20000;
   const std::vector<double> p = {0.5, 0.05, 0.3, 0.15};
@@ -131,7 +135,7 @@ TEST(SampleToken, DrawsByProbability) {
     }
   };
   expect_shares(counts_of(logits_of(p), {.temperature = 1, .top_p = 1}, kDraws), p);
-  // Half the temperature squares the odds.
+  // Half the temperature squares the odds of the tokens.
   const double sum = 0.25 + 0.0025 + 0.09 + 0.0225;
   expect_shares(counts_of(logits_of(p), {.temperature = 0.5, .top_p = 1}, kDraws),
                 {0.25 / sum, 0.0025 / sum, 0.09 / sum, 0.0225 / sum});
@@ -162,6 +166,7 @@ TEST(SampleToken, IdsBeyondTheTokenizerAreNeverDrawn) {
   EXPECT_GT(counts[0], 500);
 }
 
+// The text is a function of the seed. It ends at the end token, at the requested length or at the last position.
 TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   const Model model(tiny_architecture());
   const std::vector<int64_t> prompt = {1, 2, 3};
@@ -177,11 +182,12 @@ TEST(GenerateTokens, SameSeedSameTextAndItEnds) {
   EXPECT_EQ(one.size(), 30u);
   EXPECT_EQ(one, text(5));
   EXPECT_NE(one, text(6));
-  // The same draws, ended before the first token that now means the end of the text.
+  // With one[10] as the end token, the same draws end before its first occurrence.
   const auto ended = text(5, one[10]);
   const auto first = std::find(one.begin(), one.end(), one[10]);
   EXPECT_EQ(ended, std::vector<int64_t>(one.begin(), first));
-  // No further than the last position: 64 tokens with the prompt, and one that needs no position of its own.
+  // The model has 64 positions. The prompt and the text fill them, and the last token drawn needs none because it is
+  // never fed back.
   const auto long_text = made(prompt, 1000, {.temperature = 0}, -1);
   EXPECT_EQ(long_text.tokens.size(), 64u - 3u + 1u);
   EXPECT_TRUE(long_text.out_of_positions);

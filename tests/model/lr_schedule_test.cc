@@ -1,4 +1,5 @@
-// Learning rates: tables by hand, edges of the warmup, and what holds for every schedule.
+// Learning rate schedules against tables computed by hand, at the edges of the warmup, and against properties that hold
+// for every schedule.
 #include "model/lr_schedule.h"
 
 #include "base/errors.h"
@@ -27,9 +28,9 @@ void expect_rates(const LrSchedule& schedule, const std::vector<double>& rates) 
 }
 
 TEST(LrSchedule, Tables) {
-  // Two steps of warmup, then eight of decay from 2.0 to 0.2: progress 1/8, 2/8, ... 1.
+  // Two steps of warmup, then eight of decay from 2.0 to 0.2: the progress is 1/8, 2/8, ... 1.
   expect_rates(ten_steps("linear"), {1.0, 2.0, 1.775, 1.55, 1.325, 1.1, 0.875, 0.65, 0.425, 0.2});
-  const double c = std::cos(std::acos(-1.0) / 4);  // of progress 2/8 and 6/8
+  const double c = std::cos(std::acos(-1.0) / 4);  // for progress 2/8, and negated for 6/8
   const LrSchedule cosine = ten_steps("cosine");
   EXPECT_NEAR(cosine.at(4), 0.2 + 1.8 * (1 + c) / 2, 1e-12);
   EXPECT_NEAR(cosine.at(6), 1.1, 1e-12);
@@ -41,13 +42,14 @@ TEST(LrSchedule, Tables) {
   expect_rates(ten_steps("wsd", 2, 0.2),
                {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.2 + 1.8 * (1 - std::sqrt(0.5)), 0.2});
   expect_rates(ten_steps("wsd", 2, 0.4), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 0.2 + 1.8 * 0.5});
-  expect_rates(ten_steps("linear", 2, 0.0), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0});  // nothing decays
+  expect_rates(ten_steps("linear", 2, 0.0), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0});  // no decay
   expect_rates(ten_steps("constant"), {1.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0});
 }
 
+// decay_ratio is the fraction of the steps, at the end of the run, in which the rate decays.
 TEST(LrSchedule, DecayRatioIsTheShareAtTheEnd) {
   expect_rates(ten_steps("linear", 2, 0.5, 0.0), {1.0, 2.0, 2.0, 2.0, 2.0, 1.6, 1.2, 0.8, 0.4, 0.0});
-  // A ratio that reaches into the warmup decays in what is left.
+  // If this fraction reaches into the warmup, the rate decays over the steps after the warmup.
   expect_rates(ten_steps("linear", 5, 1.0, 0.0), {0.4, 0.8, 1.2, 1.6, 2.0, 1.6, 1.2, 0.8, 0.4, 0.0});
 }
 
@@ -62,6 +64,8 @@ TEST(LrSchedule, EdgesOfTheWarmup) {
   EXPECT_THROW(ten_steps("linear").at(0), LogicError);
 }
 
+// The rate rises during the warmup, then never rises again. If it decays, it stays at lr x min_lr_factor after the
+// last step.
 TEST(LrSchedule, FallsFromTheWarmupToItsLeastAndStaysThere) {
   for (const char* type : {"cosine", "linear", "sqrt", "wsd", "constant"}) {
     for (const int64_t steps : {1, 2, 7, 100}) {

@@ -1,4 +1,5 @@
-// AdamW over the flat buffers against its formula, what decays, and clipping.
+// AdamW over the flat buffers equals a plain AdamW for each parameter. Only matrices decay. The gradient norm and the
+// clipping factor equal their formulas.
 #include "model/optimizer.h"
 
 #include "tests/support/biases.h"
@@ -13,7 +14,7 @@ namespace {
 
 void randomize_gradients(Weights& weights, uint64_t seed) {
   const at::Generator generator = at::detail::createCPUGenerator(seed);
-  weights.gradients().zero_();  // gaps of the flat buffer stay zero, as operators leave them
+  weights.gradients().zero_();  // operators leave zeros in the gaps of the flat buffer
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     weights.gradient(p).copy_(at::randn(weights.parameters()[p].shape, generator, at::kDouble));
   }
@@ -22,7 +23,7 @@ void randomize_gradients(Weights& weights, uint64_t seed) {
 TEST(Optimizer, IsAdamW) {
   for (const bool tied : {false, true}) {
     const auto parameters = parameter_table(tiny_architecture({.tied = tied}));
-    // Per element and step some ten roundings, four steps: 40 epsilon.
+    // About ten roundings for each element and step, in four steps: 40 rounding units.
     for (const auto& [dtype, bound] : {std::pair{at::kDouble, 40 * 0x1p-53}, std::pair{at::kFloat, 40 * 0x1p-24}}) {
       Weights ours(parameters, dtype), plain(parameters, dtype);
       ours.initialize(3);
@@ -64,9 +65,10 @@ TEST(Optimizer, MatricesDecayAndGainsAndBiasesDoNot) {
       EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
     }
   }
-  EXPECT_EQ(vectors, 5 + 14);  // two gains and seven biases in each block, one gain at the end
+  EXPECT_EQ(vectors, 5 + 14);  // 2 gains and 7 biases in each of 2 blocks, and the final gain
 }
 
+// After each step, the bfloat16 working values equal the float32 master weights, rounded.
 TEST(Optimizer, WorkingCopyIsTheMasterRounded) {
   Weights weights(parameter_table(tiny_architecture()), at::kBFloat16);
   weights.initialize(3);
@@ -75,7 +77,7 @@ TEST(Optimizer, WorkingCopyIsTheMasterRounded) {
   for (int64_t step = 1; step <= 3; ++step) {
     randomize_gradients(weights, static_cast<uint64_t>(step));
     const at::Tensor before = weights.masters().clone();
-    optimizer.step(step, 1e-5, 1.0);  // less than bfloat16 can hold: the master moves all the same
+    optimizer.step(step, 1e-5, 1.0);  // below the precision of bfloat16: the master weights still move
     EXPECT_FALSE(weights.masters().equal(before));
     EXPECT_TRUE(weights.values().equal(weights.masters().to(at::kBFloat16)));
   }

@@ -1,4 +1,5 @@
-// The fused primitives against the plain ones: the same model, loss and every gradient.
+// One model with fused and with plain primitives: the loss and all gradients agree. The plain primitives, which are
+// ATen operators under autograd, are the oracle; the controls leave out an option of the loss.
 #include "model/transformer.h"
 
 #include "base/errors.h"
@@ -38,7 +39,8 @@ Result run(const Architecture& a, const Primitives& primitives, const Microbatch
   return result;
 }
 
-// Capped, smoothed, with z-loss: separately and together. Small caps bend logits that are not large.
+// Softcapping, label smoothing and z-loss, separately and together. A cap of 3 bends even the small logits of this
+// model.
 struct LossCase {
   double softcap = 0, smoothing = 0, z_loss = 0;
 };
@@ -53,6 +55,7 @@ Transformer::Options options_of(const LossCase& loss) {
 
 class Architectures : public ::testing::TestWithParam<Architecture> {};
 
+// In float64, loss and gradients agree within 1e-12.
 TEST_P(Architectures, FusedEqualsPlainInFloat64) {
   const Architecture& a = GetParam();
   const Microbatch batch = random_batch(a, 3, 17, 1);
@@ -80,7 +83,8 @@ INSTANTIATE_TEST_SUITE_P(All, Architectures,
                                            tiny_architecture({.biases = true})));
 
 TEST(Transformer, ChunkedLossEqualsPlain) {
-  // A vocabulary so small that rows exceed no chunk would prove nothing: 512 rows is the least chunk.
+  // The batch must have more rows than one chunk of the loss, or the test proves nothing. A chunk has at least 512
+  // rows, which only a vocabulary of more than 16,384 reaches.
   Architecture a = tiny_architecture();
   a.vocab_size = 20011;
   const Microbatch batch = random_batch(a, 9, 64, 3);
@@ -104,7 +108,8 @@ TEST(Transformer, LossesEqualPlain) {
   }
 }
 
-// What is not training is judged by the cross entropy of the model, which is capped; and it writes by the same logits.
+// Outside training (step 0), the loss is the plain cross entropy, without smoothing and z-loss. Softcapping remains,
+// because it belongs to the model; generation uses the same capped logits.
 TEST(Transformer, JudgesPlainlyWhereNothingIsLearnt) {
   for (const LossCase& loss : kLosses) {
     const Architecture a = capped(tiny_architecture(), loss);
@@ -124,6 +129,7 @@ TEST(Transformer, JudgesPlainlyWhereNothingIsLearnt) {
   }
 }
 
+// The gradient equals the difference quotient of the loss along a random direction, with all options of the loss.
 TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
   const LossCase loss{.softcap = 3, .smoothing = 0.1, .z_loss = 1e-3};
   const Architecture a = capped(tiny_architecture({.tied = true, .biases = true}), loss);
@@ -142,8 +148,8 @@ TEST(Transformer, GradientIsTheSlopeOfTheLoss) {
     weights.masters().copy_(start).add_(direction, steps_away);
     return model.forward(batch).item<double>();
   };
-  // Of fourth order, since the direction is as long as the root of the number of weights: what a plain central
-  // difference leaves out is of the order of the bound.
+  // The difference quotient is of fourth order. The length of the direction is the root of the number of weights, so
+  // the error of a plain central difference would be of the order of the bound.
   const double h = 1e-5;
   const double difference = (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
   const double slope = (weights.gradients() * direction).sum().item<double>();
@@ -157,6 +163,7 @@ TEST(Transformer, LabelOutsideTheVocabularyIsAnError) {
   EXPECT_THROW(run(a, fused_primitives(), batch, at::kFloat), DataError);
 }
 
+// If all labels are ignored, the loss and all gradients are exactly zero.
 TEST(Transformer, IgnoredLabelsCarryNothing) {
   for (const LossCase& loss : {LossCase{}, kLosses.back()}) {
     const Architecture a = capped(tiny_architecture(), loss);
@@ -169,7 +176,8 @@ TEST(Transformer, IgnoredLabelsCarryNothing) {
 }
 
 TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
-  // Two sequences at once equal the same two one by one: masks follow global sample numbers, not places in a batch.
+  // Two sequences in one batch give the loss of the same two in batches of one. Dropout masks follow the global sample
+  // number, not the index in the batch. The control is another step.
   const Architecture a = tiny_architecture({.dropout = 0.5});
   const Microbatch both = random_batch(a, 2, 12, 6);
   Microbatch first = both, second = both;
@@ -190,8 +198,8 @@ TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
 }
 
 TEST(Transformer, DropoutFollowsPlacesInTheSequence) {
-  // The same tokens held in another order: the mask moves along with their places. Positions, which begin anew in each
-  // document, have no part in it.
+  // If a rank holds the same tokens in another order, the mask follows their positions in the sequence. Rotary
+  // positions, which restart in each document, have no influence.
   const at::Tensor x = at::ones({2, 12, 24}, at::kDouble);
   Microbatch batch = random_batch(tiny_architecture(), 2, 12, 1);
   const DropoutKey key{0.5, 9, 4};
@@ -212,6 +220,7 @@ TEST(Transformer, NothingIsDroppedOutsideTraining) {
   EXPECT_EQ(run(a, p, batch, at::kDouble).loss, run(dry, p, batch, at::kDouble).loss);
 }
 
+// Initial weights depend on the name of the parameter and the seed, not on the number of layers.
 TEST(Weights, InitializationIsByNameAndSeed) {
   const Architecture a = tiny_architecture();
   Architecture deeper = a;
@@ -224,7 +233,8 @@ TEST(Weights, InitializationIsByNameAndSeed) {
   EXPECT_FALSE(one["model.layers.0.mlp.gate_up_proj"].value.equal(two["model.layers.0.mlp.gate_up_proj"].value));
 }
 
-// Named as in Hugging Face's Llama; four projections of attention, three of the MLP.
+// Biases follow their matrices, start at zero and have the names of Hugging Face's Llama. Attention has four, the MLP
+// three.
 TEST(Weights, BiasesStandBehindTheirMatricesAndStartAtZero) {
   for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}, {true, true}}) {
     Architecture a = tiny_architecture();

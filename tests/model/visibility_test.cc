@@ -1,4 +1,5 @@
-// Which keys queries see, and the tiles that kernels get for it: every seen pair once, no other, and few kernels.
+// The interval of keys that each query sees, and the tiles that kernels compute for it. Tiles cover each visible
+// (query, key) pair once and no hidden pair, and they are few. The oracle enumerates all pairs.
 #include "model/visibility.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ Pairs pairs_of(const AttentionTile& tile, int64_t sequences) {
   return pairs;
 }
 
-// All that the tiles compute, each pair once; and every query in one tile at most.
+// The pairs that the tiles compute. Each pair must occur once, and each query in at most one tile.
 Pairs computed(const Visibility& v, const std::vector<int64_t>& keys, int64_t most_masked = 256) {
   Pairs all;
   std::set<std::pair<int64_t, int64_t>> rows;
@@ -63,6 +64,7 @@ Pairs expected(const Visibility& v, const std::vector<int64_t>& keys) {
   return all;
 }
 
+// Intervals computed by hand for causality, windows, documents and padding.
 TEST(Visibility, IsWhatTheRuleSays) {
   const auto positions = range(0, 6);
   EXPECT_EQ(compute_visibility({}, positions, 6).end, range(1, 7));
@@ -70,7 +72,7 @@ TEST(Visibility, IsWhatTheRuleSays) {
   const auto windowed = compute_visibility({.sliding_window = 2}, positions, 6);
   EXPECT_EQ(windowed.first, (std::vector<int64_t>{0, 0, 1, 2, 3, 4}));
   EXPECT_EQ(windowed.end, range(1, 7));
-  // Any number of places can be asked for: those that are there.
+  // A window of any size is legal; one of at least the sequence length equals no window, without overflow.
   for (const bool causal : {true, false}) {
     for (const int64_t window : {int64_t{6}, int64_t{7}, INT64_MAX - 3, INT64_MAX}) {
       const auto wide = compute_visibility({.causal = causal, .sliding_window = window}, positions, 6);
@@ -88,7 +90,8 @@ TEST(Visibility, IsWhatTheRuleSays) {
   EXPECT_EQ(padded.end, (std::vector<int64_t>{6, 6, 6, 6, 6, 6, 3, 3, 3, 0, 0, 0}));
 }
 
-// Unified Sequence Parallelism, check 8: documents [0, 7, 14, 16) on eight ranks, the example of its section 2.6.
+// The example of Unified Sequence Parallelism, section 2.6 and check 8: documents that start at 0, 7 and 14 in 16
+// tokens, on eight ranks of two tokens.
 TEST(Visibility, OfPackedDocumentsOnARank) {
   const std::vector<int64_t> starts[] = {{0, 7, 14}};
   const auto of_rank = [&](int64_t rank, bool causal) {
@@ -96,12 +99,13 @@ TEST(Visibility, OfPackedDocumentsOnARank) {
     return std::vector<std::pair<int64_t, int64_t>>{{v.first[0], v.end[0]}, {v.first[1], v.end[1]}};
   };
   using Seen = std::vector<std::pair<int64_t, int64_t>>;
-  EXPECT_EQ(of_rank(3, true), (Seen{{0, 7}, {7, 8}}));    // 7 keys for the last of a document, 1 for the first
-  EXPECT_EQ(of_rank(5, true), (Seen{{7, 11}, {7, 12}}));  // key rows 7 to 11
+  EXPECT_EQ(of_rank(3, true), (Seen{{0, 7}, {7, 8}}));    // 7 keys for a document's last token, 1 for the next first
+  EXPECT_EQ(of_rank(5, true), (Seen{{7, 11}, {7, 12}}));  // keys 7 to 11
   EXPECT_EQ(of_rank(3, false), (Seen{{0, 7}, {7, 14}}));
   EXPECT_EQ(of_rank(7, true), (Seen{{14, 15}, {14, 16}}));
 }
 
+// Every placement of a causal ring needs one tile for each block, and documents one tile each.
 TEST(Visibility, OneTileWhereOneIsEnough) {
   const auto kinds = [](const Visibility& v, const std::vector<int64_t>& keys) {
     std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>> all;
@@ -112,7 +116,7 @@ TEST(Visibility, OneTileWhereOneIsEnough) {
   };
   using T = AttentionTile;
   using Kinds = std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>>;
-  // Zigzag: 512 tokens on 4 ranks, rank 1 holds the second and the last but one eighth.
+  // Zigzag: 512 tokens on 4 ranks are split into 8 parts; rank 1 holds parts 1 and 6.
   const auto piece = [](int64_t first, int64_t last) {
     auto positions = range(64 * first, 64 * first + 64);
     for (const int64_t p : range(64 * last, 64 * last + 64)) positions.push_back(p);
@@ -122,18 +126,19 @@ TEST(Visibility, OneTileWhereOneIsEnough) {
   EXPECT_EQ(kinds(mine, piece(1, 6)), (Kinds{{T::causal, 0, 128, 0, 128}}));
   EXPECT_EQ(kinds(mine, piece(0, 7)), (Kinds{{T::full, 0, 128, 0, 64}}));
   EXPECT_EQ(kinds(mine, piece(2, 5)), (Kinds{{T::full, 64, 128, 0, 128}}));
-  // Stripes: a triangle with or without its diagonal.
+  // Stripes: each block is a triangle, with the diagonal if the keys do not come after the queries.
   const auto stripe = compute_visibility({}, range(1, 512, 4), 512);
   EXPECT_EQ(kinds(stripe, range(0, 512, 4)), (Kinds{{T::causal, 0, 128, 0, 128}}));
   EXPECT_EQ(kinds(stripe, range(2, 512, 4)), (Kinds{{T::causal, 1, 128, 0, 127}}));
-  // Contiguous: what comes later is not seen.
+  // Contiguous: a block of later keys is hidden, so it needs no tile.
   EXPECT_EQ(kinds(compute_visibility({}, range(0, 128), 512), range(128, 256)), Kinds{});
-  // Documents begin triangles of their own.
+  // Each document is a triangle of its own.
   const std::vector<int64_t> starts[] = {{0, 40, 200}};
   EXPECT_EQ(kinds(compute_visibility({}, range(0, 512), 512, starts), range(0, 512)),
             (Kinds{{T::causal, 0, 40, 0, 40}, {T::causal, 40, 200, 40, 200}, {T::causal, 200, 512, 200, 512}}));
 }
 
+// For 300 random rules, lengths, documents and placements, the tiles compute the pairs of the oracle.
 TEST(Visibility, TilesComputeEverySeenPairOnce) {
   std::mt19937 random(7);
   const auto below = [&](int64_t n) { return static_cast<int64_t>(random() % static_cast<uint64_t>(n)); };
@@ -162,7 +167,8 @@ TEST(Visibility, TilesComputeEverySeenPairOnce) {
   }
 }
 
-// Ring Self-Attention check 15, USP check 7: scores of a rank over all hops of a causal ring.
+// The number of scores that a rank computes over all hops of a causal ring has the published values (Ring
+// Self-Attention, check 15; Unified Sequence Parallelism, check 7).
 TEST(Visibility, CountsTheScoresOfEachRank) {
   const auto scores = [](const std::vector<int64_t>& queries, int64_t length) {
     int64_t sum = 0;

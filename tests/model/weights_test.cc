@@ -1,4 +1,5 @@
-// Weights of which only a part is held: the same values as in the whole, wherever they are cut, in groups side by side.
+// Weights of which a rank holds a shard. The initial values are those of the unsharded weights for any ranges, and the
+// flat buffer keeps each group of parameters contiguous.
 #include "model/weights.h"
 
 #include <ATen/ATen.h>
@@ -13,7 +14,8 @@ namespace {
 
 using Held = std::vector<std::pair<int64_t, int64_t>>;
 
-// The tiny model's table with parts of some matrices; those are group 1.
+// The tiny model's parameters with the ranges that held() returns. Sharded parameters are in group 1, others in group
+// 0.
 std::vector<ParameterInfo> parts(const std::function<Held(const ParameterInfo&)>& held) {
   auto table = parameter_table(tiny_architecture());
   for (ParameterInfo& parameter : table) {
@@ -23,7 +25,8 @@ std::vector<ParameterInfo> parts(const std::function<Held(const ParameterInfo&)>
   return table;
 }
 
-// Rows of what is as wide as the model, columns of what comes back to it, odd ones; gains whole.
+// Uneven ranges: rows of the matrices that read the residual stream, columns of those that write it, and gains
+// unsharded.
 Held some(const ParameterInfo& parameter) {
   if (parameter.shape.size() < 2) return {};
   const int64_t rows = parameter.shape[0], columns = parameter.shape[1];
@@ -32,6 +35,7 @@ Held some(const ParameterInfo& parameter) {
   return {{1, rows - 1}, {0, columns}};
 }
 
+// Initial values follow global indices: a shard equals that part of the unsharded weight, not a draw from index 0 on.
 TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     Weights whole(parameter_table(tiny_architecture()), dtype), part(parts(some), dtype);
@@ -50,6 +54,7 @@ TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
   }
 }
 
+// A fused weight is the concatenation of the shards of its members.
 TEST(PartsOfWeights, AreUsedTogetherWhereTheyAreFused) {
   Weights part(parts(some), at::kDouble);
   part.initialize(7);
@@ -60,6 +65,7 @@ TEST(PartsOfWeights, AreUsedTogetherWhereTheyAreFused) {
   EXPECT_TRUE(qkv.narrow(0, q, k).equal(part.master(3)));
 }
 
+// The groups are disjoint ranges that cover the flat buffer. Weights are aligned and do not overlap.
 TEST(PartsOfWeights, OfOneGroupStandSideBySide) {
   const auto table = parts(some);
   const FlatLayout flat = flat_layout(table);
@@ -87,6 +93,7 @@ TEST(PartsOfWeights, SquaresAreOfWhatIsHeld) {
   }
 }
 
+// The members of a fused weight must be in one group.
 TEST(PartsOfWeights, AFusedWeightInTwoGroupsIsOurOwnMistake) {
   auto table = parameter_table(tiny_architecture());
   table[3].group = 1;

@@ -1,3 +1,5 @@
+// SwiGLU, forward and backward, equals its formula in float64 on every SIMD target, within bounds derived from the
+// roundings of the kernel. Difference quotients are a second oracle; the control exchanges gate and up.
 #include "model/kernels/activation.h"
 
 #include "tests/model/kernels/testing.h"
@@ -24,11 +26,12 @@ struct Expected {
   std::vector<double> value, bound;
   void add(double v, double b) {
     value.push_back(v);
-    bound.push_back(b + 6e-34);  // below -88 the float sigmoid stays at 6e-39; gate and up are at most 300
+    bound.push_back(b + 6e-34);  // the float sigmoid stays at 6e-39 below -88; |gate|, |up| <= 300
   }
 };
 
-/// The sigmoid is off by 2 units (exp) + 1 (sum) + 1 (quotient), y by two products and the store more.
+/// Bounds in units of rounding: the sigmoid has an error of 2 (exponential) + 1 (sum) + 1 (quotient), and y adds two
+/// products and the rounding when it is stored.
 template <class T>
 Expected expected_forward(const std::vector<T>& gate_up, int64_t rows, int64_t width) {
   Expected e;
@@ -42,8 +45,8 @@ Expected expected_forward(const std::vector<T>& gate_up, int64_t rows, int64_t w
   return e;
 }
 
-/// With s off by 4 units, 1 - s is off by at most 5 units of 1, so 1 + g (1 - s) by 5 |g| + 2 (1 + |g|), and its
-/// product with s by 11 (1 + |g|) s; two more products and the store follow.
+/// Bounds in units of rounding: s has an error of 4, so 1 - s has at most 5 (relative to 1). Then 1 + g (1 - s) has
+/// 5 |g| + 2 (1 + |g|), and its product with s has 11 (1 + |g|) s. Two more products and the store follow.
 template <class T>
 Expected expected_backward(const std::vector<T>& dy, const std::vector<T>& gate_up, int64_t rows, int64_t width) {
   Expected e;
@@ -77,7 +80,7 @@ TYPED_TEST(Swiglu, IsTheFormulaOnEveryTarget) {
         EXPECT_WITHIN(forward(gate_up, 3, width), y.value, y.bound);
         const Expected gradient = expected_backward(dy, gate_up, 3, width);
         EXPECT_WITHIN(backward(dy, gate_up, 3, width), gradient.value, gradient.bound);
-        auto swapped = gate_up;  // up before gate is seen
+        auto swapped = gate_up;  // the control: up before gate
         for (int64_t row = 0; row < 3; ++row) {
           std::swap_ranges(swapped.begin() + row * 2 * width, swapped.begin() + (row * 2 + 1) * width,
                            swapped.begin() + (row * 2 + 1) * width);
@@ -89,6 +92,7 @@ TYPED_TEST(Swiglu, IsTheFormulaOnEveryTarget) {
   });
 }
 
+// The formula above could share an error with the kernel; difference quotients of the forward pass cannot.
 TEST(SwigluGradient, AgreesWithDifferences) {
   const int64_t width = 11;
   auto gate_up = random_values<double>(2 * width, 1, 3.0);
@@ -103,10 +107,11 @@ TEST(SwigluGradient, AgreesWithDifferences) {
       for (int64_t k = 0; k < width; ++k) loss[side] += y[k] * dy[k];
     }
     gate_up[i] = at;
-    EXPECT_NEAR(gradient[i], (loss[1] - loss[0]) / (2 * h), 1e-8);  // 1e-15 * |loss| / h
+    EXPECT_NEAR(gradient[i], (loss[1] - loss[0]) / (2 * h), 1e-8);  // rounding of the loss: 1e-15 |loss| / h
   }
 }
 
+// A NaN stays in its own element, and backward in place gives the same bits.
 TYPED_TEST(Swiglu, NotANumberStaysOneAndInPlaceIsTheSame) {
   using T = TypeParam;
   for_each_target([] {

@@ -1,4 +1,5 @@
-// The part of a softmax that is kept until the whole is known: exponentials, slopes and statistics, by the formula.
+// The exponentials, slopes and statistics that a vocabulary shard keeps until the full softmax is known. They equal
+// their formulas in float64 on every SIMD target; the controls use another cap or a label off by one.
 #include <algorithm>
 #include <limits>
 
@@ -8,7 +9,7 @@
 namespace orthant::loss_exponentials_test {
 namespace {
 
-constexpr int64_t kRows = 5, kFirst = 100;  // labels: here, elsewhere, here, ignored, elsewhere
+constexpr int64_t kRows = 5, kFirst = 100;  // labels: in the shard, not, in it, ignored, not in it
 
 template <class T>
 struct Part {
@@ -50,8 +51,8 @@ struct Expected {
   Numbers exponentials, slopes, maxima, sums, picked, totals, label_slopes;
 };
 
-// Roundings as in loss_test.cc: an exponent of size t is off by |t| units, capped ones by 22 c units more; a slope by
-// 20. `lifted`: what the maximum is above the row's own.
+// Bounds as in loss_test.cc, in units of rounding: an exponent t has an error of |t|, and of 22 c more with a cap c. A
+// slope has an error of 20. `lifted` is the difference between the given maximum and the row's own.
 template <class T>
 Expected<T> expected(const Part<T>& p, double lifted = 0) {
   const double cap = p.loss.softcap, u = unit<T>(), off = 11 * cap * u, terms = std::min<double>(p.vocab, 1024);
@@ -134,6 +135,7 @@ TYPED_TEST(LossExponentials, AreTheFormulaOnEveryTarget) {
   });
 }
 
+// With has_maximum, the exponentials use the maximum in the statistics instead of the row's own (the control).
 TYPED_TEST(LossExponentials, UnderAMaximumThatIsGiven) {
   using T = TypeParam;
   Part<T> p(300, 8.0, {});
@@ -146,6 +148,7 @@ TYPED_TEST(LossExponentials, UnderAMaximumThatIsGiven) {
   EXPECT_NOT_WITHIN(p.exponentials, own.exponentials.value, own.exponentials.bound);
 }
 
+// The exponentials may overwrite the logits if both have the same type; no bit changes.
 TYPED_TEST(LossExponentials, MayHaveTheLogitsMemory) {
   using T = TypeParam;
   if constexpr (std::is_same_v<T, Wide<T>>) {

@@ -1,3 +1,5 @@
+// Softmax cross entropy: losses and gradients equal their formulas in float64 on every SIMD target, with and without
+// softcapping, label smoothing and z-loss. The controls are a label off by one, another scale and missing options.
 #include "model/kernels/loss.h"
 
 #include <algorithm>
@@ -39,9 +41,9 @@ struct Expected {
   std::vector<double> loss, loss_bound, gradient, gradient_bound;
 };
 
-/// An exponent t <= 0 is rounded once, so its exponential is off by |t| units and 2 of its own; a sum of at most 1024
-/// terms adds 1024 units at the very most, the rest of the row is added in double. The gradient has two more roundings,
-/// the one under the label a third, of a value up to the scale; then the store.
+/// Bounds in units of rounding: an exponent t <= 0 is rounded once, so its exponential has an error of |t| + 2. A sum
+/// of at most 1024 terms adds at most 1024; longer rows are added in double beyond that. The gradient has two more
+/// roundings. The gradient at the label has a third one, of a value up to the scale. The store follows.
 template <class T>
 Expected expected_loss(const Case<T>& c) {
   const double u = unit<T>();
@@ -70,9 +72,9 @@ Expected expected_loss(const Case<T>& c) {
   return e;
 }
 
-/// With everything that can be asked for. A capped logit is off by 11 units of its cap c: two roundings of what tanh is
-/// taken of change it by less than one, its own error is 4 ulp, the product and c itself are rounded; so exponents are
-/// off by 22 c units more. Its slope 1 - t^2 is off by 20 units. A sum of V logits adds up in double beyond 1024 terms.
+/// The same with all options. A capped logit has an error of 11 c units for its cap c: two roundings of tanh's argument
+/// add less than one, tanh itself has 4 ulp, and the product and c are rounded. So an exponent has an error of 22 c
+/// more. The slope 1 - t^2 has an error of 20 units. A sum of V logits is added in double beyond 1024 terms.
 template <class T>
 Expected expected_with_options(const Case<T>& c) {
   const auto& [cap, smoothing, weight] = c.options;
@@ -103,7 +105,7 @@ Expected expected_with_options(const Case<T>& c) {
       const double share = std::exp(z[i] - *top) / sum * steep;
       const double taken = smoothing / V + (i == label ? 1 - smoothing : 0);
       const double gradient = valid ? c.scale * (share - taken) * slope[i] : 0;
-      const double bend = cap > 0 ? 20 * u : 0;  // of the slope
+      const double bend = cap > 0 ? 20 * u : 0;  // error of the slope
       const double share_bound = share * (2 * relative + 4 * u) + 2 * weight * lse_bound * share / steep;
       e.gradient.push_back(gradient);
       e.gradient_bound.push_back(valid ? c.scale * ((share_bound + 3 * u * taken) * slope[i] + (share + taken) * bend) +
@@ -130,7 +132,7 @@ TYPED_TEST(Loss, LossAndGradientAreTheFormulaOnEveryTarget) {
         EXPECT_WITHIN(c.logits, e.gradient, e.gradient_bound);
         if (vocab < 64) continue;
         Case<T> mutated(6, vocab, spread);
-        mutated.labels[1] = (mutated.labels[1] + 1) % vocab;  // a label off by one
+        mutated.labels[1] = (mutated.labels[1] + 1) % vocab;  // the control: a label off by one
         EXPECT_NOT_WITHIN(c.losses, expected_loss(mutated).loss, e.loss_bound);
         EXPECT_NOT_WITHIN(c.logits, expected_loss(mutated).gradient, e.gradient_bound);
         mutated = Case<T>(6, vocab, spread);
@@ -165,7 +167,7 @@ TYPED_TEST(Loss, OptionsAreTheirFormulaOnEveryTarget) {
                                             << ", smoothing " << options.smoothing << ", z " << options.z_weight);
           EXPECT_WITHIN(c.losses, e.loss, e.loss_bound);
           EXPECT_WITHIN(c.logits, e.gradient, e.gradient_bound);
-          const bool shows = vocab >= 64 && spread == 30 && options.softcap < 30;  // left out, it would be seen
+          const bool shows = vocab >= 64 && spread == 30 && options.softcap < 30;  // an option left out shows
           if (!shows) continue;
           EXPECT_NOT_WITHIN(c.losses, other.loss, e.loss_bound);
           EXPECT_NOT_WITHIN(c.logits, other.gradient, e.gradient_bound);
@@ -175,7 +177,8 @@ TYPED_TEST(Loss, OptionsAreTheirFormulaOnEveryTarget) {
   });
 }
 
-// Parts of a vocabulary, one without words, say and write what the whole one does.
+// Shards of a vocabulary, one of them empty, give the losses and the gradient of the full vocabulary after their
+// statistics are combined.
 TYPED_TEST(Loss, OfPartsIsThatOfTheWhole) {
   using T = TypeParam;
   for (const OutputLoss& options : {OutputLoss{}, OutputLoss{.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}}) {
@@ -254,6 +257,7 @@ TYPED_TEST(Loss, BadLabelNamesItsRowAndNothingIsWritten) {
   }
 }
 
+// A NaN or an infinity makes the loss of its own row NaN, and changes no bit of another row.
 TYPED_TEST(Loss, NotANumberShowsInItsRowOnly) {
   using T = TypeParam;
   for_each_target([] {

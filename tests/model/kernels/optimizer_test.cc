@@ -1,3 +1,5 @@
+// One AdamW step equals its formula in double on every SIMD target. Slices, threads and the SIMD width change no bit.
+// The controls change one constant of the formula.
 #include "model/kernels/optimizer.h"
 
 #include "base/errors.h"
@@ -39,8 +41,8 @@ struct Expected {
   std::vector<double> w, w_bound, m, m_bound, v, v_bound;
 };
 
-/// One step by the formulas, and bounds. The constants are rounded once, as is each operation: 5 of them make m, 5 make
-/// v, and 9 more the quotient (the root halves v's share).
+/// One step by the formulas, and bounds. Each constant and each operation is rounded once. There are 5 roundings in m,
+/// 5 in v, and 9 more in the quotient, where the square root halves the error of v.
 template <class T>
 Expected expected_step(const State<T>& before, const AdamW<T>& by) {
   const double u = unit<T>();
@@ -78,7 +80,7 @@ TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
     EXPECT_WITHIN(after.m, e.m, e.m_bound);
     EXPECT_WITHIN(after.v, e.v, e.v_bound);
     EXPECT_WITHIN(after.weights, e.w, e.w_bound);
-    step.weight_decay = 0;  // each constant is seen
+    step.weight_decay = 0;  // the controls: a change of each constant is seen
     EXPECT_NOT_WITHIN(after.weights, expected_step(before, step).w, e.w_bound);
     step = after.step(0, 1003);
     step.bias_correction2 = 1;
@@ -89,6 +91,7 @@ TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
   });
 }
 
+// The control leaves out the last element.
 TYPED_TEST(Adam, SlicesThreadsAndWidthChangeNoBits) {
   using T = TypeParam;
   const auto in_slices = [](std::vector<int64_t> cuts) {
@@ -103,6 +106,7 @@ TYPED_TEST(Adam, SlicesThreadsAndWidthChangeNoBits) {
   expect_same_for_any_width([&] { return in_slices({0, 100000}); });
 }
 
+// The bfloat16 copy equals the updated float32 weights, rounded. Double weights have no such copy.
 TEST(AdamBf16, CopyIsTheRoundedWeight) {
   for_each_target([] {
     State<float> state(1000);

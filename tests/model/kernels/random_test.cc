@@ -1,3 +1,5 @@
+// The Philox generator has its published values, and dropout masks and normal draws are functions of the seed, the
+// stream and the global index. The controls shift the index or change the stream.
 #include "model/kernels/random.h"
 
 #include "base/errors.h"
@@ -9,7 +11,7 @@ namespace {
 
 using Words = std::array<uint32_t, 4>;
 
-/// The known answers that the authors publish with Random123 (kat_vectors, philox4x32 10).
+/// The known answers that the authors of Random123 publish (kat_vectors, philox4x32 with 10 rounds).
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
@@ -53,7 +55,7 @@ TYPED_TEST(DropoutOf, MaskIsPhiloxByGlobalIndexOnEveryTarget) {
   using T = TypeParam;
   for_each_target([] {
     for (const int64_t count : {1, 5, 64, 1024, 2500}) {
-      // The last one crosses from one upper half of the block's number to the next.
+      // The last of these ranges crosses a change of the upper 32 bits of the block number.
       for (const uint64_t first : {0ul, 1ul, 6ul, 1023ul, (4ul << 32) - 11}) {
         const auto x = random_values<T>(count, 1);
         const auto y = dropped(x, first, 0.3);
@@ -67,6 +69,7 @@ TYPED_TEST(DropoutOf, MaskIsPhiloxByGlobalIndexOnEveryTarget) {
   });
 }
 
+// A vector dropped in pieces, each from its global index on, equals the vector dropped at once.
 TYPED_TEST(DropoutOf, CutsAndThreadsChangeNoBits) {
   using T = TypeParam;
   const auto x = random_values<T>(100000, 1);
@@ -125,8 +128,8 @@ TEST(Normal, IsBoxMullerByGlobalIndexOnEveryTarget) {
       for (uint64_t i = 0; i < 1100; ++i) {
         expected.push_back(box_muller(first + i));
         shifted.push_back(box_muller(first + i + 1));
-        // Log within 4 ulp (8 units) halves under the root; sine and cosine within 3 ulp of at most 1 plus a unit of
-        // the angle (2 pi); one product. The radius is at most 8.5.
+        // The logarithm has 4 ulp (8 units), which the root halves. Sine and cosine have 3 ulp of at most 1, plus one
+        // unit of the angle (2 pi). One product follows. The radius is at most 8.5.
         bound.push_back(8.5 * (4 + 1 + 6 + 2 * 3.15 + 1) * 0x1p-53);
       }
       EXPECT_WITHIN(values, expected, bound);
@@ -163,7 +166,8 @@ TEST(Normal, MomentsAreThoseOfTheDistribution) {
     neighbors += z * last;
     last = z;
   }
-  // Moments 0, 1, 0, 3; the variance of the k-th sample moment is (E z^2k - (E z^k)^2) / n. Five standard deviations.
+  // The moments are 0, 1, 0 and 3. The variance of the k-th sample moment is (E z^2k - (E z^k)^2) / n. The bound is
+  // five standard deviations; the product of neighbours checks that draws are independent.
   const double per = 5 / std::sqrt(static_cast<double>(n));
   EXPECT_NEAR(moments[1] / n, 0, per * std::sqrt(1.0));
   EXPECT_NEAR(moments[2] / n, 1, per * std::sqrt(2.0));

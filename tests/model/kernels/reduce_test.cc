@@ -1,3 +1,5 @@
+// The sum of squares equals a sum in long double within the rounding of n additions, on every SIMD target. The control
+// leaves out the last element.
 #include "model/kernels/reduce.h"
 
 #include <limits>
@@ -18,10 +20,10 @@ TYPED_TEST(SumOfSquares, IsTheSumOnEveryTarget) {
       const auto x = random_values<T>(count, 1, 1e3);
       long double sum = 0;
       for (const T value : x) sum += static_cast<long double>(value) * value;
-      // Every term is positive, so n additions and products in double are off by at most n + 1 units of the sum.
+      // All terms are positive, so n additions and products in double have an error of at most n + 1 units of the sum.
       const double bound = (static_cast<double>(count) + 1) * 0x1p-53 * static_cast<double>(sum);
       EXPECT_NEAR(sum_of_squares(x.data(), count), static_cast<double>(sum), bound);
-      if (count > 1000) continue;  // the bound sees a lost element
+      if (count > 1000) continue;  // only up to here the bound is smaller than one element
       if (count > 0) {
         EXPECT_GT(std::abs(sum_of_squares(x.data(), count - 1) - static_cast<double>(sum)), bound);
       }
@@ -33,7 +35,7 @@ TYPED_TEST(SumOfSquares, LargeValuesDoNotOverflowAndBadOnesShow) {
   using T = TypeParam;
   for_each_target([] {
     std::vector<T> x(40000, T(1e20));
-    EXPECT_NEAR(sum_of_squares(x.data(), 40000), 4e44, 4e44 * 1e-6);  // 1e20 in float is off by 2^-24
+    EXPECT_NEAR(sum_of_squares(x.data(), 40000), 4e44, 4e44 * 1e-6);  // 1e20 in float has a relative error of 2^-24
     x[39999] = std::numeric_limits<T>::infinity();
     EXPECT_TRUE(std::isinf(sum_of_squares(x.data(), 40000)));
     x[20000] = std::numeric_limits<T>::quiet_NaN();
@@ -41,6 +43,7 @@ TYPED_TEST(SumOfSquares, LargeValuesDoNotOverflowAndBadOnesShow) {
   });
 }
 
+// The sum is the sum of fixed blocks in order, so the bits depend neither on threads nor on the split of the work.
 TYPED_TEST(SumOfSquares, BlocksAreTheOrderAndThreadsChangeNoBits) {
   using T = TypeParam;
   const int64_t count = 9 * kSumBlock + 77;

@@ -1,3 +1,5 @@
+// Rotary positions with the split of q, k and v: forward and backward equal their formulas in float64 on every SIMD
+// target, and backward is the adjoint of forward. The controls are wrong heads, positions and directions.
 #include "model/kernels/rotary.h"
 
 #include "base/errors.h"
@@ -70,8 +72,9 @@ struct Expected {
   std::vector<double> value, bound;
 };
 
-/// One output of a rotation by `direction` times the angle from its own and its partner's input: two products and a sum
-/// are off by at most 3 units of the magnitudes, and `terms` - 1 additions before by as many; then the store.
+/// Adds one output of a rotation by `direction` times the angle, computed from its own and its partner's input. Bounds
+/// in units of the magnitudes: two products and a sum have at most 3, and the `terms` - 1 additions before them one
+/// each. The store follows.
 template <class T>
 void rotate(Expected& e, const Case<T>& c, int64_t angle, double own, double partner, double direction, int64_t terms) {
   const double a = own * c.cos[angle], b = direction * partner * c.sin[angle];
@@ -80,7 +83,7 @@ void rotate(Expected& e, const Case<T>& c, int64_t angle, double own, double par
                     store_unit<T>() * std::abs(a + b));
 }
 
-/// The rotated heads of the forward pass that start at head `first` of each row.
+/// The rotated heads of the forward pass: `heads` heads from head `first` of each row on.
 template <class T>
 Expected expected_heads(const Case<T>& c, int64_t first, int64_t heads) {
   const RotaryShape& s = c.shape;
@@ -100,7 +103,7 @@ Expected expected_heads(const Case<T>& c, int64_t first, int64_t heads) {
   return e;
 }
 
-/// The whole gradient of the projection; `direction` -1 is the forward angle, a mistake.
+/// The gradient of the fused projection. The direction must be 1; -1, the forward angle, is the control.
 template <class T>
 Expected expected_gradient(const Case<T>& c, double direction) {
   const RotaryShape& s = c.shape;
@@ -121,7 +124,7 @@ Expected expected_gradient(const Case<T>& c, double direction) {
         e.value.push_back(own);
         e.bound.push_back(0);
       }
-      // Sums of a group are bounded by the magnitudes of its terms, each at most 1 here.
+      // A group's sum has an error bounded by the magnitudes of its terms, each at most 1 here.
       e.bound.back() += terms > 1 ? 2 * static_cast<double>(terms * terms) * unit<T>() : 0;
       if (!turn && terms > 1) e.bound.back() += store_unit<T>() * std::abs(own);
     }
@@ -150,7 +153,7 @@ TYPED_TEST(Rotary, ForwardIsTheFormulaOnEveryTarget) {
         const Expected q = expected_heads(c, 0, 4), k = expected_heads(c, 4, 2);
         EXPECT_WITHIN(c.q, q.value, q.bound);
         EXPECT_WITHIN(c.k, k.value, k.bound);
-        EXPECT_NOT_WITHIN(c.k, expected_heads(c, 2, 2).value, k.bound);  // the wrong heads
+        EXPECT_NOT_WITHIN(c.k, expected_heads(c, 2, 2).value, k.bound);  // the control: the wrong heads
         for (int64_t b = 0; b < 2; ++b) {
           for (int64_t h = 0; h < 2; ++h) {
             for (int64_t t = 0; t < 5; ++t) {
@@ -159,7 +162,7 @@ TYPED_TEST(Rotary, ForwardIsTheFormulaOnEveryTarget) {
             }
           }
         }
-        c.positions[1] += 1;  // a position off by one
+        c.positions[1] += 1;  // the control: a position off by one
         EXPECT_NOT_WITHIN(c.q, expected_heads(c, 0, 4).value, q.bound);
       }
     }
@@ -181,7 +184,8 @@ TYPED_TEST(Rotary, BackwardIsTheTransposeOnEveryTarget) {
   });
 }
 
-/// A rotation keeps inner products: <forward(x), g> = <x, backward(g)>, here without any formula of ours.
+/// Backward is the adjoint of forward, <forward(x), g> = <x, backward(g)>. This check needs no formula for the
+/// rotation.
 TEST(RotaryGradient, IsAdjoint) {
   Case<double> c({.batch = 2, .tokens = 7, .heads = 4, .kv_heads = 2, .head_dim = 16}, true), g = c;
   g.backward();
@@ -191,9 +195,10 @@ TEST(RotaryGradient, IsAdjoint) {
   for (size_t i = 0; i < c.q.size(); ++i) left += c.q[i] * g.q[i];
   for (size_t i = 0; i < c.k.size(); ++i) left += c.k[i] * g.k[i] + c.v[i] * g.v[i];
   for (size_t i = 0; i < x.size(); ++i) right += x[i] * g.qkv[i];
-  EXPECT_NEAR(left, right, 1e-12);  // some thousand terms below 1, 2^-53 each
+  EXPECT_NEAR(left, right, 1e-12);  // a few thousand terms below 1, each with an error of 2^-53
 }
 
+// Without tables, forward splits q, k and v without a rotation, and backward joins them to the same bits.
 TYPED_TEST(Rotary, WithoutTablesOnlyTheLayoutChanges) {
   using T = TypeParam;
   Case<T> c({.batch = 2, .tokens = 3, .heads = 4, .kv_heads = 2, .head_dim = 10}, false);

@@ -1,4 +1,5 @@
-// What the kernel tests share: values, rounding units, bounds, and runs over every SIMD target and thread count.
+// Helpers of the kernel tests: random values, rounding units, comparison with bounds, and runs over all SIMD targets
+// and several thread counts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ T round_to(double value) {
   }
 }
 
-/// Half an ulp relative to the value: of T as stored, and of the arithmetic that T is computed in.
+/// The relative rounding unit (half an ulp): store_unit() of T as stored, unit() of the arithmetic that kernels of T
+/// use, which is float for bfloat16.
 template <class T>
 constexpr double store_unit() {
   return std::is_same_v<T, double> ? 0x1p-53 : std::is_same_v<T, float> ? 0x1p-24 : 0x1p-8;
@@ -46,7 +48,7 @@ std::vector<T> random_values(int64_t count, uint64_t seed, double scale = 1.0) {
   return values;
 }
 
-/// How many elements lie outside expected +- bound (a NaN does), and the first of them in words.
+/// The number of elements outside expected +- bound (a NaN is outside), and a description of the first.
 struct Deviation {
   int64_t count = 0;
   std::string first;
@@ -78,7 +80,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-/// Runs fn(name) once on each SIMD target that was compiled and that this processor has.
+/// Runs fn() once on each SIMD target that was compiled and that this processor supports.
 template <class Fn>
 void for_each_target(const Fn& fn) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
@@ -91,8 +93,8 @@ void for_each_target(const Fn& fn) {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
-/// Expects fn(), which returns a vector, to give the same bits on all targets that have fused multiply-add: lanes are
-/// computed alike, however many there are.
+/// Expects fn(), which returns a vector, to give the same bits on all targets with fused multiply-add: the result must
+/// not depend on the number of SIMD lanes.
 template <class Fn>
 void expect_same_for_any_width(const Fn& fn) {
   std::vector<decltype(fn())> results;
@@ -102,7 +104,7 @@ void expect_same_for_any_width(const Fn& fn) {
   for (const auto& result : results) EXPECT_TRUE(same_bits(result, results.front()));
 }
 
-/// Runs fn() with this many OpenMP threads.
+/// Runs fn() with `threads` OpenMP threads.
 template <class Fn>
 auto with_threads(int threads, const Fn& fn) {
   const int before = omp_get_max_threads();

@@ -1,4 +1,5 @@
-// Shares, microbatches and gradient buckets: properties over thousands of sizes.
+// Data shards, microbatches and gradient buckets: their laws hold for thousands of sizes. The bytes of the reduction
+// equal the formula of one ring all-reduce.
 #include "parallel/data/plan.h"
 
 #include "base/errors.h"
@@ -50,6 +51,7 @@ TEST(DataShard, EverySequenceIsReadOnceInOrder) {
   }
 }
 
+// The number of microbatches is the least that the largest shard needs.
 TEST(DataShard, AllRanksRunTheSameNumberOfMicrobatchesAndNoMoreThanNeeded) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     const int count = num_microbatches(global, local, ranks);
@@ -62,6 +64,7 @@ TEST(DataShard, AllRanksRunTheSameNumberOfMicrobatchesAndNoMoreThanNeeded) {
   }
 }
 
+// The shards of the batch differ by at most one sequence, as do the microbatches of a shard.
 TEST(DataShard, SharesAndMicrobatchesAreBalanced) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t least = global, most = 0;
@@ -86,7 +89,8 @@ TEST(DataShard, SizesBelowOneAreOurOwnMistake) {
   EXPECT_THROW(num_microbatches(1, 1, 0), LogicError);
 }
 
-// Weights of random sizes behind some elements, with gaps as alignment leaves them, each of some region.
+// A flat buffer of weights with random sizes in random regions. It begins with some unused elements and has the gaps
+// that alignment leaves.
 struct Flat {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<int> region_of;
@@ -117,6 +121,8 @@ Flat random_flat(std::mt19937_64& random) {
   return flat;
 }
 
+// Each weight lies in one bucket. Buckets do not overlap, lie in one region each, and are ordered from the last to the
+// first that backward completes.
 TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
   std::mt19937_64 random(11);
   for (int i = 0; i < 5000; ++i) {
@@ -142,7 +148,7 @@ TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
     }
     ASSERT_EQ(seen, std::vector<int>(seen.size(), 1));
     std::sort(tiles.begin(), tiles.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
-    // Side by side, but for regions in which no weight stands: those are in no bucket.
+    // The buckets cover all regions except those without weights.
     int64_t covered = 0, regions = 0;
     for (size_t t = 0; t < tiles.size(); ++t) {
       ASSERT_GE(tiles[t].begin, t > 0 ? tiles[t - 1].end : 0);
@@ -156,6 +162,8 @@ TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
   }
 }
 
+// A bucket has at least `least` elements, but fewer than that without its first weight. The first bucket of a region
+// has the rest of the region and may be smaller.
 TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) {
   std::mt19937_64 random(12);
   for (int i = 0; i < 5000; ++i) {
@@ -164,7 +172,7 @@ TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) 
     for (const auto& bucket : gradient_buckets(flat.weights, flat.regions, least)) {
       const auto& region =
           flat.regions[static_cast<size_t>(flat.region_of[static_cast<size_t>(bucket.weights.front())])];
-      if (bucket.elements.begin == region.elements.begin) continue;  // what remains of it
+      if (bucket.elements.begin == region.elements.begin) continue;  // the rest of the region
       ASSERT_GE(bucket.elements.size(), least);
       // Without its first weight it would have been too small.
       const int64_t without = bucket.weights.size() == 1
@@ -180,13 +188,15 @@ TEST(GradientBuckets, OneBucketWhereTheBufferIsSmall) {
   const GradientRegion all[] = {{{0, 197}, {"data"}}};
   const auto buckets = gradient_buckets(weights, all, 1000);
   ASSERT_EQ(buckets.size(), 1u);
-  EXPECT_EQ(buckets[0].elements.begin, 0);  // what stands in front of the first weight travels along
+  EXPECT_EQ(buckets[0].elements.begin, 0);  // includes the elements before the first weight
   EXPECT_EQ(buckets[0].elements.end, 197);
   EXPECT_EQ(buckets[0].weights.size(), 3u);
 }
 
+// placed() keeps the weights of each bucket on a rank with other shard sizes, because ranks must agree on them. The
+// control: buckets grouped by that rank's own sizes differ.
 TEST(GradientBuckets, HoldTheSameWeightsOnEveryRank) {
-  // Weights 1 and 3 are split over "ring"; another rank holds less of them.
+  // Weights 1 and 3 are sharded over "ring"; another rank has smaller shards of them.
   const std::vector<std::pair<int64_t, int64_t>> here = {{32, 10}, {192, 64}, {64, 100}, {256, 40}};
   const std::vector<std::pair<int64_t, int64_t>> there = {{32, 10}, {192, 32}, {64, 100}, {224, 20}};
   const GradientRegion regions[] = {{{0, 164}, {"data", "ring"}}, {{164, 296}, {"data"}}};
@@ -212,13 +222,14 @@ TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
         const GradientBucket bucket{{0, elements}, {0}, axes};
         int64_t sum = 0;
         for (int rank = 0; rank < mesh.size(); rank += 2) sum += reduction_bytes(mesh, bucket, 4, rank);
-        EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // 2 (n-1)/n of the bytes, n times
+        EXPECT_EQ(sum, 2 * (ranks - 1) * elements * 4);  // each of n ranks sends 2 (n-1)/n of the bytes
       }
     }
   }
 }
 
-// However few elements a rank would add up: two steps would send less at each, but the reducer makes one.
+// The formula holds for any number of ranks, even if a rank's shard of the sum has few elements or none. Two steps
+// could send less then, but the gradient reducer runs one all-reduce.
 TEST(ReductionBytes, AreOfOneAllReduceOnAnyNumberOfRanks) {
   for (const int ranks : {2, 3, 64, 4096, 10000, 65536}) {
     const Mesh mesh({{"data", ranks}});

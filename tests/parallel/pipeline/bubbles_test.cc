@@ -1,4 +1,4 @@
-// Makespans, bubbles and peak live activations of all schedules against the closed forms of their papers, over many
+// Makespans, bubbles and peak live activations of all schedules equal the closed forms of their papers, for many
 // numbers of ranks and microbatches.
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 namespace orthant::bubbles_test {
 namespace {
 
-const std::array<std::array<double, 3>, 3> kTimes = {{{1, 1, 1}, {2, 3, 1}, {10, 9, 7}}};  // of F, I and W
+const std::array<std::array<double, 3>, 3> kTimes = {{{1, 1, 1}, {2, 3, 1}, {10, 9, 7}}};  // durations of F, I and W
 
 Timeline timed(const Schedule& schedule, std::array<double, 3> time = {1, 1, 1}) {
   return simulate(schedule, Durations::of(time[0], time[1], time[2]));
@@ -19,6 +19,7 @@ Timeline timed(const Schedule& schedule, std::array<double, 3> time = {1, 1, 1})
 
 std::vector<int> peaks(const Schedule& schedule) { return timed(schedule).peak_live; }
 
+// Published values for 4 ranks and 8 microbatches, where F, I and W of one stage take 1.
 TEST(Bubbles, OfFourRanksAndEightMicrobatches) {
   EXPECT_EQ(makespan_bubble(timed(gpipe(4, 8))), 9);
   EXPECT_EQ(makespan_bubble(timed(one_f_one_b(4, 8))), 9);
@@ -31,10 +32,12 @@ TEST(Bubbles, OfFourRanksAndEightMicrobatches) {
   EXPECT_EQ(max_rank_bubble(timed(v_half(4, 8))), 5);
   EXPECT_EQ(timed(v_half(4, 8)).makespan_s, 53);
   EXPECT_EQ(max_rank_bubble(timed(v_min(4, 8))), 11);
-  // The published drawing of 1F1B with f = 2 and b + w = 4.
+  // The published drawing of 1F1B has f = 2 and b + w = 4.
   EXPECT_EQ(timed(one_f_one_b(4, 8), {2, 2, 2}).makespan_s, 66);
 }
 
+// With p ranks, the bubble is (p-1)(f+b+w) for GPipe and 1F1B, (p-1)(f+b-w) for ZB-H1, and (p-1)(f+b-2w) for ZB-H2 with
+// at least 2p-1 microbatches.
 TEST(Bubbles, OfOneStageARank) {
   for (int p = 1; p <= 16; ++p)
     for (const auto& [f, b, w] : kTimes)
@@ -48,19 +51,22 @@ TEST(Bubbles, OfOneStageARank) {
       }
 }
 
+// The bubble is (p-1)(f+b+w) in the durations of one stage, which shrink with the number v of stages per rank.
 TEST(Bubbles, OfInterleaved1F1BShrinkByTheStagesOfARank) {
   for (int p = 2; p <= 16; ++p)
     for (int v : {2, 3, 4})
       for (const auto& [f, b, w] : kTimes)
         for (int m : {p, 2 * p, 3 * p}) {
           const Timeline t = timed(interleaved_1f1b(p, v, m), {f, b, w});
-          EXPECT_EQ(makespan_bubble(t), (p - 1) * (f + b + w)) << p << " " << v << " " << m;  // of shorter stages
+          EXPECT_EQ(makespan_bubble(t), (p - 1) * (f + b + w)) << p << " " << v << " " << m;  // f, b, w: of one stage
           for (int r = 0; r < p; ++r)
             EXPECT_EQ(t.peak_live[static_cast<size_t>(r)],
                       std::min(m * v, 2 * (p - 1 - r) + (v - 1) * p + 1));
         }
 }
 
+// With equal durations, p ranks and K peak live activations, V-Half and V-Min have a bubble of 6p - 3K - 1. V-Min has 4
+// more if p = 2 mod 3.
 TEST(Bubbles, OfVSchedules) {
   for (int p = 1; p <= 16; ++p)
     for (int m : {2 * p, 2 * p + 1, 3 * p + 2, 6 * p}) {
@@ -70,7 +76,7 @@ TEST(Bubbles, OfVSchedules) {
       EXPECT_EQ(*std::max_element(zb.peak_live.begin(), zb.peak_live.end()), 2 * p) << p << " " << m;
       EXPECT_EQ(*std::max_element(half.peak_live.begin(), half.peak_live.end()), p == 1 ? 2 : of_half) << p << " " << m;
       EXPECT_EQ(*std::max_element(min.peak_live.begin(), min.peak_live.end()), p == 1 ? 2 : of_min) << p << " " << m;
-      if (p < 3) continue;  // the bound below is that of more ranks
+      if (p < 3) continue;  // the closed forms below hold from 3 ranks on
       EXPECT_EQ(max_rank_bubble(half), 6 * p - 3 * of_half - 1) << p << " " << m;
       EXPECT_EQ(max_rank_bubble(half), p % 2 == 0 ? 3 * p - 7 : 3 * p - 4);
       EXPECT_EQ(max_rank_bubble(min), 6 * p - 3 * of_min - 1 + (p % 3 == 2 ? 4 : 0)) << p << " " << m;
@@ -79,6 +85,7 @@ TEST(Bubbles, OfVSchedules) {
     }
 }
 
+// Peak live (stage, microbatch) pairs of each rank.
 TEST(Peaks, OfEightRanksAndThirtyTwoMicrobatches) {
   EXPECT_EQ(peaks(one_f_one_b(8, 32)), (std::vector<int>{8, 7, 6, 5, 4, 3, 2, 1}));
   EXPECT_EQ(peaks(interleaved_1f1b(8, 2, 32)), (std::vector<int>{23, 21, 19, 17, 15, 13, 11, 9}));
@@ -90,6 +97,7 @@ TEST(Peaks, OfEightRanksAndThirtyTwoMicrobatches) {
   EXPECT_EQ(*std::max_element(of_v_min.begin(), of_v_min.end()), 8);
 }
 
+// From 8p microbatches on, the peaks are constant. Only GPipe's grow.
 TEST(Peaks, DoNotGrowWithTheMicrobatches) {
   for (int p : {2, 3, 5, 8}) {
     const std::vector<Made> few = every_schedule(p, 2), some = every_schedule(p, 8 * p);
@@ -105,7 +113,8 @@ TEST(Peaks, DoNotGrowWithTheMicrobatches) {
 }
 
 TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
-  // The paper's M_B and M_W in units of s b h, where heads times sequence is ten times the width: 34 + 5 x 10, and 32.
+  // M_B and M_W of the zero-bubble paper in units of s b h: activations held until I, and from I to W. Heads times
+  // sequence length is ten times the width, so M_B = 34 + 5 x 10, and M_W = 32.
   const double M_B = 84, M_W = 32;
   for (int p : {1, 2, 3, 4, 8})
     for (int m : {2 * p, 4 * p, 9 * p}) {
@@ -118,7 +127,8 @@ TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
         EXPECT_EQ(h2[static_cast<size_t>(r)], (2 * (p - r) - 1) * M_B + 2 * r * M_W) << p << " " << m << " " << r;
       }
     }
-  // Counted alike they are the live activations of the timeline, stages of different sizes or not.
+  // If each activation counts 1, the peaks are the live activations of the timeline. The last case has stages of
+  // different sizes.
   for (const auto& [name, schedule] : every_schedule(4, 9)) {
     const auto stages = static_cast<size_t>(stage_count(schedule));
     const std::vector<int> live = peaks(schedule);
@@ -127,6 +137,8 @@ TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
   EXPECT_EQ(peak_kept(v_half(2, 1), {{1, 0}, {10, 0}, {100, 0}, {1000, 0}}), (std::vector<double>{1001, 110}));
 }
 
+// V-Half and V-Min place their W by the given durations. That never makes the step longer than a placement for equal
+// durations, often shortens it by more than 1 %, and holds no more activations.
 TEST(Durations, PlaceTheWeightsOfVSchedulesButTakeNoMoreMemory) {
   const std::vector<std::array<double, 3>> times = {{2, 3, 1}, {10, 9, 7}, {1, 2, 1}, {0.9, 1.3, 0.7}};
   int better = 0;

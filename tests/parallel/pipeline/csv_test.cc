@@ -1,5 +1,5 @@
-// A user's own schedule: what the generators make reads back, from computations alone and with messages; what is wrong
-// is refused with the line and the cell of it.
+// A user's own schedule in a CSV file. Generated schedules read back equal, with and without messages, and PyTorch's
+// files load. A wrong schedule is refused with the line and the cell of the error.
 #include "parallel/pipeline/csv_plan.h"
 
 #include <gtest/gtest.h>
@@ -42,17 +42,18 @@ std::string golden(const std::string& name) {
 }
 
 TEST(OwnSchedule, WhatPyTorchWritesRunsAndWhereItHasTheSameNameIsTheSame) {
-  // With its sends and receives: tests/golden/pipelining/make.py.
+  // The files have PyTorch's sends and receives; tests/golden/pipelining/make.py wrote them.
   EXPECT_EQ(schedule_from_csv(golden("interleaved_1f1b"), 4, 8), add_messages(interleaved_1f1b(4, 2, 8)));
   EXPECT_EQ(schedule_from_csv(golden("zb_v"), 4, 8), add_messages(zb_v(4, 8)));
   EXPECT_EQ(schedule_from_csv(golden("dual_pipe_v"), 4, 8), add_messages(dual_pipe_v(4, 8)));
   const Schedule other = schedule_from_csv(golden("interleaved_zero_bubble"), 4, 8);
-  EXPECT_EQ(max_rank_bubble(simulate(other, Durations::of(1, 1, 1))), 3);  // as ZB-H1, (p-1)(f+b-w), of half the stages
+  // The bubble is that of ZB-H1, (p-1)(f+b-w), in the durations of stages half as long.
+  EXPECT_EQ(max_rank_bubble(simulate(other, Durations::of(1, 1, 1))), 3);
 }
 
 TEST(OwnSchedule, NamesTheCell) {
   const std::string head = "the schedule cannot be carried out:\n  ";
-  // Cells that are idle, and cells of two Actions, count as they stand in the file.
+  // Cells are counted as in the file: idle cells count, and a cell with two Actions counts once.
   EXPECT_EQ(refusal("0F0,,,0SEND_F0,0RECV_B0,0B0\n,1F0,1B0,1SEND_B0\n", 2, 1),
             head + "1RECV_F0 is missing before 1F0 (line 2, cell 2), for 0SEND_F0 (line 1, cell 4)");
   EXPECT_EQ(refusal("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", 1, 2),
@@ -68,6 +69,7 @@ TEST(OwnSchedule, NamesTheCell) {
   EXPECT_EQ(refusal("0B0,0F0\n", 1, 1), head + "0B0 (line 1, cell 1) comes before 0F0 (line 1, cell 2)");
 }
 
+// If a receive is missing, the message names it, the Action that needs it, and its send.
 TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
   const Schedule whole = add_messages(v_half(3, 4));
   for (size_t rank = 0; rank < whole.rows.size(); ++rank)
@@ -83,11 +85,12 @@ TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
     }
 }
 
+// UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and STEP in a file are ignored, because the plan places its own.
 TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
   const Schedule alone = schedule_from_csv("0F0,0F1,0B0,0B1\n", 1, 2);
   EXPECT_EQ(schedule_from_csv("0UNSHARD,0F0,,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD1\n", 1, 2), alone);
   EXPECT_EQ(schedule_from_csv("0SETTLE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
-  // The cells of the others are those of the file.
+  // Ignored cells still count in the cell numbers of messages.
   const std::string said = refusal("0UNSHARD,0F0,,0B0,0B0\n", 1, 1);
   EXPECT_NE(said.find("0B0 (line 1, cell 5) stands twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;
 }

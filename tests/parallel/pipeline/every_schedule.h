@@ -1,4 +1,4 @@
-// All schedules, for tests of what holds of each.
+// All pipeline schedules by name, for tests of laws that hold for each of them.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,13 @@
 
 namespace orthant {
 
-/// Every schedule of the table, with the stages a rank that it wants and, where it takes more, with three.
+/// A schedule and its name, such as "zb_v of 2" with two stages per rank.
 struct Made {
   std::string name;
   Schedule schedule;
 };
+/// Every schedule of the table with its own number of stages per rank. Schedules for any number of stages also occur
+/// with three stages per rank.
 inline std::vector<Made> every_schedule(int ranks, int microbatches) {
   const Durations equal = Durations::of(1, 1, 1);
   std::vector<Made> out;

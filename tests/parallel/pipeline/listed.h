@@ -1,5 +1,7 @@
-// Schedules in the words of the papers' listings, a line a rank, microbatches counted from 1: a and b are a rank's
-// stages where it has two; B is also the half for the input, with W apart; i and e are the input layer's passes.
+// Writes schedules in the notation of the papers' listings, so that tests can compare them with published orders. There
+// is one line per rank, and microbatches count from 1. If a rank has two stages, they are a and b. B also stands for I,
+// the half of the backward for the input. i and e are the passes of the input layer, E and EB.
+// Example: the row 0F0 7F0 7I0 of rank 0 of 4, with 8 stages, is "F1a F1b B1b".
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers.
+// Schedules equal the orders printed in their papers, Action by Action, for 4 ranks and 8 microbatches. The notation is
+// that of listed.h.
 #include <gtest/gtest.h>
 
 #include "parallel/pipeline/one_f_one_b_plan.h"

@@ -1,4 +1,5 @@
-// Post-validation in schedules: where it stands, that it is valid, and that between steps nobody waits for it.
+// Post-validation in schedules: the position of SETTLE, its validity in every schedule, and that no rank waits for the
+// gradient norm between steps. The control is the synchronous step.
 #include "parallel/pipeline/post_validation_plan.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,7 @@
 namespace orthant::post_validation_test {
 namespace {
 
-/// To see several steps in one Timeline: rows so many times over, of ever higher microbatches.
+/// Repeats each row `times` times with increasing microbatch numbers, so that one Timeline shows several steps.
 Schedule repeated(const Schedule& schedule, int times) {
   Schedule out{.rows = std::vector<std::vector<Action>>(schedule.rows.size()), .stage_owner = schedule.stage_owner};
   const int microbatches = microbatch_count(schedule);
@@ -35,7 +36,7 @@ int forwards_before_settle(const std::vector<Action>& row) {
   return static_cast<int>(std::count_if(row.begin(), settle, [](const Action& a) { return a.kind == F; }));
 }
 
-/// The synchronous step: nothing before SETTLE, and what all ranks do there.
+/// The synchronous step: SETTLE is the first Action of each row, so that all ranks wait for the norm.
 Schedule synchronous(Schedule schedule) {
   for (auto& row : schedule.rows) {
     const auto settle = std::ranges::find(row, SETTLE, &Action::kind);
@@ -44,6 +45,7 @@ Schedule synchronous(Schedule schedule) {
   return schedule;
 }
 
+// validate() and the machine of the tests, which carries out the rows, accept every schedule with SETTLE and STEP.
 TEST(PostValidation, IsValidInEverySchedule) {
   for (const int p : {1, 2, 3, 4, 5, 8})
     for (const int m : {1, 2, 3, 5, 8, 16})
@@ -56,6 +58,7 @@ TEST(PostValidation, IsValidInEverySchedule) {
       }
 }
 
+// On rank r of p, SETTLE comes after p-1-r or p-r forwards: the full statistics can have arrived by then.
 TEST(PostValidation, ComesWhenTheTruthMayHaveCome) {
   for (const int p : {2, 4, 8})
     for (const Schedule& plain : {zb_h2(p, 2 * p), zb_v(p, 2 * p), one_f_one_b(p, 2 * p)}) {
@@ -76,13 +79,13 @@ TEST(PostValidation, LeavesNoBubbleBetweenStepsOfZeroBubbleSchedules) {
       for (const double step_s : {0.0, 2.0}) {
         const Durations times = equal.with(STEP, step_s);
         EXPECT_EQ(max_rank_bubble(simulate(repeated(schedule, 3), times)), 0) << p << " ranks";
-        // What it is for: all wait for the last at each of the two borders between steps.
+        // The control: in synchronous steps, all ranks wait for the last one between each two of the three steps.
         EXPECT_EQ(max_rank_bubble(simulate(repeated(synchronous(schedule), 3), times)), 2.0 * (p - 1) * unit);
       }
     }
 }
 
-/// When the last pass of three steps ends.
+/// The end of the last computation of three steps, in seconds.
 double last_pass_s(const Schedule& schedule, const Durations& durations) {
   double end_s = 0;
   for (const Span& span : simulate(repeated(schedule, 3), durations).spans)
@@ -90,9 +93,9 @@ double last_pass_s(const Schedule& schedule, const Durations& durations) {
   return end_s;
 }
 
-// Steps of every schedule follow each other as if nobody asked for a norm, but for what messages themselves take: no
-// more than the numbers' way on and back at each of the two borders, and a message's behind them from the first rank to
-// the last.
+// Post-validation delays no schedule, except by the time of its own messages. Between two steps that is at most 3 (p-1)
+// links: the statistics go to the last rank and back, and a message that follows them goes from the first rank to the
+// last.
 TEST(PostValidation, HoldsUpNoSchedule) {
   constexpr double kLink = 1.0 / 64;
   for (const int p : {2, 4, 8})
@@ -106,6 +109,8 @@ TEST(PostValidation, HoldsUpNoSchedule) {
     }
 }
 
+// A schedule is invalid if a step could not be undone: if an Action before SETTLE writes gradients, a send and its
+// receive lie on different sides of SETTLE, STEP is missing, or an Action follows STEP.
 TEST(PostValidation, IsRefusedWhereItCouldNotBeUndone) {
   const Schedule good = with_post_validation(add_messages(one_f_one_b(2, 2)));
   ASSERT_EQ(problems(good, 2), std::vector<std::string>{});

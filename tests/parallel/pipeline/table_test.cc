@@ -1,4 +1,5 @@
-// The table of schedules: the names of the run file, and any numbers of ranks, stages and microbatches.
+// The table of pipeline schedules: it has the names of the run file, and every entry makes valid schedules for any
+// numbers of ranks, stages and microbatches.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -24,6 +25,7 @@ TEST(Table, HasTheNamesOfTheRunFile) {
   EXPECT_THROW(pipeline_schedule("1F1B"), LogicError);
 }
 
+// Messages that take no time do not change the makespan.
 TEST(Table, EverySizeIsValidWithAndWithoutMessages) {
   const Durations equal = Durations::of(1, 1, 1);
   for (int p : {1, 2, 3, 4, 5, 8, 12})
@@ -50,13 +52,15 @@ TEST(Table, ThousandAtRandomEndUnderAnyTimes) {
     const Schedule schedule = add_messages(made.make({p, stages, m, times}));
     ASSERT_EQ(problems(schedule, m), std::vector<std::string>{}) << made.name << " " << p << " " << stages << " " << m;
     const Timeline timeline = simulate(schedule, times);
-    // Nobody is faster than the work of a rank, and one microbatch after another is slower.
+    // The makespan is at least the work of one rank, and at most the time of all microbatches one after another.
     const double work = stages * m * (times.seconds[0] + times.seconds[1]);
     EXPECT_GE(timeline.makespan_s, work);
     EXPECT_LE(timeline.makespan_s, p * work + 2 * m * p * stages * times.link_s) << made.name;
   }
 }
 
+// `later` extra warm-up forwards raise each rank's peak of live activations by that number. In V-shaped schedules it is
+// rounded up to an even number; GPipe and DualPipeV hold no more.
 TEST(Table, BackwardsAreLaterByAsManyForwards) {
   const Durations equal = Durations::of(1, 1, 1);
   for (const PipelineSchedule& each : pipeline_schedules())
@@ -71,7 +75,7 @@ TEST(Table, BackwardsAreLaterByAsManyForwards) {
           const std::vector<int> held = simulate(schedule, equal).peak_live;
           std::vector<int> expected = simulate(each.make({p, each.stages_per_rank, m, equal}), equal).peak_live;
           const int more = free ? 0 : pairs || each.name == "zb_v" ? (later + 1) / 2 * 2 : later;
-          if (each.name == "v_min" || (each.name == "v_half" && p == 1)) {  // not the same on all ranks
+          if (each.name == "v_min" || (each.name == "v_half" && p == 1)) {  // the increase differs by rank
             EXPECT_LE(*std::max_element(held.begin(), held.end()),
                       *std::max_element(expected.begin(), expected.end()) + more) << each.name << " " << p;
             continue;
@@ -94,6 +98,7 @@ TEST(Table, InterleavedOfOneStageIs1F1B) {
   EXPECT_THROW(interleaved_1f1b(3, 1, 7), LogicError);
 }
 
+// Ranks and microbatches must be at least 1, and `later` at least 0 where a schedule uses it.
 TEST(Table, RefusesWhatIsNoSchedule) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const int stages = each.stages_per_rank;
@@ -104,10 +109,11 @@ TEST(Table, RefusesWhatIsNoSchedule) {
   }
 }
 
+// A schedule that deadlocks, or that already has messages, is refused.
 TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {
   EXPECT_THROW(add_messages(parse_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n")), LogicError);
   EXPECT_THROW(add_messages(add_messages(gpipe(2, 2))), LogicError);
-  // Nothing crosses ranks inside a V's turn.
+  // At the turn of a V both stages are on one rank, so nothing is sent.
   const Schedule v = add_messages(zb_v(1, 2));
   EXPECT_EQ(v, zb_v(1, 2));
 }

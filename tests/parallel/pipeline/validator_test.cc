@@ -1,5 +1,5 @@
-// Every published schedule, damaged: whatever would hang or compute wrongly is refused, and a single fault is named.
-// What would hang is decided by a machine of the tests.
+// Published schedules with planted errors: validate() refuses exactly the schedules that deadlock or compute wrongly,
+// and names a single error. The oracle is a machine of the tests that carries out the rows (tests/schedule/machine.h).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct Sample {
   std::string name;
   Schedule schedule;
   int microbatches;
-  std::vector<int> buckets;  // none
+  std::vector<int> buckets;  // gradient buckets by stage: 0
 };
 
 /// Schedules of the table in small sizes, one in four without messages.
@@ -36,7 +36,8 @@ std::vector<Sample> samples() {
   return out;
 }
 
-// What validation does of a schedule: every forward, and rows that end.
+// A validation run uses only the forwards of a schedule. select_forwards() keeps all of them and no backward, and the
+// remaining rows terminate.
 TEST(Forwards, AreLeftOfEveryScheduleAndEnd) {
   for (const Sample& sample : samples()) {
     Schedule forwards = sample.schedule;
@@ -62,6 +63,7 @@ TEST(Validator, TheMachineCarriesOutEverySchedule) {
   }
 }
 
+// validate() and the machine agree on 10,000 schedules with one or two random errors.
 TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
   Random random(71);
   const std::vector<Sample> all = samples();
@@ -70,7 +72,7 @@ TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
     const Sample& sample = all[static_cast<size_t>(random.below(static_cast<int>(all.size())))];
     Mutant mutation = mutated(random, sample.schedule);
     if (random.below(4) == 0) mutation = mutated(random, mutation.schedule);
-    bool counts_nothing = false;  // UNSHARD, RESHARD and REDUCE: tests/schedule/validate_test.cc
+    bool counts_nothing = false;  // tests/schedule/validate_test.cc has UNSHARD, RESHARD and REDUCE
     for (const auto& row : mutation.schedule.rows)
       for (const Action& action : row) counts_nothing |= facts(action.kind).stream == Stream::collective;
     if (counts_nothing) {
@@ -87,6 +89,7 @@ TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
   EXPECT_GT(counts[false], 8000);
 }
 
+// The messages name an Action that was dropped, doubled or swapped. Swaps that still work are skipped.
 TEST(Validator, NamesTheActionThatWasDroppedDoubledOrSwapped) {
   Random random(72);
   std::map<std::string, int> refused;

@@ -1,4 +1,6 @@
-// Unified Sequence Parallelism, check 2: the all-to-all of Ulysses as a movement of data, and its adjoint, exactly.
+// The all-to-all of Ulysses moves each element to the right rank, and its backward is the exact adjoint (Unified
+// Sequence Parallelism, check 2). Elements are numbered by token, head and lane, where a lane is an index along the
+// head's dim.
 #include "parallel/sequence/ulysses/heads_plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
 
@@ -7,7 +9,7 @@ namespace {
 
 constexpr int64_t kLanes = 3;
 
-// 1e6 token + 1e3 head + lane: [1, heads, tokens, lanes] of these.
+// A tensor [1, heads, tokens, lanes] with the elements 1e6 token + 1e3 head + lane.
 at::Tensor labelled(const std::vector<int64_t>& tokens, int64_t first_head, int64_t heads) {
   const auto along = [](const at::Tensor& t, int64_t dim, double weight) {
     std::vector<int64_t> shape(4, 1);
@@ -25,7 +27,8 @@ struct Moved {
   HeadShard share;
 };
 
-// Runs `on_rank` with a Ulysses core around one that only looks, and gives back what it is told to.
+// Runs on_rank() on every rank with a Ulysses core. Its inner core, made by `inner`, checks its inputs and returns
+// prescribed tensors.
 using Inner = std::function<AttentionCore(const Moved&)>;
 using OnMoved = std::function<void(const Moved&, const AttentionCore&, const Microbatch&, const AttentionShape&)>;
 
@@ -57,12 +60,13 @@ std::vector<AttentionCase> cases() {
       }
     }
   }
-  // Key heads that go to two ranks each.
+  // With 8 key heads on 16 Ulysses ranks, two ranks read each key head.
   all.push_back({.ulysses = 16, .sequences = 1, .length = 32, .heads = 32, .key_heads = 8, .head_dim = kLanes});
   return all;
 }
 
-// The key heads that a rank's core gets: its own, or one for each query head where they do not come out even.
+// The key heads that a rank's inner core receives. If its query heads do not divide evenly among its key heads, it
+// receives one key head for each query head.
 at::Tensor keys_of(const Moved& m, const at::Tensor& own) {
   if (m.share.regular(m.c.heads, m.c.key_heads)) return own;
   std::vector<int64_t> key;
@@ -70,6 +74,8 @@ at::Tensor keys_of(const Moved& m, const at::Tensor& own) {
   return own.index_select(1, at::tensor(key, at::kLong));
 }
 
+// The inner core receives all tokens of the ring rank's block in order, for its heads. The output returns to the ranks
+// that hold its tokens.
 TEST(AllToAll, BringsEveryTokenOfTheBlockInOrderAndTakesItBack) {
   for (const AttentionCase& c : cases()) {
     const auto whole = [&](const std::vector<int64_t>& tokens, bool keys) {
@@ -101,8 +107,8 @@ TEST(AllToAll, BringsEveryTokenOfTheBlockInOrderAndTakesItBack) {
 
 double inner_product(const at::Tensor& a, const at::Tensor& b) { return (a * b).sum().item<double>(); }
 
-// <A x, y> = <x, A* y> over all ranks, in small integers: A is what forward does with q, k, v; and the same for the
-// output.
+// <A x, y> = <x, A* y> over all ranks, where A is the forward movement of q, k and v and A* the backward one. The same
+// holds for the output. Small integers make both sides exact.
 TEST(AllToAll, BackwardIsTheAdjoint) {
   const auto integers = [](const at::Tensor& like, uint32_t seed) {
     return (reference_values(like.sizes(), seed) * 2).round();
@@ -150,7 +156,7 @@ TEST(AllToAll, BackwardIsTheAdjoint) {
   }
 }
 
-// Two ranks read each key head: its gradient is the sum of both, and not their mean nor one of them.
+// If two ranks read a key head, its gradient is the sum of both contributions, not their mean and not one of them.
 TEST(AllToAll, GradientsOfASharedKeyHeadAreSummed) {
   const AttentionCase c = cases().back();
   on_all(

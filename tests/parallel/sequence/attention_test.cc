@@ -1,4 +1,5 @@
-// Every core against attention on one device, in float64: outputs, gradients, bytes; and the mistakes that must show.
+// Every core of sequence parallelism equals attention on one device within 1e-12 in float64, and sends the bytes of its
+// formulas. The controls are typical errors of implementations, which must exceed 1e-3.
 #include "parallel/sequence/ulysses/heads_plan.h"
 #include "tests/parallel/sequence/sharded_attention.h"
 #include "tests/support/sweep.h"
@@ -80,7 +81,8 @@ TEST(SequenceParallel, DoubleRings) {
   }
 }
 
-// What a core remembers of one rule is not taken for another, of the same batch.
+// One core applies the visibility rule of each call, although it caches the visibility of a batch: a cached rule is not
+// used for another rule of the same batch.
 TEST(SequenceParallel, OneCoreFollowsEveryRule) {
   const VisibilityRule rules[] = {{}, {.sliding_window = 5}, {.causal = false}, {.causal = false, .sliding_window = 5}};
   for (const MakeCore& make : {MakeCore(usp), MakeCore(two_rings)}) {
@@ -105,7 +107,7 @@ TEST(SequenceParallel, OneCoreFollowsEveryRule) {
   }
 }
 
-// Elements sent, in bytes, by every rank: forward and backward together.
+// Expects every rank to send this number of bytes on the axis, in forward and backward together.
 void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis, int64_t expected) {
   on_ranks(c, make, [&](Comm& comm, const AttentionResult&) {
     int64_t bytes = 0;
@@ -116,7 +118,8 @@ void expect_bytes(AttentionCase c, const MakeCore& make, const std::string& axis
   });
 }
 
-// Ring Self-Attention, check 3: forward 576, backward 1,728 or 1,152 elements on four ranks.
+// Ring Self-Attention, check 3: on four ranks, forward sends 576 elements. Backward sends 1,728 in the published form
+// and 1,152 in the cheaper form.
 TEST(SequenceParallel, RingsSendWhatTheFormulasSay) {
   AttentionCase c{.placement = SequencePlacement::contiguous,
                   .sequences = 2,
@@ -138,17 +141,20 @@ TEST(SequenceParallel, RingsSendWhatTheFormulasSay) {
   expect_bytes(c, two_rings, "ring", 0);
 }
 
-// USP, section 4.3: q, k, v and the output forward, as much backward; and K and V round what is left of the ring.
+// Unified Sequence Parallelism, section 4.3: the all-to-alls send q, k, v and the output in forward, and the same bytes
+// in backward. K and V travel round the ring of the remaining ranks.
 TEST(SequenceParallel, UspSendsWhatTheFormulasSay) {
   for (const auto& [u, r] : {std::pair{8, 1}, {4, 2}, {2, 4}, {1, 8}}) {
     AttentionCase c{.ulysses = u, .ring = r, .sequences = 1, .length = 64, .heads = 32, .key_heads = 8, .head_dim = 8};
     const int64_t d = c.heads * c.head_dim, d_kv = c.key_heads * c.head_dim, N = u * r;
     expect_bytes(c, usp, "ulysses", 8 * 4 * (u - 1) * c.length * (d + d_kv) / (u * N));
-    // In float64, sums of dK and dV are as wide as K and V: forward, backward, and the sums, n-1 messages each.
+    // In float64, an element of the sums dK and dV has as many bytes as one of K and V. Keys and values in forward and
+    // in backward, and the sums, take r-1 messages each.
     expect_bytes(c, usp, "ring", 8 * 3 * 2 * (r - 1) * c.length * d_kv / N);
   }
 }
 
+// Numbers of query and key heads of each Ulysses rank. The last line: 16 ranks read 8 key heads, two ranks each.
 TEST(SequenceParallel, HeadsOfEachRank) {
   const auto sizes = [](int64_t heads, int64_t key_heads, int ranks) {
     std::vector<std::pair<int64_t, int64_t>> all;
@@ -166,20 +172,20 @@ TEST(SequenceParallel, HeadsOfEachRank) {
   for (int u = 0; u < 16; ++u) EXPECT_EQ(head_shard(32, 8, 16, u).key.begin, u / 2);
 }
 
-// The mistakes of the field: each must be far outside the bound.
+// The controls: each of these typical errors must be far outside the bound.
 TEST(SequenceParallel, MistakesAreSeen) {
   constexpr double kFar = 1e-3;
   const AttentionCase c{.ulysses = 1, .ring = 4, .placement = SequencePlacement::contiguous};
   const AttentionResult want = on_one_device(c);
-  // Contiguous tokens in a zigzag ring.
+  // The ranks hold contiguous tokens, but the ring assumes zigzag.
   const auto zigzag = on_ranks(c, [](Comm& comm, const AttentionCase&) {
     return ring_attention(comm, kOverRing, {.placement = SequencePlacement::zigzag});
   });
   EXPECT_GT(relative_error(zigzag.out, want.out), kFar);
-  // Rotary positions from 0 on every rank.
+  // Rotary positions start at 0 on every rank.
   const auto local = on_ranks(c, usp, {}, [](const at::Tensor& positions) { return at::arange(positions.numel()); });
   EXPECT_GT(relative_error(local.out, want.out), kFar);
-  // Backward with this rank's own keys instead of those that came round: the forward is right.
+  // Backward uses wrong keys, shifted by one token, instead of the kept ones; forward is right.
   const MakeCore stale = [](Comm& comm, const AttentionCase& of) {
     AttentionCore core = ring_attention(comm, kOverRing, {.placement = of.placement});
     core.backward = [backward = core.backward](const at::Tensor& dout, std::vector<at::Tensor> kept, const auto& batch,
@@ -192,7 +198,7 @@ TEST(SequenceParallel, MistakesAreSeen) {
   const auto stale_keys = on_ranks(c, stale);
   EXPECT_LT(relative_error(stale_keys.out, want.out), 1e-12);
   EXPECT_GT(relative_error(stale_keys.dqkv, want.dqkv), kFar);
-  // Gradients divided by the number of ranks.
+  // dQ and dK are divided by the number of ranks.
   const auto divided = on_ranks(c, [](Comm& comm, const AttentionCase& of) {
     AttentionCore core = ring_attention(comm, kOverRing, {.placement = of.placement});
     core.backward = [backward = core.backward](const auto& dout, const auto& kept, const auto& batch,

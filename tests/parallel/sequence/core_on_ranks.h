@@ -1,4 +1,5 @@
-// A core alone, without rotary positions around it: what each rank gets, and the whole put together again.
+// Runs an attention core on thread ranks without rotary positions, joins the shards of all ranks, and gives the dense
+// oracle.
 #pragma once
 
 #include "tests/parallel/sequence/sharded_attention.h"
@@ -27,16 +28,17 @@ inline Visibility visibility_of_all(const AttentionCase& c) {
   return visibility(batch, c.rule, all);
 }
 
-/// Output, log-sum-exp (where the last that forward keeps is one of this rank's heads: not with Ulysses), dQ, dK, dV.
+/// Output, log-sum-exp, dQ, dK, dV. The log-sum-exp is NaN if the last tensor that forward keeps is not that of this
+/// rank's own tokens and heads, as with Ulysses.
 using CoreResult = std::array<at::Tensor, 5>;
 inline const char* const kCoreResults[] = {"output", "log-sum-exp", "dQ", "dK", "dV"};
 
-/// What forward kept and backward returned on a rank; `places` are those of its tokens.
+/// Called on each rank with the positions of its tokens, the tensors that forward kept, and the gradients.
 using LookAtCore = std::function<void(Comm&, const at::Tensor& positions, const std::vector<at::Tensor>& kept,
                                       const AttentionGradients&)>;
 
-/// Forward and backward of one core on this rank's part; the gradients rounded to the inputs' type, as a model sees
-/// them.
+/// Runs forward and backward of one core on this rank's shard, and copies the results into `all`. The gradients are
+/// rounded to the type of the inputs, as in a model.
 inline void run_core(const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in, Comm& comm,
                      CoreResult& all, std::mutex& mutex, const LookAtCore& look) {
   const auto positions =
@@ -55,6 +57,7 @@ inline void run_core(const AttentionCore& core, const AttentionCase& c, const At
   if (look) look(comm, index, kept, g);
 }
 
+/// The joined results of all ranks, unsharded. Elements that no rank writes are NaN.
 inline CoreResult core_on_ranks(const AttentionCase& c, const AttentionInputs& in, const MakeCore& make,
                                 const LookAtCore& look = {}) {
   const auto unknown = [](const at::Tensor& like) { return at::full_like(like, NAN); };
@@ -68,6 +71,7 @@ inline CoreResult core_on_ranks(const AttentionCase& c, const AttentionInputs& i
   return all;
 }
 
+/// The oracle: attention by its definition on one device.
 inline CoreResult dense(const AttentionCase& c, const AttentionInputs& in) {
   return dense_attention(in, visibility_of_all(c));
 }

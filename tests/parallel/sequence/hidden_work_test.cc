@@ -1,4 +1,5 @@
-// What no query sees is not computed: multiplications counted while forward and backward run.
+// Blocks that no query sees are not computed. The multiplications and the (query, key) pairs of kernels, counted
+// through libtorch's observer during forward and backward, equal formulas.
 #include <ATen/record_function.h>
 
 #include "tests/parallel/sequence/core_on_ranks.h"
@@ -6,8 +7,8 @@
 namespace orthant::hidden_work_test {
 namespace {
 
-// On this thread: a b c for each product of [a,b] and [b,c], times the batch; and pairs of query and key given to
-// kernels.
+// Counts of this thread: n a b c multiplications for each batched product [n, a, b] [n, b, c], and the (query, key)
+// pairs passed to flash attention.
 thread_local int64_t multiplications = 0, kernel_pairs = 0;
 
 std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& call) {
@@ -46,16 +47,16 @@ std::vector<Work> work_of_ranks(const AttentionCase& c, const MakeCore& make) {
   return all;
 }
 
-// Pairs of a query and a key that rank r computes for a head: of its own block all (the triangle is masked), of others'
-// what its queries see.
+// Number of (query, key) pairs that rank r computes for one head. It computes all pairs of its own block, of which a
+// mask hides the upper triangle, and only the visible pairs of other blocks.
 int64_t pairs(const AttentionCase& c, int r) {
   const int64_t n = c.length / c.ring;
   if (!c.rule.causal) return n * c.length;
   return c.placement == SequencePlacement::zigzag ? n * n + (c.ring - 1) * n * n / 2 : n * n * (r + 1);
 }
 
-// Ring Self-Attention, section 1.5: a block that comes later in the sequence is passed on, and none of its six products
-// done.
+// Ring Self-Attention, section 1.5: a rank passes on a block that comes later in the sequence, and computes none of its
+// six products (two in forward, four in backward).
 TEST(HiddenWork, IsNotDone) {
   for (const auto placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
     for (const bool causal : {true, false}) {

@@ -1,5 +1,5 @@
-// Linformer over a ring against the definition in plain ATen and autograd: outputs, gradients, bytes, memory; and the
-// mistakes that must show.
+// Linformer over a ring equals its definition in plain ATen and autograd: outputs, gradients, and bytes that do not
+// grow with the sequence length. The controls are typical errors, which must exceed 1e-3.
 #include "parallel/sequence/linformer/run.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -10,12 +10,12 @@
 namespace orthant::linformer_test {
 namespace {
 
-constexpr int64_t kLength = 5;  // K_p
+constexpr int64_t kLength = 5;  // K_p: summary rows of a sequence
 
 struct Case {
   int ring = 1;
   int64_t tokens = 32, heads = 3, key_heads = 3;
-  std::vector<int64_t> lengths = {};  // behind which there is padding; empty: none
+  std::vector<int64_t> lengths = {};  // valid tokens of each sequence; empty: no padding
 };
 
 struct Result {
@@ -47,7 +47,8 @@ Result by_definition(const Case& c) {
 using MakeCore = std::function<AttentionCore(Comm&)>;
 AttentionCore right(Comm& comm) { return linformer(comm, kOverRing); }
 
-/// Every rank's part put together. The negative control sums dE and dF over the ring as well.
+/// Runs the core on all ranks and joins their shards. reduce_projections is an error that also sums dE and dF over the
+/// ring.
 Result on_ranks(const Case& c, const MakeCore& make = right, const std::function<void(Comm&)>& look = {},
                 bool reduce_projections = false) {
   const Result like = by_definition(c);
@@ -98,7 +99,7 @@ double worst(const Result& have, const Result& want) {
   return error;
 }
 
-// Ring Self-Attention, check 14.
+// Checksums equal the published ones for any ring size (Ring Self-Attention, check 14).
 TEST(Linformer, HasThePublishedNumbers) {
   for (const int ring : {1, 2, 4, 8}) {
     const Result r = on_ranks({.ring = ring});
@@ -118,6 +119,7 @@ TEST(Linformer, EqualsTheDefinitionOnAnyRing) {
   }
 }
 
+// Padding adds nothing to the summaries. The control ignores the lengths.
 TEST(Linformer, PaddingGoesIntoNoSummary) {
   for (const auto& lengths : {std::vector<int64_t>{20, 32}, {32, 1}, {8, 16}}) {
     const Case c{.ring = 4, .lengths = lengths};
@@ -126,6 +128,8 @@ TEST(Linformer, PaddingGoesIntoNoSummary) {
   }
 }
 
+// Each of the two all-reduces sends 2 (n-1)/n 2 B Z K_p A elements: B = 2 sequences, Z = 3 key heads of A = 4 elements,
+// K_p = 5.
 TEST(Linformer, SendsTheSameForAnyLength) {
   for (const auto& [ring, elements] : {std::pair{1, 0}, {2, 240}, {4, 360}, {8, 420}}) {
     for (const int64_t tokens : {32, 64}) {
@@ -141,14 +145,14 @@ TEST(Linformer, MistakesAreSeen) {
   const Case c{.ring = 4};
   const Result want = by_definition(c);
   constexpr double kFar = 1e-3;
-  // dE and dF reduced over the ring, as gradients of replicated weights are.
+  // dE and dF are reduced over the ring, as if the projections were replicated.
   const Result reduced = on_ranks(c, right, {}, true);
   EXPECT_LT(relative_error(reduced.dk, want.dk), 1e-12);
   EXPECT_GT(relative_error(reduced.de, want.de), kFar);
   EXPECT_GT(relative_error(reduced.df, want.df), kFar);
-  // Summaries of this rank's tokens alone.
+  // The summaries have only this rank's tokens.
   EXPECT_GT(relative_error(on_ranks(c, [](Comm&) { return linformer_attention(); }).out, want.out), kFar);
-  // Gradients of the summaries not summed: the forward is right.
+  // The gradients of the summaries are not summed over the ring; forward is right.
   const auto forward_only = [](Comm& comm) {
     AttentionCore core = linformer(comm, kOverRing);
     core.backward = linformer_attention().backward;

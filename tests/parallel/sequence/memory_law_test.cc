@@ -1,4 +1,5 @@
-// Ring Self-Attention, check 11: how the memory of one rank's attention grows with the sequence and with the ring.
+// The growth of one rank's attention memory with the sequence length and the ring size (Ring Self-Attention, check 11).
+// Ring self-attention keeps rows of scores and serves as the control for ring attention, which keeps none.
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/thread_memory.h"
 
@@ -6,10 +7,10 @@ namespace orthant::memory_law_test {
 namespace {
 
 struct Bytes {
-  int64_t kept = 0, peak = 0;  // of forward and backward of a layer, beyond q, k, v and the output's gradient
+  int64_t kept = 0, peak = 0;  // bytes beyond q, k, v and the output's gradient
 };
 
-// Of the rank that holds most.
+// The bytes of one layer's attention on the rank that holds most.
 Bytes attention_bytes(const MakeCore& make, int ring, int64_t length) {
   ThreadMemory::install();
   AttentionCase c{.ring = ring,
@@ -44,18 +45,20 @@ Bytes attention_bytes(const MakeCore& make, int ring, int64_t length) {
   return most;
 }
 
-constexpr int64_t kScore = 4, kHeads = 2 * 2;  // bytes of one in float32; sequences times heads
+constexpr int64_t kScore = 4, kHeads = 2 * 2;  // bytes of a float32 score; sequences x heads
 
+// With twice the ranks at a fixed sequence length, the kept rows of scores halve.
 TEST(SequenceMemoryLaw, TwoRingsHalveWithTwiceTheRanksAtOneLength) {
   for (const int ring : {2, 4}) {
     const Bytes few = attention_bytes(two_rings, ring, 2048), many = attention_bytes(two_rings, 2 * ring, 2048);
     EXPECT_NEAR(static_cast<double>(many.kept) / static_cast<double>(few.kept), 0.5, 0.005);
-    // A block's square of scores, which is at hand beside the row, falls faster.
+    // The peak also has the scores of one block, which shrink with the square of the block's size: between 1/4 and 1/2.
     EXPECT_LT(static_cast<double>(many.peak) / static_cast<double>(few.peak), 0.51);
     EXPECT_GT(static_cast<double>(many.peak) / static_cast<double>(few.peak), 0.25);
   }
 }
 
+// With n tokens on each rank, every further rank adds n x n scores for each head and sequence.
 TEST(SequenceMemoryLaw, TwoRingsGrowByARowOfScoresWithEveryRankAtOnePart) {
   constexpr int64_t n = 256;
   std::vector<int64_t> kept;
@@ -65,8 +68,10 @@ TEST(SequenceMemoryLaw, TwoRingsGrowByARowOfScoresWithEveryRankAtOnePart) {
   EXPECT_EQ(kept[3] - kept[2], 4 * kScore * kHeads * n * n);
 }
 
+// With a fixed number of tokens on each rank, ring attention's memory does not grow with the ring.
 TEST(SequenceMemoryLaw, RingAttentionIsFlatAtOnePart) {
-  // From four on: a smaller ring has never a block here, one arriving, a sum leaving and one arriving, all at once.
+  // The law holds from four ranks on. Only then can a rank have a present block, an arriving block, a departing sum and
+  // an arriving sum at the same time.
   const Bytes four = attention_bytes(usp, 4, 4 * 256);
   EXPECT_LT(attention_bytes(usp, 3, 3 * 256).peak, four.peak);
   for (const int ring : {6, 8}) {
@@ -74,7 +79,7 @@ TEST(SequenceMemoryLaw, RingAttentionIsFlatAtOnePart) {
     EXPECT_EQ(more.kept, four.kept);
     EXPECT_NEAR(static_cast<double>(more.peak) / static_cast<double>(four.peak), 1, 0.01) << ring;
   }
-  // The control: what keeps a row of scores is not.
+  // The control: ring self-attention, which keeps rows of scores, grows.
   EXPECT_GT(attention_bytes(two_rings, 8, 8 * 256).peak, 2 * attention_bytes(two_rings, 2, 2 * 256).peak);
 }
 

@@ -1,12 +1,13 @@
-// Documents, padding and masks over rings: what is packed equals what is alone, and nothing of B L L bytes is ever
-// made.
+// Documents and padding over rings: packed documents equal each document alone on one device, and padding has no
+// effect. No tensor of B L L bytes, the size of a full mask, is ever allocated. The controls move a border of the
+// documents and build the full mask.
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/thread_memory.h"
 
 namespace orthant::packing_test {
 namespace {
 
-// Each document in a sequence of its own, on one device, by definition.
+// The oracle: each document is a sequence of its own, on one device, by the definition of attention.
 CoreResult attend_by_document(const AttentionCase& c, const AttentionInputs& in, const std::vector<int64_t>& starts) {
   CoreResult all{at::zeros_like(in.q), at::zeros({c.sequences, c.heads, c.length}, at::kDouble), at::zeros_like(in.q),
                  at::zeros_like(in.k), at::zeros_like(in.v)};
@@ -25,7 +26,7 @@ void expect_equal(const CoreResult& have, const CoreResult& want, const std::str
   for (size_t i : {0, 2, 3, 4}) EXPECT_LT(relative_error(have[i], want[i]), 1e-12) << kCoreResults[i] << ", " << name;
 }
 
-// Unified Sequence Parallelism, check 8: documents [0, 7, 14, 16) on eight ranks.
+// Unified Sequence Parallelism, check 8: documents that start at 0, 7 and 14 in 16 tokens, on eight ranks.
 TEST(Packing, DocumentsEqualEachAlone) {
   for (const auto placement : kPlacements) {
     for (const auto& [u, r] : {std::pair{1, 8}, {2, 4}, {4, 2}}) {
@@ -41,7 +42,7 @@ TEST(Packing, DocumentsEqualEachAlone) {
         const auto want = attend_by_document(c, in, {0, 7, 14});
         expect_equal(core_on_ranks(c, in, usp), want, name_of(c));
         if (u == 1) expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));
-        // The control: attention across the border is far off.
+        // The control: with a border moved by one token, the error is large.
         c.packing = packing({{0, 8, 14}});
         EXPECT_GT(relative_error(core_on_ranks(c, in, usp)[0], want[0]), 1e-3);
       }
@@ -49,7 +50,7 @@ TEST(Packing, DocumentsEqualEachAlone) {
   }
 }
 
-// Documents of 128, 1120 and 2992 tokens, none of which has to be a multiple of anything, on eight ranks.
+// Documents of 128, 1120 and 2992 tokens on eight ranks. Lengths need not be multiples of any number.
 TEST(Packing, LongDocumentsEqualEachAlone) {
   AttentionCase c{.ring = 8,
                   .sequences = 1,
@@ -65,7 +66,7 @@ TEST(Packing, LongDocumentsEqualEachAlone) {
   expect_equal(core_on_ranks(c, in, two_rings), want, name_of(c));
 }
 
-// 698 tokens padded to 704 on four ranks: as if the padding were not there.
+// 698 tokens, padded to 704 on four ranks, give the results of 698 tokens without padding, and zeros for the padding.
 TEST(Packing, PaddingIsNotThere) {
   for (const auto placement : kPlacements) {
     for (const bool causal : {true, false}) {
@@ -79,7 +80,7 @@ TEST(Packing, PaddingIsNotThere) {
                       .packing = packing({}, {698})};
       c.rule.causal = causal;
       AttentionInputs in = inputs_of(c);
-      for (at::Tensor* t : {&in.q, &in.k, &in.v}) t->narrow(2, 698, 6).fill_(1e3);  // nobody looks at it
+      for (at::Tensor* t : {&in.q, &in.k, &in.v}) t->narrow(2, 698, 6).fill_(1e3);  // no query may see it
       AttentionCase alone = c;
       alone.length = 698, alone.packing = nullptr;
       const auto part = [](const at::Tensor& t) { return t.narrow(2, 0, 698); };
@@ -95,8 +96,8 @@ TEST(Packing, PaddingIsNotThere) {
   }
 }
 
-// Ring Self-Attention, check 7: valid lengths of one token, inside a rank's part, at its very end, one past it, and
-// all.
+// Ring Self-Attention, check 7: valid lengths of one token, inside a rank's shard, at its end, one token past it, and
+// the full length.
 TEST(Packing, ValidLengthsAtEveryBorder) {
   for (const int ring : {1, 2, 4, 8}) {
     for (const int64_t length : {1, 5, 8, 9, 31, 32}) {
@@ -115,7 +116,7 @@ TEST(Packing, ValidLengthsAtEveryBorder) {
   }
 }
 
-// Check 7, its end: every rank's largest tensor, masks included, is below B L L bytes.
+// The end of check 7: each rank's largest tensor, masks included, has fewer than B L L bytes.
 TEST(Packing, NoTensorIsAsLargeAsAMaskOfAllPairs) {
   ThreadMemory::install();
   AttentionCase c{.ring = 8,
@@ -142,7 +143,7 @@ TEST(Packing, NoTensorIsAsLargeAsAMaskOfAllPairs) {
       EXPECT_GT(ThreadMemory::largest(), 1024) << "nothing was counted";
     });
   }
-  // The control: the mask by definition is.
+  // The control: the mask of the dense definition is that large.
   ThreadMemory::reset();
   dense(c, in);
   EXPECT_GE(ThreadMemory::largest(), pairs);

@@ -1,5 +1,5 @@
-// What the plan says that a layer's attention holds against what a rank's core holds: kept to the byte, working within
-// 5 %.
+// The planned memory of a layer's attention equals the memory that a rank's core holds: the bytes kept from forward to
+// backward exactly, and the peak of temporary memory within 5 %.
 #include "parallel/sequence/plan.h"
 #include "tests/parallel/sequence/core_on_ranks.h"
 #include "tests/support/product_scratch.h"
@@ -22,7 +22,8 @@ AttentionCore in_windows(Comm& comm, const AttentionCase& c) {
   return ring_attention(comm, kOverRing, {.placement = c.placement, .window = window});
 }
 
-// Of one rank: beyond its own q, k, v; and in backward, beyond what is kept and the output's gradient.
+// Memory of this rank: `kept` are the bytes that forward adds to its own q, k and v, and `working` is the peak in
+// backward beyond the kept tensors and the output's gradient.
 Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, const AttentionInputs& in) {
   const auto positions =
       held_positions(c.placement, c.length, c.ulysses, comm.position(kOverUlysses), c.ring, comm.position(kOverRing));
@@ -30,10 +31,10 @@ Bytes measure(Comm& comm, const AttentionCore& core, const AttentionCase& c, con
   const auto part = [&](const at::Tensor& t) { return t.index_select(2, index); };
   const at::Tensor q = part(in.q), k = part(in.k), v = part(in.v);
   const at::Tensor dout =
-      part(in.dout).transpose(1, 2).contiguous().transpose(1, 2);  // heads side by side, as it comes
+      part(in.dout).transpose(1, 2).contiguous().transpose(1, 2);  // strides of [B, T, H, D], as in a model
   const Microbatch batch = batch_of(c, index);
   const AttentionShape shape = shape_of(c);
-  core.backward(dout, core.forward(q, k, v, batch, shape), batch, shape);  // what is made once, is made
+  core.backward(dout, core.forward(q, k, v, batch, shape), batch, shape);  // warm-up: allocates what persists
   const int64_t before = ThreadMemory::now();
   const auto kept = core.forward(q, k, v, batch, shape);
   const int64_t after = ThreadMemory::now();
@@ -57,7 +58,7 @@ const Form kForms[] = {{{.ring = 2}, usp},
                        {{.ring = 2, .method = kTwoRings, .all_reduce = true}, two_rings_as_published},
                        {{.ring = 4, .method = kTwoRings, .all_reduce = true}, two_rings_as_published}};
 
-// The products of ATen's flash kernel on a tile of queries and one of keys.
+// Scratch memory, in bytes, of the products of ATen's flash kernel on a tile of queries and a tile of keys.
 double scratch_of_tiles(at::ScalarType type, int64_t head_dim) {
   if (type != at::kBFloat16 || has_amx()) return 0;
   return static_cast<double>(std::max({product_scratch(256, 512, head_dim), product_scratch(256, head_dim, 512),
@@ -101,10 +102,10 @@ SWEEP_TEST(PlannedSequenceMemory, IsWhatACoreHolds) {
           EXPECT_EQ(have.kept + (c.ulysses == 1 ? q + 2 * kv : 0), planned.saved_bytes) << name_of(c);
           const std::lock_guard lock(mutex);
           most = std::max(most, static_cast<double>(have.working));
-          // With what the plan counts for any attention.
+          // temporary_bytes excludes the memory that backward needs on one device: 3 q + 4 kv.
           planned_most = std::max(planned_most, static_cast<double>(planned.temporary_bytes + 3 * q + 4 * kv));
-          // A sum that has left is freed at once where the next rank was waiting for it; without work of its own, none
-          // is.
+          // The peak may be lower by a sent sum of dK and dV: it is freed at once if the next rank already waits for
+          // it. If the method has no temporary memory of its own, there is no lower bound.
           slack = planned.temporary_bytes == 0 ? planned_most : 2.0 * static_cast<double>(kv) * (element == 2 ? 2 : 1);
         });
         const std::string name = fmt::format("{}, rows {} {}, {} bytes an element", name_of(c),

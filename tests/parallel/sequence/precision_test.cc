@@ -1,5 +1,5 @@
-// The reference's checks of rounding: bfloat16 against its error budget, logits of 1e4, queries that see nothing,
-// invariants that need no answer to compare with.
+// Rounding in sequence parallelism, by the checks of the specifications: the error budget of bfloat16, logits of 1e4,
+// queries that see no key, invariants that need no oracle, and the published table.
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "tests/parallel/sequence/core_on_ranks.h"
@@ -34,8 +34,8 @@ AttentionInputs normal_inputs(const AttentionCase& c) {
           1 / std::sqrt(static_cast<double>(c.head_dim))};
 }
 
-// Unified Sequence Parallelism, check 4. The limits are the reference's: sums in float32 stay below them, sums in
-// bfloat16 (4.5e-3) and log-sum-exps in bfloat16 (1e-2) do not.
+// The error in bfloat16 stays below the limits of Unified Sequence Parallelism, check 4, and does not grow with the
+// ring. Sums in float32 keep these limits; sums in bfloat16 (4.5e-3) and log-sum-exps in bfloat16 (1e-2) exceed them.
 TEST(SequencePrecision, Bfloat16StaysWithinItsBudgetWhateverTheRing) {
   AttentionCase c{.sequences = 1, .length = 1024, .heads = 2, .key_heads = 2, .head_dim = 64, .dtype = at::kBFloat16};
   const AttentionInputs in = normal_inputs(c);
@@ -57,7 +57,7 @@ TEST(SequencePrecision, Bfloat16StaysWithinItsBudgetWhateverTheRing) {
       }
     }
   }
-  // The controls: rounding every hop's share of a sum, or the log-sum-exp, is seen.
+  // The control: a log-sum-exp rounded to bfloat16 exceeds the limits.
   c.ring = 16, c.rule.causal = false;
   const auto want = dense(c, in);
   const auto rounded_lse = core_on_ranks(c, in, [](Comm& comm, const AttentionCase& of) {
@@ -72,8 +72,8 @@ TEST(SequencePrecision, Bfloat16StaysWithinItsBudgetWhateverTheRing) {
   for (size_t i : {2, 3, 4}) EXPECT_GT(relative_error(rounded_lse[i], want[i]), kLimits[i]) << kCoreResults[i];
 }
 
-// Ring self-attention rounds its probabilities once more (two roundings: 1.4 times the error of one), and sums in
-// float32.
+// Ring self-attention rounds its probabilities once more than ring attention. Two roundings have 1.4 times the error of
+// one. It sums in float32, so the error does not grow with the ring.
 TEST(SequencePrecision, Bfloat16OfRingSelfAttentionDoesNotDependOnTheRing) {
   AttentionCase c{.sequences = 1, .length = 1024, .heads = 2, .key_heads = 2, .head_dim = 64, .dtype = at::kBFloat16};
   const AttentionInputs in = normal_inputs(c);
@@ -95,8 +95,8 @@ TEST(SequencePrecision, Bfloat16OfRingSelfAttentionDoesNotDependOnTheRing) {
   }
 }
 
-// Unified Sequence Parallelism, check 5; Ring Self-Attention, check 8: one key's logits are 1e4 above all others', in
-// the block that comes first, in the middle and last.
+// The logits of one key are 1e4 above all others, in the first, a middle or the last block (Unified Sequence
+// Parallelism, check 5; Ring Self-Attention, check 8). The output is that key's value.
 TEST(SequencePrecision, OneKeyFarAboveAllOthers) {
   for (const Form& form : forms()) {
     for (const auto type : {at::kFloat, at::kDouble}) {
@@ -111,11 +111,11 @@ TEST(SequencePrecision, OneKeyFarAboveAllOthers) {
         const auto have = core_on_ranks(c, in, form.make);
         const double bound = type == at::kFloat ? 1e-5 : 1e-12;
         EXPECT_LT(relative_error(have[0], want[0]), bound) << form.name;
-        // Backward makes the probability again, exp(score - log-sum-exp): both scores are rounded as products and as
-        // scaled products, and where the processor's kernels add in another order, in another way.
+        // Backward recomputes the probability exp(score - log-sum-exp). Both numbers come from rounded products and
+        // rounded scaled products, and kernels that add in another order round differently: four roundings of 1.16e4.
         const double of_scores = 4 * 1.16e4 * (type == at::kFloat ? 0x1p-24 : 0x1p-53);
         EXPECT_LT(relative_error(have[4], want[4]), bound + of_scores) << form.name;
-        // The softmax is saturated: no gradient goes to the logits. What rounding leaves grows with q and k.
+        // The softmax is saturated, so the gradient of the logits is zero. The rounding errors grow with q and k.
         for (size_t i : {2, 3}) {
           EXPECT_LT(want[i].abs().max().item<double>(), 1e-12);
           EXPECT_LT(have[i].abs().max().item<double>(), 256 * 10 * bound) << form.name << " " << kCoreResults[i];
@@ -127,8 +127,8 @@ TEST(SequencePrecision, OneKeyFarAboveAllOthers) {
   }
 }
 
-// Check 5, its second half; Ring Self-Attention, check 7: no key to see, no output, no gradient, and nobody sees the
-// row.
+// A query that sees no key has zero output and zero gradient, and no other query is affected (check 5, second half;
+// Ring Self-Attention, check 7).
 TEST(SequencePrecision, AQueryThatSeesNothingHasNothing) {
   for (const Form& form : forms()) {
     for (const auto type : {at::kBFloat16, at::kFloat, at::kDouble}) {
@@ -146,7 +146,8 @@ TEST(SequencePrecision, AQueryThatSeesNothingHasNothing) {
   }
 }
 
-// Ring Self-Attention, check 2.
+// Ring Self-Attention, check 2: rows of probabilities sum to 1, dK sums to 0 over the tokens, and dV sums to the sum of
+// the output's gradient.
 TEST(SequencePrecision, InvariantsHoldWithoutKnowingTheAnswer) {
   for (const Form& form : forms()) {
     for (const bool causal : {true, false}) {
@@ -165,11 +166,11 @@ TEST(SequencePrecision, InvariantsHoldWithoutKnowingTheAnswer) {
   }
 }
 
-// Ring Self-Attention, check 1: the table of its section 6, from every ring, from both of its forms and from ring
-// attention.
+// Ring attention and both forms of ring self-attention give the table of Ring Self-Attention, section 6 (check 1), for
+// every ring size.
 TEST(SequencePrecision, EveryRingHasTheReferenceTable) {
   AttentionCase c{.length = 16, .heads = 3, .key_heads = 3, .head_dim = 4};
-  using Sums = std::array<std::array<double, 3>, 4>;  // of O, dQ, dK, dV: plain, weighted, of squares
+  using Sums = std::array<std::array<double, 3>, 4>;  // for O, dQ, dK, dV: sum, weighted sum, sum of squares
   const Sums all = {{{-67.576201980042, 33.260890886626, 90.906775254073},
                      {10.303047610035, 7.2586203367317, 59.651875249419},
                      {0, -28.568786883408, 115.90969623585},

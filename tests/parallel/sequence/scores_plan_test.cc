@@ -1,4 +1,5 @@
-// The work of each rank of a ring: by hand, and as the visibility that attention itself uses has it.
+// The number of visible (query, key) pairs of each ring rank equals that of the visibility that attention uses, and the
+// published values.
 #include "parallel/sequence/scores_plan.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,8 @@ TEST(SeenPairs, AreThoseOfTheVisibility) {
   }
 }
 
-// Ring Self-Attention check 15, USP check 7, and the longest sequence of the run file.
+// Ring Self-Attention, check 15; Unified Sequence Parallelism, check 7; and the longest sequence that a run file
+// allows, 2^27 tokens.
 TEST(SeenPairs, HaveThePublishedNumbers) {
   for (int r = 0; r < 8; ++r) {
     EXPECT_EQ(num_visible_pairs(SequencePlacement::zigzag, 64, 8, r, true, 0), 260);

@@ -1,4 +1,5 @@
-// One attention over sequences cut among ranks, and the same on one device.
+// Attention with rotary positions over sequences that are sharded over thread ranks, and its oracle, the same attention
+// on one device.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -31,7 +32,7 @@ struct AttentionCase {
   VisibilityRule rule;
   std::shared_ptr<const Packing> packing;
   at::ScalarType dtype = at::kDouble;
-  bool ring_inside = false;  // the ring's neighbours are neighbours in rank, not the Ulysses group's
+  bool ring_inside = false;  // mesh order: ring inside ulysses, so ring neighbours are adjacent ranks
 
   Mesh mesh() const {
     const Axis u{"ulysses", ulysses}, r{"ring", ring};
@@ -39,7 +40,7 @@ struct AttentionCase {
   }
 };
 
-/// Output [B,T,HD] and gradient of q, k, v side by side, in the places' order.
+/// Output [B, T, H D], and the gradient of the fused q, k and v, in the order of the held tokens.
 struct AttentionResult {
   at::Tensor out, dqkv;
 };
@@ -59,7 +60,8 @@ inline at::Tensor gradient_of(const AttentionCase& c) {
   return reference_values({c.sequences, c.length, c.heads * c.head_dim}, 4).to(c.dtype);
 }
 
-/// `rotary_positions_T` holds the position by which each held token is rotated: by default its own in the sequence.
+/// Forward and backward on the tokens at positions `held`. rotary_positions_T are the positions by which they are
+/// rotated; by default these are the positions in the sequence.
 inline AttentionResult attend_at(const AttentionCore& core, const AttentionCase& c,
                                  const std::vector<int64_t>& held, at::Tensor rotary_positions_T = {}) {
   const at::Tensor index = at::tensor(held, at::kLong);
@@ -84,7 +86,7 @@ inline AttentionResult on_one_device(const AttentionCase& c) {
 using MakeCore = std::function<AttentionCore(Comm&, const AttentionCase&)>;
 using OnRank = std::function<void(Comm&, const AttentionResult&)>;
 
-/// The parts of all ranks put together again.
+/// Runs the core on all ranks and joins their shards. Elements that no rank writes are NaN.
 inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, const OnRank& look = {},
                                 const std::function<at::Tensor(const at::Tensor& held)>& rotary_positions = {}) {
   AttentionResult all{at::full_like(gradient_of(c), NAN), at::full_like(input_of(c), NAN)};
@@ -104,7 +106,8 @@ inline AttentionResult on_ranks(const AttentionCase& c, const MakeCore& make, co
   return all;
 }
 
-/// The usual cores: Ulysses around ring attention, and ring self-attention in its two forms.
+/// The usual cores: Ulysses around ring attention (usp), and ring self-attention (two_rings). The published form of the
+/// latter all-reduces dK and dV in backward.
 inline SequencePlan plan_of(const AttentionCase& c, SequenceMethod method = SequenceMethod::ring_attention) {
   return {.ulysses = c.ulysses, .ring = c.ring, .placement = c.placement, .method = method};
 }

@@ -1,5 +1,5 @@
-// Bytes: the plan's formulas against the reference's table for a real model, and against the counters of ranks that
-// run.
+// The planned bytes of sequence parallelism equal the published table for a real model, and the bytes that running
+// ranks count.
 #include "mesh/collective.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/sequence/ring.h"
@@ -16,12 +16,13 @@ int64_t bytes_of(const std::vector<SequenceMessages>& all, const std::string& ax
   return sum;
 }
 
-// Unified Sequence Parallelism, check 9: the table of its section 4.3, LLaMA3-8B's heads, 65,536 tokens, bfloat16,
-// eight ranks. Our sums of dK and dV come home in R-1 messages and not R: the last column times (R-1)/R.
+// Unified Sequence Parallelism, check 9: the table of section 4.3 for the heads of LLaMA3-8B, 65,536 tokens, bfloat16
+// and eight ranks. Our sums of dK and dV take R-1 messages to return instead of R, so the last column is scaled by
+// (R-1)/R.
 TEST(SequenceTraffic, OfLlama3IsTheReferenceTable) {
   struct Row {
     int ulysses, ring;
-    int64_t all_to_all, blocks, sums_float32;  // bytes each way; of K and V; of dK and dV in R messages
+    int64_t all_to_all, blocks, sums_float32;  // bytes: each way; K and V; dK and dV in R messages
   };
   const Row rows[] = {{8, 1, 146'800'640, 0, 0},
                       {4, 2, 125'829'120, 33'554'432, 134'217'728},
@@ -49,7 +50,7 @@ struct Form {
   MakeCore make;
 };
 
-// The same formulas against what ranks count, for shares that do not come out even.
+// The same formulas equal the counters of running ranks, for uneven shards of tokens.
 TEST(SequenceTraffic, IsWhatRanksCount) {
   const MakeCore windows = [](Comm& comm, const AttentionCase& c) {
     return ring_attention(comm, kOverRing, {.placement = c.placement, .window = 2});
@@ -106,8 +107,8 @@ TEST(SequenceTraffic, IsWhatRanksCount) {
   }
 }
 
-// Check 8: documents [0, 7, 14, 16) on eight ranks, the design that gathers keys and values. A ring sends as much, for
-// the result that packing_test.cc compares; what the ranks see of the gathered rows stands in visibility_test.cc.
+// Check 8: documents that start at 0, 7 and 14 in 16 tokens, on eight ranks. The published design all-gathers keys and
+// values; a ring sends the same bytes. packing_test.cc compares the results, and visibility_test.cc the visible keys.
 TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
   for (const int64_t length : {16, 19}) {
     const AttentionCase c{.ring = 8,
@@ -123,7 +124,7 @@ TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
     sums.partial = {"ring"};
     const int64_t keys[] = {c.key_heads, length, c.head_dim};
     core_on_ranks(c, inputs_of(c), usp, [&](Comm& comm, const auto&, const auto&, const auto&) {
-      // Keys and values forward and backward, and their gradients.
+      // All-gathers of keys and values in forward and backward, and reduce-scatters of their gradients.
       const int64_t gathered = 4 * bytes_sent(mesh, gather, parts, keys, 8, comm.rank()) +
                                2 * bytes_sent(mesh, scatter, sums, keys, 8, comm.rank());
       EXPECT_EQ(comm.total_traffic().bytes, gathered) << length << " tokens, rank " << comm.rank();
@@ -134,7 +135,8 @@ TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
   }
 }
 
-// Check 9, its end: of a double ring, W-1 blocks leave a window, however many ranks it has.
+// The end of check 9: in a double ring with W windows, each rank sends W-1 blocks out of its window, for any number of
+// ranks in a window.
 TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
   for (const auto& [ring, window] : {std::pair{8, 4}, {8, 2}, {12, 3}}) {
     const int windows = ring / window;

@@ -1,5 +1,5 @@
-// Linear layers with a bias on every mesh, on integers: forward, the input's, the weight's and the bias' gradient are
-// one device's to the bit, in every dtype.
+// Linear layers with a bias on every mesh: the output and the gradients of input, weight and bias equal one device's
+// bits in every dtype, because the matrices are integers. The controls add the bias twice and sum its gradient twice.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -53,9 +53,10 @@ at::Tensor of_column(const Comm& comm, const at::Tensor& whole, int64_t dim) {
   return whole.narrow(dim, part.begin, part.size()).contiguous();
 }
 
-// This rank's part of the layer's input or output, of [T, K]: the stream, or the width between two layers.
+// This rank's shard of the layer's input or output [T, K]. `stream` says whether the matrix is the residual stream or
+// the activations between two layers.
 at::Tensor part(const Comm& comm, const LinearCase& c, const at::Tensor& whole_TK, bool stream) {
-  constexpr int64_t kSequences = 6;  // whose tokens columns cut
+  constexpr int64_t kSequences = 6;  // columns may shard the tokens of each
   const Range tokens = shard(whole_TK.size(0), comm.group_size(kTokens), comm.position(kTokens));
   const at::Tensor own = whole_TK.narrow(0, tokens.begin, tokens.size());
   const at::Tensor all = own.view({c.plan.stream == StreamSharding::tokens ? kSequences : 1, -1, own.size(1)});
@@ -67,7 +68,8 @@ struct Layer {
   at::Tensor y, dx, dw, db;
 };
 
-// Two microbatches, the same twice; gradients of the bias summed as the plan's reductions do, so many times.
+// Runs the same microbatch twice, so that gradients accumulate. The gradient of the bias is then summed `sums` times
+// over the axes of the plan's reductions; only 1 is right.
 Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Tensor& bias_N, int sums = 1) {
   const TensorMesh mesh(comm, c.plan);
   const bool output = c.stays == Stationary::output;
@@ -96,7 +98,7 @@ Layer run_layer(Comm& comm, const LinearCase& c, const Matrices& m, const at::Te
   return layer;
 }
 
-// By rank, which of y, dx, dw and db are not one device's.
+// The names of those of y, dx, dw and db that differ from one device's on this rank.
 std::string wrong(Comm& comm, const LinearCase& c, const Layer& have, const Matrices& m, const at::Tensor& bias_N) {
   const bool output = c.stays == Stationary::output;
   const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
@@ -113,7 +115,7 @@ std::string wrong(Comm& comm, const LinearCase& c, const Layer& have, const Matr
   return names;
 }
 
-// Gradients whose sums over tokens are not zero.
+// Matrices whose output gradients have nonzero sums over the tokens, so that errors in the bias' gradient show.
 Matrices matrices_of(int64_t T, int64_t K, int64_t N, at::ScalarType type) {
   Matrices m = exact_matrices(T, K, N, type);
   m.dy_TN = integers(T, N, 1, 2, 5, 1).to(type);
@@ -135,7 +137,7 @@ SWEEP_TEST(TensorBias, LayersAreBitEqualToOneDevices) {
   }
 }
 
-// The controls: a bias that every column adds before their sum, and a gradient that goes through its sum twice.
+// The controls: a bias that is added once more, as if every column added it, and a bias gradient that is summed twice.
 TEST(TensorBias, IsAddedOnceAndItsGradientSummedOnce) {
   const Matrices m = matrices_of(48, 12, 24, at::kDouble);
   const at::Tensor bias = exact_bias(24, at::kDouble);

@@ -1,4 +1,5 @@
-// Matrices of small integers, whose products are exact in every dtype and order of sums, cut over a tensor mesh.
+// Matrices of small integers, sharded over a tensor mesh. Their products are exact in every dtype and for every order
+// of sums, so tests can require equal bits.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +19,7 @@ inline Mesh tensor_mesh(int rows, int columns, int depth) {
 inline const Axes kColumns{kColumn}, kRows{kRow}, kDepths{kDepth},
     kTokens{kRow, kDepth};
 
-/// (a row + b column + modulus c) mod modulus - shift.
+/// A matrix with the elements (a row + b column) mod modulus - shift.
 inline at::Tensor integers(int64_t rows, int64_t columns, int64_t a, int64_t b, int64_t modulus, int64_t shift) {
   const at::Tensor r = at::arange(rows).view({-1, 1}), c = at::arange(columns).view({1, -1});
   return ((a * r + b * c).remainder(modulus) - shift).to(at::kDouble);
@@ -32,7 +33,8 @@ inline Matrices exact_matrices(int64_t T, int64_t K, int64_t N, at::ScalarType t
           integers(T, N, 1, 2, 3, 1).to(type)};
 }
 
-/// This rank's part of a matrix whose rows are cut over some axes, and whose columns over others.
+/// This rank's shard of a matrix whose rows are sharded over the axes `rows`, and whose columns over the axes
+/// `columns`.
 inline at::Tensor part_of(const Comm& comm, const at::Tensor& whole, const Axes& rows, const Axes& columns) {
   const Range r = shard(whole.size(0), comm.group_size(rows), comm.position(rows));
   const Range c = shard(whole.size(1), comm.group_size(columns), comm.position(columns));
@@ -45,6 +47,7 @@ inline at::Tensor weight_part(const Comm& comm, const at::Tensor& whole) {
   return part_of(comm, whole, kRows, kColumns);
 }
 
+/// Calls work() on thread ranks, one for each rank of the mesh.
 inline void on_mesh(const Mesh& mesh, const std::function<void(Comm&)>& work) {
   run_ranks(mesh.size(), [&](Rendezvous rendezvous, int rank) {
     Comm comm(mesh, rank, rendezvous);

@@ -1,4 +1,5 @@
-// A whole model on a tensor mesh beside the same on one device: loss, every gradient, and what is sent.
+// Compares a full model on a tensor mesh with the same model on one device: the loss and every gradient. The bytes sent
+// must equal the plan's.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -24,8 +25,8 @@ struct ModelCase {
   TinyOptions options = {};
   int64_t hidden = 24, intermediate = 40, vocab = 37;
   OutputLoss loss = {};
-  double head = 1;              // the head's weights are so many times as large
-  bool scattered = false;       // labels are ignored here and there, in every sequence
+  double head = 1;              // factor of the output layer's weights
+  bool scattered = false;       // some labels of every sequence are ignored
 };
 inline std::string name_of(const ModelCase& c) {
   const char* streams[] = {"width", "tokens", "uncut"};
@@ -50,7 +51,7 @@ inline Transformer::Options options_of(const ModelCase& c, bool recompute = fals
 
 inline bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// How a parameter is cut, by its name.
+// The layout of a parameter, by its name.
 inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   if (p.shape.size() == 1) {
@@ -76,7 +77,7 @@ inline std::vector<TensorWeight> wholes_of(const std::vector<ParameterInfo>& par
   return wholes;
 }
 
-// What a rank holds of a model.
+// The parameters of a model with the ranges that a rank holds, and their layouts.
 struct Held {
   std::vector<ParameterInfo> parameters;
   std::vector<Layout> layouts;
@@ -115,6 +116,7 @@ struct Oracle {
   double loss = 0;
   std::vector<at::Tensor> gradients;  // by parameter
 };
+// Loss and gradients of plain primitives on one device.
 inline Oracle one_device(const ModelCase& c, const Architecture& a, const Microbatch& batch) {
   Weights weights(parameter_table(a), at::kDouble);
   draw_weights(c, weights);
@@ -126,7 +128,7 @@ inline Oracle one_device(const ModelCase& c, const Architecture& a, const Microb
   return oracle;
 }
 
-// Some sequences of a batch.
+// The given sequences of a batch.
 inline Microbatch share_of(const Microbatch& batch, const Range& sequences) {
   Microbatch share = batch;
   for (at::Tensor* t : {&share.tokens_BT, &share.labels_BT, &share.positions_BT, &share.samples_B})
@@ -149,7 +151,7 @@ inline TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64
           .sum_bytes = 8};
 }
 
-// What the plan says that a rank sends in a step, by axis and collective.
+// The planned traffic of a rank in one step, by axis and collective. Recomputation repeats each block's forward.
 inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Architecture& a, const TensorPlan& plan,
                                                                const TensorShape& shape, const Comm& comm,
                                                                bool recompute) {
@@ -171,7 +173,8 @@ inline std::map<std::pair<std::string, std::string>, Traffic> planned(const Arch
   return all;
 }
 
-// The worst relative error of the loss and of any gradient, on any rank.
+// The largest relative error of the loss and of the gradients on any rank. drop_depth_sum is the control: it leaves out
+// the sum of gradients over depth.
 inline double worst_error(const ModelCase& c, bool recompute = false, bool drop_depth_sum = false) {
   const Architecture a = make_architecture(c);
   const Microbatch batch = batch_of(c, a);

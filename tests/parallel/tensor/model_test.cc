@@ -1,4 +1,5 @@
-// Whole models on tensor meshes against one device: loss and every gradient.
+// Full models on tensor meshes have the loss and the gradients of one device within 1e-12, and send the planned bytes,
+// in all forms of tensor parallelism. The control leaves out the sum over depth.
 #include "tests/parallel/tensor/model_on_mesh.h"
 #include "tests/support/sweep.h"
 
@@ -19,8 +20,8 @@ std::vector<ModelCase> all_cases() {
   }
   for (const TinyOptions& options : {four, four_biased}) {
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
-      all.push_back({{.rows = 2, .columns = 4, .form = form}, options, 26, 43, 41});  // nothing divides
-      // A column without words.
+      all.push_back({{.rows = 2, .columns = 4, .form = form}, options, 26, 43, 41});  // uneven shards everywhere
+      // With a vocabulary of 3, one of the 4 columns has no rows of it.
       all.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, options, 26, 43, 3});
     }
     all.push_back({{.columns = 4, .stream = StreamSharding::tokens}, options, 26, 43, 41});
@@ -42,7 +43,7 @@ TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
     for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
       cases.push_back({{.rows = 2, .columns = 2, .depth = 2, .form = form}});
       cases.push_back({{.rows = 2, .columns = 4, .form = form}, four, 26, 43, 41});
-      cases.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, four, 26, 43, 3});  // a column has no words
+      cases.push_back({{.rows = 1, .columns = 4, .depth = 2, .form = form}, four, 26, 43, 3});  // as above
     }
     for (ModelCase& c : cases) {
       c.loss = loss;
@@ -51,8 +52,8 @@ TEST(TensorModel, OfOtherLossesEqualsOneDevice) {
   }
 }
 
-// Logits about 1e4, whose exponentials are none: roundings of such logits are 1e4 times those of small ones. And labels
-// that are ignored in the midst of what each column and row has.
+// Labels are ignored amid the tokens of each column and row. Logits reach about 1e4, whose exponentials overflow; their
+// rounding errors are 1e4 times those of small logits, and so is the bound.
 TEST(TensorModel, OfLargeLogitsAndScatteredLabelsEqualsOneDevice) {
   for (ModelCase c : {ModelCase{{.columns = 2, .stream = StreamSharding::tokens}},
                       {{.columns = 2, .stream = StreamSharding::none}},
@@ -66,7 +67,7 @@ TEST(TensorModel, OfLargeLogitsAndScatteredLabelsEqualsOneDevice) {
   }
 }
 
-// In panels of the stream: many, uneven ones, and two.
+// The residual stream moves in panels: many of them, uneven ones, and two.
 TEST(TensorModel, InPanelsEqualsOneDevice) {
   const TinyOptions four{.kv_heads = 4};
   for (const int64_t bytes : {1, 7000}) {
@@ -89,7 +90,8 @@ TEST(TensorModel, RecomputedEqualsOneDevice) {
   EXPECT_LT(worst_error({{.columns = 2, .stream = StreamSharding::tokens}, {.dropout = 0.1}}, true), 1e-12);
 }
 
-// No column has such a token, and without a check its row would be zeros.
+// A token outside the vocabulary raises the error of one device. No column has its row, so without a check the
+// embedding would be zeros.
 TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
   const Architecture a = tiny_architecture();
   const TensorPlan plan{.rows = 2, .columns = 2};
@@ -117,6 +119,7 @@ TEST(TensorModel, RefusesATokenThatOneDeviceRefuses) {
   }
 }
 
+// The control: without the sum of gradients over depth, the error is large.
 TEST(TensorModel, NeedsTheSumOverDepth) {
   for (const int depth : {2, 3, 4}) {
     EXPECT_GT(worst_error({{.rows = 2, .columns = 2, .depth = depth}}, false, true), kSeenInAGradient) << depth;

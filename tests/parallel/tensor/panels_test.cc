@@ -1,4 +1,5 @@
-// Panels of the stream: how many, what they send, in what order.
+// Panels of the residual stream: their number and sizes, the bytes they send, and the order in which they move and are
+// multiplied.
 #include "parallel/tensor/stationary.h"
 #include "parallel/tensor/panels.h"
 
@@ -50,7 +51,7 @@ TEST(StreamPanels, AreOneWhereNothingMoves) {
   EXPECT_EQ(stream_panels(unsharded, 1, 64, 64, true, 4).panels.size(), 8U) << "but a sum";
 }
 
-// However many panels, and however uneven: the bytes of the whole, from every rank.
+// The panels together send the bytes of one message of all tokens, on every rank and for any number of panels.
 TEST(StreamPanels, SendTheBytesOfTheWhole) {
   for (const auto stream : {StreamSharding::width, StreamSharding::tokens, StreamSharding::none}) {
     for (const int columns : {2, 3, 4}) {
@@ -80,7 +81,7 @@ TEST(StreamPanels, SendTheBytesOfTheWhole) {
   }
 }
 
-// The loop itself: what the next panel needs has begun before the present one is multiplied, and only that.
+// for_panels() starts the next panel's move before it multiplies the present panel, and starts no later move.
 TEST(ForPanels, BeginTheNextBeforeTheProduct) {
   std::string order;
   struct Move {
@@ -104,6 +105,7 @@ TEST(ForPanels, BeginTheNextBeforeTheProduct) {
   EXPECT_EQ(order, "begin0 arrived0 begin1 multiply0 arrived1 begin2 multiply1 arrived2 multiply2 ");
 }
 
+// PendingSum finishes a sum before it starts the next one.
 TEST(PendingSum, HasOneSumOnItsWay) {
   std::string order;
   struct Move {
@@ -122,7 +124,8 @@ TEST(PendingSum, HasOneSumOnItsWay) {
   EXPECT_EQ(order, "begin0 arrived put0 begin1 arrived put1 ");
 }
 
-// How many operations of this rank's Comm had begun at each of its products, told by libtorch as it dispatches them.
+// Number of operations that this rank's Comm had started at each of its matrix products, counted by an observer of
+// libtorch's dispatch.
 thread_local const Comm* t_comm = nullptr;
 thread_local std::vector<int64_t> t_begun;
 std::unique_ptr<at::ObserverContext> at_product(const at::RecordFunction& call) {
@@ -168,19 +171,20 @@ Begun begun_at_products(TensorPlan plan, Stationary stays, int panels) {
 TEST(TensorLinear, BeginsTheNextPanelBeforeThePresentProduct) {
   for (const auto stream : {StreamSharding::width, StreamSharding::tokens}) {
     const TensorPlan plan{.columns = 2, .stream = stream};
-    // Gathers 2, 3, 4, 4 have begun; backward in turn the input's gradient and the weight's: a gather, then its sum and
-    // the next gather.
+    // In forward, 2, 3, 4 and 4 gathers have started at the four products. Backward alternates between the product for
+    // the input's gradient and that for the weight's. Each panel starts a sum and the next gather in between.
     EXPECT_EQ(begun_at_products(plan, Stationary::output, 4),
               (Begun{{2, 3, 4, 4}, {5, 7, 7, 9, 9, 11, 11, 12}}));
     EXPECT_EQ(begun_at_products(plan, Stationary::output, 1), (Begun{{1}, {2, 3}}));
-    // Sums 0, 1, 2, 3 have begun; backward a gather more than the two products of a panel need.
+    // In forward, 0, 1, 2 and 3 sums have started. In backward, one gather more has started than the two products of a
+    // panel need.
     EXPECT_EQ(begun_at_products(plan, Stationary::input, 4),
               (Begun{{0, 1, 2, 3}, {6, 6, 7, 7, 8, 8, 8, 8}}));
     EXPECT_EQ(begun_at_products(plan, Stationary::input, 1), (Begun{{0}, {2, 2}}));
   }
 }
 
-// Of a vocabulary with fewer rows than columns.
+// flat() accepts a column without rows, which occurs if the vocabulary has fewer rows than there are columns.
 TEST(Flat, OfAColumnWithoutAny) {
   EXPECT_EQ(flat(at::empty({2, 3, 0})).sizes(), (std::vector<int64_t>{6, 0}));
   EXPECT_EQ(flat(at::empty({2, 3, 4})).sizes(), (std::vector<int64_t>{6, 4}));

@@ -1,4 +1,5 @@
-// The three products on every mesh: numbers, words and calls.
+// The three products of tensor parallelism on every mesh: equal bits for integer matrices, rounding errors of bfloat16,
+// and the elements received and calls of the formulas. The controls drop the sum over depth or misplace ranks.
 #include "parallel/tensor/products.h"
 
 #include <ATen/ATen.h>
@@ -38,12 +39,12 @@ std::vector<MeshCase> all_meshes() {
   return all;
 }
 
-// y, dx, dw of this rank; dw before the sum over depth, and after it.
+// This rank's shards of y, dx and dw. dw_of_layer is dw before the sum over depth.
 struct Products {
   at::Tensor y, dx, dw_of_layer, dw;
 };
 Products products_on(Comm& comm, ProductForm form, const Matrices& m) {
-  const TensorProducts products(comm, form, 1);  // in four panels; in one, where words are counted
+  const TensorProducts products(comm, form, 1);  // panel_bytes = 1: several panels; volume tests use one
   const int64_t K = m.x_TK.size(1);
   const at::Tensor x = tokens_part(comm, m.x_TK), w = weight_part(comm, m.w_KN), dy = tokens_part(comm, m.dy_TN);
   Products p{products.ab(x, w, K), products.abt(dy, w, K), products.atb(x, dy, K), {}};
@@ -52,7 +53,7 @@ Products products_on(Comm& comm, ProductForm form, const Matrices& m) {
   return p;
 }
 
-// What a token's and a column's place weigh in the reference's checksums.
+// The published checksums: sum, sum of squares, and the sum weighted by (row + 1) (column + 1).
 std::array<double, 3> sums_of(const at::Tensor& t) {
   const at::Tensor d = t.to(at::kDouble);
   const at::Tensor weights = at::arange(1, d.size(0) + 1).view({-1, 1}) * at::arange(1, d.size(1) + 1).view({1, -1});
@@ -70,7 +71,8 @@ TEST(TensorProducts, OfOneRankHaveTheReferenceValues) {
   check(exact_matrices(50, 13, 22), {-8, 93870, -3682}, {-3, 7067, -68}, {5, 3545, -112});
 }
 
-// The example of products.h; and what it cuts out is put together again, divisible or not (C2).
+// The example of products.h gives the product of one device. Gathering a shard restores the matrix, for divisible and
+// indivisible sizes (Tensor Parallelism, check C2).
 TEST(TensorProducts, ExampleOfAWholeProduct) {
   for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
     const Matrices m = exact_matrices(T, K, N);
@@ -102,8 +104,8 @@ SWEEP_TEST(TensorProducts, AreBitEqualToOneRanks) {
   }
 }
 
-// bfloat16 is added up in float32 whether an operand stands alone or among other columns: 1,024 additions of 2^-24,
-// where one rounding to bfloat16 is 2^-9.
+// Products of bfloat16 accumulate in float32, also if the operands are views of wider matrices. The bound is 1,024
+// additions of 2^-24 each; a single rounding to bfloat16 would be 2^-9.
 TEST(TensorProducts, OfViewsAreNotRoundedBeforeTheyAreAdded) {
   const int64_t T = 1024, K = 24, N = 40;
   const auto view = [](const at::Tensor& t) { return at::cat({t, t}, 1).narrow(1, 0, t.size(1)); };
@@ -120,7 +122,8 @@ TEST(TensorProducts, OfViewsAreNotRoundedBeforeTheyAreAdded) {
   }
 }
 
-// The controls: without the sum over depth, with rows for columns, or tokens in another order, nothing is right.
+// The controls, up to NeedEveryRankInItsPlace: without the sum over depth, with rows and columns exchanged, or with
+// tokens in another order, the results are wrong.
 TEST(TensorProducts, NeedTheSumOverDepth) {
   const Matrices m = exact_matrices(48, 12, 24);
   on_mesh(tensor_mesh(2, 2, 2), [&](Comm& comm) {
@@ -147,6 +150,7 @@ TEST(TensorProducts, NeedTheSumOverAnyDepth) {
   }
 }
 
+// K must be the full extent of the dim that the product contracts or restores.
 TEST(TensorProducts, RefuseAnExtentThatIsNotTheirs) {
   const Matrices m = exact_matrices(48, 12, 24);
   for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
@@ -174,7 +178,7 @@ TEST(TensorProducts, NeedEveryRankInItsPlace) {
       const at::Tensor other = m.w_KN.slice(0, rows.begin, rows.end).slice(1, columns.begin, columns.end);
       swapped += !products.ab(x, other, 12).equal(tokens_part(comm, y));
       const int i = comm.position(kRows), k = comm.position(kDepths);
-      const Range tokens = shard(48, 4, i * 2 + k);  // of row i and depth k, depth inside
+      const Range tokens = shard(48, 4, i * 2 + k);  // wrong order: depth inside row
       reordered +=
           !products.ab(x, w, 12).equal(y.slice(0, tokens.begin, tokens.end)
                                            .slice(1, comm.position(kColumns) * 12, comm.position(kColumns) * 12 + 12));
@@ -184,7 +188,8 @@ TEST(TensorProducts, NeedEveryRankInItsPlace) {
   }
 }
 
-// Random bfloat16: no mesh is farther from float64 than one rank's product, but where partial sums travel as bfloat16.
+// For random bfloat16 matrices, no mesh has a larger error against float64 than one rank's product, except where
+// partial sums are sent as bfloat16 (dx).
 TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
   const auto random = [](int64_t rows, int64_t columns, uint64_t seed) {
     auto generator = at::detail::createCPUGenerator(seed);
@@ -198,12 +203,13 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
   const at::Tensor y = exact(m.x_TK).mm(exact(m.w_KN)), dw = exact(m.x_TK).t().mm(exact(m.dy_TN));
   const double one = error(m.x_TK.mm(m.w_KN), y),
                one_dw = error(m.x_TK.to(at::kFloat).t().mm(m.dy_TN.to(at::kFloat)), dw);
-  const at::Tensor rounded = at::zeros(y.sizes(), at::kBFloat16);  // the control: added up in bfloat16
+  const at::Tensor rounded = at::zeros(y.sizes(), at::kBFloat16);  // the control: sums in bfloat16
   for (const SummaPanel& p : summa_panels(4096, 4, 4)) {
     rounded.add_(m.x_TK.narrow(1, p.all.begin, p.all.size()).mm(m.w_KN.narrow(0, p.all.begin, p.all.size())));
   }
   EXPECT_GT(error(rounded, y), 1.1 * one);
-  // The summands of dx are rounded before they are added: as much again at most. Control: all the way in bfloat16.
+  // The summands of dx are rounded to bfloat16 before they are added, which adds at most the same error again. The
+  // control accumulates in bfloat16 throughout.
   const at::Tensor dx = exact(m.dy_TN).mm(exact(m.w_KN).t());
   const double dx_bound = 1.1 * std::sqrt(2.0) * error(m.dy_TN.mm(m.w_KN.t()), dx);
   const at::Tensor rounded_dx = at::zeros(dx.sizes(), at::kBFloat16);
@@ -227,7 +233,7 @@ TEST(TensorProducts, OfRandomNumbersAreAsExactAsOneRanks) {
   }
 }
 
-// Words that a rank receives, averaged, by the counters of what all send; and calls.
+// Elements received, averaged over ranks, from the byte counters of all senders; and the calls of rank 0.
 struct Counted {
   double words = 0;
   int64_t calls = 0;
@@ -247,7 +253,7 @@ TEST(TensorProducts, SendTheWordsOfTheFormulas) {
   const Matrices m = exact_matrices(48, 12, 24);
   struct Case {
     MeshCase mesh;
-    double words;  // of each product
+    double words;  // elements received for each product
     int64_t calls;
   };
   const auto summa = ProductForm::summa;

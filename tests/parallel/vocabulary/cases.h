@@ -1,4 +1,4 @@
-// Schedules with the vocabulary's shares in them.
+// Schedules with vocabulary parallelism, and durations for their passes.
 #pragma once
 
 #include <string_view>
@@ -12,13 +12,15 @@
 
 namespace orthant {
 
-/// The output layer's share of a rank takes `output_s`, cut as the algorithms cut its three products.
+/// Durations with the passes of a rank's vocabulary shard. The output layer takes output_s, split over S, Z, T and TW
+/// as the algorithms split its three products.
 inline Durations with_output(const Durations& durations, double output_s) {
   using enum ActionKind;
   return durations.with(S, output_s / 2).with(Z, output_s / 4).with(T, output_s / 2).with(TW, output_s / 2);
 }
 
-/// A schedule of the table of the pipeline. later < 0: as much as the algorithm wants.
+/// A schedule of the pipeline's table with vocabulary parallelism. later < 0: the extra warm-up forwards that the
+/// algorithm needs. input: also shard the embedding.
 inline Schedule cut(std::string_view name, const VocabularyAlgorithm& algorithm, int ranks, int microbatches,
                     const Durations& durations, int later = -1, bool input = true) {
   const PipelineSchedule& made = pipeline_schedule(name);

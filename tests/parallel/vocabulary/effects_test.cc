@@ -1,5 +1,5 @@
-// What the vocabulary's shares cost in each schedule: what ranks hold, what they wait, and that neither grows with the
-// microbatches. Published and closed forms; passes of one stage unless said.
+// The cost of vocabulary parallelism in each schedule: peak activations and bubbles equal published values and closed
+// forms, and do not grow with the number of microbatches. Durations are those of one stage unless stated otherwise.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,13 +16,13 @@ const VocabularyAlgorithm& naive = vocabulary_algorithm("naive");
 const VocabularyAlgorithm& algorithm_1 = vocabulary_algorithm("algorithm_1");
 const VocabularyAlgorithm& algorithm_2 = vocabulary_algorithm("algorithm_2");
 
-/// A schedule of the table with the output layer in it, timed.
+/// The Timeline of a schedule of the table with a sharded output layer, but without the embedding.
 Timeline timed(const char* name, const VocabularyAlgorithm& algorithm, int ranks, int microbatches,
                const Durations& durations, int later = -1) {
   return simulate(cut(name, algorithm, ranks, microbatches, durations, later, false), durations);
 }
 
-/// F, I and W take 1, S and T half as much, and messages between all ranks `barrier_s`.
+/// F, I and W take 1, S and T take output_s / 2 each, and a barrier takes barrier_s.
 Durations equal(double barrier_s = 0, double output_s = 1) {
   Durations out = with_output(Durations::of(1, 1, 1), output_s);
   out.barrier_s = barrier_s;
@@ -31,6 +31,8 @@ Durations equal(double barrier_s = 0, double output_s = 1) {
 
 int most(const Timeline& timeline) { return *std::max_element(timeline.peak_live.begin(), timeline.peak_live.end()); }
 
+// k barriers raise each rank's peak by k microbatches, which are 2k live pairs in schedules with two stages per rank.
+// GPipe holds all microbatches anyway.
 TEST(Peaks, OfEightRanksAndThirtyTwoMicrobatches) {
   for (const VocabularyAlgorithm& each : vocabulary_algorithms()) {
     const int k = each.barriers;
@@ -51,6 +53,7 @@ TEST(Peaks, OfEightRanksAndThirtyTwoMicrobatches) {
   }
 }
 
+// With algorithm 2, TW comes before the next S, so each rank keeps the softmax of one microbatch at a time.
 TEST(Peaks, OneSoftmaxIsKeptWhereTStandsBeforeTheNextS) {
   for (const PipelineSchedule& made : pipeline_schedules())
     for (const int m : {1, 2, 9, 40}) {
@@ -60,12 +63,13 @@ TEST(Peaks, OneSoftmaxIsKeptWhereTStandsBeforeTheNextS) {
     }
 }
 
+// In the steady state, a rank has at most two embedded microbatches that the first stage has not started.
 TEST(Peaks, TwoMicrobatchesAreLookedUpAheadAtMost) {
   for (const char* name : {"1f1b", "zb_h1", "zb_h2"})
     for (const VocabularyAlgorithm& each : vocabulary_algorithms()) {
       const Timeline timeline = simulate(cut(name, each, 4, 40, equal(0.1)), equal(0.1));
       for (const Span& forward : timeline.spans) {
-        // In the warm-up forwards follow each other faster than the microbatches of what is steady.
+        // The warm-up is skipped, because its forwards follow each other faster than those of the steady state.
         if (forward.action.kind != F || forward.action.stage != 0 || forward.action.microbatch < 12) continue;
         std::vector<int> ahead(4, 0);
         for (const Span& other : timeline.spans)
@@ -76,6 +80,7 @@ TEST(Peaks, TwoMicrobatchesAreLookedUpAheadAtMost) {
     }
 }
 
+// The bubble of 1F1B is at most 3 (p-1) + 2 barrier_s for f = i = w = 1, and equal for 64 and 128 microbatches.
 TEST(Bubbles, Of1F1BGrowByTwoBarriersAtMostAndNotWithMicrobatches) {
   for (const VocabularyAlgorithm& each : vocabulary_algorithms())
     for (const int p : {4, 7, 16, 32})
@@ -106,7 +111,8 @@ TEST(Bubbles, OfZeroBubbleSchedulesGrowByOneBarrier) {
 }
 
 TEST(Bubbles, OfVHalfAndVMinShrink) {
-  // What is held more also fills what was idle. The paper's bound for K held activations is 6p - 3K - 1.
+  // The extra warm-up forwards also fill idle time. With K live activations, the paper's bound of the bubble is
+  // 6p - 3K - 1. Without vocabulary parallelism, the bubbles are 17 and 27.
   EXPECT_EQ(max_rank_bubble(timed("v_min", algorithm_2, 8, 32, equal())), 21);
   EXPECT_EQ(max_rank_bubble(timed("v_min", algorithm_1, 8, 32, equal())), 15);
   EXPECT_EQ(max_rank_bubble(timed("v_half", algorithm_2, 8, 32, equal())), 12);
@@ -114,13 +120,15 @@ TEST(Bubbles, OfVHalfAndVMinShrink) {
   EXPECT_NEAR(max_rank_bubble(timed("v_half", algorithm_1, 8, 32, equal(0, 0.2))), 6.9, 1e-9);
   EXPECT_EQ(max_rank_bubble(simulate(v_half(8, 32), equal())), 17);
   EXPECT_EQ(max_rank_bubble(simulate(v_min(8, 32), equal())), 27);
-  // The order of four ranks and eight microbatches with two barriers.
+  // Four ranks, eight microbatches and two barriers, as in listings_test.cc.
   const Timeline four = timed("v_half", algorithm_1, 4, 8, equal());
   EXPECT_EQ(four.makespan_s, 59);
   EXPECT_EQ(max_rank_bubble(four), 2);
   EXPECT_EQ(four.peak_live, std::vector<int>(4, 10));
 }
 
+// In interleaved 1F1B with algorithm 2, one extra forward of one stage is enough if a barrier takes at most one
+// forward.
 TEST(Bubbles, OfInterleavedNeedOneForwardMoreOnly) {
   for (const int p : {2, 4, 8})
     for (const int v : {2, 3, 4})
@@ -136,7 +144,8 @@ TEST(Bubbles, OfInterleavedNeedOneForwardMoreOnly) {
           EXPECT_NEAR(makespan_bubble(of(16 * p, 1)), makespan_bubble(t), 1e-9) << p << " " << v << " " << barrier_s;
           EXPECT_EQ(most(t), p * (v + 1) - 1 + 1);
         }
-  // Barriers longer than one forward then hold up every microbatch, and a whole microbatch more does not.
+  // With one extra forward, barriers longer than a forward delay every microbatch. With two, which is a whole
+  // microbatch of two stages, they do not.
   const Durations slow = equal(2);
   const auto grows = [&](int later) {
     const auto bubble = [&](int m) {
@@ -161,11 +170,11 @@ TEST(Overlap, BubblesDoNotGrowWithMicrobatches) {
     for (const char* name : {"zb_v", "v_half", "v_min"})
       for (const double barrier_s : {0.5, 1.0, 2.0})
         EXPECT_NEAR(growth(name, each, barrier_s), 0, 1e-9) << name << " " << each.name << " " << barrier_s;
-    // Without the forwards more, every microbatch waits.
+    // The control: without extra warm-up forwards, every microbatch waits.
     EXPECT_GT(growth("zb_v", each, 0.5, 0), 30) << each.name;
     EXPECT_GT(growth("1f1b", each, 0.5, 0), 30) << each.name;
   }
-  // So it does in the interlaced pipeline, whatever is done beside.
+  // In the interlaced pipeline every microbatch waits for its barriers, even if other computation is ready.
   const auto bubble = [](int m) { return makespan_bubble(simulate(interlaced(8, m), equal(0.5))); };
   EXPECT_GE(bubble(128) - bubble(64), 64 * 0.5 - 1e-9);
 }
@@ -177,13 +186,15 @@ TEST(Interlaced, HoldsHalfAsMuchMoreThan1F1B) {
       for (int rank = 0; rank < p; ++rank) peaks.push_back(3 * p / 2 - rank);
       EXPECT_EQ(simulate(interlaced(p, m), equal()).peak_live, peaks) << p << " " << m;
     }
-  // Where barriers cost nothing it loses nothing either, once it runs.
+  // If barriers take no time, the steady state has no bubble: 48 more microbatches take 48 x 3.
   const auto makespan = [](int m) {
     return simulate(interlaced(6, m), with_output(Durations::of(1, 1, 1), 1e-9)).makespan_s;
   };
   EXPECT_NEAR(makespan(96) - makespan(48), 48 * 3, 1e-6);
 }
 
+// The published closed form of 1F1B is valid, rank r of p holds p - r + k microbatches, and the bubble is at most
+// (p-1)(f+b) + k f.
 TEST(ClosedForm, HoldsAndWaitsAsItSays) {
   Random random(91);
   for (int round = 0; round < 400; ++round) {
@@ -201,8 +212,8 @@ TEST(ClosedForm, HoldsAndWaitsAsItSays) {
 }
 
 TEST(Calibration, AMeasuredStepOfTheAuthors) {
-  // Milliseconds on 8 GPUs, 128 microbatches, one barrier; their released log has 5951 a step, and 11722 without the
-  // cut.
+  // Durations in milliseconds on 8 GPUs, with 128 microbatches and one barrier. The authors' released log has 5951 ms a
+  // step with vocabulary parallelism, and 11722 ms without.
   Durations durations = with_output(Durations::of(11.31, 22.51 / 2, 22.51 / 2), 8.36).with(E, 0.49).with(EB, 0.79);
   durations.barrier_s = 0.35;
   durations.link_s = 0.3;

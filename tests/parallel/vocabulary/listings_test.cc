@@ -1,5 +1,6 @@
-// The published orders, Action for Action: 4 ranks, 8 microbatches, as printed in the papers (V: the output layer's
-// passes where all ranks do them at once).
+// Schedules with vocabulary parallelism equal the orders printed in their papers, Action by Action, for 4 ranks and 8
+// microbatches. The notation is that of listed.h. V stands for all passes of the output layer in the interlaced
+// pipeline, where all ranks run them at once.
 #include <gtest/gtest.h>
 
 #include "tests/parallel/pipeline/listed.h"
@@ -30,7 +31,7 @@ const Listing kOneBarrier = {
     "B7 T7 S8 e4 B8 T8 e5 e6 e7 e8",
 };
 
-// V-Half with two barriers, made by hand after the same rules.
+// V-Half with two barriers. The paper publishes only its building block; this order follows the same rules.
 const Listing kVHalf = {
     "F1a F2a F3a F4a F5a F6a F7a F1b S1 T1 B1b F2b W1b S2 T2 F3b B2b F4b S3 W2b F5b T3 S4 B1a B3b S5 W1a T4 F6b W3b "
     "F8a T5 S6 B2a B4b W2a T6 F7b B5b S7 B6b T7 B3a B7b W4b F8b S8 T8 B8b B4a W5b B5a W6b B6a W3a B7a W7b B8a W8b W4a "
@@ -46,7 +47,7 @@ const Listing kVHalf = {
     "W7a W8b W8a",
 };
 
-// Of the interlaced pipeline the first and the last rank are published.
+// Only the first and the last rank of the interlaced pipeline are published.
 const std::string kInterlacedFirst = "F1 F2 F3 F4 F5 F6 V1 V2 V3 V4 B1 V5 F7 B2 V6 F8 B3 V7 B4 V8 B5 B6 B7 B8";
 const std::string kInterlacedLast = "F1 F2 F3 V1 B1 V2 B2 V3 B3 F4 V4 B4 F5 V5 B5 F6 V6 B6 F7 V7 B7 F8 V8 B8";
 
@@ -59,7 +60,7 @@ TEST(PublishedOrders, OneFOneBWithTheVocabularyCut) {
   const VocabularyAlgorithm &two = vocabulary_algorithm("algorithm_1"), &one = vocabulary_algorithm("algorithm_2");
   EXPECT_EQ(listed(vocabulary_one_f_one_b(4, 8, two, drawn())), kTwoBarriers);
   EXPECT_EQ(listed(vocabulary_one_f_one_b(4, 8, one, drawn())), kOneBarrier);
-  // The drawings are without i and e.
+  // The published drawings omit i and e.
   const Timeline of_two = simulate(vocabulary_one_f_one_b(4, 8, two, drawn(), false), drawn());
   const Timeline of_one = simulate(vocabulary_one_f_one_b(4, 8, one, drawn(), false), drawn());
   EXPECT_EQ(of_two.makespan_s, 84);
@@ -77,7 +78,7 @@ TEST(PublishedOrders, VHalfWithTwoBarriers) {
 TEST(PublishedOrders, Interlaced) {
   const Schedule schedule = interlaced(4, 8);
   EXPECT_EQ(problems(schedule, 8), std::vector<std::string>{});
-  Schedule whole = schedule;  // V: S with T right behind it
+  Schedule whole = schedule;  // T must follow S at once; both become V
   for (auto& row : whole.rows) {
     for (size_t i = 0; i < row.size(); ++i)
       if (row[i].kind == ActionKind::S) {

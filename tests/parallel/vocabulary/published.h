@@ -1,8 +1,9 @@
-// The oracle of 1F1B with the vocabulary layers cut over its ranks, as the paper writes it down: every rank repeats one
-// pattern, and the place of the output layer in it follows from times. Yeung et al. 2024, arXiv 2411.05288.
+// The oracle of 1F1B with vocabulary parallelism, in the closed form of the paper: every rank repeats one pattern, and
+// the durations decide the position of the output layer in it. Yeung et al. 2024, arXiv 2411.05288.
 //
-// Of p ranks and passes of f, b and o (the output layer's share): rank r holds p - r + k microbatches; the bubble is at
-// most (p-1)(f+b) + k f. Where o > f, and for any other schedule: add_vocabulary().
+// Let p be the number of ranks, k the number of barriers, and f, b and o the durations of a forward, a backward and one
+// rank's shard of the output layer. Rank r holds p - r + k microbatches, and the bubble is at most (p-1)(f+b) + k f.
+// The form requires o <= f; add_vocabulary() covers larger o and all other schedules.
 #pragma once
 
 #include <algorithm>
@@ -17,26 +18,27 @@ namespace published {
 
 using enum ActionKind;
 
-/// What is the same on all ranks.
+/// The quantities that all ranks share.
 struct Pattern {
   int ranks, microbatches, barriers;
   ActionKind second;  // T or TW
   bool input;
   double forward_s, backward_s, second_s, interval_s, barrier_s;
 
-  /// Output passes more before a rank's first backward: as many as fit until the gradient has come down to it.
+  /// Number of additional output passes before a rank's first backward. The rank runs one in each interval until the
+  /// gradient arrives from the last rank.
   int more(int rank) const {
     const double wait_s = (ranks - 1 - rank) * backward_s - forward_s + barrier_s;
     return std::max(0, static_cast<int>(std::ceil(wait_s / interval_s)));
   }
-  /// Whether the output layer comes before the forward in what a rank repeats.
+  /// Whether the output layer comes before the forward in the pattern that a rank repeats.
   bool output_first(int rank) const {
     const double left_s = (ranks - 1 - rank) * backward_s - more(rank) * interval_s;
     return left_s >= -backward_s + std::max(0.0, barrier_s - second_s);
   }
 };
 
-/// One rank's row as it grows. Passes of microbatches that do not exist are left out.
+/// Builds one rank's row. Passes of microbatches that do not exist are left out.
 class Row {
  public:
   Row(const Pattern& pattern, int rank, std::vector<Action>& actions)
@@ -72,7 +74,8 @@ class Row {
     if (pattern_.input) add(E, m);
     next_input_ = std::max(next_input_, m + 1);
   }
-  /// The n-th turn of the output layer: what is left of the microbatch before, then S; with it the input layer's.
+  /// The n-th turn of the output layer: T or TW of the previous microbatch, then S of microbatch n. The passes of the
+  /// input layer follow in the same turn.
   void output(int n) {
     add(pattern_.second, n - 1);
     add(S, n);
@@ -82,14 +85,15 @@ class Row {
   }
 
   const Pattern& pattern_;
-  const int rank_, of_first_;  // output passes more of rank 0
+  const int rank_, of_first_;  // of_first_: additional output passes of rank 0
   std::vector<Action>& actions_;
   int next_input_ = 0, next_gradient_ = 0;
 };
 
 }  // namespace published
 
-/// `algorithm` is algorithm_1 or algorithm_2. Of `durations` F, B, S, T or TW, and barrier_s count.
+/// The published schedule for algorithm_1 or algorithm_2. It uses the durations of F, B, S, T or TW, and barrier_s.
+/// Throws LogicError for the naive algorithm or no microbatch.
 inline Schedule vocabulary_one_f_one_b(int ranks, int microbatches, const VocabularyAlgorithm& algorithm,
                                        const Durations& durations, bool input = true) {
   using namespace published;

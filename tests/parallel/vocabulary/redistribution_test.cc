@@ -1,4 +1,5 @@
-// Layers moved away from the output layer: the published models, and all ways there are in small ones.
+// Redistribution of layers away from the stage with the output layer: it gives the published splits, and the best of
+// all splits of small models, found by enumeration.
 #include "parallel/vocabulary/redistribution_plan.h"
 
 #include <gtest/gtest.h>
@@ -17,10 +18,10 @@ TEST(Redistribution, OfThePublishedModels) {
   struct Row {
     int ranks, layers;
     double hidden, vocabulary;
-    double whole, moved;  // the longest stage with equal layers, and redistributed
-    int on_last;          // layers; published for 8 ranks
+    double whole, moved;  // longest stage, in layers: equal split, redistributed
+    int on_last;          // layers on the last stage; published for 8 ranks
   };
-  // GPT models of sequences of 2048: an output layer is 6V / (72h + 12s) layers long.
+  // GPT models with sequences of s = 2048 tokens: the output layer takes as long as 6V / (72h + 12s) layers.
   const std::vector<Row> table = {
       {8, 32, 3072, 32e3, 4.78, 4.78, 4},   {8, 32, 3072, 64e3, 5.56, 5, 0},     {8, 32, 3072, 128e3, 7.12, 5, 0},
       {8, 32, 3072, 256e3, 10.25, 6.25, 0}, {16, 48, 4096, 32e3, 3.60, 3.60, 3}, {16, 48, 4096, 64e3, 4.20, 4, 0},
@@ -47,7 +48,7 @@ TEST(Redistribution, IsTheBestOfAllWays) {
     std::vector<double> beside;
     for (int stage = 0; stage < stages; ++stage) beside.push_back(random.below(2) * 0.25 * random.below(20));
     double best = 1e9;
-    int fewest = layers;  // on the last stage, of the best
+    int fewest = layers;  // layers on the last stage, among the best splits
     std::vector<int> ways(static_cast<size_t>(stages), 0);
     const std::function<void(int, int)> visit = [&](int stage, int left) {
       if (stage + 1 == stages) {

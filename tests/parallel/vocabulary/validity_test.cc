@@ -1,5 +1,6 @@
-// Every schedule with the vocabulary's shares in it ends under the strictest semantics, and with a share dropped,
-// doubled or swapped it is refused by the share's name. What would hang is decided by a machine of the tests.
+// Every schedule with vocabulary parallelism terminates under the strictest semantics of messages (rendezvous). A
+// schedule in which a vocabulary pass is dropped, doubled or swapped is refused, and the message names the pass. The
+// oracle is the machine of tests/schedule/machine.h, which carries out the rows.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,7 +21,7 @@ namespace {
 
 using enum ActionKind;
 
-/// The microbatches of a kind in a row, in its order. B stands for I as well.
+/// The microbatches of the row's Actions of a kind on a stage, in order. B also matches I.
 std::vector<int> order_of(const std::vector<Action>& row, ActionKind kind, int stage) {
   std::vector<int> out;
   for (const Action& action : row)
@@ -33,10 +34,10 @@ struct Case {
   std::string name;
   Schedule schedule;
   int microbatches;
-  std::vector<ActionKind> kinds;  // of the vocabulary, on every rank
+  std::vector<ActionKind> kinds;  // vocabulary passes, which every rank has
 };
 
-/// Stages without layers, with many, and others.
+/// Gives each stage the durations of 0 to 4 layers.
 void make_unequal(Random& random, int stages, Durations& times) {
   for (int stage = 0; stage < stages; ++stage) {
     auto& own = times.stage_seconds.emplace_back(times.seconds);
@@ -45,7 +46,7 @@ void make_unequal(Random& random, int stages, Durations& times) {
   }
 }
 
-/// Any schedule of any size up to `most_ranks` under any times, with its messages.
+/// A random schedule with messages, of up to `most_ranks` ranks, built for random durations, which `times` returns.
 Case random_case(Random& random, int most_ranks, Durations& times) {
   const int p = 1 + random.below(most_ranks), m = 1 + random.below(3 * p + 2);
   const auto seconds = [&] { return random.below(12) == 0 ? 0.0 : 1 + random.below(20); };
@@ -82,6 +83,7 @@ Case random_case(Random& random, int most_ranks, Durations& times) {
   return out;
 }
 
+// On each communicator, all ranks run the collectives in increasing order of microbatches.
 TEST(Validity, ThousandAtRandomEndAndEveryCommunicatorSeesOneOrder) {
   Random random(92);
   std::map<std::string, int> seen;
@@ -109,7 +111,8 @@ TEST(Validity, ThousandAtRandomEndAndEveryCommunicatorSeesOneOrder) {
 }
 
 TEST(Validity, OrdersOfAnyKindCanBeCut) {
-  // Whose broadcasts go up in microbatches, and nothing else need.
+  // Random schedules whose only law is that the last stage's forwards and the first stage's backwards, which broadcast,
+  // come in increasing order of microbatches.
   Random random(96);
   for (int round = 0; round < 500; ++round) {
     const int p = 1 + random.below(4), m = 1 + random.below(5);
@@ -140,7 +143,8 @@ TEST(Validity, NamesTheShareThatWasDroppedDoubledOrSwapped) {
   for (int round = 0; round < 3000; ++round) {
     Durations times;
     const Case c = random_case(random, 4, times);
-    if (c.schedule.rows.size() == 1 && c.microbatches == 1) continue;  // without its only T, nothing says T or TW
+    // Without its only T or TW, a schedule does not show which of the two is missing.
+    if (c.schedule.rows.size() == 1 && c.microbatches == 1) continue;
     Schedule schedule = c.schedule;
     auto& row = schedule.rows[static_cast<size_t>(random.below(static_cast<int>(schedule.rows.size())))];
     const int n = static_cast<int>(row.size()), other = random.below(n);
@@ -168,6 +172,8 @@ TEST(Validity, NamesTheShareThatWasDroppedDoubledOrSwapped) {
   EXPECT_GT(refused["swapped"], 600);
 }
 
+// Refused: unknown algorithms, no microbatches, schedules that have vocabulary passes or messages already, and
+// broadcasts out of order.
 TEST(Validity, RefusesWhatIsNotForIt) {
   const Durations durations = with_output(Durations::of(1, 1, 1), 1);
   EXPECT_THROW(vocabulary_algorithm("algorithm_3"), LogicError);
@@ -176,7 +182,7 @@ TEST(Validity, RefusesWhatIsNotForIt) {
   const Schedule once = cut("1f1b", vocabulary_algorithm("naive"), 4, 8, durations);
   EXPECT_THROW(add_vocabulary(once, vocabulary_algorithm("naive"), durations), LogicError);
   EXPECT_THROW(add_vocabulary(add_messages(gpipe(2, 2)), vocabulary_algorithm("naive"), durations), LogicError);
-  // Broadcasts go up in microbatches.
+  // Broadcasts must be in increasing order of microbatches.
   const Schedule down = parse_csv("0F1,0F0,0B1,0B0\n");
   EXPECT_THROW(add_vocabulary(down, vocabulary_algorithm("naive"), durations), LogicError);
   const Schedule back = parse_csv("0F0,0F1,0B1,0B0\n");

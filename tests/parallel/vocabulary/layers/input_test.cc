@@ -1,4 +1,5 @@
-// The embedding over thread ranks against a lookup, alone and tied to the output layer.
+// The embedding with its rows sharded over thread ranks equals a lookup on one device, alone and tied to the output
+// layer. The control shifts the slices.
 #include "parallel/vocabulary/input.h"
 
 #include "base/errors.h"
@@ -12,7 +13,8 @@ struct InputResult {
   std::vector<TrafficTable> traffic = {};
 };
 
-// Two microbatches; ranks differ in how they are interleaved. `shift`: a mistake, ranks take their rows for others.
+// Runs two microbatches of the embedding, forward and backward. Even and odd ranks interleave them differently. `shift`
+// is the control: ranks take their rows for those `shift` further on.
 InputResult embed(const std::vector<Range>& slices, int root, const OutputInputs& in, const at::Tensor& tokens,
                   const at::Tensor& dx, at::ScalarType type = at::kDouble, int shift = 0) {
   const auto ranks = static_cast<int>(slices.size());
@@ -95,7 +97,8 @@ TEST(InputLayer, RefusesTokensThatAreNone) {
   });
 }
 
-// One slice for both layers, loss of the embedding itself: T's product and EB's rows come together in one buffer.
+// Both layers share one slice, and the loss is that of the embedding itself. The product of T and the rows of EB
+// accumulate in one gradient buffer.
 TEST(TiedLayers, EqualOneDevice) {
   const OutputInputs in = output_inputs(40, 12, 103);
   const at::Tensor tokens = (at::arange(40) * 31).remainder(103);

@@ -1,4 +1,5 @@
-// The vocabulary layers over a pipeline whose places are tensor meshes, against one device.
+// The vocabulary layers over two pipeline ranks, each of which is a tensor mesh, equal one device and send the planned
+// bytes. The control shifts the rows of every rank by one.
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/input.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
@@ -15,7 +16,7 @@ struct MeshCase {
   int64_t vocabulary = 103;
   OutputLoss loss = {};
   at::ScalarType type = at::kDouble;
-  int shift = 0;  // a mistake: ranks take their rows for those so many further on
+  int shift = 0;  // the control: ranks take their rows for those `shift` further on
 
   std::string name() const {
     return fmt::format("{}, [{}, {}, {}], stream {}, {} rows, cap {}, smoothing {}", algorithm, tensor.rows,
@@ -37,7 +38,7 @@ std::vector<TensorPlan> tensor_plans() {
           {.columns = 2, .depth = 2}};
 }
 
-// What a rank of the mesh has of the whole.
+// The ranges of sequences, tokens, channels and vocabulary rows that a rank of the mesh holds.
 struct Held {
   Held(const MeshCase& c, int rank) {
     const Mesh mesh = c.mesh();
@@ -64,7 +65,7 @@ struct Held {
   Range sequences, rows, channels, tokens = {0, kTokens}, width = {0, kWidth};
 };
 
-// The largest error of any rank's loss, gradient of its part of x, and of the table.
+// The relative error of the loss, and the largest of any rank's shards of the gradients of x and of the table.
 struct Errors {
   double loss = 0, input = 0, weight = 0;
   double worst() const { return std::max({loss, input, weight}); }
@@ -127,7 +128,7 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
     if (at_root) dx = layer.take_input_gradient(0).view(x.sizes());
     const double loss = layer.finish();
     expect_planned(c, comm, held);
-    // Rows and depth have other tokens: together they make the weight's gradient, rows have summed it already.
+    // Rows and depth have other tokens, so the weight's gradient is a sum over both. The layer has summed it over rows.
     if (c.tensor.depth > 1) comm.all_reduce(head.gradient, {kDepth}).wait();
     const std::lock_guard lock(mutex);
     losses[static_cast<size_t>(rank)] = loss;
@@ -146,7 +147,7 @@ Errors output_errors(const MeshCase& c, const OutputInputs& in) {
 TEST(VocabularyLayersOnMeshes, OutputEqualsOneDevice) {
   for (const std::string& algorithm : kAlgorithms) {
     for (const TensorPlan& tensor : tensor_plans()) {
-      for (const int64_t vocabulary : {103, 3}) {  // 3: some ranks have no row
+      for (const int64_t vocabulary : {103, 3}) {  // with 3 rows, some ranks have none
         const MeshCase c{.algorithm = algorithm, .tensor = tensor, .vocabulary = vocabulary};
         EXPECT_LE(output_errors(c, output_inputs(kSequences * kTokens, kWidth, vocabulary)).worst(), 1e-12) << c.name();
       }
@@ -167,6 +168,7 @@ TEST(VocabularyLayersOnMeshes, OutputSmoothsCapsAndWeighs) {
   }
 }
 
+// Logits of thousands, whose exponentials overflow, are exact in float64.
 TEST(VocabularyLayersOnMeshes, StayFinite) {
   OutputInputs in = output_inputs(kSequences * kTokens, kWidth, 103);
   in.x_NC = in.x_NC.round() * 200, in.w_VC = (in.w_VC * 4).round() * 20;
@@ -180,14 +182,14 @@ TEST(VocabularyLayersOnMeshes, StayFinite) {
 
 TEST(VocabularyLayersOnMeshes, InLowerPrecision) {
   OutputInputs in = output_inputs(kSequences * kTokens, kWidth, 103);
-  in.x_NC = in.x_NC.to(at::kBFloat16), in.w_VC = in.w_VC.to(at::kBFloat16);  // the numbers, not the arithmetic
+  in.x_NC = in.x_NC.to(at::kBFloat16), in.w_VC = in.w_VC.to(at::kBFloat16);  // rounded for the oracle too
   for (const std::string& algorithm : kAlgorithms) {
     for (const TensorPlan& tensor : tensor_plans()) {
       const MeshCase c{.algorithm = algorithm, .tensor = tensor, .type = at::kBFloat16};
       const Errors errors = output_errors(c, in);
       EXPECT_LE(errors.loss, 1e-5) << c.name() << ": statistics are float32";
-      // Roundings to 8 bits, of independent signs: exponentials, summands of columns, their sum, summands of places,
-      // the sum; of the weight's gradient exponentials, and x times factors.
+      // Roundings to 8 bits with independent signs. The input's gradient has five: exponentials, summands of columns,
+      // their sum, summands of pipeline ranks, and their sum. The weight's has two: exponentials, and x times factors.
       EXPECT_LE(errors.input, std::sqrt(5.0) / 256) << c.name();
       EXPECT_LE(errors.weight, std::sqrt(2.0) / 256) << c.name();
     }

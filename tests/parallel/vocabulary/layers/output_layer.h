@@ -1,4 +1,5 @@
-// The output layer cut over thread ranks, and the oracle: one device, autograd, float64.
+// Runs the output layer with the vocabulary sharded over thread ranks, and its oracle: one device, autograd and
+// float64.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,14 +19,14 @@ namespace orthant {
 
 inline const std::vector<std::string> kAlgorithms = {"naive", "algorithm_1", "algorithm_2"};
 
-/// What the layer reads; the table may have padding behind the vocabulary.
+/// The inputs of the layer. The table w_VC may have padding rows after the vocabulary.
 struct OutputInputs {
   at::Tensor x_NC, w_VC, labels_N, weights_N;
   double loss_scale = 1;
   int64_t vocabulary = 0;
 };
 
-/// Every fifth label ignored, random weights of tokens.
+/// Random inputs, with every fifth label ignored and random weights of tokens.
 inline OutputInputs output_inputs(int64_t N = 64, int64_t C = 32, int64_t V = 1003) {
   OutputInputs in{.x_NC = reference_values({N, C}, 1) * 0.5, .w_VC = reference_values({V, C}, 2) * 0.25,
                   .labels_N = (at::arange(N) * 7919).remainder(V), .weights_N = reference_values({N}, 3).abs(),
@@ -33,7 +34,7 @@ inline OutputInputs output_inputs(int64_t N = 64, int64_t C = 32, int64_t V = 10
   in.labels_N.slice(0, 0, N, 5).fill_(kIgnoredLabel);
   return in;
 }
-/// Padding that would show.
+/// Pads the table to `rows` rows with values so large that an error in their use shows.
 inline OutputInputs padded(OutputInputs in, int64_t rows) {
   in.w_VC = at::cat({in.w_VC, at::full({rows - in.w_VC.size(0), in.w_VC.size(1)}, 3.0, in.w_VC.options())});
   return in;
@@ -51,7 +52,7 @@ inline OutputResult one_device(const OutputInputs& in, const OutputLoss& loss = 
   const at::Tensor w = in.w_VC.to(at::kDouble).detach().clone().requires_grad_();
   at::Tensor z = x.matmul(w.narrow(0, 0, in.vocabulary).t());
   if (loss.softcap > 0) z = loss.softcap * (z / loss.softcap).tanh();
-  // Logs of probabilities: of large logits, the log of the sum has no digits left for them.
+  // log_softmax keeps the digits of the loss for large logits; a log of the sum minus a logit would cancel them.
   const at::Tensor valid = in.labels_N.ne(kIgnoredLabel), logs = z.log_softmax(1);
   const at::Tensor picked = logs.gather(1, in.labels_N.clamp_min(0).unsqueeze(1)).squeeze(1);
   at::Tensor each = -(1 - loss.smoothing) * picked - loss.smoothing * logs.mean(1);
@@ -62,7 +63,7 @@ inline OutputResult one_device(const OutputInputs& in, const OutputLoss& loss = 
   return {.loss = total.item<double>(), .dx_NC = x.grad(), .dw_VC = w.grad()};
 }
 
-/// Slices of ceil(V/p) rows; the last ones are shorter, or empty.
+/// Slices of ceil(V/p) rows. The last ones may be shorter or empty.
 inline std::vector<Range> even_slices(int64_t rows, int ranks) {
   std::vector<Range> slices;
   const int64_t each = (rows + ranks - 1) / ranks;
@@ -74,14 +75,15 @@ inline std::vector<Range> even_slices(int64_t rows, int ranks) {
 
 struct OutputCase {
   std::string algorithm;
-  std::vector<Range> slices;  // one a rank
+  std::vector<Range> slices;  // by rank
   OutputLoss loss = {};
   at::ScalarType type = at::kDouble;
   int microbatches = 2, root = 0;
-  int shift = 0;  // a mistake: ranks take their rows for others
+  int shift = 0;  // the control: each rank takes its rows for those `shift` further on
 };
 
-/// All microbatches of one rank, and their loss. Ranks differ in how far they let S run ahead of T.
+/// Runs all microbatches of one rank and returns their loss. On odd ranks S runs one microbatch ahead of T; on even
+/// ranks it does not.
 inline double run_output(OutputLayer& layer, const OutputCase& c, const OutputInputs& in, int rank, at::Tensor dx_NC) {
   const bool root = rank == c.root, one_barrier = c.algorithm == "algorithm_2";
   const auto part = [&](const at::Tensor& t, int microbatch) {
@@ -136,8 +138,8 @@ inline OutputResult over_ranks(const OutputCase& c, const OutputInputs& in) {
   return result;
 }
 
-/// The largest difference of an entry, in parts of the largest entry, or of 1 where that is smaller: absolute for the
-/// gradients of these tests. Infinite where something is no number.
+/// The largest absolute difference of an element, divided by the largest element of b or by 1, whichever is larger. It
+/// is absolute for the gradients of these tests, which are below 1. Infinite if a difference is NaN.
 inline double largest_error(const at::Tensor& a, const at::Tensor& b) {
   if (b.numel() == 0) return 0;
   const at::Tensor wide = b.to(at::kDouble);

@@ -1,4 +1,5 @@
-// The output layer over thread ranks against one device.
+// The output layer with the vocabulary sharded over thread ranks equals one device: loss and gradients, for all
+// algorithms, options, paddings and sizes. The controls count padding or ignored labels, and shift the slices.
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
 #include <chrono>
@@ -22,7 +23,7 @@ TEST(OutputLayer, EqualsOneDevice) {
 
 TEST(OutputLayer, InLowerPrecision) {
   OutputInputs in = output_inputs();
-  in.x_NC = in.x_NC.to(at::kBFloat16), in.w_VC = in.w_VC.to(at::kBFloat16);  // the numbers, not the arithmetic
+  in.x_NC = in.x_NC.to(at::kBFloat16), in.w_VC = in.w_VC.to(at::kBFloat16);  // rounded for the oracle too
   const OutputResult want = one_device(in);
   for (const std::string& algorithm : kAlgorithms) {
     OutputCase c{.algorithm = algorithm, .slices = even_slices(1003, 4), .type = at::kFloat};
@@ -34,8 +35,8 @@ TEST(OutputLayer, InLowerPrecision) {
       EXPECT_LE(relative_error(have.loss, exact.loss), 1e-5) << name_of(c);
       EXPECT_LE(relative_error(have.dx_NC, exact.dx_NC), 1e-5) << name_of(c);
       EXPECT_LE(relative_error(have.dw_VC, exact.dw_VC), 1e-5) << name_of(c);
-      // Roundings to 8 bits, of independent signs: the input's gradient has those of exponentials, of ranks' summands
-      // and of their sum; the weight's of exponentials, and of x times factors.
+      // Roundings to 8 bits with independent signs. The input's gradient has three: exponentials, summands of ranks,
+      // and their sum. The weight's has two: exponentials, and x times factors.
       c.type = at::kBFloat16;
       have = over_ranks(c, in);
       EXPECT_EQ(have.dw_VC.scalar_type(), at::kFloat);
@@ -46,13 +47,14 @@ TEST(OutputLayer, InLowerPrecision) {
   }
 }
 
-// Logits of thousands, exact in float64 as in any order of sums, so that probabilities can be compared at all.
+// Logits of thousands that are exact in float64 for any order of sums. Otherwise probabilities could not be compared.
 OutputInputs huge_logits() {
   OutputInputs in = output_inputs();
   in.x_NC = in.x_NC.round() * 200, in.w_VC = (in.w_VC * 4).round() * 20;
   return in;
 }
 
+// Huge logits, labels that are all in the first slice, ranks without rows, ranks with padding only, and no valid label.
 TEST(OutputLayer, StaysFinite) {
   const OutputInputs in = huge_logits();
   OutputInputs first_only = in, ignored = in;
@@ -104,7 +106,7 @@ TEST(OutputLayer, SmoothsCapsAndWeighs) {
   }
 }
 
-// The gradient is that of the loss which the ranks themselves say.
+// The gradients equal difference quotients of the loss that the ranks themselves compute.
 TEST(OutputLayer, IsTheSlopeOfItsOwnLoss) {
   const OutputCase c{.algorithm = "algorithm_2", .slices = even_slices(103, 3),
                      .loss = {.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}};
@@ -125,7 +127,8 @@ TEST(OutputLayer, IsTheSlopeOfItsOwnLoss) {
   }
 }
 
-// A rank is through with S of the next microbatch before another begins its own of this one: schedules count on it.
+// A rank can finish S of both microbatches before another rank starts its first S. Schedules rely on this. Rank 1 waits
+// for a message that rank 0 sends only after its last S.
 TEST(OutputLayer, SDoesNotWaitForOthersS) {
   const OutputInputs in = output_inputs();
   for (const std::string& algorithm : kAlgorithms) {
@@ -151,7 +154,7 @@ TEST(OutputLayer, SDoesNotWaitForOthersS) {
   }
 }
 
-// Padding may hold anything.
+// Ignored tokens may contain NaN, because they are padding; they add nothing to loss and gradients.
 TEST(OutputLayer, IgnoredTokensMayBeNoNumbers) {
   const OutputInputs in = output_inputs();
   OutputInputs bad = in;
@@ -166,7 +169,8 @@ TEST(OutputLayer, IgnoredTokensMayBeNoNumbers) {
   }
 }
 
-// Algorithm 2's sum needs nobody but the statistics: it is there while the others compute, and call nothing.
+// Algorithm 2's sum of the input's gradient starts in the background as soon as the statistics have arrived. It
+// completes although the other ranks make no further call.
 TEST(OutputLayer, TheEarlySumStartsByItself) {
   const OutputInputs in = output_inputs();
   const OutputResult want = one_device(in);
@@ -190,7 +194,8 @@ TEST(OutputLayer, TheEarlySumStartsByItself) {
   });
 }
 
-// A rank may lose its layer to an exception while its messages are under way: what they read is theirs.
+// Messages in the background own the memory that they read. A rank may destroy its layer, for example because of an
+// exception, while its messages are in flight.
 TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
   const OutputInputs in = output_inputs();
   const OutputResult want = one_device(in);
@@ -217,7 +222,7 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
   });
 }
 
-// What the checks above must see.
+// The controls: errors that the checks above must detect.
 TEST(OutputLayerControls, MistakesAreSeen) {
   const OutputInputs in = output_inputs();
   OutputInputs counted = in;

@@ -1,4 +1,5 @@
-// Shares of the softmax without messages: what is wrong when one of the numbers that ranks tell each other is left out.
+// OutputShard without messages: the shards of all ranks run one after another, and together equal one device. The
+// controls replace one of the statistics that ranks exchange by the rank's own.
 #include "base/errors.h"
 #include "parallel/vocabulary/output_shard.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
@@ -8,7 +9,8 @@ namespace {
 
 using Mistake = std::function<void(const at::Tensor& own, FullSoftmax& whole)>;
 
-// All ranks' shares one after another; each reads what it has done to the whole softmax.
+// Runs the shards of all ranks one after another. mistake() may change the full softmax that a rank reads. early:
+// compute the products before the softmax is known, as in algorithm 2.
 OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake& mistake) {
   const at::NoGradGuard no_grad;
   const auto slices = even_slices(in.vocabulary, ranks);
@@ -63,6 +65,7 @@ TEST(OutputShard, NeedsEveryNumber) {
   }
 }
 
+// A shard without rows reports a maximum of minus infinity, and zeros.
 TEST(OutputShard, WithoutRowsSaysSo) {
   const OutputInputs in = output_inputs(8, 4, 10);
   const Weight none{.value = at::empty({0, 4}, at::kDouble), .gradient = at::empty({0, 4}, at::kDouble)};
@@ -82,7 +85,7 @@ TEST(OutputShard, RefusesLabelsThatAreNone) {
   }
 }
 
-// More tokens than a chunk has: the parts fit together.
+// More tokens than fit in one chunk give the same results.
 TEST(OutputShard, CutsTokensIntoChunks) {
   const int64_t vocabulary = 5000, chunk = loss_chunk_rows(vocabulary);
   const OutputInputs in = output_inputs(2 * chunk + 3, 6, vocabulary);

@@ -1,4 +1,4 @@
-// What the vocabulary layers send is what their plan says, to the byte.
+// The output layer sends exactly the planned bytes and calls. The control plans one token more.
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
 namespace orthant::traffic_test {
