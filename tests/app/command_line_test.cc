@@ -46,7 +46,7 @@ TEST(CommandLine, PlanAndVerify) {
   EXPECT_EQ(std::get<VerifyArguments>(parse_command_line({"verify", "run.toml"})).steps, 3);
 }
 
-TEST(CommandLine, RatesOfAMachineThatCannotBeAreRefused) {
+TEST(CommandLine, InvalidMachineRatesAreRefused) {
   const std::vector<std::pair<std::string, std::string>> rates = {
       {"--inner-gbit", "10"}, {"--outer-gbit", "40"}, {"--gflops", "100"}, {"--ranks-per-host", "2"}};
   const auto with = [&](const std::string& option, const std::string& value) {

@@ -99,7 +99,7 @@ TEST(Tokenize, RefusesWhatIsNotThere) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.bin"));
 }
 
-TEST(Doctor, TellsEveryFinding) {
+TEST(Doctor, ReportsEveryCheck) {
   const std::string json = printed_by([] { EXPECT_EQ(doctor({.json = true, .measure_s = 0.1}), kDone); });
   const auto answer = parse_json(json, "doctor");
   std::set<std::string> names;

@@ -93,7 +93,7 @@ TEST(CheckpointCrash, WhileAnOldOneIsRemoved) {
   expect_recovers(dir, 20, 30);
 }
 
-TEST(CheckpointCrash, WithoutLatestTheNewestWholeOneIsFound) {
+TEST(CheckpointCrash, WithoutLatestTheNewestCompleteOneIsFound) {
   TempFolder dir;
   for (const int64_t step : {10, 20, 30}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
   fs::remove_all(dir / "step-000030");

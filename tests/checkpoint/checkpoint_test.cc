@@ -75,7 +75,7 @@ TEST(Checkpoint, KeepsTheNewest) {
   EXPECT_EQ(fs::read_symlink(dir / "latest"), "step-1000000000");
 }
 
-TEST(Checkpoint, AnAbandonedFutureGoesFirst) {
+TEST(Checkpoint, StepsOfAnAbandonedRunAreRemovedFirst) {
   TempFolder dir;
   for (const int64_t step : {10, 20, 30, 40}) save_checkpoint(dir.path(), step, Sample(step).content, 0);
   // The user resumed from step 10: the newest is now step 15, and steps 20 to 40 belong to an abandoned run.

@@ -50,7 +50,7 @@ TEST(HfConfig, AWindowMakesAMistral) {
 
 // No other loader applies final_logit_softcapping to a Llama. Therefore such a model is written with an architecture
 // name that other loaders do not know.
-TEST(HfConfig, ACapHasGemmasKeyAndANameOfItsOwn) {
+TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
   const HfConfig config{.final_logit_softcapping = 30.5};
   const Json written = Json::parse(config_json(config));
   EXPECT_EQ(written["final_logit_softcapping"], 30.5);
@@ -151,7 +151,7 @@ TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
   EXPECT_FALSE(config.tie_word_embeddings);
 }
 
-TEST(HfConfig, ReadsRopeOfBothMajors) {
+TEST(HfConfig, ReadsRopeOfTransformers4And5) {
   Json v4 = small(), v5 = small(), old = small();
   v4["rope_theta"] = 5e5;
   v4["rope_scaling"] = llama3();

@@ -45,7 +45,7 @@ std::string lie(const std::string& piece, const std::string& by) {
   return message_of<DataError>([&] { parse_manifest(text, "m"); });
 }
 
-TEST(Manifest, LiesAreNamed) {
+TEST(Manifest, FalseEntriesAreNamed) {
   expect_pieces(lie("\"step\": 100", "\"step\": -1"), {"m: step", "integer from 0"});
   expect_pieces(lie("\"config.json\"", "\"../config.json\""), {"leads out of the checkpoint"});
   expect_pieces(lie("\"config.json\"", "\"/config.json\""), {"leads out of the checkpoint"});

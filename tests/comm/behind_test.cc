@@ -27,7 +27,7 @@ void expect_done_by_itself(const Work& work) {
 
 // A sum whose summand depends on values gathered from all ranks before, as in the vocabulary layers. No rank waits for
 // the all-gather before it issues the sum. Non-root ranks keep their summand.
-TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
+TEST_P(Behind, SumWaitsForGatheredInput) {
   constexpr int kRanks = 3, kRounds = 4;
   on_line(kRanks, [](Comm& comm, int rank) {
     struct Round {
@@ -56,7 +56,7 @@ TEST_P(Behind, ASumFollowsWhatItIsMadeOf) {
 }
 
 // The preceding operation may already have completed when the sum is issued.
-TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
+TEST_P(Behind, PrecedingOperationMayBeComplete) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::full({3}, NAN, at::kDouble);
     Work gather = comm.all_gather(all, at::full({1}, rank + 1.0, at::kDouble), kOverData);
@@ -67,7 +67,7 @@ TEST_P(Behind, WhatHasEndedIsNoMoreWaitedFor) {
 }
 
 // An exception from `make` on one rank fails the sum on every rank, with the exception's text in the error.
-TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
+TEST_P(Behind, ExceptionInMakeFailsTheSum) {
   on_line(2, [](Comm& comm, int rank) {
     const at::Tensor all = at::empty({2}, at::kDouble), sum = at::zeros({3}, at::kDouble);
     Work gather = comm.channel(1).all_gather(all, at::ones({1}, at::kDouble), kOverData);
@@ -86,7 +86,7 @@ TEST_P(Behind, WhatCannotBeMadeEndsTheRun) {
 }
 
 // Over a group of one rank, the summand is made at once and nothing is counted.
-TEST(Behind, OfOneRankItIsMadeAtOnce) {
+TEST(Behind, OneRankRunsMakeAtOnce) {
   on_line(1, [](Comm& comm, int) {
     const at::Tensor sum = at::zeros({3});
     comm.reduce(sum, kOverData, 0, Work(), [&] { sum.fill_(5); }).wait();

@@ -30,7 +30,7 @@ bool in_many_orders(int n, int channels, int64_t size) {
 }
 
 // Negative control: on a single channel, the different orders give wrong sums.
-TEST(Lanes, KeepNoOrderBetweenEachOther) {
+TEST(Channels, NeedNoCommonOrder) {
   for (const int n : {2, 3, 5}) {
     for (const int64_t size : {1, 40000}) {
       EXPECT_TRUE(in_many_orders(n, 3, size)) << n;
@@ -40,7 +40,7 @@ TEST(Lanes, KeepNoOrderBetweenEachOther) {
 }
 
 // Traffic of a channel is counted in its Comm. Channels are numbered 1 to 7 and cannot be nested.
-TEST(Lanes, CountWithTheirComm) {
+TEST(Channels, TrafficIsCountedInTheirComm) {
   on_line(3, [](Comm& comm, int rank) {
     comm.channel(2).broadcast(at::ones({10}), kOverData, 1).wait();
     EXPECT_EQ(comm.traffic().at({"data", "broadcast"}), (Traffic{1, rank == 0 ? 0 : 40}));

@@ -8,7 +8,7 @@
 namespace orthant::collectives_test {
 namespace {
 
-TEST(Collectives, GoOverTheTransportThatTheseTestsAreRunFor) {
+TEST(Collectives, UseTheTestedTransport) {
   const std::string usual = lacks("ucx") ? "gloo" : "ucx";
   on_line(2, [&](Comm& comm, int) {
     EXPECT_EQ(comm.transport(), process_environment("TESTED_TRANSPORT").value_or(usual));
@@ -55,7 +55,7 @@ TEST(Collectives, GroupsOverOneAndSeveralAxes) {
   });
 }
 
-TEST(Collectives, ManyOperationsUnderWay) {
+TEST(Collectives, ManyOperationsInProgress) {
   on_line(3, [&](Comm& comm, int rank) {
     std::vector<at::Tensor> tensors;
     std::vector<Work> works;

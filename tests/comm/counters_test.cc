@@ -60,7 +60,7 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
 }
 
 // Negative control: a counter that differs from the bytes sent is a LogicError.
-TEST_P(Counters, ThatDoNotEqualWhatWasSentAreOurBug) {
+TEST_P(Counters, MismatchWithSentBytesIsLogicError) {
   run_ranks(2, [](Rendezvous rendezvous, int rank) {
     auto state = std::make_shared<CommState>(line(2), rank, rendezvous, over(GetParam()));
     OpenGroup& group = state->open(kOverData);

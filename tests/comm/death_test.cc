@@ -100,7 +100,7 @@ double seconds_to_end(Program& program) {
 
 // All ranks end within 1 s of a SIGKILL. This holds whether the launcher reports the death or the survivors detect
 // it.
-SWEEP_TEST(Death, OfARankIsKnownSoon) {
+SWEEP_TEST(Death, KilledRankEndsAllWithinOneSecond) {
   // Grace period in seconds: the launcher kills nobody, so the ranks must end by themselves.
   constexpr const char* kNoForce = "1000";
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
@@ -119,7 +119,7 @@ SWEEP_TEST(Death, OfARankIsKnownSoon) {
 }
 
 // A stopped rank is detected by its missing heartbeats, and all ranks end within 6 s.
-SWEEP_TEST(Death, AStoppedRankIsKnownByItsSilence) {
+SWEEP_TEST(Death, StoppedRankIsDetectedByMissingHeartbeats) {
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
     Program program(play("Launcher"), {{"SIGNAL", "stop"}, {"TRANSPORT", transport}, {"GRACE_S", "0.5"}});
     const double seconds = seconds_to_end(program);

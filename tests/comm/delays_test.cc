@@ -128,12 +128,12 @@ SWEEP_TEST(Delays, ManyRoundsOverGloo) { run_rounds("gloo", {.count = sweep.of(s
 // Chunks of several segments, and absences of up to 20 ms, so that the engine's background threads take over.
 constexpr Rounds kLong{.count = 15, .sizes = {1, 20000, 300000, 1200000}, .pause_us = 20000};
 
-TEST(Delays, OfRanksThatAreLongAwayOverUcx) {
+TEST(Delays, LongAbsencesOverUcx) {
   if (lacks("ucx")) GTEST_SKIP() << ucx_problem();
   run_rounds("ucx", kLong);
 }
 
-TEST(Delays, OfRanksThatAreLongAwayOverGloo) { run_rounds("gloo", kLong); }
+TEST(Delays, LongAbsencesOverGloo) { run_rounds("gloo", kLong); }
 
 }  // namespace
 }  // namespace orthant::delays_test

@@ -62,7 +62,7 @@ std::string error_of(
 
 // The engine compares kind, dtype and size even if a message completes while it is posted. The first case is the
 // control: a matching message gives no error.
-TEST(Engine, ComparesWhatEndsWhileItIsPosted) {
+TEST(Engine, ChecksMessagesThatCompleteWhilePosted) {
   EXPECT_EQ(error_of({MessageKind::reduce, at::kFloat}, 12), "");
   EXPECT_TRUE(says(error_of({MessageKind::reduce, at::kFloat}, 16), {"rank 1 sent 12 B of Float", "expected 16 B"}));
   EXPECT_TRUE(says(error_of({MessageKind::reduce, at::kInt}, 12), {"rank 1 sent 12 B of Float", "12 B of Int"}));
@@ -70,7 +70,7 @@ TEST(Engine, ComparesWhatEndsWhileItIsPosted) {
 }
 
 // A transport that always reports progress does not suspend the deadline.
-TEST(Engine, KeepsItsDeadlineWhileOtherThingsMove) {
+TEST(Engine, DeadlineHoldsDuringOtherProgress) {
   const std::string late = error_of({}, 12, [](Scripted& transport) {
     transport.never_ends = true;
     transport.always_moves = true;

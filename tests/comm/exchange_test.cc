@@ -25,7 +25,7 @@ TEST(Exchange, PassesShardsRoundARingBothWays) {
 }
 
 // An exchange without messages sends nothing and is not counted.
-TEST(Exchange, OfNothingIsNothing) {
+TEST(Exchange, EmptyExchangeSendsNothing) {
   on_line(2, [&](Comm& comm, int) {
     comm.exchange({}, kOverData).wait();
     EXPECT_TRUE(comm.traffic().empty());

@@ -43,7 +43,7 @@ TEST(Failure, TheFirstCauseIsThrownAndNobodyHangs) {
   }
 }
 
-TEST(Failure, ARankThatWaitsOnASurvivorLearnsOfIt) {
+TEST(Failure, RankWaitingOnSurvivorFailsToo) {
   // Rank 2 waits for rank 1 only, rank 1 for rank 0 only, and rank 0 fails.
   const Mesh mesh({{"data", 3}});
   std::atomic<int> comm_errors = 0;
@@ -102,7 +102,7 @@ TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
-TEST(Failure, WhoDoesNotConnectIsNamed) {
+TEST(Failure, UnconnectedRankIsNamed) {
   std::string message;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     const auto come = [&] { Comm comm(line(2), rank, rendezvous, {.meet_timeout_s = 0.3}); };
@@ -114,7 +114,7 @@ TEST(Failure, WhoDoesNotConnectIsNamed) {
 }
 
 // Rank 1 announces Gloo and never connects, so rank 0 must fail soon after meet_timeout_s.
-TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
+TEST(Failure, GlooConnectsWithinMeetTimeout) {
   const auto start = std::chrono::steady_clock::now();
   std::string message;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
@@ -129,7 +129,7 @@ TEST(Failure, GlooConnectsWithinTheTimeOfMeeting) {
 }
 
 // The destructor of a Comm waits for the other ranks, and reports a rank that does not arrive within timeout_s.
-TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
+TEST(Failure, RankMissingAtCloseIsNamed) {
   std::mutex mutex;
   std::string said;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
@@ -145,7 +145,7 @@ TEST(Failure, WhoDoesNotComeToTheEndIsNamed) {
 }
 
 // A rank that destroys its Comm with an operation in progress ends as soon as another rank fails.
-TEST(Failure, ARankThatClosesWithWorkUnderWayIsFreed) {
+TEST(Failure, ClosingWithPendingWorkEndsOnPeerFailure) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THROW(run_ranks(2,
                          [&](Rendezvous rendezvous, int rank) {
@@ -193,7 +193,7 @@ TEST(Failure, ARankThatWaitsForAGroupToOpenIsFreed) {
                ConfigError);
 }
 
-TEST(Failure, ATimeoutSaysWhatTheOthersDo) {
+TEST(Failure, TimeoutIsReported) {
   std::string message;
   EXPECT_THROW(run_ranks(2,
                          [&](Rendezvous rendezvous, int rank) {
@@ -219,7 +219,7 @@ TEST(Failure, RanksThatDoNotComeAreNamed) {
 }
 
 // If all ranks call abort(), exactly one gets true. Later calls return the same answer.
-TEST(Failure, OneRankSpeaks) {
+TEST(Failure, OneRankReports) {
   std::atomic<int> speakers = 0;
   run_ranks(4, [&](Rendezvous rendezvous, int rank) {
     Comm comm(line(4), rank, rendezvous, {.on_failure = [](const std::string&, bool) {}});

@@ -21,13 +21,13 @@ std::string start_of_rank_1(const Store& store) {
   return message_of<CommError>([&] { Watch(store, "setup", 1, 2, 5, {}); });
 }
 
-TEST(HostileText, OfAFailureBeforeTheStart) {
+TEST(HostileText, FailureBeforeStartIsEscaped) {
   const Store store = Store::in_process();
   ASSERT_TRUE(post_failure(store, kHostile));
   EXPECT_EQ(start_of_rank_1(store), kEscaped);
 }
 
-TEST(HostileText, OfAFailureWhileTheRunGoesOn) {
+TEST(HostileText, FailureDuringRunIsEscaped) {
   const Store store = Store::in_process();
   std::string told;
   {
@@ -50,7 +50,7 @@ TEST(HostileText, OfAFailureWhileTheRunGoesOn) {
   EXPECT_LT(told.size(), 5000u);
 }
 
-TEST(HostileText, OfAnActivity) {
+TEST(HostileText, ActivityIsEscaped) {
   const Store store = Store::in_process();
   store.set("watch/1", "run");
   store.set("run/alive/1", "machine 1 2\n7\n" + kHostile + std::string(10000, 'x'));
@@ -59,7 +59,7 @@ TEST(HostileText, OfAnActivity) {
   EXPECT_LT(shown.size(), 500u);
 }
 
-TEST(HostileText, OfTheAgreement) {
+TEST(HostileText, AgreementIsEscaped) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) {
       rendezvous.store.set("agree/0/verdict/1", kHostile);

@@ -64,7 +64,7 @@ std::string refusal(const Table& table) {
   return "accepted";
 }
 
-TEST(Launch, NobodyLaunchedUs) {
+TEST(Launch, NoLauncherIsDetected) {
   EXPECT_FALSE(detect_launch(environment({}), "77-12"));
   EXPECT_FALSE(detect_launch(environment({{"SLURM_PROCID", "0"}}), "77-12"));  // a batch script, not started by srun
   EXPECT_FALSE(detect_launch(environment(with(kSlurm, {{"SLURM_JOB_NAME", "bash"}})), "77-12"));
@@ -113,7 +113,7 @@ TEST(Launch, OpenMpiOnOneMachineMeetsInAFile) {
 }
 
 // Hydra provides no name of the job, so the rendezvous file is named after the parent process.
-TEST(Launch, HydraHasNoNameButItsParent) {
+TEST(Launch, HydraStoreIsNamedAfterTheParent) {
   const Launch launch = detect(kHydra);
   EXPECT_EQ(launch.launcher, "hydra");
   EXPECT_EQ(launch.path, "/tmp/orthant-hydra-77-12.store");
@@ -160,7 +160,7 @@ TEST(Launch, TheRunIdIsTheLaunchers) {
 }
 
 // A launcher sets all of its variables. If one is missing, the error names it.
-TEST(Launch, AllOrNothing) {
+TEST(Launch, MissingVariableIsNamed) {
   for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
     EXPECT_TRUE(says(refusal(without(kTorchrun, name)), {std::string(name) + " is not: torchrun sets both"}));
   }

@@ -83,7 +83,7 @@ Call all_reduce(int64_t size, at::ScalarType type = at::kFloat) {
   return [=](Comm& comm) { return comm.all_reduce(at::ones({size}, type), kOverData); };
 }
 
-TEST_P(Mismatch, OfSizes) {
+TEST_P(Mismatch, SizesDiffer) {
   for (const auto& [small, large] : {std::pair{10, 11}, {100, 60000}, {50000, 60000}, {400000, 3000000},
                                      // Two ranks exchange full tensors of 16 KiB, and halves of 32 KiB:
                                      // the same number of bytes.
@@ -97,14 +97,14 @@ TEST_P(Mismatch, OfSizes) {
   }
 }
 
-TEST_P(Mismatch, OfDtypes) {
+TEST_P(Mismatch, DtypesDiffer) {
   expect(all_reduce(600), all_reduce(300, at::kDouble),
          {" of Double for an all_reduce", " of Float for an all_reduce", kDuring, kWhy});
   expect(all_reduce(300000), all_reduce(300000, at::kInt),
          {" of Int for an all_reduce", " of Float for an all_reduce"});
 }
 
-TEST_P(Mismatch, OfOperations) {
+TEST_P(Mismatch, OperationsDiffer) {
   for (const int64_t size : {6, 60000, 600000}) {
     const Call gather = [=](Comm& comm) {
       const int n = comm.group_size(kOverData);
@@ -126,7 +126,7 @@ std::vector<std::string> segments(const std::string& kind) {
 
 // The receiver detects messages that are too long or too short. This holds for messages in segments, of which the last
 // may be missing.
-TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
+TEST_P(Mismatch, SegmentedMessagesDiffer) {
   constexpr int64_t kSegment = (512 << 10) / 4;
   for (const auto& [small, large] : {std::pair{kSegment, kSegment + 1}, {2 * kSegment, 2 * kSegment + 1},
                                      {2 * kSegment, 4 * kSegment}, {kSegment + 5, 3 * kSegment}}) {
@@ -149,7 +149,7 @@ TEST_P(Mismatch, OfWhatIsCutIntoSegments) {
 }
 
 // A rank with an empty tensor still sends an empty message. Otherwise the messages of the others would wait forever.
-TEST_P(Mismatch, OfNothingAndSomething) {
+TEST_P(Mismatch, EmptyAgainstNonEmpty) {
   const auto with_some = [&](const std::string& kind, const std::function<Call(int64_t)>& call) {
     for (const int64_t size : {6, 600000}) {
       expect(call(0), call(size), {kind, kDuring, " where this rank expected ", kWhy});
@@ -184,7 +184,7 @@ TEST_P(Mismatch, OfNothingAndSomething) {
 }
 
 // Ranks whose counts give other ranks empty chunks also send empty messages.
-TEST_P(Mismatch, OfCuts) {
+TEST_P(Mismatch, ChunkCountsDiffer) {
   expect(all_reduce(1), all_reduce(3), {" for an all_reduce", kDuring, " where this rank expected ", kWhy});
   const auto cut = [&](std::vector<int64_t> counts) {
     counts.resize(static_cast<size_t>(ranks()));
@@ -213,7 +213,7 @@ TEST_P(Mismatch, OfCuts) {
 
 // A message that arrives before its receive is posted is compared too: a transport may complete the receive while it is
 // being posted.
-TEST_P(Mismatch, OfWhatHasComeAlready) {
+TEST_P(Mismatch, MessageArrivesBeforeReceive) {
   const auto expect_told = [&](const Call& sends, const Call& receives, const char* sent, const char* expected) {
     const Call first = [=](Comm& comm) {
       Work work = sends(comm);
@@ -244,7 +244,7 @@ TEST_P(Mismatch, OfWhatHasComeAlready) {
               "12 B of Float for a broadcast");
 }
 
-TEST_P(Mismatch, OfSendAndReceive) {
+TEST_P(Mismatch, SendAndReceiveDiffer) {
   for (const auto& [sent, expected] : {std::pair{10, 11}, {11, 10}, {100, 500000}, {500000, 100}, {400000, 500000}}) {
     const int64_t out = sent, in = expected;
     const Call first = [=](Comm& comm) { return comm.send(at::ones({out}), kOverData, 1, 4); };

@@ -33,7 +33,7 @@ void on_gpus(int n, const std::function<void(Comm&, int, at::Device)>& fn) {
   });
 }
 
-TEST(Nccl, ABuildWithoutItSaysSo) {
+TEST(Nccl, BuildWithoutNcclIsRefused) {
   if (has_nccl()) GTEST_SKIP() << "this build has NCCL";
   try {
     nccl_group(gpu(0), Store::in_process(), 0, 1, 60, [](const std::string&) {});
@@ -90,7 +90,7 @@ TEST(Nccl, AGroupOfOneRankRunsEveryOperation) {
   EXPECT_THROW((void)group->all_reduce(at::ones({1})), LogicError);
 }
 
-TEST(Nccl, EqualsGlooBitForBitWhereTheOrderOfSumsIsOurs) {
+TEST(Nccl, OrderedSumsEqualGlooBitForBit) {
   NEED_GPUS(2);
   const int n = std::min(gpus(), 4);
   on_gpus(n, [&](Comm& comm, int rank, at::Device device) {

@@ -106,7 +106,7 @@ class Order : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Over, Order, testing::Values("ucx", "gloo"), [](const auto& one) { return one.param; });
 
-TEST_P(Order, IsThatOfPositionsOnThreads) {
+TEST_P(Order, SumsFollowPositionsOnThreads) {
   for (const int n : {2, 3, 6}) {
     const auto all = examples(n);
     on_line(n, [&](Comm& comm, int rank) {
@@ -116,7 +116,7 @@ TEST_P(Order, IsThatOfPositionsOnThreads) {
 }
 
 // This program also runs as the ranks.
-TEST_P(Order, IsThatOfPositionsInProcesses) {
+TEST_P(Order, SumsFollowPositionsInProcesses) {
   constexpr int n = 3;
   const std::string part = fmt::format("--gtest_filter=Over/Order.DISABLED_Rank/{}", GetParam());
   const std::string port = std::to_string(Store::serve(0, 5).port());

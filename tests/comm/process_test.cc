@@ -8,7 +8,7 @@
 namespace orthant::process_test {
 namespace {
 
-TEST(Process, LifeOfAnother) {
+TEST(Process, LifeOfAnotherProcess) {
   EXPECT_EQ(life_of(process_identity()), Life::running);
   EXPECT_EQ(pid_of(process_identity()), getpid());
   EXPECT_EQ(life_of("another/machine 1 2"), Life::elsewhere);
@@ -18,7 +18,7 @@ TEST(Process, LifeOfAnother) {
   EXPECT_EQ(life_of(reused), Life::gone);
 }
 
-TEST(Process, TheDeathOfAnotherIsToldOnceAndAtOnce) {
+TEST(Process, DeathIsReportedOnceAndAtOnce) {
   Program sleeper({"/bin/sleep", "100"}, {});
   const std::string identity = process_identity(sleeper.pid());
   Deaths deaths;

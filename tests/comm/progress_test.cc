@@ -38,7 +38,7 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
 
 // On a channel, small operations also advance in the background. Here the middle rank of a chain forwards the message
 // without looking at it.
-TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
+TEST_P(Progress, SmallOperationsOnChannelsAdvance) {
   constexpr auto kGenerous = std::chrono::seconds(60);
   on_line(3, [&](Comm& comm, int rank) {
     const at::Tensor told = at::full({1}, rank, at::kFloat);
@@ -55,7 +55,7 @@ TEST_P(Progress, OfLanesGoesOnHoweverSmall) {
 }
 
 // A small operation outside a channel advances when a computing rank calls progress(), also where it only forwards.
-TEST_P(Progress, GoesOnBetweenWhatRanksCompute) {
+TEST_P(Progress, ExplicitProgressAdvancesSmallOperations) {
   constexpr auto kGenerous = std::chrono::seconds(60);
   on_line(3, [&](Comm& comm, int rank) {
     const at::Tensor sum = at::full({1}, rank, at::kFloat);

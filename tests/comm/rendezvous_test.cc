@@ -165,7 +165,7 @@ class MeetingInAFile : public testing::Test {
   const std::string path_ = (folder_ / "meeting.store").string();
 };
 
-TEST_F(MeetingInAFile, WhatAnEarlierStartLeftIsNotRead) {
+TEST_F(MeetingInAFile, LeftoversAreIgnored) {
   std::string dead = process_identity();  // the same pid with another start time
   dead.back() = dead.back() == '1' ? '2' : '1';
   for (const bool is_store : {true, false}) {
@@ -197,7 +197,7 @@ TEST_F(MeetingInAFile, AFolderThatDoesNotExist) {
                    {"cannot meet in", "No such file", "TMPDIR"}));
 }
 
-TEST(Rendezvous, RanksOfDifferentRunsAreToldWhatDiffers) {
+TEST(Rendezvous, DifferencesBetweenRunsAreReported) {
   const std::string text = "seed = 7\nsteps = 300\n";
   run_ranks(3, [&](Rendezvous rendezvous, int) { check_agreement(rendezvous, text); });
   std::mutex mutex;

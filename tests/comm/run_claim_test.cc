@@ -120,7 +120,7 @@ TEST_F(RunClaim, AStoreWithoutARun) {
   EXPECT_TRUE(serves_a_run(store_));
 }
 
-TEST_F(RunClaim, WhatIsNoRecordIsRefused) {
+TEST_F(RunClaim, InvalidRecordIsRefused) {
   store_.set("orthant/run", "\x1b[2J");
   expect_refused(rank_of(1), "another version of Orthant, or by another program");
   EXPECT_FALSE(serves_a_run(store_));

@@ -180,7 +180,7 @@ TEST(Spawn, ARankThatWaitsOnlyOnASurvivorEnds) {
   EXPECT_TRUE(says(program.output(), {"rank 0 was killed by SIGKILL"}));
 }
 
-TEST(Spawn, WithoutALauncherThatTellsTheSurvivorsFindOut) {
+TEST(Spawn, SurvivorsDetectDeathThemselves) {
   // The ranks use another store prefix than the one on which the launcher posts.
   Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
@@ -219,7 +219,7 @@ TEST(Spawn, ExitCodesAreHandedOn) {
 }
 
 // If a rank reports its own failure, neither the launcher nor another rank prints a second error.
-TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
+TEST(Spawn, FailureIsReportedOnce) {
   Program program = launch("throw", 3);
   EXPECT_EQ(program.exit_code(), 1) << program.output();
   EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
@@ -228,7 +228,7 @@ TEST(Spawn, ARankThatSpeaksForItselfIsNotSpokenOver) {
 
 // The launcher forwards SIGINT and SIGTERM to its ranks, and SIGUSR1 and SIGHUP as SIGTERM. Here it ends with their
 // exit code.
-TEST(Spawn, InterruptsAreHandedOnOnce) {
+TEST(Spawn, SignalsAreForwardedOnce) {
   const std::pair<int, int> expected[] = {{SIGINT, 130}, {SIGTERM, 0}, {SIGUSR1, 0}, {SIGHUP, 0}};
   for (const auto& [number, code] : expected) {
     Program program = launch("obey", 2);
@@ -252,7 +252,7 @@ TEST(Spawn, AskingTwiceToSaveKillsNobody) {
 }
 
 // A run that was started with SIGHUP ignored continues after a SIGHUP.
-TEST(Spawn, WhatIgnoresAHangupGoesOn) {
+TEST(Spawn, IgnoredHangupDoesNotEndTheRun) {
   const auto before = std::signal(SIGHUP, SIG_IGN);  // as under nohup
   Program program = launch("obey", 2);
   std::signal(SIGHUP, before);

@@ -121,7 +121,7 @@ TEST_F(CorpusTest, AllOfARealTextReachesTheLoader) {
   EXPECT_GT(validation.num_tokens(), 0);
 }
 
-TEST(HeldOutDocuments, AreAShareSpreadBySeed) {
+TEST(HeldOutDocuments, AreARandomFractionBySeed) {
   for (int64_t n : {2, 3, 10, 99, 1000})
     for (double share : {1e-9, 0.05, 0.5, 0.999}) {
       const auto held = held_out_documents(n, share, 3);

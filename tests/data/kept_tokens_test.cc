@@ -106,7 +106,7 @@ TEST_F(KeptTokens, AnotherTokenizerIsAnotherCorpus) {
 }
 
 // Six ranks open the same text at once: one tokenizes it, and all read the same tokens.
-TEST_F(KeptTokens, OfManyRanksAtOnceOneTokenises) {
+TEST_F(KeptTokens, OneOfManyRanksTokenizes) {
   const std::string text = paragraphs(2000, 'a');
   const std::string path = folder_.write("a.txt", text);
   std::atomic<int> made = 0, right = 0;

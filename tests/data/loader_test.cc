@@ -116,7 +116,7 @@ TEST_F(LoaderTest, MaskedSamplesHoldEveryTokenOnce) {
   EXPECT_TRUE(Loader(dataset, all(2), 4, 5, SampleOrder::kSequential).batch(0, 12).lengths.empty());
 }
 
-TEST_F(LoaderTest, MasksStayHoweverTheBatchIsCut) {
+TEST_F(LoaderTest, MasksDoNotDependOnBatchSize) {
   const auto dataset = counting({31, 12});
   const Loader loader(dataset, all(2), 4, 5, SampleOrder::kShuffled, kMasking);
   const Batch whole = loader.batch(3, 30);

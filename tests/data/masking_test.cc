@@ -67,7 +67,7 @@ TEST(Masking, ChoosesAndReplacesAtBertsRates) {
   }
 }
 
-TEST(Masking, ChoosesEachPlaceByItself) {
+TEST(Masking, ChoosesPositionsIndependently) {
   const Masking masking{.share = 0.15, .mask_token = kMask, .key = 12};
   constexpr int64_t kSamples = 20000, kPlaces = 16;
   std::vector<int64_t> again(kPlaces), together(kPlaces * kPlaces);
@@ -87,7 +87,7 @@ TEST(Masking, ChoosesEachPlaceByItself) {
   }
 }
 
-TEST(Masking, IsAFunctionOfKeySampleAndPlace) {
+TEST(Masking, IsAFunctionOfKeySampleAndPosition) {
   const Masking masking{.share = 0.15, .mask_token = kMask, .key = 13};
   const Sample sample = masked(masking, 77);
   EXPECT_EQ(masked(masking, 77).tokens, sample.tokens);

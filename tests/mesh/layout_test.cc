@@ -38,7 +38,7 @@ TEST(Layout, SeenAlongOneAxis) {
   EXPECT_EQ(dual(layout), parse_layout("[-, S(a, b)] P(d) R(c)"));
 }
 
-TEST(Layout, OutermostAxisCutsFirst) {
+TEST(Layout, OutermostAxisSplitsFirst) {
   const Mesh mesh({{"a", 2}, {"b", 3}});
   const std::vector<int64_t> shape = {7};
   // 7 rows over a give 4 and 3. Each of these over b gives 2, 1, 1 and 1, 1, 1.

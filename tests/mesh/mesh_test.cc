@@ -81,7 +81,7 @@ TEST(Mesh, GroupsPartitionTheRanks) {
   }
 }
 
-TEST(Mesh, RefusesWhatIsNoMesh) {
+TEST(Mesh, RefusesInvalidMeshes) {
   EXPECT_THROW(Mesh({{"data", 0}}), LogicError);
   EXPECT_THROW(Mesh({{"data", 2}, {"data", 2}}), LogicError);
   EXPECT_THROW(Mesh({{"", 2}}), LogicError);

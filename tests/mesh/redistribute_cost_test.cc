@@ -22,7 +22,7 @@ int64_t cost(const Case& c, const std::vector<Collective>& plan) {
   return bytes;
 }
 
-TEST(Redistribute, IsNeverDearerThanByWayOfTheWholeTensor) {
+TEST(Redistribute, CostsAtMostTheDetourOverTheUnshardedTensor) {
   Random random(14);
   int cheaper = 0;
   for (int round = 0; round < 2000; ++round) {

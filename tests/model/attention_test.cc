@@ -76,7 +76,7 @@ std::vector<std::pair<std::string, Visibility>> visibilities(int64_t L) {
 }
 
 // In float64, all five results equal the dense definition within 1e-13 for any number of blocks of keys.
-TEST(Attention, EqualsTheDefinitionWholeAndInBlocks) {
+TEST(Attention, EqualsTheDefinitionUnsplitAndInBlocks) {
   for (const int64_t L : {16, 100}) {
     for (const auto& [H, K] : {std::pair{4, 4}, {6, 2}, {3, 1}}) {
       const AttentionInputs in = attention_inputs(2, H, K, L, 8);

@@ -48,7 +48,7 @@ at::Tensor all_logits(const Model& model, std::span<const int64_t> tokens) {
 }
 
 // Tokens decoded one by one, or in pieces of uneven lengths, give the logits of the full forward within 1e-12.
-TEST(Decoder, EveryPrefixEqualsTheWholeForward) {
+TEST(Decoder, EveryPrefixEqualsTheFullForward) {
   for (const TinyOptions options : {TinyOptions{}, TinyOptions{.tied = true}, TinyOptions{.kv_heads = 1},
                                     TinyOptions{.kv_heads = 4, .llama3 = true}, TinyOptions{.biases = true}}) {
     Architecture a = tiny_architecture(options);
@@ -86,7 +86,7 @@ TEST(Decoder, FloatAndBfloat16GiveFloatLogits) {
 }
 
 // The negative control: the same last tokens after different first tokens give different logits.
-TEST(Decoder, RemembersWhatCameBefore) {
+TEST(Decoder, LogitsDependOnEarlierTokens) {
   const Model model(tiny_architecture());
   Decoder a(model.transformer), b(model.transformer);
   a.advance(std::vector<int64_t>{1, 2});

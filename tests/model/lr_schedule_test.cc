@@ -47,7 +47,7 @@ TEST(LrSchedule, Tables) {
 }
 
 // decay_ratio is the fraction of the steps, at the end of the run, in which the rate decays.
-TEST(LrSchedule, DecayRatioIsTheShareAtTheEnd) {
+TEST(LrSchedule, DecayRatioIsTheFractionAtTheEnd) {
   expect_rates(ten_steps("linear", 2, 0.5, 0.0), {1.0, 2.0, 2.0, 2.0, 2.0, 1.6, 1.2, 0.8, 0.4, 0.0});
   // If this fraction reaches into the warmup, the rate decays over the steps after the warmup.
   expect_rates(ten_steps("linear", 5, 1.0, 0.0), {0.4, 0.8, 1.2, 1.6, 2.0, 1.6, 1.2, 0.8, 0.4, 0.0});
@@ -66,7 +66,7 @@ TEST(LrSchedule, EdgesOfTheWarmup) {
 
 // The rate rises during the warmup, then never rises again. If it decays, it stays at lr x min_lr_factor after the
 // last step.
-TEST(LrSchedule, FallsFromTheWarmupToItsLeastAndStaysThere) {
+TEST(LrSchedule, DecaysToTheMinimumAfterTheWarmup) {
   for (const char* type : {"cosine", "linear", "sqrt", "wsd", "constant"}) {
     for (const int64_t steps : {1, 2, 7, 100}) {
       for (const int64_t warmup : {0, 1, 3, 50}) {

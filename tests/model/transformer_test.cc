@@ -110,7 +110,7 @@ TEST(Transformer, LossesEqualPlain) {
 
 // Outside training (step 0), the loss is the plain cross entropy, without smoothing and z-loss. Softcapping remains,
 // because it belongs to the model; generation uses the same capped logits.
-TEST(Transformer, JudgesPlainlyWhereNothingIsLearnt) {
+TEST(Transformer, ValidationLossIsCrossEntropy) {
   for (const LossCase& loss : kLosses) {
     const Architecture a = capped(tiny_architecture(), loss);
     Weights weights(parameter_table(a), at::kDouble);
@@ -197,7 +197,7 @@ TEST(Transformer, DropoutDependsOnSampleAndStepOnly) {
   EXPECT_GT(std::abs(run(a, p, later, at::kDouble, {.seed = 9}).loss - together), 1e-6);
 }
 
-TEST(Transformer, DropoutFollowsPlacesInTheSequence) {
+TEST(Transformer, DropoutFollowsSequencePositions) {
   // If a rank holds the same tokens in another order, the mask follows their positions in the sequence. Rotary
   // positions, which restart in each document, have no influence.
   const at::Tensor x = at::ones({2, 12, 24}, at::kDouble);
@@ -235,7 +235,7 @@ TEST(Weights, InitializationIsByNameAndSeed) {
 
 // Biases follow their matrices, start at zero and have the names of Hugging Face's Llama. Attention has four, the MLP
 // three.
-TEST(Weights, BiasesStandBehindTheirMatricesAndStartAtZero) {
+TEST(Weights, BiasesFollowTheirMatricesAndStartAtZero) {
   for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}, {true, true}}) {
     Architecture a = tiny_architecture();
     a.attention_bias = attention;

@@ -65,7 +65,7 @@ Pairs expected(const Visibility& v, const std::vector<int64_t>& keys) {
 }
 
 // Intervals computed by hand for causality, windows, documents and padding.
-TEST(Visibility, IsWhatTheRuleSays) {
+TEST(Visibility, MatchesIntervalsByHand) {
   const auto positions = range(0, 6);
   EXPECT_EQ(compute_visibility({}, positions, 6).end, range(1, 7));
   EXPECT_EQ(compute_visibility({.causal = false}, positions, 6).end, std::vector<int64_t>(6, 6));
@@ -106,7 +106,7 @@ TEST(Visibility, OfPackedDocumentsOnARank) {
 }
 
 // Every placement of a causal ring needs one tile for each block, and documents one tile each.
-TEST(Visibility, OneTileWhereOneIsEnough) {
+TEST(Visibility, UsesOneTilePerTriangleOrRectangle) {
   const auto kinds = [](const Visibility& v, const std::vector<int64_t>& keys) {
     std::vector<std::tuple<int, int64_t, int64_t, int64_t, int64_t>> all;
     for (const AttentionTile& t : attention_tiles(v, keys)) {

@@ -36,7 +36,7 @@ Held some(const ParameterInfo& parameter) {
 }
 
 // Initial values follow global indices: a shard equals that part of the unsharded weight, not a draw from index 0 on.
-TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
+TEST(PartsOfWeights, InitialValuesEqualTheUnshardedWeights) {
   for (const auto dtype : {at::kDouble, at::kFloat, at::kBFloat16}) {
     Weights whole(parameter_table(tiny_architecture()), dtype), part(parts(some), dtype);
     whole.initialize(7);
@@ -55,7 +55,7 @@ TEST(PartsOfWeights, StartAsThePartsOfTheWhole) {
 }
 
 // A fused weight is the concatenation of the shards of its members.
-TEST(PartsOfWeights, AreUsedTogetherWhereTheyAreFused) {
+TEST(PartsOfWeights, FusedWeightIsAConcatenation) {
   Weights part(parts(some), at::kDouble);
   part.initialize(7);
   const at::Tensor qkv = part["model.layers.0.self_attn.qkv_proj"].value.detach();
@@ -66,7 +66,7 @@ TEST(PartsOfWeights, AreUsedTogetherWhereTheyAreFused) {
 }
 
 // The groups are disjoint ranges that cover the flat buffer. Weights are aligned and do not overlap.
-TEST(PartsOfWeights, OfOneGroupStandSideBySide) {
+TEST(PartsOfWeights, GroupsAreContiguous) {
   const auto table = parts(some);
   const FlatLayout flat = flat_layout(table);
   ASSERT_EQ(flat.groups.size(), 2u);
@@ -84,7 +84,7 @@ TEST(PartsOfWeights, OfOneGroupStandSideBySide) {
   EXPECT_EQ(*std::max_element(used.begin(), used.end()), 1) << "two weights in one place";
 }
 
-TEST(PartsOfWeights, SquaresAreOfWhatIsHeld) {
+TEST(PartsOfWeights, SumsSquaresOfTheShard) {
   Weights part(parts(some), at::kDouble);
   part.gradients().copy_(at::arange(part.flat().elements, at::kDouble).sin());
   for (size_t p = 0; p < part.parameters().size(); ++p) {
@@ -94,7 +94,7 @@ TEST(PartsOfWeights, SquaresAreOfWhatIsHeld) {
 }
 
 // The members of a fused weight must be in one group.
-TEST(PartsOfWeights, AFusedWeightInTwoGroupsIsOurOwnMistake) {
+TEST(PartsOfWeights, FusedWeightInTwoGroupsIsALogicError) {
   auto table = parameter_table(tiny_architecture());
   table[3].group = 1;
   EXPECT_THROW(flat_layout(table), LogicError);

@@ -71,7 +71,7 @@ TEST(Draw, HasABoxForEverySpanThatTakesTime) {
   EXPECT_EQ(count(svg, "gather weights"), 0);  // the schedule has no UNSHARD
 }
 
-TEST(Draw, SaysWhatItsTimesCount) {
+TEST(Draw, NamesTheUnitOfTime) {
   const Schedule schedule = one_f_one_b(2, 2);
   Timeline timeline = simulate(schedule, Durations::of(1, 1, 1));
   EXPECT_NE(draw_svg(schedule, timeline, "Planned").find("makespan 9 s, bubble"), std::string::npos);
@@ -177,7 +177,7 @@ std::map<std::string, int> heights(const std::string& svg) {
   return found;
 }
 
-TEST(Draw, EveryEyeTellsKindsApart) {
+TEST(Draw, KindsAreDistinctForColorBlindReaders) {
   const Durations equal = Durations::of(1, 1, 1);
   for (const auto& [name, schedule] : every_schedule(4, 8)) {
     const std::string svg = draw_svg(schedule, simulate(schedule, equal), "Planned");

@@ -31,7 +31,7 @@ TEST(Action, PrintsAsPyTorchDoesAndReadsBack) {
   EXPECT_EQ(action_kinds().size(), kActionKinds);
 }
 
-TEST(Action, RefusesWhatIsNone) {
+TEST(Action, RefusesInvalidText) {
   for (const char* text : {"",
                            "F1",
                            "2",
@@ -58,7 +58,7 @@ TEST(Action, RefusesWhatIsNone) {
     EXPECT_THROW(parse_action(text), DataError) << text;
 }
 
-TEST(Action, AMessageHoldsWhateverACellHas) {
+TEST(Action, ErrorEscapesAndShortensTheCell) {
   const std::string zeros(1'000'000, '\0');
   try {
     parse_action(zeros);

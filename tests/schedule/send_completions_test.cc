@@ -58,7 +58,7 @@ TEST(Departures, OfTwoStages) {
   EXPECT_EQ(gone[last], std::numeric_limits<int>::max());
 }
 
-TEST(Departures, AreCertainAndNotBefore) {
+TEST(Departures, AreCertainAndNotEarlier) {
   int64_t known = 0, sooner = 0;
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const std::string_view name = each.name;

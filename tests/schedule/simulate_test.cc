@@ -97,7 +97,7 @@ TEST(Simulate, EachLinkHasATimeOfItsOwn) {
   EXPECT_EQ(span_of(t, "1RECV_B0").start_s, 9.5);
 }
 
-TEST(Simulate, OneLaneSendsOneMessageAtATime) {
+TEST(Simulate, SendStreamCarriesOneMessageAtATime) {
   // Two results at 1 s and 2 s over a link that takes 5 s: the stream is free for the second at 6 s, so it arrives at
   // 11 s.
   Durations durations = Durations::of(1, 1, 1);
@@ -227,7 +227,7 @@ TEST(Simulate, SixtyFourStagesTimes512Microbatches) {
   EXPECT_EQ(t.spans.size(), 64u * 512 * 2 + 63u * 512 * 4);
 }
 
-TEST(Simulate, SaysWhereItStops) {
+TEST(Simulate, DeadlockIsLogicError) {
   EXPECT_THROW(simulate(parse_csv("0B0,0F0\n1F0,1B0\n"), Durations::of(1, 1, 1)), LogicError);
   EXPECT_THROW(simulate(parse_csv("0F0,0RECV_B0\n1SEND_F0\n"), Durations::of(1, 1, 1)), LogicError);
   EXPECT_EQ(simulate(Schedule{}, Durations{}).makespan_s, 0);

@@ -59,7 +59,7 @@ TEST(Validate, AcceptsWhatGeneratorsMake) {
 }
 
 // A huge bucket or stage number gives at most 100 problems, not one per missing number.
-TEST(Validate, ADamagedNumberIsNotAsManyProblems) {
+TEST(Validate, NumberOfProblemsIsBounded) {
   const int large = (1 << 30) - 1;
   Schedule bucket = add_reductions(one_f_one_b(1, 1), {1});
   bucket.rows[0].back().microbatch = large;

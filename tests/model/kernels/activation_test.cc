@@ -112,7 +112,7 @@ TEST(SwigluGradient, AgreesWithDifferences) {
 }
 
 // A NaN stays in its own element, and backward in place gives the same bits.
-TYPED_TEST(Swiglu, NotANumberStaysOneAndInPlaceIsTheSame) {
+TYPED_TEST(Swiglu, NanStaysInItsElementAndInPlaceIsEqual) {
   using T = TypeParam;
   for_each_target([] {
     auto gate_up = random_values<T>(2 * 40, 1);

@@ -136,7 +136,7 @@ TYPED_TEST(LossExponentials, AreTheFormulaOnEveryTarget) {
 }
 
 // With has_maximum, the exponentials use the maximum in the statistics instead of the row's own (the control).
-TYPED_TEST(LossExponentials, UnderAMaximumThatIsGiven) {
+TYPED_TEST(LossExponentials, UseTheGivenMaximum) {
   using T = TypeParam;
   Part<T> p(300, 8.0, {});
   const Expected<T> own = expected(p), e = expected(p, 2.5);
@@ -149,7 +149,7 @@ TYPED_TEST(LossExponentials, UnderAMaximumThatIsGiven) {
 }
 
 // The exponentials may overwrite the logits if both have the same type; no bit changes.
-TYPED_TEST(LossExponentials, MayHaveTheLogitsMemory) {
+TYPED_TEST(LossExponentials, MayOverwriteTheLogits) {
   using T = TypeParam;
   if constexpr (std::is_same_v<T, Wide<T>>) {
     Part<T> apart(300, 8.0, {.softcap = 20, .smoothing = 0.1}), p = apart;

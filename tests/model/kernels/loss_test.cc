@@ -179,7 +179,7 @@ TYPED_TEST(Loss, OptionsAreTheirFormulaOnEveryTarget) {
 
 // Shards of a vocabulary, one of them empty, give the losses and the gradient of the full vocabulary after their
 // statistics are combined.
-TYPED_TEST(Loss, OfPartsIsThatOfTheWhole) {
+TYPED_TEST(Loss, OfShardsEqualsTheFullVocabulary) {
   using T = TypeParam;
   for (const OutputLoss& options : {OutputLoss{}, OutputLoss{.softcap = 3, .smoothing = 0.1, .z_weight = 1e-3}}) {
     Case<T> whole(9, 300, 5.0);

@@ -65,7 +65,7 @@ TEST(DataShard, AllRanksRunTheSameNumberOfMicrobatchesAndNoMoreThanNeeded) {
 }
 
 // The shards of the batch differ by at most one sequence, as do the microbatches of a shard.
-TEST(DataShard, SharesAndMicrobatchesAreBalanced) {
+TEST(DataShard, ShardsAndMicrobatchesAreBalanced) {
   for (const auto& [global, local, ranks] : many_sizes()) {
     int64_t least = global, most = 0;
     for (int coord = 0; coord < ranks; ++coord) {
@@ -164,7 +164,7 @@ TEST(GradientBuckets, TileTheBufferAndCoverEveryWeightOnce) {
 
 // A bucket has at least `least` elements, but fewer than that without its first weight. The first bucket of a region
 // has the rest of the region and may be smaller.
-TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) {
+TEST(GradientBuckets, HaveTheMinimumSizeExceptTheFirstOfARegion) {
   std::mt19937_64 random(12);
   for (int i = 0; i < 5000; ++i) {
     const Flat flat = random_flat(random);
@@ -183,7 +183,7 @@ TEST(GradientBuckets, AllButARegionsFirstAreLargeEnoughAndNoneLargerThanItMust) 
   }
 }
 
-TEST(GradientBuckets, OneBucketWhereTheBufferIsSmall) {
+TEST(GradientBuckets, SmallBufferIsOneBucket) {
   const std::vector<std::pair<int64_t, int64_t>> weights = {{32, 10}, {64, 100}, {192, 5}};
   const GradientRegion all[] = {{{0, 197}, {"data"}}};
   const auto buckets = gradient_buckets(weights, all, 1000);
@@ -212,7 +212,7 @@ TEST(GradientBuckets, HoldTheSameWeightsOnEveryRank) {
   EXPECT_EQ(gradient_buckets(there, smaller, 40).size(), 3u) << "cut by its own sizes, it would not agree";
 }
 
-TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
+TEST(ReductionBytes, EqualOneAllReduceOverAllAxes) {
   const std::vector<std::string> axes = {"data", "ulysses"};
   for (const int ulysses : {1, 2, 3}) {
     for (const int data : {1, 2, 3, 4, 8}) {
@@ -230,7 +230,7 @@ TEST(ReductionBytes, AreThoseOfOneAllReduceAmongAllTheRanks) {
 
 // The formula holds for any number of ranks, even if a rank's shard of the sum has few elements or none. Two steps
 // could send less then, but the gradient reducer runs one all-reduce.
-TEST(ReductionBytes, AreOfOneAllReduceOnAnyNumberOfRanks) {
+TEST(ReductionBytes, EqualOneAllReduceForAnyNumberOfRanks) {
   for (const int ranks : {2, 3, 64, 4096, 10000, 65536}) {
     const Mesh mesh({{"data", ranks}});
     for (const int64_t elements : {1, 1000, 123457, 10000000}) {

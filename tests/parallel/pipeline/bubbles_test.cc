@@ -112,7 +112,7 @@ TEST(Peaks, DoNotGrowWithTheMicrobatches) {
   }
 }
 
-TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
+TEST(Peaks, OfActivationsForBackwardAndWeights) {
   // M_B and M_W of the zero-bubble paper in units of s b h: activations held until I, and from I to W. Heads times
   // sequence length is ten times the width, so M_B = 34 + 5 x 10, and M_W = 32.
   const double M_B = 84, M_W = 32;
@@ -139,7 +139,7 @@ TEST(Peaks, OfWhatBackwardAndWeightsNeed) {
 
 // V-Half and V-Min place their W by the given durations. That never makes the step longer than a placement for equal
 // durations, often shortens it by more than 1 %, and holds no more activations.
-TEST(Durations, PlaceTheWeightsOfVSchedulesButTakeNoMoreMemory) {
+TEST(Durations, PlaceWeightPassesWithoutMoreMemory) {
   const std::vector<std::array<double, 3>> times = {{2, 3, 1}, {10, 9, 7}, {1, 2, 1}, {0.9, 1.3, 0.7}};
   int better = 0;
   for (int p : {3, 4, 6, 8})

@@ -41,7 +41,7 @@ std::string golden(const std::string& name) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-TEST(OwnSchedule, WhatPyTorchWritesRunsAndWhereItHasTheSameNameIsTheSame) {
+TEST(OwnSchedule, LoadsSchedulesOfPyTorch) {
   // The files have PyTorch's sends and receives; tests/golden/pipelining/make.py wrote them.
   EXPECT_EQ(schedule_from_csv(golden("interleaved_1f1b"), 4, 8), add_messages(interleaved_1f1b(4, 2, 8)));
   EXPECT_EQ(schedule_from_csv(golden("zb_v"), 4, 8), add_messages(zb_v(4, 8)));
@@ -86,7 +86,7 @@ TEST(OwnSchedule, EveryMissingReceiveIsNamedWithBothItsSides) {
 }
 
 // UNSHARD, RESHARD, REDUCE_GRAD, SETTLE and STEP in a file are ignored, because the plan places its own.
-TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
+TEST(OwnSchedule, IgnoresActionsThatThePlanAdds) {
   const Schedule alone = schedule_from_csv("0F0,0F1,0B0,0B1\n", 1, 2);
   EXPECT_EQ(schedule_from_csv("0UNSHARD,0F0,,0F1,0B0,0B1,0RESHARD,0REDUCE_GRAD1\n", 1, 2), alone);
   EXPECT_EQ(schedule_from_csv("0SETTLE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
@@ -95,7 +95,7 @@ TEST(OwnSchedule, WhatThePlanPlacesItselfIsLeftOut) {
   EXPECT_NE(said.find("0B0 (line 1, cell 5) stands twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;
 }
 
-TEST(OwnSchedule, HasToBeForThisRun) {
+TEST(OwnSchedule, MustMatchTheRun) {
   EXPECT_EQ(refusal("0F0,0B0\n", 2, 1), "the schedule has 1 line for 2 pipeline ranks: it takes one line a rank");
   EXPECT_EQ(refusal(to_csv(one_f_one_b(2, 8)), 2, 4), "the schedule is for 8 microbatches (0F7 in line 1, cell 14)");
   EXPECT_EQ(refusal("0F0,0F11,0B0,0B1\n", 1, 2), "the schedule is for 12 microbatches (0F11 in line 1, cell 2)");

@@ -59,7 +59,7 @@ TEST(PostValidation, IsValidInEverySchedule) {
 }
 
 // On rank r of p, SETTLE comes after p-1-r or p-r forwards: the full statistics can have arrived by then.
-TEST(PostValidation, ComesWhenTheTruthMayHaveCome) {
+TEST(PostValidation, SettlesWhenStatisticsCanHaveArrived) {
   for (const int p : {2, 4, 8})
     for (const Schedule& plain : {zb_h2(p, 2 * p), zb_v(p, 2 * p), one_f_one_b(p, 2 * p)}) {
       const Schedule schedule = with_post_validation(add_messages(plain));
@@ -96,7 +96,7 @@ double last_pass_s(const Schedule& schedule, const Durations& durations) {
 // Post-validation delays no schedule, except by the time of its own messages. Between two steps that is at most 3 (p-1)
 // links: the statistics go to the last rank and back, and a message that follows them goes from the first rank to the
 // last.
-TEST(PostValidation, HoldsUpNoSchedule) {
+TEST(PostValidation, DelaysNoSchedule) {
   constexpr double kLink = 1.0 / 64;
   for (const int p : {2, 4, 8})
     for (const auto& [name, plain] : every_schedule(p, 3 * p)) {
@@ -111,7 +111,7 @@ TEST(PostValidation, HoldsUpNoSchedule) {
 
 // A schedule is invalid if a step could not be undone: if an Action before SETTLE writes gradients, a send and its
 // receive lie on different sides of SETTLE, STEP is missing, or an Action follows STEP.
-TEST(PostValidation, IsRefusedWhereItCouldNotBeUndone) {
+TEST(PostValidation, RefusesStepsThatCannotBeUndone) {
   const Schedule good = with_post_validation(add_messages(one_f_one_b(2, 2)));
   ASSERT_EQ(problems(good, 2), std::vector<std::string>{});
   const auto says = [](const Schedule& schedule, const std::vector<std::string>& words) {

@@ -40,7 +40,7 @@ TEST(Table, EverySizeIsValidWithAndWithoutMessages) {
     }
 }
 
-TEST(Table, ThousandAtRandomEndUnderAnyTimes) {
+TEST(Table, RandomSchedulesTerminateForAnyDurations) {
   Random random(81);
   for (int round = 0; round < 1000; ++round) {
     const int p = 1 + random.below(12), m = 1 + random.below(3 * p + 4);
@@ -61,7 +61,7 @@ TEST(Table, ThousandAtRandomEndUnderAnyTimes) {
 
 // `later` extra warm-up forwards raise each rank's peak of live activations by that number. In V-shaped schedules it is
 // rounded up to an even number; GPipe and DualPipeV hold no more.
-TEST(Table, BackwardsAreLaterByAsManyForwards) {
+TEST(Table, ExtraWarmupForwardsRaiseThePeak) {
   const Durations equal = Durations::of(1, 1, 1);
   for (const PipelineSchedule& each : pipeline_schedules())
     for (const int p : {1, 2, 3, 5, 8})
@@ -85,7 +85,7 @@ TEST(Table, BackwardsAreLaterByAsManyForwards) {
         }
 }
 
-TEST(Table, SaysHowManyStagesARankHas) {
+TEST(Table, HasTheStagesPerRankOfEachSchedule) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const Schedule schedule = each.make({3, each.stages_per_rank, 7});
     EXPECT_EQ(stage_count(schedule), 3 * each.stages_per_rank) << each.name;
@@ -99,7 +99,7 @@ TEST(Table, InterleavedOfOneStageIs1F1B) {
 }
 
 // Ranks and microbatches must be at least 1, and `later` at least 0 where a schedule uses it.
-TEST(Table, RefusesWhatIsNoSchedule) {
+TEST(Table, RefusesIllegalSizes) {
   for (const PipelineSchedule& each : pipeline_schedules()) {
     const int stages = each.stages_per_rank;
     EXPECT_THROW(each.make({.ranks = 0, .stages_per_rank = stages}), LogicError) << each.name;
@@ -110,7 +110,7 @@ TEST(Table, RefusesWhatIsNoSchedule) {
 }
 
 // A schedule that deadlocks, or that already has messages, is refused.
-TEST(AddMessages, RefusesWhatCannotBeCarriedOut) {
+TEST(AddMessages, RefusesDeadlocksAndExistingMessages) {
   EXPECT_THROW(add_messages(parse_csv("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n")), LogicError);
   EXPECT_THROW(add_messages(add_messages(gpipe(2, 2))), LogicError);
   // At the turn of a V both stages are on one rank, so nothing is sent.

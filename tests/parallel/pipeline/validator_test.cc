@@ -38,7 +38,7 @@ std::vector<Sample> samples() {
 
 // A validation run uses only the forwards of a schedule. select_forwards() keeps all of them and no backward, and the
 // remaining rows terminate.
-TEST(Forwards, AreLeftOfEveryScheduleAndEnd) {
+TEST(Forwards, OfEveryScheduleTerminate) {
   for (const Sample& sample : samples()) {
     Schedule forwards = sample.schedule;
     size_t computed = 0;
@@ -64,7 +64,7 @@ TEST(Validator, TheMachineCarriesOutEverySchedule) {
 }
 
 // validate() and the machine agree on 10,000 schedules with one or two random errors.
-TEST(Validator, AcceptsOfTenThousandMutationsExactlyThoseThatWork) {
+TEST(Validator, AgreesWithTheMachineOnTenThousandMutations) {
   Random random(71);
   const std::vector<Sample> all = samples();
   std::map<bool, int> counts;

@@ -76,7 +76,7 @@ at::Tensor keys_of(const Moved& m, const at::Tensor& own) {
 
 // The inner core receives all tokens of the ring rank's block in order, for its heads. The output returns to the ranks
 // that hold its tokens.
-TEST(AllToAll, BringsEveryTokenOfTheBlockInOrderAndTakesItBack) {
+TEST(AllToAll, GathersTheBlockInOrderAndReturnsIt) {
   for (const AttentionCase& c : cases()) {
     const auto whole = [&](const std::vector<int64_t>& tokens, bool keys) {
       return labelled(tokens, 0, keys ? c.key_heads : c.heads);

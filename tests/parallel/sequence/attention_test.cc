@@ -173,7 +173,7 @@ TEST(SequenceParallel, HeadsOfEachRank) {
 }
 
 // The controls: each of these typical errors must be far outside the bound.
-TEST(SequenceParallel, MistakesAreSeen) {
+TEST(SequenceParallel, DetectsErrors) {
   constexpr double kFar = 1e-3;
   const AttentionCase c{.ulysses = 1, .ring = 4, .placement = SequencePlacement::contiguous};
   const AttentionResult want = on_one_device(c);

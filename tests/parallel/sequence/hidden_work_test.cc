@@ -57,7 +57,7 @@ int64_t pairs(const AttentionCase& c, int r) {
 
 // Ring Self-Attention, section 1.5: a rank passes on a block that comes later in the sequence, and computes none of its
 // six products (two in forward, four in backward).
-TEST(HiddenWork, IsNotDone) {
+TEST(HiddenWork, HiddenBlocksAreNotComputed) {
   for (const auto placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
     for (const bool causal : {true, false}) {
       AttentionCase c{.ring = 4, .placement = placement, .length = 256, .key_heads = 2};

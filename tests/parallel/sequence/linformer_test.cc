@@ -141,7 +141,7 @@ TEST(Linformer, SendsTheSameForAnyLength) {
   }
 }
 
-TEST(Linformer, MistakesAreSeen) {
+TEST(Linformer, DetectsErrors) {
   const Case c{.ring = 4};
   const Result want = by_definition(c);
   constexpr double kFar = 1e-3;

@@ -69,7 +69,7 @@ TEST(SequenceMemoryLaw, TwoRingsGrowByARowOfScoresWithEveryRankAtOnePart) {
 }
 
 // With a fixed number of tokens on each rank, ring attention's memory does not grow with the ring.
-TEST(SequenceMemoryLaw, RingAttentionIsFlatAtOnePart) {
+TEST(SequenceMemoryLaw, RingAttentionIsConstantPerShard) {
   // The law holds from four ranks on. Only then can a rank have a present block, an arriving block, a departing sum and
   // an arriving sum at the same time.
   const Bytes four = attention_bytes(usp, 4, 4 * 256);

@@ -67,7 +67,7 @@ TEST(Packing, LongDocumentsEqualEachAlone) {
 }
 
 // 698 tokens, padded to 704 on four ranks, give the results of 698 tokens without padding, and zeros for the padding.
-TEST(Packing, PaddingIsNotThere) {
+TEST(Packing, PaddingHasNoEffect) {
   for (const auto placement : kPlacements) {
     for (const bool causal : {true, false}) {
       AttentionCase c{.ring = 4,

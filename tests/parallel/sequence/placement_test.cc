@@ -124,7 +124,7 @@ TEST(Placement, BalancesACausalRing) {
 
 // The work of all ranks, in pairs times heads, at 32,768 tokens: equal under zigzag, within 0.1 % under stripe (Unified
 // Sequence Parallelism, end of check 7).
-TEST(Placement, SpreadsTheWorkOfLongSequencesWithinThreePerCent) {
+TEST(Placement, BalancesTheWorkOfLongSequences) {
   constexpr int64_t kTokens = 32768, kHeads = 32, kKeyHeads = 8;
   const auto spread = [&](SequencePlacement placement, int ulysses, int ring) {
     int64_t least = INT64_MAX, most = 0, all = 0;
@@ -192,7 +192,7 @@ TEST(Placement, IsCountedAsItIsListed) {
 }
 
 // If the length is at least pieces(), every rank has a token.
-TEST(Placement, EveryRankHasATokenFromAsManyAsThereArePieces) {
+TEST(Placement, EveryRankHasATokenIfLengthIsAtLeastPieces) {
   for (const auto placement : {kContiguous, kZigzag, kStripe}) {
     for (const auto& [ulysses, ring] : {std::pair{1, 1}, {3, 1}, {1, 4}, {2, 3}, {5, 2}}) {
       const auto fewest = [&](int64_t length) {

@@ -44,7 +44,7 @@ TEST(SequenceRobustness, BlocksOfAnySizeGoRound) {
 
 // The end of check 13: rings of keys and of values for two microbatches run while activations are sent to the next
 // pipeline stage.
-TEST(SequenceRobustness, RingsBesideAPipeline) {
+TEST(SequenceRobustness, RingsDuringPipelineMessages) {
   constexpr int kRounds = 100;
   for (const int ring : {2, 3}) {
     run_ranks(2 * ring, [&](Rendezvous rendezvous, int rank) {

@@ -137,7 +137,7 @@ TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
 
 // The end of check 9: in a double ring with W windows, each rank sends W-1 blocks out of its window, for any number of
 // ranks in a window.
-TEST(SequenceTraffic, OfADoubleRingLeavesTheWindowOnceEach) {
+TEST(SequenceTraffic, DoubleRingSendsOncePerOtherWindow) {
   for (const auto& [ring, window] : {std::pair{8, 4}, {8, 2}, {12, 3}}) {
     const int windows = ring / window;
     run_ranks(ring, [&, size = ring, inside = window](Rendezvous rendezvous, int rank) {

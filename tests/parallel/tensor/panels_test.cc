@@ -36,7 +36,7 @@ TEST(StreamPanels, AreAtMostEightAndNotTooSmall) {
   EXPECT_EQ(sizes_of(stream_panels(width, 0, 64, 25, false, 4)), Sizes({0})) << "nothing is a panel, too";
 }
 
-TEST(StreamPanels, CutEveryColumnsTokensAlike) {
+TEST(StreamPanels, SplitTheTokensOfEveryColumnEqually) {
   const StreamPanels tokens =
       stream_panels({.columns = 4, .stream = StreamSharding::tokens, .panel_bytes = 1}, 3, 24, 8, false, 4);
   EXPECT_EQ(tokens.sequences, 3);

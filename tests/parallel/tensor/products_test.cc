@@ -166,7 +166,7 @@ TEST(TensorProducts, RefuseAnExtentThatIsNotTheirs) {
   }
 }
 
-TEST(TensorProducts, NeedEveryRankInItsPlace) {
+TEST(TensorProducts, NeedTheRightRankOrder) {
   const Matrices m = exact_matrices(48, 12, 24);
   const at::Tensor y = m.x_TK.mm(m.w_KN);
   for (const auto form : {ProductForm::stationary, ProductForm::summa}) {
@@ -249,7 +249,7 @@ Counted counted(const MeshCase& c, const std::function<void(Comm&)>& work, int64
   return {static_cast<double>(bytes) / static_cast<double>(element_bytes * mesh.size()), calls};
 }
 
-TEST(TensorProducts, SendTheWordsOfTheFormulas) {
+TEST(TensorProducts, SendTheElementsOfTheFormulas) {
   const Matrices m = exact_matrices(48, 12, 24);
   struct Case {
     MeshCase mesh;

@@ -64,7 +64,7 @@ TEST(Peaks, OneSoftmaxIsKeptWhereTStandsBeforeTheNextS) {
 }
 
 // In the steady state, a rank has at most two embedded microbatches that the first stage has not started.
-TEST(Peaks, TwoMicrobatchesAreLookedUpAheadAtMost) {
+TEST(Peaks, AtMostTwoMicrobatchesAreEmbeddedAhead) {
   for (const char* name : {"1f1b", "zb_h1", "zb_h2"})
     for (const VocabularyAlgorithm& each : vocabulary_algorithms()) {
       const Timeline timeline = simulate(cut(name, each, 4, 40, equal(0.1)), equal(0.1));
@@ -179,7 +179,7 @@ TEST(Overlap, BubblesDoNotGrowWithMicrobatches) {
   EXPECT_GE(bubble(128) - bubble(64), 64 * 0.5 - 1e-9);
 }
 
-TEST(Interlaced, HoldsHalfAsMuchMoreThan1F1B) {
+TEST(Interlaced, HoldsOneAndAHalfTimes1F1B) {
   for (int p = 1; p <= 16; ++p)
     for (const int m : {3 * p, 5 * p}) {
       std::vector<int> peaks;
@@ -195,7 +195,7 @@ TEST(Interlaced, HoldsHalfAsMuchMoreThan1F1B) {
 
 // The published closed form of 1F1B is valid, rank r of p holds p - r + k microbatches, and the bubble is at most
 // (p-1)(f+b) + k f.
-TEST(ClosedForm, HoldsAndWaitsAsItSays) {
+TEST(ClosedForm, HasItsPeaksAndBubble) {
   Random random(91);
   for (int round = 0; round < 400; ++round) {
     const int p = 1 + random.below(16), m = 1 + random.below(4 * p);

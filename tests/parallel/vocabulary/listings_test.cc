@@ -56,7 +56,7 @@ Durations drawn() {
   return Durations::of(2, 2, 2).with(S, 1).with(T, 1).with(TW, 1);
 }
 
-TEST(PublishedOrders, OneFOneBWithTheVocabularyCut) {
+TEST(PublishedOrders, VocabularyParallel1F1B) {
   const VocabularyAlgorithm &two = vocabulary_algorithm("algorithm_1"), &one = vocabulary_algorithm("algorithm_2");
   EXPECT_EQ(listed(vocabulary_one_f_one_b(4, 8, two, drawn())), kTwoBarriers);
   EXPECT_EQ(listed(vocabulary_one_f_one_b(4, 8, one, drawn())), kOneBarrier);

@@ -87,7 +87,7 @@ TEST(InputLayer, SendsWhatThePlanSays) {
   }
 }
 
-TEST(InputLayer, RefusesTokensThatAreNone) {
+TEST(InputLayer, RefusesTokensOutsideTheVocabulary) {
   const Weight weight{.value = at::ones({5, 2}), .gradient = at::ones({5, 2})};
   run_ranks(1, [&](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"pipeline", 1}}), rank, rendezvous);

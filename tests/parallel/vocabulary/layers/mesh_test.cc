@@ -196,7 +196,7 @@ TEST(VocabularyLayersOnMeshes, InLowerPrecision) {
   }
 }
 
-TEST(VocabularyLayersOnMeshes, MistakesAreSeen) {
+TEST(VocabularyLayersOnMeshes, DetectsErrors) {
   const OutputInputs in = output_inputs(kSequences * kTokens, kWidth, 103);
   for (const std::string& algorithm : kAlgorithms) {
     for (const TensorPlan& tensor : tensor_plans()) {

@@ -223,7 +223,7 @@ TEST(OutputLayer, TheEarlySumOutlivesTheLayer) {
 }
 
 // The controls: errors that the checks above must detect.
-TEST(OutputLayerControls, MistakesAreSeen) {
+TEST(OutputLayerControls, DetectsErrors) {
   const OutputInputs in = output_inputs();
   OutputInputs counted = in;
   counted.labels_N = in.labels_N.clamp_min(0);

@@ -4,7 +4,7 @@
 #include "parallel/vocabulary/output_shard.h"
 #include "tests/parallel/vocabulary/layers/output_layer.h"
 
-namespace orthant::share_test {
+namespace orthant::output_shard_test {
 namespace {
 
 using Mistake = std::function<void(const at::Tensor& own, FullSoftmax& whole)>;
@@ -44,7 +44,7 @@ OutputResult shares(const OutputInputs& in, int ranks, bool early, const Mistake
   return result;
 }
 
-TEST(OutputShard, NeedsEveryNumber) {
+TEST(OutputShard, NeedsEveryStatistic) {
   const OutputInputs in = output_inputs();
   const OutputResult want = one_device(in);
   for (const bool early : {false, true}) {
@@ -66,7 +66,7 @@ TEST(OutputShard, NeedsEveryNumber) {
 }
 
 // A shard without rows reports a maximum of minus infinity, and zeros.
-TEST(OutputShard, WithoutRowsSaysSo) {
+TEST(OutputShard, WithoutRowsHasEmptyStatistics) {
   const OutputInputs in = output_inputs(8, 4, 10);
   const Weight none{.value = at::empty({0, 4}, at::kDouble), .gradient = at::empty({0, 4}, at::kDouble)};
   OutputShard share({{10, 10}, 10}, {}, none, in.x_NC, {in.labels_N});
@@ -75,7 +75,7 @@ TEST(OutputShard, WithoutRowsSaysSo) {
   EXPECT_TRUE(statistics.narrow(0, 1, 2).eq(0).all().item<bool>());
 }
 
-TEST(OutputShard, RefusesLabelsThatAreNone) {
+TEST(OutputShard, RefusesLabelsOutsideTheVocabulary) {
   const OutputInputs in = output_inputs(8, 4, 10);
   const Weight head{.value = in.w_VC, .gradient = at::zeros_like(in.w_VC)};
   for (const int64_t label : {-1, 10}) {
@@ -93,4 +93,4 @@ TEST(OutputShard, CutsTokensIntoChunks) {
 }
 
 }  // namespace
-}  // namespace orthant::share_test
+}  // namespace orthant::output_shard_test
