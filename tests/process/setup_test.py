@@ -30,6 +30,20 @@ class WhileTokenizing(ProcessTest):
         waiting = [line.split() for line in pathlib.Path("/proc/locks").read_text().splitlines() if "-> FLOCK" in line]
         return any(fields[6].endswith(f":{os.fstat(lock).st_ino}") for fields in waiting)
 
+    @staticmethod
+    def wait_until_idle(running):
+        """Waits until none of the ranks computes: loading libraries takes seconds on a busy machine."""
+        def used():
+            fields = [pathlib.Path(f"/proc/{rank.process.pid}/stat").read_text().rsplit(")", 1)[1].split() for rank in running]
+            return [int(field[11]) + int(field[12]) for field in fields]  # clock ticks of 10 ms
+
+        before, quiet = used(), 0
+        while quiet < 4:
+            time.sleep(0.5)
+            now = used()
+            quiet = quiet + 1 if all(b - a <= 2 for a, b in zip(before, now)) else 0
+            before = now
+
     def assert_all_end(self, running, victim):
         os.kill(running[victim].process.pid, signal.SIGKILL)
         deadline = time.monotonic() + STOP_S
@@ -41,7 +55,7 @@ class WhileTokenizing(ProcessTest):
 
     def test_rank_0_is_killed(self):
         running = self.by_hand(3)
-        time.sleep(1.5)  # the others have heard of it
+        self.wait_until_idle(running[1:])  # they wait for rank 0, and their watches have its process
         self.assert_all_end(running, 0)
 
     def test_rank_0_is_killed_at_once(self):
