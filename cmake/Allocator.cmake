@@ -1,5 +1,6 @@
-# orthant_allocator: a malloc that keeps large blocks instead of giving them back to the kernel after each use. A program
-# that links it uses it everywhere, libtorch included. ORTHANT_ALLOCATOR chooses; sanitizers bring a malloc of their own.
+# Defines orthant_allocator: a malloc that keeps large blocks instead of returning them to the kernel after each use. A
+# program that links it uses it everywhere, libtorch included. ORTHANT_ALLOCATOR selects the library. With sanitizers
+# the system's is used, because they bring their own malloc.
 set(ORTHANT_ALLOCATOR "mimalloc" CACHE STRING "mimalloc | tcmalloc | system")
 set_property(CACHE ORTHANT_ALLOCATOR PROPERTY STRINGS mimalloc tcmalloc system)
 add_library(orthant_allocator INTERFACE)
@@ -17,7 +18,7 @@ elseif(_allocator MATCHES "^(mimalloc|tcmalloc)$")
                         "(Debian: libmimalloc-dev, libgoogle-perftools-dev), or pass -DORTHANT_ALLOCATOR=system.")
   endif()
   message(STATUS "allocator: ${ORTHANT_${_allocator}_LIBRARY}")
-  # Nothing calls it by name, so the linker must be told to keep it.
+  # No code refers to a symbol of the library, so without --no-as-needed the linker would drop it.
   target_link_libraries(orthant_allocator INTERFACE
     -Wl,--push-state,--no-as-needed ${ORTHANT_${_allocator}_LIBRARY} -Wl,--pop-state)
 else()

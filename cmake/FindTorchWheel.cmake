@@ -1,10 +1,11 @@
 # Finds libtorch inside a PyTorch wheel and defines torchwheel::cpu (torchwheel::cuda: TorchCuda.cmake).
 #
-# ORTHANT_TORCH_DIR names the wheel's `torch` directory; `make setup` passes the one it chose. Without it, the torch that
-# python3 imports is taken, else the one in .venv. Torch's own CMake package is not used: with a CUDA wheel it demands a
-# CUDA toolkit and rewrites the flags of the whole tree.
+# ORTHANT_TORCH_DIR is the wheel's `torch` directory; `make setup` passes the one it chose. If it is not set, the torch
+# that python3 imports is used, or else the one in .venv. Torch's own CMake package is not used: with a CUDA wheel it
+# requires a CUDA toolkit and rewrites the compiler flags of the whole tree.
 
-# Sets ORTHANT_TORCH_VERSION to the version of the wheel in this directory, or to nothing if we cannot use it.
+# Sets ORTHANT_TORCH_VERSION to the version of the wheel in this directory, or to an empty string if the directory holds
+# no usable wheel.
 function(orthant_torch_version dir)
   set(version "")
   if(EXISTS "${dir}/lib/libtorch_cpu.so" AND EXISTS "${dir}/include/ATen/ATen.h")
@@ -49,7 +50,7 @@ set_target_properties(torchwheel::cpu PROPERTIES
   INTERFACE_COMPILE_DEFINITIONS "USE_DISTRIBUTED;USE_C10D_GLOO"
   INTERFACE_LINK_LIBRARIES torchwheel::c10)
 
-# The wheel's OpenMP runtime, so that our parallel loops and torch's share one thread pool.
+# Links the wheel's OpenMP runtime, so that our parallel loops and torch's share one thread pool.
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 file(GLOB _gomp "${ORTHANT_TORCH_DIR}/lib/libgomp*.so*" "${ORTHANT_TORCH_DIR}.libs/libgomp*.so*")
 if(NOT _gomp)

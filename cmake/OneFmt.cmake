@@ -1,5 +1,6 @@
-# One version of fmt in the whole program. The torch wheel ships fmt's headers too, and whichever include path comes first
-# wins in a file; so Debian's fmt (or, where there is none, the wheel's, header-only) goes before everything else.
+# Makes the whole program use one version of fmt. The torch wheel ships fmt's headers too, and a file takes those on its
+# first include path. A folder with a link to one fmt therefore comes before all other include paths: Debian's fmt, or
+# the wheel's headers, header-only, if Debian's is not installed.
 find_package(fmt 9 QUIET)
 add_library(orthant_fmt INTERFACE)
 set(_fmt_first ${CMAKE_BINARY_DIR}/fmt_first)

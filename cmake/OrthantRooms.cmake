@@ -1,27 +1,28 @@
-# A room is a folder of src/ and one static library. Rooms above the torch line do not link torch, so a torch call there
-# does not link. A folder that holds both kinds of file (parallel/*, model) has two libraries: PLAN takes the files listed
-# in ORTHANT_PLAN_FILES below by name, TORCH the rest.
+# Defines the libraries of src/: each folder (a "room") is one static library. Libraries above the torch line do not
+# link torch, so a call of torch there fails to link. A folder with both kinds of file (parallel/*, model) has two
+# libraries: PLAN takes the files whose names match ORTHANT_PLAN_FILES, TORCH takes the others.
 #
 #   orthant_room(<folder> [PLAN | TORCH] [DEPENDS <folder>[/plan] | <target> ...])
 #
-# Library of folder parallel/data: orthant_parallel_data; of its pure half: orthant_parallel_data_plan.
+# Example: the library of parallel/data is orthant_parallel_data, and its half without torch is
+# orthant_parallel_data_plan.
 
-# The pure half of a folder: in parallel/* the files plan.* and *_plan.*, in model/ the files architecture.*.
+# Names of the files in the half without torch: plan.* and *_plan.* in parallel/*, and architecture.* in model/.
 set(ORTHANT_PLAN_FILES "(^|/)(plan|[a-z0-9_]+_plan|architecture)\\.(cc|h)$")
 
 # Source files are compiled in batches, so that the headers of libtorch are read once for many files. A build from an
-# empty compiler cache then takes a third of the processor time. Switch batches off to recompile single files while
-# editing. (CMake's own UNITY_BUILD writes absolute paths, so a second clone could not use what ccache keeps of the
-# first.)
+# empty compiler cache then takes a third of the processor time. Turn batches off to recompile single files while
+# editing. CMake's own UNITY_BUILD is not used: it writes absolute paths, so a second clone could not reuse the objects
+# in ccache.
 option(ORTHANT_BATCHES "compile source files in batches" ON)
 set(ORTHANT_BATCH_FILES 12)
-# Files that are compiled alone: those with their own compile options, and Highway's kernels, which include themselves
-# once for each instruction set.
+# Matches the files that are compiled alone: those with their own compile options, and Highway's kernels, which include
+# themselves once for each instruction set.
 set(ORTHANT_ALONE "src/(comm/(gloo_transport|ordered_sum|ucx_[a-z]+|c10d_nccl)|model/kernels/[a-z0-9_]+)\\.cc$")
 
-# A designated initializer that leaves members at their defaults is the house style, not an oversight.
-# subobject-linkage: a private struct with members of an anonymous namespace is correct, but a batch includes it from
-# another file, which makes the compiler warn.
+# missing-field-initializers is off because designated initializers may leave members at their defaults.
+# subobject-linkage is off because of batches: a private struct with members of an anonymous namespace is correct, but
+# the batch includes it from another file, and the compiler warns.
 set(ORTHANT_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-subobject-linkage -Werror)
 
 function(orthant_target_name folder out)
@@ -29,8 +30,8 @@ function(orthant_target_name folder out)
   set(${out} orthant_${name} PARENT_SCOPE)
 endfunction()
 
-# Sets `out` to the files that are compiled for the given sources of a target: the files that are compiled alone, and
-# batches of equal length. A batch includes its sources by their paths below src/ or tests/.
+# Sets `out` to the files to compile for the given sources of a target: the files that are compiled alone, and batches
+# of equal length. A batch includes its sources by their paths relative to src/, or to the root for other folders.
 function(orthant_batches target out)
   set(batched ${ARGN})
   set(compiled ${ARGN})
@@ -47,7 +48,7 @@ function(orthant_batches target out)
       list(TRANSFORM part REPLACE "(.+)" "#include \"\\1\"\n")
       list(JOIN part "" text)
       set(file ${CMAKE_BINARY_DIR}/batches/${target}_${first}.cc)
-      file(CONFIGURE OUTPUT ${file} CONTENT "${text}")  # unlike WRITE, leaves an equal file alone
+      file(CONFIGURE OUTPUT ${file} CONTENT "${text}")  # unlike WRITE, does not touch a file that would stay equal
       list(APPEND compiled ${file})
       math(EXPR first "${first} + ${length}")
     endwhile()
@@ -59,7 +60,7 @@ function(orthant_room folder)
   cmake_parse_arguments(ROOM "PLAN;TORCH" "" "DEPENDS" ${ARGN})
   orthant_target_name(${folder} target)
   set(glob GLOB)
-  if(folder MATCHES "^parallel/")  # a family of ideas has a folder for each
+  if(folder MATCHES "^parallel/")  # folders below parallel/ have subfolders
     set(glob GLOB_RECURSE)
   endif()
   file(${glob} sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/*.cc)
@@ -93,14 +94,14 @@ function(orthant_room folder)
   endif()
 endfunction()
 
-# One precompiled header for every target below the torch line.
+# Makes a target use the precompiled header that all targets below the torch line share.
 function(orthant_precompile target)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL "INTERFACE_LIBRARY")
     return()
   endif()
   if(NOT TARGET orthant_pch)
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/pch.cc CONTENT "")  # unlike WRITE, leaves an equal file alone
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/pch.cc CONTENT "")  # unlike WRITE, does not touch a file that stays equal
     add_library(orthant_pch STATIC ${CMAKE_BINARY_DIR}/pch.cc)
     target_link_libraries(orthant_pch PUBLIC torchwheel::cpu torchwheel::openmp orthant_fmt)
     target_include_directories(orthant_pch PRIVATE ${CMAKE_SOURCE_DIR}/src)

@@ -1,7 +1,8 @@
-# ORTHANT_SANITIZE=address,undefined or thread: our code with checks; libtorch itself stays as the wheel has it.
+# ORTHANT_SANITIZE=address,undefined or ORTHANT_SANITIZE=thread compiles our code with sanitizers. Libtorch remains the
+# wheel's, without them.
 set(ORTHANT_SANITIZE "" CACHE STRING "sanitizers of the whole tree, as -fsanitize= takes them")
 if(ORTHANT_SANITIZE)
-  # vptr needs type information that libtorch does not export.
+  # The check `vptr` needs type information that libtorch does not export.
   add_compile_options(-fsanitize=${ORTHANT_SANITIZE} -fno-omit-frame-pointer)
   if(ORTHANT_SANITIZE MATCHES "undefined")
     add_compile_options(-fno-sanitize=vptr -fno-sanitize-recover=undefined)

@@ -1,6 +1,6 @@
-# ORTHANT_CUDA: NCCL between ranks that hold CUDA tensors. Defines torchwheel::cuda from a CUDA wheel of torch. It needs no
-# compiler for CUDA and no GPU; the headers come from the nvidia packages beside the wheel, where pip put them, and what
-# they lack (crt/) from a CUDA toolkit.
+# ORTHANT_CUDA=ON builds with NCCL, for ranks that hold CUDA tensors: defines torchwheel::cuda from a CUDA wheel of
+# torch. The build needs neither a CUDA compiler nor a GPU. Headers come from the nvidia packages that pip installs next
+# to the wheel. The headers that these packages lack (crt/) come from a CUDA toolkit.
 option(ORTHANT_CUDA "build with CUDA and NCCL (needs a CUDA wheel of torch)" OFF)
 if(NOT ORTHANT_CUDA)
   return()
@@ -30,7 +30,7 @@ endforeach()
 if(NOT ORTHANT_NCCL_INCLUDE_DIR)
   list(APPEND _missing nccl.h)
 endif()
-# The wheels hold libraries by their versioned names only.
+# The wheels contain the libraries under their versioned names only.
 find_library(ORTHANT_CUDART_LIBRARY NAMES libcudart.so.13 libcudart.so.12 HINTS ${_nvidia_libraries}
              PATHS ${_toolkits} PATH_SUFFIXES lib64)
 if(NOT ORTHANT_CUDART_LIBRARY)
@@ -43,8 +43,8 @@ if(_missing)
 endif()
 list(REMOVE_DUPLICATES ORTHANT_CUDA_INCLUDE_DIRS)
 
-# ProcessGroupNCCL::Options holds a struct of nccl.h, so a header of another version than torch's own would not crash in
-# the compiler but in the run.
+# ProcessGroupNCCL::Options contains a struct of nccl.h. With another version of this header than torch's own, the build
+# would succeed and the run would crash, so the versions are compared here.
 file(STRINGS "${ORTHANT_NCCL_INCLUDE_DIR}/nccl.h" _lines REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) ")
 string(REGEX MATCHALL "[0-9]+" _nccl_version "${_lines}")
 list(JOIN _nccl_version "." _nccl_version)
@@ -63,8 +63,8 @@ message(STATUS "CUDA: NCCL ${_nccl_version}, headers in ${ORTHANT_NCCL_INCLUDE_D
 add_library(torchwheel::c10_cuda SHARED IMPORTED)
 set_target_properties(torchwheel::c10_cuda PROPERTIES
   IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libc10_cuda.so" INTERFACE_LINK_LIBRARIES torchwheel::c10)
-# CUDA's operators register themselves when the library is loaded, so it must be loaded even where nothing names it. What
-# the library itself needs, it finds by its own RPATH at run time: the linker need not.
+# CUDA's operators register themselves when the library is loaded, so it must be loaded although no code refers to it.
+# The libraries that it depends on are found through its own RPATH at run time, so the linker may leave them unresolved.
 add_library(torchwheel::cuda SHARED IMPORTED)
 set_target_properties(torchwheel::cuda PROPERTIES
   IMPORTED_LOCATION "${ORTHANT_TORCH_DIR}/lib/libtorch_cuda.so"

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Holds the walls between the rooms of src/: which room may include which, what stays above the torch line, how long a file
-may be. Run by ctest as `layers`. The table below is the design: a new arrow is a change to it, and is reviewed as one.
+"""Checks the layers of src/: which folder ("room") may include which, which may include torch, and how long a file may
+be. ctest runs it as `layers`. The table below states the allowed includes ("arrows"). A new arrow changes the design,
+and is reviewed as such a change.
 
-  tools/check_layers.py [ROOT]          checks the tree, exit 1 and one line a finding if something is wrong
+  tools/check_layers.py [ROOT]          checks the tree; prints one line per finding and exits with 1 if there are any
   tools/check_layers.py --map [ROOT]    prints docs/map.md
 """
 import os
@@ -12,12 +13,13 @@ from typing import NamedTuple
 
 
 class Room(NamedTuple):
-    sentence: str     # what the room knows, for docs/map.md
+    sentence: str     # contents of the room, for docs/map.md
     torch: bool       # may it include torch headers?
     arrows: str = ""  # rooms it may include, separated by spaces
 
 
-# Above the torch line first, bottom to top; then below it. `X/plan` is the pure half of folder X (see PLAN_FILE).
+# The rooms above the torch line come first, in order of dependency, and then those below it. `X/plan` is the half of
+# folder X without torch (see PLAN_FILE).
 ROOMS = {
     "base": Room("Errors, checks, text for people, strict JSON, hashes, random bits by number, mapped files.", False),
     "mesh": Room("Who holds which part of what: meshes, layouts, the collectives between two layouts.", False, "base"),
@@ -51,21 +53,22 @@ ROOMS = {
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")
 TORCH_HEADER = re.compile(r"(torch|ATen|c10|caffe2)/")
-WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # 17-25 s and more than a gigabyte a file
+WHOLE_TORCH = {"torch/torch.h", "torch/all.h", "torch/extension.h"}  # each takes 17-25 s and more than 1 GB per file
 ONLY_COMM = re.compile(r"\bc10d::|\bProcessGroup(Gloo|NCCL)?\b|\buc[pst]_\w+")
 ONLY_COMM_HEADER = re.compile(r"torch/csrc/distributed/|uc[pst]/")
 FILE_LINES, HEADER_LINES, FUNCTION_LINES, LINE_COLUMNS = 400, 250, 60, 120
 
 
 class File(NamedTuple):
-    path: str       # from the root: src/mesh/mesh.h
+    path: str       # relative to the root: src/mesh/mesh.h
     room: str       # "" outside src/
     text: str
-    includes: list  # as written
+    includes: list  # paths as written in the #include lines
 
 
 def room_of(path):
-    """The room of a path below src/, or None: the longest folder in the table; pure files belong to the pure half."""
+    """Returns the room of a path relative to src/: the longest folder that is in the table. A file that matches
+    PLAN_FILE belongs to the folder's half without torch. Returns None if no folder is in the table."""
     folder, name = os.path.split(path)
     while folder and folder not in ROOMS and folder + "/plan" not in ROOMS:
         folder = os.path.dirname(folder)
@@ -89,7 +92,8 @@ def read_tree(root):
 
 
 def arrows_of(files):
-    """The real arrows: (room, other room) -> the first file that draws it."""
+    """Returns the includes between rooms that the code has: (room, other room) -> the first file with such an
+    include."""
     known = {f.path[4:]: f.room for f in files if f.room}
     arrows = {}
     for f in files:
@@ -101,7 +105,7 @@ def arrows_of(files):
 
 
 def find_cycle(graph):
-    """A list of nodes that ends where it began, or None. graph: node -> nodes."""
+    """Returns a cycle of the graph as a list whose first and last nodes are equal, or None. graph: node -> nodes."""
     done, path = set(), []
 
     def visit(node):
@@ -132,7 +136,7 @@ def check_arrows(files):
 
 
 def check_torch(f):
-    """The torch line, and what only comm may name."""
+    """Yields violations of the torch line, and names of transports outside comm."""
     for include in f.includes:
         if include in WHOLE_TORCH:
             yield f"{f.path} includes {include}: take ATen/core/Tensor.h or per-operator headers"
@@ -157,13 +161,13 @@ def check_form(f):
             yield f"{f.path}:{number}: {len(line)} columns, more than {LINE_COLUMNS}"
     if header and not f.text.startswith("//"):
         yield f"{f.path}: a header begins with a comment that says what it is for"
-    # Highway's -inl.h files are read once for each instruction set, so they toggle a guard instead.
+    # Highway's -inl.h files are included once for each instruction set, so they toggle a guard instead.
     if header and not re.search(r"^#pragma once$|== defined\(HWY_TARGET_TOGGLE\)$", f.text, re.M):
         yield f"{f.path}: #pragma once is missing"
 
 
 def long_functions(f):
-    """Warnings only: a function that starts in the first column and goes on for more than a screen."""
+    """Yields a warning for each function that starts in the first column and has more than FUNCTION_LINES lines."""
     start = None
     for number, line in enumerate(f.text.split("\n"), 1):
         if line.endswith("{") and re.match(r"\w", line) and not re.match(r"(namespace|struct|class|enum|union|extern)\b", line):
@@ -175,7 +179,8 @@ def long_functions(f):
 
 
 def check_build(root):
-    """CMakeLists.txt links no room to another that the table does not let it know, and torch only below the line."""
+    """Yields a finding where CMakeLists.txt links a room to one that it may not include, or a room above the torch line
+    to torch."""
     with open(os.path.join(root, "CMakeLists.txt"), encoding="utf-8") as stream:
         calls = re.findall(r"^orthant_room\(([\w/]+)([^)]*)\)", stream.read(), re.M)
     for folder, words in calls:
@@ -192,7 +197,7 @@ def check_build(root):
 
 
 def check_papers(root, path="docs/papers.md"):
-    """Every folder or file that the page of papers points at exists."""
+    """Yields the paths in docs/papers.md that do not exist."""
     if os.path.exists(os.path.join(root, path)):
         with open(os.path.join(root, path), encoding="utf-8") as stream:
             for target in re.findall(r"`(src/[^`]+)`", stream.read()):
@@ -209,7 +214,7 @@ def check(root):
 
 
 def print_map(root):
-    """docs/map.md: the rooms that have files, in the table's order, and the arrows that their includes draw."""
+    """Returns docs/map.md: the rooms that have files, in the table's order, and the includes between them."""
     files = read_tree(root)
     rooms = [room for room in ROOMS if any(f.room == room for f in files)]
     real = {room: [other for other in ROOMS if (room, other) in arrows_of(files)] for room in rooms}

@@ -1,18 +1,18 @@
 #!/bin/sh
-# Sets up what a build needs and says what it does. The Makefile calls it; each part can be run alone:
+# Installs what a build needs, and prints progress. The Makefile calls it; each part can be run alone:
 #
-#   tools/setup.sh packages          the Debian packages of packages.txt (asks for root only if one is missing)
+#   tools/setup.sh packages          installs the missing Debian packages of packages.txt (asks for root only if needed)
 #   tools/setup.sh torch FILE        finds or installs libtorch; writes the directory of the torch wheel to FILE
-#   tools/setup.sh test_python FILE  puts tests/python-packages.txt into .venv and touches FILE; without a network it goes on
+#   tools/setup.sh test_python FILE  installs tests/python-packages.txt into .venv, touches FILE; only warns on failure
 #   tools/setup.sh jobs              prints how many compile jobs this machine has cores and memory for
-#   tools/setup.sh quietly TEXT CMD  runs CMD with one line of progress, and none if it takes no more than two seconds; its
-#                                    output is shown only if it fails
+#   tools/setup.sh quietly TEXT CMD  runs CMD and shows its output only if it fails; prints one line of progress if CMD
+#                                    takes more than 2 seconds
 set -eu
 cd "$(dirname "$0")/.."
 
-torch_pin=2.13.0                 # what pip installs when there is no supported torch
+torch_pin=2.13.0                 # the version that pip installs if no supported torch is found
 torch_oldest=2.11 torch_below=2.14
-mib_per_job=1600                 # a file that includes ATen and c10d takes 1.2 GB to compile
+mib_per_job=1600                 # MiB of memory per compile job; a file that includes ATen and c10d takes 1.2 GB
 corpus=/usr/share/doc/jargon-text/jargon.txt.gz
 
 fail() {
@@ -22,8 +22,8 @@ fail() {
   exit 1
 }
 
-# Runs a command with its output in build/setup/log: one line that lives on a terminal, the log's end on failure. What is
-# over within two seconds is not worth a line.
+# Runs a command with its output in build/setup/log. After 2 seconds it prints a line of progress, which a terminal
+# updates in place. If the command fails, it prints the last 25 lines of the log.
 quietly() {
   text=$1
   shift
@@ -61,9 +61,10 @@ quietly() {
   fi
 }
 
+# Prints the names of all packages in packages.txt.
 wanted() { sed -n 's/^\([a-z0-9][^ #]*\).*/\1/p' packages.txt; }
 
-# The packages that are not installed, by dpkg.
+# Prints the packages that are not installed according to dpkg.
 missing() {
   installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' $(wanted) 2>/dev/null | sed -n 's/^installed //p')
   for name in $(wanted); do
@@ -71,7 +72,7 @@ missing() {
   done | sed 's/ $//'
 }
 
-# Where there is no dpkg: looks for the programs, headers and files behind the names.
+# Prints the missing packages on a distribution without dpkg: those whose program, header or file is not found.
 missing_elsewhere() {
   sed -n 's/^\([a-z0-9][^ #]*\) *# *\(.*\)/\1 \2/p' packages.txt | while read -r name probe; do
     case $probe in
@@ -92,7 +93,7 @@ these Debian packages (in brackets: what was looked for). Install them, then run
   needed=$(missing)
   if [ -z "$needed" ] && [ -e $corpus ]; then return; fi
 
-  # Minimal images leave out /usr/share/doc, where the text of the first run lives.
+  # Minimal images leave out /usr/share/doc, which contains the text of the first run.
   apt="env DEBIAN_FRONTEND=noninteractive apt-get"
   options="-o Dpkg::Options::=--path-include=/usr/share/doc/jargon-text/* -o Dpkg::Use-Pty=0"
   set -f
@@ -118,7 +119,7 @@ these Debian packages (in brackets: what was looked for). Install them, then run
   [ -z "$needed" ] || fail "apt-get ended well, yet these packages are still missing: $needed"
 }
 
-# Prints the directory of the torch that this python imports, if its version and files are what we need.
+# Prints the directory of the torch that the given python imports, if its version is supported and its files exist.
 supported_torch() {
   "$1" - "$torch_oldest" "$torch_below" 2>/dev/null <<'PY'
 import os, re, sys, warnings
@@ -158,12 +159,12 @@ torch() {
   echo "$found" >"$1"
 }
 
-# The tests' Python is .venv/bin/python3. Where torch came from elsewhere, .venv sees what that python3 sees.
+# The tests use .venv/bin/python3. If torch was found outside .venv, .venv sees the packages of that python3.
 test_python() {
   if [ ! -x .venv/bin/python3 ]; then
     quietly "Creating .venv" python3 -m venv --system-site-packages .venv || fail "python3 -m venv failed."
   fi
-  # Both majors of transformers read our checkpoints: the newer one in .venv, version 4 in a folder of its own.
+  # Two major versions of transformers read our checkpoints: the newer one in .venv, version 4 in a folder of its own.
   if quietly "Installing the tests' Python packages" .venv/bin/python3 -m pip install -r tests/python-packages.txt &&
     quietly "Installing transformers 4 beside them" .venv/bin/python3 -m pip install --upgrade \
       --target "$(dirname "$1")/transformers_4" 'transformers>=4.45,<5'; then

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints the ten slowest tests of the last `make test` or `make test-full`, with their seconds.
+"""Prints the ten slowest tests of the last `make test` or `make test-full`, with their durations in seconds.
 
   tools/slowest_tests.py BUILD_FOLDER
 
-Test programs write the seconds of each test to BUILD_FOLDER/test_results/ENTRY.json (GoogleTest's format, which
-tests/process/orthant_process.py writes too). An entry without such a file counts as one test, with the time of ctest's
-log.
+Test programs write the duration of each test to BUILD_FOLDER/test_results/ENTRY.json, in GoogleTest's format;
+tests/process/orthant_process.py does so too. An entry without such a file counts as one test, with the duration in
+ctest's log.
 """
 import json
 import pathlib
@@ -16,7 +16,7 @@ COUNT = 10
 
 
 def seconds_of_entries(build):
-    """Seconds of each ctest entry of the last run: entry -> seconds."""
+    """Returns the duration of each ctest entry of the last run: entry -> seconds."""
     log = build / "Testing/Temporary/LastTest.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     return {name: float(seconds) for name, seconds in
@@ -24,7 +24,7 @@ def seconds_of_entries(build):
 
 
 def tests_of(path):
-    """The tests that one result file holds, as (seconds, suite.name)."""
+    """Yields the tests in one result file as (seconds, "suite.name")."""
     for suite in json.loads(path.read_text(encoding="utf-8")).get("testsuites", []):
         for test in suite["testsuite"]:
             yield float(test["time"].rstrip("s")), f"{suite['name']}.{test['name']}"

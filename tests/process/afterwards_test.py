@@ -1,4 +1,5 @@
-"""What is done with a run when it is over: text from its model, its report."""
+"""Tests of the commands that use a finished run: `generate`, which writes text with its model, and `report`. The text
+of a run on a tensor mesh must equal, byte for byte, the text of the same run on one rank."""
 import contextlib
 import json
 import os
@@ -30,7 +31,8 @@ class Generate(ProcessTest):
         self.assertEqual((result.code, result.err), (0, ""), result)
 
     def test_text_appears_as_it_is_made(self):
-        """Each thing that is written comes as a message of its own over such a socket."""
+        """The output is written in pieces while it is generated. Over a SOCK_SEQPACKET socket, each write arrives as a
+        message of its own, so that the test can count them."""
         ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, its:
             process = subprocess.Popen([ORTHANT, "generate", "run", "--prompt", "The red door", "--temperature", "0",
@@ -40,17 +42,19 @@ class Generate(ProcessTest):
         self.assertEqual(process.wait(), 0)
         self.assertEqual("".join(messages), self.generate("--max-new-tokens", "20").out)
         self.assertTrue(messages[0].startswith("The red door"), messages)
-        self.assertGreater(len(messages), 10)  # a model trained on ASCII hardly ever makes half a character
+        # Nearly every one of the 20 tokens is a complete character, because the model was trained on ASCII text.
+        self.assertGreater(len(messages), 10)
 
     def test_a_terminal_gets_whole_characters(self):
-        """Of an untrained model's bytes, whatever they are: the same text as at once."""
+        """A terminal receives only complete characters, although an untrained model generates arbitrary bytes. Except
+        for replacement characters, the terminal shows the same text as a pipe receives."""
         self.train_well("training.steps=1", "run.ranks=1", "validation.freq=0", "job.dump_folder=new")
         main, side = pty.openpty()
         process = subprocess.Popen([ORTHANT, "generate", "new", "--prompt", "caf\u00e9", "--temperature", "2",
                                     "--max-new-tokens", "100"], cwd=self.folder, env=self.environment({}), stdout=side)
         os.close(side)
         shown = b""
-        with contextlib.suppress(OSError):  # the other side is closed
+        with contextlib.suppress(OSError):  # raised when the program has closed the other side
             while piece := os.read(main, 1 << 16):
                 shown += piece
         os.close(main)
@@ -59,7 +63,8 @@ class Generate(ProcessTest):
                               "--max-new-tokens", "100"], cwd=self.folder, env=self.environment({}), check=True,
                              stdout=subprocess.PIPE).stdout
         self.assertIn(b"caf\xc3\xa9", shown)
-        # Python replaces what cannot be a character's beginning as one, and byte by byte what could: counts may differ.
+        # Control characters are not shown. Python's count of replacement characters may differ from the program's,
+        # because they split invalid bytes differently, so replacement characters are left out of the comparison.
         visible = [c for c in raw.decode(errors="replace") if (c >= " " and not "\x7f" <= c <= "\x9f") or c in "\n\t"]
         have = shown.decode().replace("\r\n", "\n")
         self.assertEqual(have.replace("\ufffd", ""), "".join(visible).replace("\ufffd", ""))
@@ -105,13 +110,16 @@ class GenerateMemory(ProcessTest):
         return int(result.out), json.loads((dump / "plan.json").read_text())["parameters"]["count"]
 
     def test_what_a_parameter_takes(self):
-        """Twelve bytes, as docs/training.md states: weights, memory of gradients, and pages of the file."""
+        """`generate` needs 12 bytes per parameter, as docs/training.md states: 4 each for the weights, the memory of
+        their gradients, and the mapped pages of the file. The difference between a model of 2 layers and one of 22
+        removes the memory that does not depend on the model."""
         (few_bytes, few), (many_bytes, many) = (self.peak_and_parameters(layers) for layers in (2, 22))
         self.assertAlmostEqual((many_bytes - few_bytes) / (many - few), 12, delta=0.6)
 
 
 class TensorRun(ProcessTest):
-    """What a run leaves whose weights no rank held whole: the text is that of one rank's run."""
+    """A run on a tensor mesh, where no rank holds a full weight, leaves a model that writes the same text as the model
+    of a run on one rank. This holds also after the run was resumed on another mesh."""
     MESH = ("run.ranks=4", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,1,2]")
 
     def run_to(self, steps, dump, *arguments):
@@ -136,7 +144,7 @@ class TensorRun(ProcessTest):
         after_ten = self.texts("one")
         self.assertEqual([self.texts("mesh"), self.texts("again")], [after_ten, after_ten])
         for before, after in zip(after_five, after_ten):
-            self.assertNotEqual(before, after)  # the control: other weights, another text
+            self.assertNotEqual(before, after)  # the negative control: other weights write another text
 
     def test_a_sample_of_fewer_steps_does_not_stay(self):
         for mesh in self.sweep((self.MESH, ("run.ranks=2",)), 1):
@@ -159,7 +167,7 @@ class Report(ProcessTest):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(lines[:2]) + lines[2][:20] + "\n" + "".join(lines[3:]))
         self.assert_says(self.orthant("report", "run"), 1, "run/metrics.jsonl:3: ")
-        path.write_text("".join(lines[:2]) + lines[2][:20])  # the control: a last line that is torn is left out
+        path.write_text("".join(lines[:2]) + lines[2][:20])  # the control: an incomplete last line is ignored
         self.assertEqual(self.orthant("report", "run").code, 0)
 
 

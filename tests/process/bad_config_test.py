@@ -1,4 +1,5 @@
-"""Run files and command lines that ask for the impossible: what, where, and the nearest thing that is possible."""
+"""Tests of the errors for run files and command lines that request something impossible. The message names the key, its
+value, and the line or the command line; it states the law and the nearest legal value. The run has written nothing."""
 import json
 import os
 import pathlib
@@ -77,7 +78,8 @@ class RunFile(ProcessTest):
         plan = json.loads(self.orthant("plan", "run.toml", "--json").out)
         need = max(rank["memory_bytes"]["total"] for rank in plan["per_rank"])
         enough = f"run.memory_gib_per_rank={need / 2**30!r}"
-        for command in ("plan", "verify"):  # which holds more than the run
+        # `verify` also holds the oracle's model, but the limit applies to the planned memory of the run only.
+        for command in ("plan", "verify"):
             result = self.orthant(command, "run.toml", enough)
             self.assertEqual(result.code, 0, result)
 
@@ -135,9 +137,10 @@ class RunFile(ProcessTest):
                                        f"lower run.ranks = {ranks} (command line)", "model.hidden_size = 65536")
             self.assertFalse((self.dump / "metrics.jsonl").exists(), message)
         self.assert_says(self.orthant("verify", "run.toml", *large), 1, "the plan needs")
-        many = ("training.dtype=float32", "training.global_batch_size=65536")  # whose rounding would hide a mistake
+        # With this many float32 tokens, the rounding bound of `verify` would be larger than a mistake.
+        many = ("training.dtype=float32", "training.global_batch_size=65536")
         self.assert_says(self.orthant("verify", "run.toml", *many), 1, 'training.dtype = "float32"', '"float64"')
-        planned = self.orthant("plan", "run.toml", *large)  # for a larger machine
+        planned = self.orthant("plan", "run.toml", *large)  # only warns, because a plan may be for another machine
         self.assertEqual(planned.code, 0, planned)
         self.assertIn("warning: the plan needs", planned.err)
         self.assertNotIn("warning", self.orthant("plan", "run.toml").err)
@@ -187,7 +190,8 @@ class ModelFrom(ProcessTest):
         self.assert_says(self.train(source, "job.dump_folder=other"), 1, "config.json")
 
     def test_sizes_and_weights_come_along(self):
-        """The control: nothing is changed, and the model is taken as it is."""
+        """The control: with an unchanged config.json the run takes its sizes and weights from the model. A size in the
+        run file that contradicts the model is an error."""
         source = self.model()
         saved = pathlib.Path(os.fspath(self.latest()))
         contradicts = self.train(source, "job.dump_folder=other", "model.hidden_size=64")

@@ -1,4 +1,5 @@
-"""Text and tokens that are missing, empty, too little, damaged or of another vocabulary; numbers that blow up."""
+"""Tests of the errors for text and tokens that are missing, empty, too short, damaged, or from another vocabulary, and
+for losses, gradients and weights that are not finite. The message names the file and the offset, or the step."""
 import os
 import pathlib
 import shutil
@@ -12,7 +13,7 @@ PLACEMENTS = ("none", "redistribution", "interlaced", "naive", "algorithm_1", "a
 
 
 def write_tokens(prefix, documents, type_code=8, pack="<H"):
-    """A Megatron dataset by hand: PREFIX.bin and PREFIX.idx; the code 8 is uint16."""
+    """Writes a Megatron dataset, PREFIX.bin and PREFIX.idx. The type code 8 is uint16."""
     with open(f"{prefix}.bin", "wb") as data:
         for document in documents:
             data.write(b"".join(struct.pack(pack, token) for token in document))
@@ -118,7 +119,7 @@ class Tokens(ProcessTest):
 
     def test_tokens_beyond_the_vocabulary(self):
         documents = [list(range(100, 200)) for _ in range(40)]
-        documents[7][13] = 300  # a larger tokenizer's
+        documents[7][13] = 300  # a token of a larger vocabulary
         write_tokens(self.folder / "large", documents)
         parts = ("large.bin", f"offset {2 * (7 * 100 + 13)}", "document 7, position 13: token 300", "257", "tokenizer")
         for ranks in (1, 2):
@@ -159,7 +160,7 @@ class Tokens(ProcessTest):
 
 
 class Documents(ProcessTest):
-    """data.mask_documents with documents that no sample holds whole."""
+    """data.mask_documents with documents that are longer than a sample."""
 
     def documents(self, name, longer={}):
         write_tokens(self.folder / name, [[100 + i] * longer.get(i, 20) for i in range(40)])
@@ -185,7 +186,7 @@ class Documents(ProcessTest):
         self.assert_says(self.asked("books", command="verify"), 1, *parts)
         self.assertFalse((self.dump / "metrics.jsonl").exists())
         self.train_well("data.path=books", "data.mask_documents=true", "data.long_documents=cut", "training.steps=2")
-        self.train_well("data.path=books", "training.steps=2")  # where attention is not masked, nothing is torn
+        self.train_well("data.path=books", "training.steps=2")  # without the mask, documents of any length are legal
 
     def test_the_length_that_the_message_names(self):
         self.documents("books", {5: 33})
@@ -200,7 +201,8 @@ class Documents(ProcessTest):
 
 
 class Kept(ProcessTest):
-    """What a run folder keeps of its text, damaged since."""
+    """The tokens and the tokenizer in a run folder are made again if they were damaged, with a note, and the losses
+    are unchanged."""
 
     def damage(self, name):
         path, = (self.dump / "data").glob(name)
@@ -254,7 +256,7 @@ class Programs(ProcessTest):
                 return False
 
         wait_until(lambda: not lives(), f"end of {pid}")
-        self.assertTrue(started())  # nobody could clean up
+        self.assertTrue(started())  # the temporary folder is left, because a killed program cannot remove it
         result = self.orthant(*arguments)
         self.assertEqual(result.code, 0, result)
         self.assertEqual(list(self.folder.glob("*.tmp*")), [])
@@ -271,7 +273,8 @@ class Numbers(ProcessTest):
             command = self.resume_command(message)
             good = self.weights()
             self.assertIn(self.latest().name, message)
-            again = self.start(command).result()  # as it is, it ends as it did, and the checkpoint is still the good one
+            # Resumed without a change, the run fails in the same way, and the checkpoint remains the good one.
+            again = self.start(command).result()
             self.assert_says(again, 1, "is not finite")
             self.assertEqual(self.weights(), good)
 

@@ -1,4 +1,5 @@
-"""Checkpoints that are damaged, missing, of another run, or cannot be written."""
+"""Tests of checkpoints that are damaged, missing, from another run, or cannot be written. A run that cannot resume
+fails with one message and changes no file. A save that fails leaves the previous checkpoint intact."""
 import os
 import resource
 import shutil
@@ -9,7 +10,7 @@ from orthant_process import ORTHANT, ProcessTest, Running, main, meeting, text
 
 
 class AfterARun(ProcessTest):
-    """Each test starts from its own copy of one run's folder."""
+    """Each test starts from its own copy of the folder of one finished run."""
     settings = ()
     first = None
 
@@ -30,7 +31,7 @@ def tree(folder):
 
 
 def changed(before, folder):
-    """Names of changed, new and missing files."""
+    """The names of changed, new and missing files, in order."""
     after = tree(folder)
     return sorted(str(name) for name in before.keys() | after.keys() if before.get(name) != after.get(name))
 
@@ -54,7 +55,7 @@ class Damaged(AfterARun):
                 path.write_bytes(flipped)
                 self.assert_refused(name, "offset", "step-000005", "move")
                 path.write_bytes(whole)
-        self.train_well("training.steps=12", "--resume")  # the control: whole again, and it goes on
+        self.train_well("training.steps=12", "--resume")  # the control: with the original bytes the run resumes
 
     def test_cut_short(self):
         path = self.latest() / "model.safetensors"
@@ -91,7 +92,7 @@ class Damaged(AfterARun):
         before = len(self.steps())
         result = self.train("training.steps=12", "--resume")
         self.assert_says(result, 1, "checkpoints/latest: is a directory", "move it away")
-        self.assertEqual(len(self.steps()), before)  # not first at the save
+        self.assertEqual(len(self.steps()), before)  # the error comes before the first step, not at the first save
 
     def test_a_history_that_was_cut(self):
         history = (self.dump / "metrics.jsonl").read_text()
@@ -134,10 +135,10 @@ class Another(AfterARun):
         before = tree(self.dump)
         (self.folder / "text.txt").write_text(text(500))
         self.assert_says(self.train("training.steps=8", "--resume"), 1, "data.path", "run.toml:", "step-000005")
-        self.assertEqual(changed(before, self.dump), [])  # not even its tokens
+        self.assertEqual(changed(before, self.dump), [])  # the stored tokens are unchanged, too
 
     def test_every_rank_must_accept_before_the_first_write(self):
-        """Rank 1 sees another checkpoint, as on a machine whose disk holds an older copy."""
+        """Rank 1 sees a damaged checkpoint, as on a machine whose disk has another copy, so no rank writes a file."""
         before = tree(self.dump)
         shutil.copytree(self.dump, self.folder / "other", symlinks=True)
         os.truncate(self.latest(self.folder / "other") / "model.safetensors", 1000)
@@ -167,7 +168,8 @@ class Another(AfterARun):
         self.assertEqual([step for step, _ in self.losses()], list(range(1, 8)))
 
     def test_more_steps_stretch_the_decay(self):
-        """Step 5 of four has the least rate, step 5 of six is on its way there."""
+        """A run of 4 steps is resumed with 6 steps. The learning rate of step 5 is then still decaying, whereas in the
+        first run the decay ended with step 4. The banner reports the rate of step 5 with and without the change."""
         decay = ("lr_scheduler.decay_type=linear", "lr_scheduler.min_lr_factor=0.5", "job.dump_folder=decay")
         first = self.train_well("training.steps=4", *decay).out
         again = self.train_well("training.steps=6", *decay, "--resume").out
@@ -207,8 +209,8 @@ class FullDisk(ProcessTest):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 
         for ranks in (1, 2):
-            # Python ignores SIGXFSZ, and so does then the program: write() fails, as on a full disk. UCX's shared memory
-            # is files too.
+            # Python ignores SIGXFSZ, and the program inherits that, so write() fails as it does on a full disk. The
+            # limit would also apply to UCX's shared memory, which consists of files; hence Gloo.
             result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}", "run.transport=gloo",
                                 preexec_fn=set_limit, restore_signals=False)
             self.assert_says(result, 1, "saving the checkpoint of step 10", "File too large", "offset", "step-000005",
@@ -228,7 +230,8 @@ class FullDisk(ProcessTest):
         self.train_well("training.steps=5", *settings)
         before = tree(self.latest())
         free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-        (disk / "filler").write_bytes(bytes(free - 200_000))  # room for metrics and plan, not for another checkpoint
+        # The remaining 200 kB suffice for metrics and plan, but not for another checkpoint.
+        (disk / "filler").write_bytes(bytes(free - 200_000))
         result = self.train("training.steps=12", "--resume", *settings)
         self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "untouched")
         self.assertEqual(tree(self.latest()), before)

@@ -1,4 +1,6 @@
-"""Stages of a pipeline that die or fall silent: in the midst of a step, and while the run validates, saves or writes."""
+"""Tests of pipeline runs in which one rank is killed or stopped: within a step, and during validation, a save or the
+sample. The run ends within STOP_S, its one message names the rank and the rank's last activity, and no process is
+left."""
 import contextlib
 import os
 import shutil
@@ -7,7 +9,7 @@ import time
 
 from orthant_process import HANG_S, STOP_S, ProcessTest, main, state_of, text
 
-HEARD_S = 1.5  # heartbeats, two a second, say where each rank is
+HEARD_S = 1.5  # seconds after which other ranks know a rank's activity: heartbeats report it twice a second
 
 
 def stages(schedule, ranks):
@@ -21,10 +23,11 @@ class DeadStage(ProcessTest):
         return self.start_training(*keys, until_step=until_step)
 
     def assert_named(self, running, victim, number, activity):
-        """The rank, how it went and what it last did; and nothing is left of the run."""
+        """Sends the signal to the rank and checks the message: it names the rank, how the rank ended and its last
+        activity. After SIGKILL, no process of the run is left."""
         pids = running.ranks()
         os.kill(pids[victim], number)
-        # A killed one's end is told by who sees it first: the launcher, or a rank.
+        # The launcher or another rank reports a killed rank, whichever detects it first, in different words.
         how = "SIGKILL|its process .* is gone" if number == signal.SIGKILL else "stopped"
         message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}")
         self.assertRegex(message, how)
@@ -35,7 +38,7 @@ class DeadStage(ProcessTest):
 
 
 class InAStep(DeadStage):
-    """Steps are long, so that a rank is in the midst of its row."""
+    """The rank dies while it carries out its row of a step. Steps are long, so that the signal arrives within one."""
 
     ACTION = (r"\d+((F|B|I|W|S|T|E|EB|SEND_F|RECV_F|SEND_B|RECV_B|REDUCE_GRAD)\d+|SETTLE|STEP), "
               r"action \d+ of \d+ of step \d+")
@@ -63,7 +66,7 @@ class InAStep(DeadStage):
 
 
 class BesideSteps(DeadStage):
-    """So many layers that one forward takes long."""
+    """The rank dies outside a training step. The model has 400 layers, so that one forward takes long."""
 
     DEEP = (*stages("1f1b", 2), "model.num_hidden_layers=400", "model.hidden_size=16", "training.global_batch_size=1",
             "training.local_batch_size=1")
@@ -83,7 +86,8 @@ class BesideSteps(DeadStage):
                                   r"\d(F|SEND_F|RECV_F)\d, action \d+ of \d+ of validation, batch \d+")
 
     def hold_writer(self):
-        """The writer waits in a save for the reader of a pipe that stands where its file should be."""
+        """Returns when the writer of a checkpoint hangs: it opens a pipe without a reader, which the test created under
+        the name of a temporary file of the save."""
         def holds():
             for save in (self.dump / "checkpoints").glob(".tmp-*"):
                 folder, name = save / "orthant", "optimizer.safetensors"
@@ -92,18 +96,18 @@ class BesideSteps(DeadStage):
                     os.mkfifo(pipe)
                     if not (folder / name).exists():
                         return True
-                    pipe.unlink()  # it was written in between
+                    pipe.unlink()  # the file was written before the pipe existed
             return False
 
         deadline = time.monotonic() + HANG_S
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):  # too late: the next save
+            with contextlib.suppress(OSError):  # the save has ended; the next one is tried
                 if holds():
                     return time.sleep(HEARD_S)
         self.fail("no save was met")
 
     def test_saving(self):
-        """Rank 0 writes what the other one sends, tensor by tensor."""
+        """A save, in which rank 0 writes the tensors that the other rank sends, one at a time."""
         for victim, number in self.sweep([(victim, number) for victim in (0, 1)
                                           for number in (signal.SIGSTOP, signal.SIGKILL)], 1):
             with self.subTest(victim=victim, number=number):
@@ -112,7 +116,8 @@ class BesideSteps(DeadStage):
                 self.assert_named(running, victim, number, r"saving step \d+")
 
     def test_writing_the_sample(self):
-        """A token at a time through both stages, of a model that has learned not to end a text."""
+        """The sample at the end of a run, which passes one token at a time through both stages. The learning rate makes
+        the model learn not to end a text, so that the sample takes long."""
         for victim, number in self.sweep(self.WAYS[::-1], 1):
             with self.subTest(victim):
                 running = self.start_run(*self.DEEP, "model.max_position_embeddings=512", "optimizer.lr=5e-2",

@@ -1,15 +1,16 @@
-"""Every run file of examples/ runs, with fewer steps."""
+"""Tests that every run file in examples/ can be planned and trained, with fewer steps. `verify` accepts the examples of
+tensor and vocabulary parallelism. The tables in docs/choosing-a-layout.md are those that `plan` prints."""
 import json
 
 from orthant_process import SOURCE, ProcessTest, main
 
 EXAMPLES = sorted((SOURCE / "examples").glob("*.toml"))
-PAGE = SOURCE / "docs/choosing-a-layout.md"  # shows tables that `plan` prints for examples
+PAGE = SOURCE / "docs/choosing-a-layout.md"  # contains tables that `plan` prints for examples
 
 
 class Examples(ProcessTest):
     def test_the_plan_of_each(self):
-        """Tables on the page are those that the plan prints."""
+        """Every example has a plan, and the tables on the page are those that the plan prints."""
         self.assertTrue(EXAMPLES)
         for example in EXAMPLES:
             with self.subTest(example.name):
@@ -43,7 +44,7 @@ class Examples(ProcessTest):
                     self.check_verified(example)
 
     def check_tensor_plan(self, plan):
-        """The chosen mesh is shown among the others."""
+        """The plan's table of tensor meshes marks the planned mesh."""
         chosen = [line for line in plan.out.splitlines() if line.strip().startswith("[2, 2, 2]")]
         self.assertEqual([line.endswith("as planned") for line in chosen], [True], plan)
         self.assertIn("no mesh without depth can send fewer than", plan.out)
@@ -55,7 +56,8 @@ class Examples(ProcessTest):
         self.assertIn("ok: the layout computes what one device computes", verify.out)
 
     def check_page(self, plan, title):
-        """The page's table has the lines that the plan printed, with dots for omitted lines. Returns their number."""
+        """Checks that the table with this title on the page consists of lines that the plan printed, in order; "..."
+        stands for omitted lines. Returns the number of lines shown."""
         page, said = PAGE.read_text().splitlines(), plan.out.splitlines()
         begin = page.index("    " + next(line for line in said if line.startswith(title)))
         start, shown, at = said.index(page[begin][4:]), 0, None
@@ -71,12 +73,14 @@ class Examples(ProcessTest):
         return shown
 
     def check_masked(self, dump, result):
-        """It says what the model fills in, claims no bits a byte, and is no model to go on with a text."""
+        """A run with masked words: its sample shows what the model fills in, no output states bits per byte, and
+        `generate` refuses the model."""
         self.assertEqual([line.split(":")[0] for line in (dump / "sample.txt").read_text().splitlines()],
                          ["masked", "model", "text"])
         validations = [record for record in self.records(dump) if "validation_loss" in record]
         self.assertEqual([record["bits_per_byte"] for record in validations], [None])
-        self.assertEqual(self.steps(dump)[-1]["tokens"], 2 * 16 * 128)  # seen, not asked for
+        # "tokens" counts all tokens of 2 steps of 16 sequences of 128 tokens, not only the masked ones.
+        self.assertEqual(self.steps(dump)[-1]["tokens"], 2 * 16 * 128)
         self.assertNotIn("bits/byte", result.out + (dump / "report.html").read_text())
         self.assertNotIn("orthant generate", result.out)
         config = json.loads((self.latest(dump) / "config.json").read_text())

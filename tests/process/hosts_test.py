@@ -1,4 +1,6 @@
-"""Emulated hosts train together: over the links between them and nothing else, to the same numbers as one host."""
+"""Tests of training on emulated hosts (benchmarks/hosts): the losses and weights equal those of one host, to the bit;
+the links carry the bytes that the ranks count; and the death of a rank is detected across hosts. The last class tests
+the emulation itself."""
 import json
 import os
 import pathlib
@@ -13,7 +15,7 @@ from orthant_process import BUILD, ORTHANT, SOURCE, ProcessTest, main
 
 HOSTS = [sys.executable, str(SOURCE / "benchmarks/hosts/hosts.py")]
 CANNOT = 77
-KNOWN_S = 5  # so long a dead rank on another host may go unnoticed
+KNOWN_S = 5  # seconds within which the death of a rank must be detected on another host
 BIG = ["model.hidden_size=256", "model.intermediate_size=688", "training.steps=8", "validation.freq=0",
        "checkpoint.interval=0"]
 
@@ -70,7 +72,8 @@ class Training(HostsTest):
         return sum(record["communication_bytes"] for record in self.steps(self.folder / dump))
 
     def test_the_link_carries_what_is_counted(self):
-        """With one rank each, all that a rank sends; headers and the agreement on the run are a few percent more."""
+        """With one rank per host, the link carries every byte that the rank counts. Headers and the messages of the
+        rendezvous add less than 6 %."""
         for transport in ("ucx", "gloo"):
             with self.subTest(transport=transport):
                 self.train_on_hosts(2, 1, f"run.transport={transport}", *BIG)
@@ -81,7 +84,8 @@ class Training(HostsTest):
                     self.assertLess(link["sent_bytes"], 1.06 * counted)
 
     def test_ranks_of_a_host_use_no_link(self):
-        """Two thirds of what four ranks on two hosts send go to the other host; of two ranks on one host, nothing."""
+        """With four ranks on two hosts, two thirds of the bytes that they send go to the other host. With two ranks on
+        one host, none do."""
         self.train_on_hosts(2, 2, "run.transport=ucx", *BIG)
         crossed = self.reported()["hosts"][0]["sent_bytes"] / (2 * self.counted("hosts"))
         self.assertAlmostEqual(crossed, 2 / 3, delta=0.05)
@@ -90,7 +94,8 @@ class Training(HostsTest):
         self.assertLess(self.reported()["hosts"][0]["sent_bytes"], 1e5)
 
     def loopback_bytes(self, transport):
-        """Sent over the loopback of a host of two ranks, and what they counted."""
+        """Trains with two ranks on one host. Returns the bytes sent over its loopback, and the bytes that both ranks
+        count."""
         train = f"'{ORTHANT}' train run.toml job.dump_folder={transport} run.transport={transport} {' '.join(BIG)}"
         command = f"{train} && if [ $RANK = 0 ]; then grep lo: /proc/net/dev > {transport}.loopback; fi"
         result = self.on_hosts(1, 2, "sh", "-c", command).result()
@@ -102,7 +107,7 @@ class Training(HostsTest):
         sent, counted = self.loopback_bytes("ucx")
         self.assertGreater(counted, 40e6)
         self.assertLess(sent, 1e6)
-        sent, counted = self.loopback_bytes("gloo")  # so would it look if they did not
+        sent, counted = self.loopback_bytes("gloo")  # the negative control: Gloo sends over the loopback
         self.assertGreater(sent, counted)
 
 
@@ -127,13 +132,15 @@ class Failure(HostsTest):
         self.assertEqual(self.reported()["exit_codes"], [1] * last + [-signal.SIGKILL])
 
     def test_a_killed_rank_is_known_on_the_other_host(self):
-        """Alone on its host, where nobody but the network tells of it; and beside another, who sees it die."""
+        """A killed rank is reported on the other host. If it was alone on its host, only the network can show its
+        death. If another rank is on its host, that rank detects it."""
         for ranks_per_host, transport in self.sweep([(1, "ucx"), (1, "gloo"), (2, "ucx"), (2, "gloo")], 2):
             with self.subTest(ranks_per_host=ranks_per_host, transport=transport):
                 self.kill_and_time(ranks_per_host, transport)
 
     def test_a_root_that_dies_before_its_first_broadcast_is_known(self):
-        """Who only receives has sent the root nothing, and no connection of its own that could break."""
+        """A rank that only receives a broadcast detects the death of the root. It has never sent to the root, so it has
+        no connection of its own that could break."""
         tests = BUILD / "tests/comm_tests"
         part = ["--gtest_filter=Death.DISABLED_RootOfTheFirstBroadcast", "--gtest_also_run_disabled_tests"]
         for transport in ("ucx", "gloo"):
@@ -144,7 +151,7 @@ class Failure(HostsTest):
                     time.sleep(0.01)
                 known = time.monotonic()
                 result = running.result()
-                killed = float(re.search(r"signal at ([0-9.]+) s", result.out)[1])  # by the same clock
+                killed = float(re.search(r"signal at ([0-9.]+) s", result.out)[1])  # the same clock as `known`
                 self.assertLess(known - killed, KNOWN_S, result)
                 self.assertIn("rank 1", result.errors()[0])
 
@@ -166,10 +173,11 @@ class TheHostsThemselves(HostsTest):
         result = self.on_hosts(2, 1, "sh", "-c", script).result()
         self.assertEqual(result.code, 0, result)
         lines = result.out.splitlines()
-        self.assertEqual((len(lines), len(set(lines))), (8, 8), result)  # three namespaces and one file each
+        # Each of the two hosts prints three namespaces and one file of /dev/shm, and no two lines are equal.
+        self.assertEqual((len(lines), len(set(lines))), (8, 8), result)
 
     def test_a_link_has_the_rate_asked_for(self):
-        """8 MB at 100 Mbit/s take 0.64 s, at 1 Gbit/s 0.064 s."""
+        """8 MB take 0.64 s at 100 Mbit/s, and 0.064 s at 1 Gbit/s."""
         program = ("import os, socket, time\n"
                    "if os.environ['RANK'] == '0':\n"
                    "    server = socket.create_server(('', 4000))\n"
@@ -188,7 +196,8 @@ class TheHostsThemselves(HostsTest):
         self.assertTrue(0.05 < seconds["1gbit"] < 0.5, seconds)
 
     def test_a_link_is_shared_by_all_who_send_to_its_host(self):
-        """Three hosts send 2 MB each to a fourth: through its link of 100 Mbit/s, 0.48 s; through theirs, a third."""
+        """Three hosts send 2 MB each to a fourth one. Through the receiver's link of 100 Mbit/s this takes 0.48 s. If
+        only the senders' links were limited, it would take a third of that."""
         program = ("import os, socket, threading, time\n"
                    "if os.environ['RANK'] == '0':\n"
                    "    server = socket.create_server(('', 4000))\n"

@@ -1,4 +1,4 @@
-"""Every rank bounds the spinning of idle OpenMP threads, unless the user has chosen how they wait."""
+"""Tests that every rank limits how long idle OpenMP threads spin, unless the user has set how they wait."""
 import pathlib
 
 from orthant_process import ProcessTest, main

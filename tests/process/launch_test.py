@@ -1,4 +1,5 @@
-"""Starting runs: by ourselves, under torchrun and mpirun, by hand; and what a whole run leaves behind."""
+"""Tests of the ways to start a run: our own launcher, torchrun, mpirun, and variables set by hand. All give the same
+losses. Also tests the files that a complete run leaves, and the messages of a launch that fails."""
 import json
 import os
 import shutil
@@ -63,7 +64,7 @@ class WholeRun(ProcessTest):
                 self.assertGreaterEqual(start + 0.01, end, f"{after} of rank {rank} begins in {name}")
             for start, end, name in row:
                 self.assertGreaterEqual(end, start, name)
-                # What it reads was made before it began, on the other rank.
+                # The input of an Action was computed on the other rank before the Action began.
                 for kind, of, by in (("F", 1, 0), ("B", 0, 1)):
                     if name.startswith(f"PP:{of}{kind}"):
                         self.assertGreaterEqual(start + slack_us, ends[name.replace(str(of), str(by), 1)], name)
@@ -94,7 +95,7 @@ class WholeRun(ProcessTest):
             losses[ranks] = self.losses(dump)
         for ranks in (2, 3):
             for (_, one), (_, many) in zip(losses[1], losses[ranks], strict=True):
-                # The loss crosses ranks in the gradients' dtype; nats of order one.
+                # The loss is summed over ranks in float64, the gradients' dtype, and is of the order of 1 nat.
                 self.assertAlmostEqual(one, many, delta=1e-10)
         self.assertNotEqual(losses[1][0], losses[1][1])
 
@@ -247,7 +248,7 @@ class Launchers(ProcessTest):
         messages = [line for result in results for line in result.errors()]
         self.assertEqual(len(messages), 1, messages)
         self.assertIn("training.seq_len = 500", messages[0])
-        self.assertLess(time.monotonic() - started, 20)  # and not run.timeout_s
+        self.assertLess(time.monotonic() - started, 20)  # much less than run.timeout_s
 
     def test_port_in_use(self):
         with socket.socket() as holder:

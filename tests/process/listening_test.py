@@ -1,4 +1,5 @@
-"""A run on one machine listens on the loopback only, so no other machine can reach its store or its messages."""
+"""Tests that a run on one machine listens on the loopback only, so that no other machine can reach its store or its
+messages. The negative control is a process that listens on all addresses."""
 import os
 import pathlib
 import re
@@ -11,7 +12,7 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFF
 
 
 def sockets_of(pid):
-    """Inodes of the sockets that a process holds."""
+    """The inodes of the sockets that a process has open."""
     inodes = set()
     for descriptor in pathlib.Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -24,7 +25,7 @@ def sockets_of(pid):
 
 
 def listening(pids):
-    """Addresses, as the kernel writes them, on which the processes listen."""
+    """The addresses on which the processes listen, in the hexadecimal form of /proc/net/tcp."""
     held = set().union(*map(sockets_of, pids))
     addresses = []
     for table in ("tcp", "tcp6"):
@@ -57,7 +58,7 @@ class OnLoopback(ProcessTest):
         self.assert_on_loopback([running.process.pid for running in ranks], "by hand")
 
     def test_that_a_listener_on_all_addresses_is_seen(self):
-        """The negative control."""
+        """The negative control: the check fails for a process that listens on all addresses."""
         script = ("import socket, time\nserver = socket.create_server(('', 0))\n"
                   "open('ready', 'w').close()\ntime.sleep(1000)")
         running = self.start([sys.executable, "-c", script])

@@ -1,4 +1,5 @@
-"""For tests of the real program: a folder, a text and a run file of one's own, processes that surely end, messages."""
+"""Helpers for tests of the real program. Each test has its own folder with a text and a run file, and every process
+that it starts ends with the test. Other helpers read the files of a run, and check its error messages."""
 import json
 import os
 import pathlib
@@ -15,14 +16,16 @@ import unittest
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ORTHANT_BUILD", SOURCE / "build"))
 ORTHANT = str(BUILD / "orthant")
-HANG_S = 120  # a limit that only a hang can reach
-STOP_S = 10  # what a run promises: when a rank dies, all others have ended within this time
+HANG_S = 120  # seconds; a program that runs longer than this hangs
+STOP_S = 10  # seconds; after the death of a rank, all other ranks end within this time
+# prefixes of the environment variables that launchers set
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "GROUP_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_", "OMP_", "GOMP_")
 
 
 
 def meeting(ranks):
-    """What ranks started by hand are told, beside RANK: a port of this machine that is free."""
+    """The environment variables, other than RANK, of ranks that are started by hand. MASTER_PORT is a free port of this
+    machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1])}
@@ -68,14 +71,14 @@ def text(paragraphs=400):
 
 
 def read_safetensors(path):
-    """Header, data part, and the bytes before that."""
+    """Returns the header, the data part, and all bytes before the data part."""
     raw = path.read_bytes()
     size = struct.unpack("<Q", raw[:8])[0]
     return json.loads(raw[8:8 + size]), bytearray(raw[8 + size:]), raw[:8 + size]
 
 
 class Result:
-    """How a program ended: code (negative: the signal), out, err."""
+    """How a program ended: its exit code (the negative number of the signal that killed it), stdout and stderr."""
 
     def __init__(self, code, out, err):
         self.code, self.out, self.err = code, out, err
@@ -88,7 +91,7 @@ class Result:
 
 
 def state_of(pid):
-    """The letter of /proc/PID/stat, or None when the process is gone."""
+    """The process state, a letter of /proc/PID/stat such as "Z"; None if the process does not exist."""
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
@@ -104,7 +107,7 @@ def wait_until(condition, what):
 
 
 class Running:
-    """A program under way, output in files of `folder`."""
+    """A running program. Its stdout and stderr go to files in `folder`."""
 
     def __init__(self, folder, arguments, environment, **options):
         self.files = [tempfile.NamedTemporaryFile(dir=folder, prefix=".output-", delete=False) for _ in range(2)]
@@ -115,7 +118,7 @@ class Running:
         return pathlib.Path(self.files[which].name).read_text(errors="replace")
 
     def result(self, limit_s=HANG_S):
-        """Waits for the end; a program that does not come to it fails the test."""
+        """Waits until the program ends. The test fails if the program runs longer than limit_s seconds."""
         try:
             code = self.process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -130,7 +133,7 @@ class Running:
             time.sleep(0.01)
 
     def ranks(self):
-        """Process of each rank, by rank: descendants that carry RANK."""
+        """The process id of each rank, by rank. Ranks are the descendants that have RANK in their environment."""
         found, todo = {}, [self.process.pid]
         while todo:
             pid = todo.pop()
@@ -145,7 +148,7 @@ class Running:
         return found
 
     def end(self):
-        """Nothing of it is left."""
+        """Kills the program and its ranks, if they still run."""
         pids = [self.process.pid, *self.ranks().values()]
         for pid in pids:
             try:
@@ -170,8 +173,9 @@ class ProcessTest(unittest.TestCase):
         self.dump = self.folder / "run"
 
     def sweep(self, cases, num_sampled):
-        """All cases in a class named Long..., which only `make test-full` runs. In other classes, num_sampled of them
-        at equal distances, with the first and the last (one case: the last), as tests/support/sweep.h does."""
+        """Returns all cases in a class named Long..., which only `make test-full` runs. In other classes it returns a
+        sample of num_sampled cases at equal distances. The sample has the first and the last case; a sample of one has
+        the last. tests/support/sweep.h does the same."""
         cases = list(cases)
         if type(self).__name__.startswith("Long") or num_sampled >= len(cases):
             return cases
@@ -180,7 +184,7 @@ class ProcessTest(unittest.TestCase):
         return [cases[i * (len(cases) - 1) // (num_sampled - 1)] for i in range(num_sampled)]
 
     def write_run_file(self, **values):
-        """run.toml, with single lines replaced: write_run_file(steps="20")."""
+        """Writes RUN_FILE to run.toml, with the given keys replaced: write_run_file(steps="20")."""
         lines = []
         for line in RUN_FILE.strip().splitlines():
             key = line.split(" = ")[0]
@@ -189,8 +193,8 @@ class ProcessTest(unittest.TestCase):
         (self.folder / "run.toml").write_text("\n".join(lines) + "\n")
 
     def environment(self, more):
-        """The environment without the variables of launchers. With GOMP_SPINCOUNT the program need not execute itself
-        again to bound spinning, which takes 0.3 s; idle_threads_test.py tests that."""
+        """The environment without the variables of launchers, and with GOMP_SPINCOUNT. Without GOMP_SPINCOUNT the
+        program would execute itself again to bound spinning, which takes 0.3 s. idle_threads_test.py tests that."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS)}
         return {**clean, **self.SPINNING, **more}
 
@@ -212,7 +216,7 @@ class ProcessTest(unittest.TestCase):
         return result
 
     def start_training(self, *arguments, until_step=3, command=(), **options):
-        """A run under way that has done some steps and will not end by itself."""
+        """Starts a run that does not end by itself, and returns it after until_step steps."""
         running = self.start([*command, ORTHANT, "train", "run.toml", "training.steps=1000000", *arguments], **options)
         running.until(lambda: len(self.steps()) >= until_step, f"step {until_step}")
         return running
@@ -236,7 +240,8 @@ class ProcessTest(unittest.TestCase):
         return (self.latest(dump) / "model.safetensors").read_bytes()
 
     def assert_says(self, result, code, *parts):
-        """Failed with this code and exactly one message, which holds all the parts."""
+        """Checks that the program failed with this exit code and with exactly one error message, which contains all
+        parts. Returns the message."""
         self.assertEqual(result.code, code, result)
         self.assertEqual(len(result.errors()), 1, result)
         message = result.err[result.err.index("error:"):]
@@ -245,14 +250,14 @@ class ProcessTest(unittest.TestCase):
         return message
 
     def resume_command(self, message):
-        """The command that a message ends with, as a shell would run it."""
+        """Returns the command that resumes the run, from the message that states it, as a shell command."""
         commands = [line.strip() for line in message.splitlines() if line.strip().endswith("--resume")]
         self.assertEqual(len(commands), 1, message)
         return ["sh", "-c", commands[0]]
 
 
 def torchrun():
-    """The launcher that comes with the wheel, or None."""
+    """The path of torchrun: that of .venv, or else the one on PATH; None if there is none."""
     for path in (SOURCE / ".venv/bin/torchrun", shutil.which("torchrun")):
         if path and pathlib.Path(path).exists():
             return str(path)
@@ -260,7 +265,7 @@ def torchrun():
 
 
 class TimedResult(unittest.TextTestResult):
-    """A result that also records the seconds of each test: (class, method, seconds)."""
+    """A result that also records the duration of each test: (class, method, seconds)."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -276,14 +281,14 @@ class TimedResult(unittest.TextTestResult):
 
 
 def flat(suite):
-    """All tests of a suite of suites."""
+    """All tests in a suite and in the suites that it contains."""
     return [test for part in suite for test in flat(part)] if isinstance(suite, unittest.TestSuite) else [suite]
 
 
 def main():
     """Runs the tests of the file that was started: `FILE [--long] [NAME...]`. With --long, only classes named Long...
-    run; without it, all others. NAME is Class or Class.method. The seconds of the tests go to the file that
-    GTEST_OUTPUT=json:PATH names, in GoogleTest's format, which tools/slowest_tests.py reads."""
+    run; without it, all other classes. NAME is Class or Class.method. Writes the durations of the tests to the file
+    that GTEST_OUTPUT=json:PATH names, in GoogleTest's format, which tools/slowest_tests.py reads."""
     names = [name for name in sys.argv[1:] if name != "--long"]
     module, loader = sys.modules["__main__"], unittest.defaultTestLoader
     if names:

@@ -1,4 +1,4 @@
-"""The command that a stopped run prints resumes it, under the launcher that the run was started with."""
+"""Tests that the command printed by a stopped run resumes it, under the launcher that started the run."""
 import os
 import signal
 import sys

@@ -1,10 +1,11 @@
-"""Two runs that were given one MASTER_PORT: the second fails with the reason, and the first continues undisturbed."""
+"""Tests of two runs that were given the same MASTER_PORT: the second one fails with the reason, and the first one
+continues unaffected."""
 import signal
 import time
 
 from orthant_process import ORTHANT, ProcessTest, main, meeting
 
-LOOK_S = 1.5  # ranks look for a failure of others every half second
+LOOK_S = 1.5  # seconds in which a rank would detect a failure of others: it checks every 0.5 s
 
 class SecondRun(ProcessTest):
     def start_rank(self, rank, variables, *arguments):
@@ -56,7 +57,8 @@ class SecondRun(ProcessTest):
         self.assert_goes_on(ranks)
 
     def test_a_refused_rank_can_be_started_again(self):
-        """A rank of another run file does not end a run that still waits for the right one."""
+        """A rank that was started with another run file is refused, and does not end the run, which waits for the right
+        rank."""
         variables = meeting(2)
         first = self.start_rank(0, variables)
         wrong = self.start_rank(1, variables, "optimizer.lr=0.5")

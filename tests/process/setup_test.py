@@ -1,4 +1,5 @@
-"""Runs that end before the first step: ranks that die or are stopped early, folders in use, settings that do not fit."""
+"""Tests of runs that end before the first step: ranks that die or are stopped early, folders that another run uses, and
+settings that contradict the data."""
 import fcntl
 import os
 import pathlib
@@ -11,7 +12,8 @@ from orthant_process import ORTHANT, STOP_S, ProcessTest, main, meeting
 
 
 class WhileTokenizing(ProcessTest):
-    """Rank 0 waits for the folder of tokens, which we hold, and the others wait for rank 0."""
+    """A rank dies while rank 0 waits for the lock of the token folder, which the test holds, and the other ranks wait
+    for rank 0. All other ranks end within STOP_S, with one message."""
 
     def by_hand(self, ranks):
         (self.dump / "data").mkdir(parents=True)
@@ -83,7 +85,8 @@ class RankZeroServes(ProcessTest):
 
 
 class MeetingInAFile(ProcessTest):
-    """Two ranks as Open MPI starts them, one job after another under the same name."""
+    """Two ranks with the environment of Open MPI, which meet through a file in TMPDIR. Several jobs run one after
+    another under the same name."""
 
     def start_pair(self, *arguments):
         folder = self.folder / "tmp"
@@ -102,7 +105,7 @@ class MeetingInAFile(ProcessTest):
             result = running[1 - victim].result(STOP_S)
             self.assert_says(result, 1, f"rank {victim} died")
             self.assertEqual(os.listdir(self.folder / "tmp"), [])
-        # One that dies before the other has come leaves its file.
+        # A rank that dies before the other one has arrived leaves its file. The next run is not affected by it.
         alone = self.start_pair()
         os.kill(alone[1].process.pid, signal.SIGKILL)
         alone[0].process.send_signal(signal.SIGKILL)
@@ -119,7 +122,7 @@ class MeetingInAFile(ProcessTest):
 
 
 class StoppedEarly(ProcessTest):
-    """Asked to stop before there is a step to finish."""
+    """A signal asks the run to stop before it has begun the first step."""
 
     SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -137,7 +140,8 @@ class StoppedEarly(ProcessTest):
             self.assertEqual(result.err.count(f"stopped by {number.name} before the first step"), 1, result)
 
     def test_while_the_ranks_start(self):
-        """From the moment they exist, whatever they are doing: loading libraries, meeting, the first step."""
+        """The signal arrives at different times after the ranks exist: while they load libraries, during the
+        rendezvous, or in the first steps."""
         for number in self.SIGNALS:
             for pause in self.sweep((0, 0.05, 0.3, 0.6, 1), 2):
                 with self.subTest(signal=number.name, pause=pause):
@@ -175,7 +179,7 @@ class SoleWriter(ProcessTest):
                 os.kill(running.process.pid, signal.SIGKILL)
                 running.process.wait()
                 running.end()
-                # The dead hold no folder.
+                # A killed run leaves no lock on its folder.
                 self.train_well(f"run.ranks={ranks}", "--resume", f"training.steps={self.steps()[-1]['step'] + 3}")
 
 

@@ -1,4 +1,5 @@
-"""Runs that are stopped: by a signal, by the death or the silence of a rank; and how they go on."""
+"""Tests of runs that stop because of a signal, or because a rank dies or no longer responds. A run that was asked to
+stop saves; if it is resumed, it equals an uninterrupted run to the bit. A run with a dead rank ends within STOP_S."""
 import os
 import shutil
 import signal
@@ -57,7 +58,8 @@ class Asked(ProcessTest):
         self.assertRegex(result.out, r"stopped +by SIGINT, after step \d+ of 1000000 ")
 
     def test_one_ctrl_c_that_comes_twice_is_one(self):
-        """A terminal delivers it to the whole group, and a wrapper that also hands it on makes two."""
+        """A terminal sends SIGINT to the entire process group. If a wrapper also forwards it, the program receives it
+        twice, and counts both as one."""
         for ranks in ("run.ranks=1", "run.ranks=2"):
             with self.subTest(ranks):
                 shutil.rmtree(self.dump, ignore_errors=True)
@@ -70,7 +72,7 @@ class Asked(ProcessTest):
                 self.assertEqual(int(self.latest().name[-6:]), self.steps()[-1]["step"])
 
     def test_a_second_ctrl_c_ends_at_once(self):
-        """Steps of many seconds: waiting for the end of one would be another promise."""
+        """A second SIGINT ends the run at once, without waiting for the end of the step, which takes many seconds."""
         running = self.start_training("run.ranks=1", "checkpoint.interval=0", "training.global_batch_size=400000",
                                       "training.local_batch_size=1000", until_step=0)
         running.until(lambda: "orthant 0" in running._text(0), "banner")
@@ -81,7 +83,8 @@ class Asked(ProcessTest):
         self.assertEqual(running.result(STOP_S).code, -signal.SIGINT)
 
     def test_while_the_sample_is_made_there_is_no_step_to_stop_behind(self):
-        """A model that takes seconds for the sample's 240 tokens."""
+        """SIGTERM arrives after the last step, during the sample, whose 240 tokens take seconds with this model. The
+        run completes the sample and the report, and says so."""
         running = self.start_training("run.ranks=1", "training.steps=1", "model.hidden_size=768",
                                       "model.intermediate_size=2048", "model.num_hidden_layers=6",
                                       "model.max_position_embeddings=512", until_step=1)
@@ -112,7 +115,7 @@ class Asked(ProcessTest):
         self.train_well(total, double, "run.ranks=2", "job.dump_folder=whole")
         for (step, loss), (other_step, other) in zip(self.losses(), self.losses(self.folder / "whole"), strict=True):
             self.assertEqual(step, other_step)
-            self.assertAlmostEqual(loss, other, delta=1e-9)  # float64, other order of sums, some dozen steps
+            self.assertAlmostEqual(loss, other, delta=1e-9)  # float64, another order of sums, some dozen steps
 
 
 class Dead(ProcessTest):

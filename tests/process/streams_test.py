@@ -1,4 +1,5 @@
-"""What a shell may do to the streams of a program: close them, end a pipe, fill a disk; and `nohup`."""
+"""Tests of the program with unusual standard streams and limits of a shell: closed streams, a pipe that ends early, a
+full disk, `nohup`, and limits of file size and of open files. Also tests `tools/setup.sh quietly`."""
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ from orthant_process import ORTHANT, SOURCE, ProcessTest, main
 
 class Streams(ProcessTest):
     def shell(self, line, *arguments, shell="bash", **options):
-        """A line of shell in which "$@" is the program."""
+        """Starts a line of shell in which "$@" is the program with its arguments."""
         return self.start([shell, "-c", line, shell, ORTHANT, *arguments], **options)
 
     def assert_whole(self):
@@ -43,7 +44,7 @@ class Streams(ProcessTest):
             with self.subTest(arguments):
                 result = self.shell('exec "$@" >/dev/full', *arguments).result()
                 self.assert_says(result, 1, "standard output cannot be written", "disk full")
-        self.assert_whole()  # what was trained is not lost
+        self.assert_whole()  # the run has trained and saved all steps
 
     def test_a_file_size_limit_names_the_file(self):
         result = self.shell('ulimit -f 64; exec "$@"', "train", "run.toml", "run.ranks=1", "model.hidden_size=128").result()
@@ -69,7 +70,7 @@ class Streams(ProcessTest):
 
 
 class Quietly(ProcessTest):
-    """tools/setup.sh quietly: what `make train` says while it builds."""
+    """The output of `tools/setup.sh quietly`, with which `make train` runs the build."""
 
     def quietly(self, *command):
         return self.start([SOURCE / "tools/setup.sh", "quietly", "Building", *command],

@@ -1,5 +1,6 @@
-"""What carries messages, where machine or environment have something against it: no UCX, little shared memory, few
-files, addresses of nobody. Each ends with one message that says the way out, or goes on over another transport."""
+"""Tests of the transports where the machine or the environment prevents them: no UCX, too little shared memory, too few
+open files, wrong addresses and interfaces. The run uses another transport, or ends with one message that states the
+way out."""
 import shutil
 import subprocess
 import time
@@ -11,7 +12,7 @@ ENLARGE = "enlarge it (docker run --shm-size=1g"
 
 
 def can_mount():
-    """Whether this user may have a /dev/shm of his own."""
+    """Whether this user may mount a /dev/shm in a mount namespace of its own."""
     return bool(shutil.which("unshare")) and subprocess.run(
         ["unshare", "--mount", "sh", "-c", "mount -t tmpfs none /dev/shm"], capture_output=True).returncode == 0
 
@@ -136,7 +137,7 @@ class WrongEnvironment(TransportTest):
                                                ("UCX_TLS", "self", "finds no way to rank")), 2):
             result = self.under([], "run.timeout_s=20", env={name: value})
             message = self.assert_says(result, 1, reason, f"the environment has {name}={value}")
-            self.assertNotIn("UCX_LOG_LEVEL", message)  # which is not the user's
+            self.assertNotIn("UCX_LOG_LEVEL", message)  # the program sets this variable, not the user
 
     def test_interface_of_nobody(self):
         result = self.under([], env={"GLOO_SOCKET_IFNAME": "nosuch0"})
