@@ -1,7 +1,7 @@
-// One loss curve for all meshes: tests/golden/tiny_llama.txt. It was made by one device without the engine, and every
-// layout of this and of later parallelisms has to come to it.
+// One loss curve for all meshes: the losses of every layout equal tests/golden/tiny_llama.txt within 1e-10 in float64.
 //
-// To make it again, where the model, the data or the optimizer are changed on purpose:
+// The oracle is train_plain(): one device, plain primitives, nothing of the engine. The negative controls are planted
+// mutations and another seed. After an intended change of the model, the data or the optimizer, write the file again:
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
 #include "plan/rounding.h"
 #include "runtime/verify.h"
@@ -74,12 +74,12 @@ TEST_P(GoldenCuts, ReproduceTheCurveInFloat64) {
           << "step " << step + 1 << ", " << GetParam().name();
     }
   }
-  // The control: positions from 0 on every rank are another curve.
+  // Control: if every rank numbers its positions from 0, the loss differs.
   const auto local = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), kSeenInALoss) << GetParam().name();
 }
 
-// Seven sequences a step: seven rows, which hold uneven parts of every width.
+// The number of rows must divide the seven sequences of a step. Seven rows hold uneven shards of every width.
 TEST(Golden, IsTensorMeshesCurveInFloat64) {
   const auto golden = golden_curve();
   const TinyRun run;
@@ -91,14 +91,14 @@ TEST(Golden, IsTensorMeshesCurveInFloat64) {
         EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10) << "step " << step + 1 << cut.name();
     }
   }
-  // The control: positions from 0 on every rank of the ring are another curve.
+  // Control: if every rank of the ring numbers its positions from 0, the loss differs.
   const TensorCut cut = grid(1, 2, 1, {kWithRing}, 2);
   const auto local = train_ranks(run.plan(cut.ranks, cut.keys), run.data(),
                                  {.steps = 2, .mutation = Mutation::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), kSeenInALoss);
 }
 
-// Two layers: a stage each.
+// Pipelines. The model has two layers, one for each stage.
 TEST(Golden, IsPipelinesCurveInFloat64) {
   const auto golden = golden_curve();
   const TinyRun run;
@@ -111,18 +111,18 @@ TEST(Golden, IsPipelinesCurveInFloat64) {
         EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10) << "step " << step + 1 << cut.name();
     }
   }
-  // The control: what a stage gets of another microbatch is another curve.
+  // Control: if a stage receives the message of another microbatch, the loss differs.
   const auto late = train_ranks(run.plan(2, pipeline("1f1b", 2)), run.data(),
                                 {.steps = 2, .mutation = Mutation::late_messages});
   EXPECT_GT(relative_error(late[0].steps[1].loss, golden[1]), kSeenInALoss);
 }
 
-// What float32 may make of the curve up to each step: docs/numerics.md, "Whole runs".
+// Bound of the float32 error of the loss at each step, relative to the curve: docs/numerics.md, "Whole runs".
 std::vector<double> float32_bounds(const Plan& plan, const std::vector<StepTrace>& steps) {
   const double gradient = rounding_bounds(plan).gradients;
   const double root = std::sqrt(static_cast<double>(plan.num_parameters()));
   std::vector<double> bounds;
-  double drift = 0;  // of the loss, by weights that are not those of the curve any more
+  double drift = 0;  // error of the loss, because the weights have left the curve
   for (const StepTrace& step : steps) {
     bounds.push_back(gradient + drift / step.loss);
     drift += 2 * plan.config.optimizer.lr * root * gradient * std::min(step.norm, plan.config.training.max_norm);
@@ -159,7 +159,7 @@ TEST(Golden, IsPipelinesCurveInFloat32WithinItsBound) {
                                grid(1, 2, 1, pipeline("zb_h1", 2), 2)}) {
     expect_curve_in_float32(cut.ranks, cut.keys);
   }
-  // The control: what a stage gets of another microbatch is beyond the bound.
+  // Control: if a stage receives the message of another microbatch, the error exceeds the bound.
   const TinyRun run({"training.dtype=float32"});
   const Plan plan = run.plan(2, pipeline("1f1b", 2));
   const auto late = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::late_messages}).front().steps;

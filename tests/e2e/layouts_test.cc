@@ -1,5 +1,6 @@
-// Every number of ranks, with batches that do not divide, against one device without the engine: loss, norm, every
-// gradient and every updated weight, in float64, after every step. And what is equal to the last bit.
+// Data-parallel runs equal one device that does not use the engine. Compared are loss, norm, every gradient and every
+// updated weight, in float64 and after every step, for rank counts that do not divide the batch. The file also checks
+// which runs are equal in every bit. The negative controls are planted mutations and another learning rate.
 #include "tests/support/plain_training.h"
 #include "tests/support/tiny_run.h"
 
@@ -15,8 +16,8 @@ constexpr int64_t kSteps = 4;
 
 struct Feature {
   const char* name;
-  std::vector<std::string> model;   // changes what is computed: the oracle has it too
-  std::vector<std::string> layout;  // changes how: the oracle does not
+  std::vector<std::string> model;   // changes what is computed; the oracle has these settings too
+  std::vector<std::string> layout;  // changes how it is computed; the oracle lacks these settings
 };
 
 std::vector<Feature> features() {
@@ -66,7 +67,7 @@ TEST_P(Layouts, EqualOneDevice) {
       const std::string where = fmt::format("{} ranks, step {}", count, step + 1);
       expect_close(plan, ranks[0].steps[step], oracle[step], where);
       for (size_t rank = 1; rank < ranks.size(); ++rank) {
-        // What a reduction leaves is the same on every rank, to the last bit, so weights never drift apart.
+        // A reduction leaves the same bits on every rank, so that the replicas' weights never drift apart.
         EXPECT_EQ(ranks[rank].steps[step].loss, ranks[0].steps[step].loss) << where;
         EXPECT_TRUE(ranks[rank].steps[step].gradients.equal(ranks[0].steps[step].gradients)) << where << ", " << rank;
         EXPECT_TRUE(ranks[rank].steps[step].weights.equal(ranks[0].steps[step].weights)) << where << ", " << rank;
@@ -83,7 +84,7 @@ TEST(LayoutsControl, AMistakeOfOneRankIsFarBeyondTheBound) {
     const auto ranks = train_ranks(plan, run.data(), {.steps = 1, .mutation = mutation});
     EXPECT_GT(worst_parameter(plan, ranks[0].steps[0].gradients, oracle[0].gradients).error, kSeenInAGradient);
   }
-  // Dropout by local instead of global sample numbers.
+  // Dropout drawn by local sample numbers in place of global ones.
   const TinyRun dropping({"model.dropout=0.2"});
   const auto dropped = train_plain(dropping.plan(1), dropping.data(), 1);
   const auto local = train_ranks(dropping.plan(3), dropping.data(), {.steps = 1, .mutation = Mutation::local_numbers});
@@ -118,7 +119,7 @@ TEST_P(BitEquality, RunToRunAndOfRecomputation) {
 }
 
 TEST_P(BitEquality, OfAnyBuckets) {
-  // Sums are in order of position, wherever a message is cut.
+  // The ranks' terms are summed in the order of the rank coordinates, wherever bucket boundaries fall.
   const TinyRun run({fmt::format("training.dtype={}", GetParam())});
   for (const int count : {2, 3, 4}) {
     const auto one_bucket = train_ranks(run.plan(count), run.data());

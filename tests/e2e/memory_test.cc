@@ -1,8 +1,9 @@
-// The memory that the plan foresees against the peak of the allocator that counts, in real processes.
+// The planned memory equals the peak that the counting allocator measures in real processes, within 0.5 % by default.
+// The control compares the plan with the peak of another run.
 //
-// Sizes: hidden 192, 4 layers, vocabulary 1024, sequences of 128: some 2 M parameters, tens of MiB a rank, so that a
-// forgotten term of a few per cent is seen, and what is not planned (indices, scratch of the products) is not. Over cut
-// sequences: narrow(), below.
+// The model has hidden size 192, 4 layers, a vocabulary of 1,024 and sequences of 128 tokens: about 2 M parameters and
+// tens of MiB per rank. A forgotten term of a few per cent is then visible, while unplanned memory (indices, scratch
+// buffers of matrix products) is not. Runs with sharded sequences use narrow().
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,9 +20,9 @@ namespace {
 
 struct Measured {
   double planned = 0, peak = 0;  // bytes of the largest rank
-  double state = 0;              // planned: parameters, gradients, optimizer
-  double parameters = 0;         // planned, of all ranks
-  bool steady = true;            // no step takes more than the first
+  double state = 0;              // planned bytes of parameters, gradients and optimizer
+  double parameters = 0;         // planned bytes, summed over all ranks
+  bool steady = true;            // no step has a higher peak than the first
   double activations() const { return peak - state; }
 };
 
@@ -49,7 +50,7 @@ Config config_of(const TinyRun& run, const std::vector<std::string>& more) {
   return load_config(run.run_file_path(), keys);
 }
 
-// Bytes of the largest rank, without a run.
+// Planned bytes of the largest rank, without a run.
 double planned(const TinyRun& run, const std::vector<std::string>& more) {
   const Config config = config_of(run, more);
   const RunFacts facts{.ranks = static_cast<int>(config.run.ranks), .vocab_size = config.model.vocab_size};
@@ -85,7 +86,7 @@ struct Case {
   double bound = 0.005;
 };
 
-// Weights cut over rows x columns, repeated over depth.
+// Weights sharded over rows x columns and replicated over depth.
 std::vector<std::string> mesh(int rows, int columns, int depth, std::vector<std::string> more = {}) {
   more.insert(more.begin(),
               {fmt::format("--run.ranks={}", rows * columns * depth),
@@ -101,7 +102,7 @@ std::vector<std::string> one_dimension(int columns, std::vector<std::string> mor
   return more;
 }
 
-// Projections and sequences split over the two ranks.
+// Linformer with its projections and the sequences sharded over two ranks.
 const std::vector<std::string> kLinformer = {
     "--model.objective=masked", "--model.linformer_length=32", "--parallelism.context_parallel_ring=2",
     "--parallelism.context_parallel_attention=linformer", "--parallelism.context_parallel_placement=contiguous"};
@@ -110,7 +111,7 @@ std::vector<std::string> with(std::vector<std::string> keys, const std::string& 
   return keys;
 }
 
-// Long sequences in a narrow model, so that what attention holds over cut sequences is much of all.
+// Long sequences in a narrow model, so that attention over sharded sequences takes a large part of the memory.
 std::vector<std::string> narrow(std::vector<std::string> more) {
   more.insert(more.end(), {"--model.hidden_size=96", "--model.intermediate_size=128", "--model.num_hidden_layers=3",
                            "--model.vocab_size=512", "--model.max_position_embeddings=512", "--training.seq_len=512",
@@ -126,17 +127,18 @@ const std::vector<std::string> kLosses = {"--model.final_logit_softcapping=30", 
                                           "--training.z_loss=1e-4"};
 const std::vector<std::string> kBiases = {"--model.attention_bias=true", "--model.mlp_bias=true"};
 
-// So many tokens that the stream passes in panels, and a sum settles beside the next.
+// Enough tokens that the residual stream is reduced in panels: the reduction of one panel overlaps with the next
+// product.
 std::vector<std::string> in_panels(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"--training.local_batch_size=16", "--training.global_batch_size=16"});
   return keys;
 }
-// In as many as there can be.
+// Enough tokens for the largest number of panels.
 std::vector<std::string> in_many_panels(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"--training.local_batch_size=32", "--training.global_batch_size=32"});
   return keys;
 }
-// Models and batches in which other terms of the plan decide than in the first: few words, narrow MLPs, few layers.
+// Models and batches in which other terms of the plan decide than above: a small vocabulary, narrow MLPs, few layers.
 struct Sizes {
   int hidden, intermediate, layers, vocabulary;
 };
@@ -188,7 +190,7 @@ std::vector<Case> planned_cases() {
       Case{"mesh_4x1x1", mesh(4, 1, 1)}, Case{"tensor_4", one_dimension(4, {kNoSequence})},
       Case{"tensor_sequence_4", one_dimension(4)}, Case{"tensor_8", one_dimension(8, {kNoSequence})},
       Case{"tensor_sequence_8", one_dimension(8)},
-      // The last sum may have settled by the time of the largest logits.
+      // The last reduction may have completed before the logits reach their peak.
       Case{"tensor_sequence_8_panels", in_panels(one_dimension(8)), 0.02}, Case{"mesh_1x4x1", mesh(1, 4, 1)},
       Case{"mesh_1x4x1_recompute", mesh(1, 4, 1, {kFull})}, Case{"mesh_1x8x1", mesh(1, 8, 1)},
       Case{"mesh_1x8x1_panels", in_panels(mesh(1, 8, 1))}, Case{"mesh_4x4x1", in_panels(mesh(4, 4, 1))},
@@ -210,16 +212,16 @@ std::vector<Case> planned_cases() {
       Case{"narrow_mlp_mesh_recompute", model({192, 128, 4, 272}, {128, 16, 8}, mesh(2, 2, 1, {kFull}))},
       Case{"few_words_mesh_recompute", model({192, 344, 4, 272}, {256, 8, 4}, mesh(2, 2, 1, {kFull}))},
       Case{"many_words_bfloat16_recompute", model({96, 64, 1, 2048}, {256, 32, 16}, mesh(2, 2, 1, {kHalf, kFull}))},
-      // The table that libtorch turns in bfloat16 is of whole blocks.
+      // libtorch reorders the embedding table in bfloat16 and pads its copy to whole blocks.
       Case{"odd_width_bfloat16",
            model({33, 64, 1, 1030}, {16, 8, 4}, {kHalf, "--model.num_attention_heads=4", "--model.head_dim=8"})},
       Case{"few_tokens_summa", model({96, 1024, 1, 272}, {16, 8, 8}, mesh(1, 4, 1, {kSumma}))}};
 }
 
-// What products in bfloat16 hold beside their operands is another thing on each kind of CPU.
+// Memory that bfloat16 matrix products take in addition to their operands, which depends on the kind of CPU.
 struct Scratch {
-  double planned = 0;  // bytes: the copy of the vocabulary's table, if this CPU makes none
-  double here = 0;     // the most that this CPU has instead
+  double planned = 0;  // bytes of the embedding table's copy if this CPU makes none
+  double here = 0;     // largest scratch of a product on this CPU, in bytes
 };
 Scratch scratch_of(const Config& config) {
   if (config.training.dtype != "bfloat16" || has_amx()) return {};
@@ -229,11 +231,11 @@ Scratch scratch_of(const Config& config) {
   for (const int64_t wide : {m.vocab_size, 2 * m.intermediate_size}) {
     here = std::max({here, product_scratch(tokens, wide, m.hidden_size), product_scratch(tokens, m.hidden_size, wide)});
   }
-  const int64_t table = (m.vocab_size + 63) / 64 * 64 * ((m.hidden_size + 31) / 32 * 32) * 2;  // in whole blocks
+  const int64_t table = (m.vocab_size + 63) / 64 * 64 * ((m.hidden_size + 31) / 32 * 32) * 2;  // padded to whole blocks
   return {static_cast<double>(table), static_cast<double>(here)};
 }
 
-// The cases of at most four ranks.
+// The cases with at most four ranks.
 std::vector<Case> small_cases() {
   std::vector<Case> small;
   for (const Case& c : planned_cases()) {
@@ -245,7 +247,7 @@ std::vector<Case> small_cases() {
   return small;
 }
 
-// One run in real processes for each case: a sample of the cases in `make test`, all of them in `make test-full`.
+// Each case is one run in real processes. `make test` runs a sample of the cases, `make test-full` runs all.
 class PlannedMemory : public ::testing::TestWithParam<Case> {
  protected:
   void expect_the_peak() {
@@ -267,8 +269,8 @@ INSTANTIATE_TEST_SUITE_P(Runs, LongPlannedMemory, ::testing::ValuesIn(planned_ca
 TEST_P(PlannedMemory, IsThePeak) { expect_the_peak(); }
 TEST_P(LongPlannedMemory, IsThePeak) { expect_the_peak(); }
 
-// Small buckets, whose sums over ranks are on their way together. How many is a matter of time: the peak is between
-// that of none and that of all, which is what is planned.
+// Gradient reductions of several small buckets may be in flight together. Their number depends on timing. The peak
+// therefore lies between the value for none and the planned value, which counts all.
 class GradientSums : public ::testing::TestWithParam<Case> {};
 const std::string kBuckets = "--parallelism.bucket_mib=0.5";
 INSTANTIATE_TEST_SUITE_P(PlannedMemory, GradientSums,
@@ -281,14 +283,14 @@ TEST_P(GradientSums, AreInThePlan) {
   const Measured together = measure(run, GetParam().keys);
   const double none = planned(run, with(GetParam().keys, "--parallelism.bucket_mib=1000"));
   EXPECT_GT(together.planned, 1.02 * none) << "too few to be seen";
-  // A block's own MLP gradients may be on their way beside its attention: they are counted with the next block.
+  // The gradients of a block's own MLP may be in flight during its attention. The plan counts them with the next block.
   EXPECT_LT(together.peak, 1.02 * together.planned) << together.planned / 1048576 << " MiB planned";
   EXPECT_GT(together.peak, 0.99 * none);
   RecordProperty("planned_over_peak", fmt::format("{:.4f}", together.planned / together.peak));
 }
 
-// What is kept for a layer is what is planned, and no operand that was gathered; weights
-// are cut, gains are on every row; and no step takes more than the first.
+// Per layer, the ranks keep what the plan counts and no gathered operand. Weights are sharded, norm gains are
+// replicated on every row, and no step has a higher peak than the first.
 TEST(LongTensorMemory, KeepsNothingGathered) {
   const TinyRun run;
   for (const int columns : {1, 2}) {
@@ -298,7 +300,8 @@ TEST(LongTensorMemory, KeepsNothingGathered) {
     };
     const Measured four = of(4), eight = of(8);
     EXPECT_TRUE(four.steady && eight.steady) << columns;
-    // Attention's four matrices (keys and values are half) and the MLP's three; two gains, whole on every row.
+    // Four attention matrices (keys and values have half the width), three MLP matrices and two gains replicated on
+    // each row.
     const int of_layer = 3 * 192 * 192 + 3 * 192 * 512 + 2 * 192 * rows;
     EXPECT_EQ(eight.parameters - four.parameters, 4 * of_layer * 4) << columns;
     EXPECT_NEAR((eight.peak - four.peak) / (eight.planned - four.planned), 1, 0.01) << columns;
@@ -311,8 +314,8 @@ TEST(PlannedMemoryControl, APlanOfAnotherRunIsFarOff) {
   EXPECT_GT(kept.peak / recomputed.planned, 1.2);
 }
 
-// Unified Sequence Parallelism, check 11: activations follow the tokens that a rank has. Four sequences cut in two take
-// what two whole ones take, and two cut in two take half of it.
+// Unified Sequence Parallelism, check 11: activations are proportional to the tokens of a rank. Four sequences sharded
+// over two ranks take the memory of two unsharded sequences; two sharded sequences take half of it.
 SWEEP_TEST(ActivationMemory, FollowsTheTokensOfARank) {
   const TinyRun run;
   const auto of = [&](const std::string& sequences, const std::string& cut, const std::string& more = "--run.ranks=2") {
@@ -321,12 +324,13 @@ SWEEP_TEST(ActivationMemory, FollowsTheTokensOfARank) {
   };
   const double alone = of("2", "--parallelism.data_parallel_degree=2");
   for (const std::string& cut : sweep.of(std::vector<std::string>{kWithRing, kWithUlysses}, 1)) {
-    // Ulysses keeps each layer's output twice: by heads, for attention, and by tokens, for the product after it.
+    // Ulysses keeps each layer's attention output twice: split by heads for attention and by tokens for the next
+    // product.
     const double twice = cut == kWithUlysses ? 3 * 2 * 512 * 96 * 4 : 0;
     EXPECT_NEAR((of("4", cut) - twice) / alone, 1, 0.01) << cut;
     EXPECT_NEAR((of("2", cut) - twice / 2) / alone, 0.5, 0.01) << cut;
   }
-  // The control: rows of scores grow with the sequence, too.
+  // Control: the score rows of ring self-attention also grow with the sequence length.
   EXPECT_GT(of("4", kWithRing, kTwoRings) / alone, 1.2);
 }
 

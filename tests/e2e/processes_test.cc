@@ -1,5 +1,5 @@
-// The program itself, ranks as processes: bit-equal to ranks as threads, to a second run, and to a run that was stopped
-// and resumed.
+// Runs of the real program, with ranks as processes, equal three others in every bit: the same run with ranks as
+// threads, a second run, and a run that was stopped and resumed. The control is another learning rate.
 #include <gtest/gtest.h>
 
 #include "tests/support/sweep.h"
@@ -33,7 +33,8 @@ void expect_equal_bits(const std::string& dtype, int count) {
     EXPECT_TRUE(stored.at("exp_avg_sq." + plan.parameters[p].name) == part(threads.second_moments));
   }
 
-  // The schedule of the learning rate is the whole run's: the first half saves on its way, and is cut back to there.
+  // The learning-rate schedule must be that of the full run. The second run therefore trains all 6 steps with
+  // checkpoints on the way, and the test then removes everything after step 3.
   auto halves = keys;
   halves.push_back("checkpoint.interval=3");
   const auto half = train(run, "half", halves);

@@ -1,5 +1,5 @@
-// One training run over each transport, by ranks as processes and as threads: the golden run's losses, and every byte
-// of its weights and moments, are the same.
+// A training run gives the same bits over UCX and Gloo, with ranks as processes and as threads: equal losses at every
+// step, and equal weights and moments at the end.
 #include <gtest/gtest.h>
 
 #include "comm/launch.h"
@@ -11,7 +11,7 @@
 namespace orthant::transports_test {
 namespace {
 
-constexpr int64_t kSteps = 10;  // of the golden curve
+constexpr int64_t kSteps = 10;  // length of the golden curve
 
 void expect_same_bits(const std::string& dtype, int count) {
   SCOPED_TRACE(fmt::format("{}, {} ranks", dtype, count));

@@ -1,4 +1,5 @@
-// What `orthant verify` answers, as text and as JSON: ok, or the tensor that is wrong.
+// The answers of `orthant verify`, as text and as JSON: "ok", or the first tensor that is wrong. Planted mutations are
+// the negative controls.
 #include "app/verify_text.h"
 #include "base/json.h"
 #include "tests/support/program.h"

@@ -1,4 +1,4 @@
-// Biases start at zero, where a mistake about what they add would not show: drawn ones, for tests.
+// Random biases for tests. A model's biases start at zero, where an error in adding them would not show.
 #pragma once
 
 #include "model/weights.h"
@@ -8,7 +8,8 @@
 
 namespace orthant {
 
-/// The same numbers wherever a part of them is held. Weights are of all stages' parameters, in the model's order.
+/// Draws the same unsharded values on every mesh and keeps the rank's shards. `weights` must have the parameters of all
+/// stages, in the model's order.
 inline void draw_biases(Weights& weights) {
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     const ParameterInfo& info = weights.parameters()[p];

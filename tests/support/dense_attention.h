@@ -1,5 +1,5 @@
-// Attention and its gradients by definition: autograd, float64, a mask of every pair. It shares nothing with the
-// kernels.
+// Attention and its gradients by definition: float64, autograd, and a mask of all query-key pairs. The oracle shares no
+// code with the kernels.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,7 +11,7 @@
 
 namespace orthant {
 
-/// q and dout [B,H,T,D], k and v [B,K,S,D].
+/// Shapes: q and dout [B,H,T,D], k and v [B,K,S,D].
 struct AttentionInputs {
   at::Tensor q, k, v, dout;
   double scale = 0.5;
@@ -23,7 +23,8 @@ inline AttentionInputs attention_inputs(int64_t B, int64_t H, int64_t K, int64_t
           reference_values({B, K, L, D}, 3).to(type), reference_values({B, H, L, D}, 4).to(type)};
 }
 
-/// Output, log-sum-exp, and the gradients of q, k, v. A query that sees nothing has output 0 and log-sum-exp -inf.
+/// Returns the output, the log-sum-exp, and the gradients of q, k and v. A query that attends to no key has output 0
+/// and log-sum-exp -inf.
 inline std::array<at::Tensor, 5> dense_attention(const AttentionInputs& in, const Visibility& v) {
   auto leaf = [](const at::Tensor& t) { return t.to(at::kDouble).detach().clone().set_requires_grad(true); };
   const at::Tensor q = leaf(in.q), k = leaf(in.k), value = leaf(in.v);

@@ -1,4 +1,5 @@
-// As the program's own main: before any test computes on several threads.
+// main() of the test programs. Like the real program's main(), it resolves the vector math functions before several
+// threads compute.
 #include <gtest/gtest.h>
 
 #include "comm/vector_math.h"

@@ -1,4 +1,4 @@
-// Pipelines, as a run file says them, and what their ranks have put together again.
+// Run-file keys of pipelines, and comparisons of pipeline runs with other runs.
 #pragma once
 
 #include "parallel/pipeline/plan.h"
@@ -13,7 +13,7 @@ namespace orthant {
 
 using Words = std::vector<std::string>;
 
-/// One run file's keys that put so many ranks behind each other.
+/// Keys of a pipeline of `ranks` ranks with this schedule.
 inline Words pipeline(const std::string& schedule, int ranks, const Words& more = {}) {
   Words words = {fmt::format("parallelism.pipeline_parallel_degree={}", ranks),
                  "parallelism.pipeline_parallel_schedule=" + schedule};
@@ -21,7 +21,7 @@ inline Words pipeline(const std::string& schedule, int ranks, const Words& more 
   return words;
 }
 
-/// The table's: those with one stage a rank, then those with more.
+/// Names of all schedules: first those with one stage per rank, then the others.
 inline const std::vector<std::string> kEverySchedule = [] {
   std::vector<std::string> one, more;
   for (const PipelineSchedule& each : pipeline_schedules()) {
@@ -31,18 +31,19 @@ inline const std::vector<std::string> kEverySchedule = [] {
   return one;
 }();
 
-/// The same with the vocabulary over them.
+/// As pipeline(), with the vocabulary sharded over the pipeline ranks.
 inline Words cut(const std::string& order, const std::string& schedule, int ranks, Words more = {}) {
   more.push_back("parallelism.vocabulary_parallel=" + order);
   return pipeline(schedule, ranks, more);
 }
 inline const std::vector<std::string> kOrders = {"naive", "algorithm_1", "algorithm_2"};
 
-/// Eight layers, so that four ranks may have two stages each; eight sequences, each a microbatch of its own on one rank
-/// of the batch.
+/// Eight layers allow two stages on each of four ranks. With one data rank, each of the eight sequences is a
+/// microbatch.
 inline const Words kDeep = {"model.num_hidden_layers=8", "training.local_batch_size=1"};
 
-/// Loss, norm, every gradient and weight of each rank, from whoever holds them, and the bytes sent.
+/// Expects one rank's loss, norm, gradients and weights on every rank that holds them, within 1e-10, and the planned
+/// traffic.
 inline void expect_equal(const Plan& plan, const std::vector<RankTrace>& ranks, const RankTrace& one,
                          const std::string& what) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -59,8 +60,8 @@ inline void expect_equal(const Plan& plan, const std::vector<RankTrace>& ranks, 
   }
 }
 
-/// A step of a whole run: every parameter from the ranks that hold it, in the model's order, so that runs compare whose
-/// stages stand elsewhere.
+/// Joins one step's shards of all ranks in the model's order. Runs with different stage placements can then be
+/// compared.
 inline StepTrace put_together(const Plan& plan, const std::vector<RankTrace>& ranks, size_t step) {
   StepTrace whole{.loss = ranks[0].steps[step].loss, .norm = ranks[0].steps[step].norm};
   std::vector<at::Tensor> gradients, weights;

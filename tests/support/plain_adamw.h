@@ -1,4 +1,4 @@
-// AdamW written out in ATen, parameter by parameter: the oracle of the optimizer.
+// AdamW in plain ATen operations, one parameter at a time: the oracle of the optimizer.
 #pragma once
 
 #include "model/optimizer.h"
@@ -10,10 +10,10 @@
 
 namespace orthant {
 
-/// Loshchilov and Hutter 2019, algorithm 2; norm gains do not decay.
+/// Loshchilov and Hutter 2019, algorithm 2. Norm gains and biases (one dimension) have no weight decay.
 struct PlainAdamW {
   AdamWOptions options;
-  std::vector<at::Tensor> m, v;  // by parameter
+  std::vector<at::Tensor> m, v;  // one tensor per parameter
 
   void step(Weights& weights, int64_t step, double lr, double scale) {
     for (size_t p = 0; p < weights.parameters().size(); ++p) {

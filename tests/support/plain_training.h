@@ -1,5 +1,5 @@
-// The oracle of whole runs: one device, nothing of the engine. The whole batch goes through the plain primitives at
-// once, gradients come from autograd, clipping and AdamW are written out in ATen, parameter by parameter.
+// The oracle of training runs: one device that does not use the engine. The global batch passes through the plain
+// primitives at once. Autograd computes the gradients; clipping and AdamW are plain ATen operations per parameter.
 #pragma once
 
 #include "model/lr_schedule.h"
@@ -15,7 +15,7 @@
 
 namespace orthant {
 
-/// What train_ranks() must come to: the same plan's config, on one device, without microbatches.
+/// Returns the trace that train_ranks() must reproduce: the plan's config on one device, without microbatches.
 inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& data, int64_t steps) {
   const Config& c = plan.config;
   Weights weights(plan.parameters, scalar_type(c.training.dtype));

@@ -1,7 +1,7 @@
-// What libtorch's products in bfloat16 hold beside their operands, on this machine. With AMX that is a copy of one
-// operand, in blocks, which plans count where it decides: of the vocabulary's table. Other CPUs have other kernels:
-// AVX-512 with bfloat16 has buffers of a few blocks, AVX-512 without it a float32 copy of the result, and what has
-// neither has nothing.
+// Memory that libtorch's bfloat16 products take in addition to operands and result on this machine. With AMX it is a
+// blocked copy of one operand. Plans count that copy where it matters: for the embedding table. With AVX-512 and
+// bfloat16 instructions it is a few blocks of buffers; with AVX-512 alone, a float32 copy of the result. Other CPUs
+// take none.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,8 @@ namespace orthant {
 
 inline bool has_amx() { return __builtin_cpu_supports("amx-bf16"); }
 
-/// Bytes beside [M, K] [K, N] -> [M, N], on one thread. Counts all tensors of the process from now on.
+/// Returns the largest scratch, in bytes, of [M, K] [K, N] -> [M, N] on one thread, for both layouts of the second
+/// operand. From this call on, ThreadMemory counts all CPU tensors of the process.
 inline int64_t product_scratch(int64_t M, int64_t N, int64_t K) {
   ThreadMemory::install();
   at::set_num_threads(1);

@@ -1,4 +1,4 @@
-// Runs a program from a test: its output in a file, its end awaited with a limit that only a hang can reach.
+// Runs a program from a test, with its output in a file. Waiting has a time limit that only a hang reaches.
 #pragma once
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ extern char** environ;
 
 namespace orthant {
 
-/// The running test program itself.
+/// Path of the running test program.
 inline std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
 class Program {
@@ -62,12 +62,12 @@ class Program {
     text << file.rdbuf();
     return text.str();
   }
-  /// Waits until the output holds the text; false after limit_s, or when the program has ended without it.
+  /// Waits until the output contains the text. Returns false after limit_s, or if the program ends without the text.
   bool prints(const std::string& text, double limit_s = 100) {
     return poll(limit_s, [&] { return output().find(text) != std::string::npos || has_ended(); }) &&
            output().find(text) != std::string::npos;
   }
-  /// Its exit code; 1000 + signal if one killed it; -1 when it still ran after limit_s.
+  /// Returns the exit code, 1000 + the signal that killed the program, or -1 if it still runs after limit_s.
   int exit_code(double limit_s = 100) {
     if (!poll(limit_s, [&] { return has_ended(); })) return -1;
     return WIFEXITED(status_) ? WEXITSTATUS(status_) : 1000 + WTERMSIG(status_);

@@ -1,4 +1,4 @@
-// Random numbers that are the same everywhere.
+// Random numbers that are the same on every machine.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace orthant {
 
-/// SplitMix64.
+/// SplitMix64, a generator of 64-bit numbers.
 struct Random {
   uint64_t state;
   explicit Random(uint64_t seed) : state(seed) {}

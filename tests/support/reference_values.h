@@ -1,4 +1,4 @@
-// The deterministic input of the sequence-parallel references and the checksums of their golden tables.
+// The deterministic inputs of the sequence-parallel references, and the checksums of their golden tables.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -8,7 +8,7 @@
 
 namespace orthant {
 
-/// In [-2, 2), by flat index: two rounds of a 32-bit integer hash.
+/// Values in [-2, 2) that depend on the flat index and the seed, by two rounds of a 32-bit integer hash.
 inline at::Tensor reference_values(at::IntArrayRef shape, uint32_t seed) {
   at::Tensor t = at::empty(shape, at::kDouble);
   double* out = t.mutable_data_ptr<double>();
@@ -22,7 +22,7 @@ inline at::Tensor reference_values(at::IntArrayRef shape, uint32_t seed) {
   return t;
 }
 
-/// Sum, sum weighted by (i mod 7) - 3, sum of squares, over the flat index i.
+/// Returns the sum, the sum weighted by (i mod 7) - 3, and the sum of squares, over the flat index i.
 inline std::array<double, 3> checksums(const at::Tensor& t) {
   const at::Tensor flat = t.to(at::kDouble).contiguous().flatten();
   const at::Tensor weights = at::arange(flat.numel()).remainder(7).sub(3).to(at::kDouble);

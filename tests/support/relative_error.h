@@ -1,4 +1,4 @@
-// How far results are apart.
+// Relative errors between results, and the smallest errors that a check must detect.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,13 +7,14 @@
 
 namespace orthant {
 
-/// |a - b| / |b|; 0 for equal ones, zeros among them; infinite where that is no number, so that no maximum loses it.
+/// Returns |a - b| / |b|; 0 if a and b are equal, both zero included. If the quotient is NaN, it returns infinity, so
+/// that a maximum keeps it.
 inline double relative_error(double a, double b) {
   if (a == b) return 0;
   const double error = std::abs(a - b) / std::abs(b);
   return std::isnan(error) ? INFINITY : error;
 }
-/// In the Euclidean norm.
+/// The same in the Euclidean norm; infinity if NaN, and 0 for equal tensors.
 inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor wide = b.to(at::kDouble);
   if (a.sizes() == b.sizes() && a.to(at::kDouble).equal(wide)) return 0;
@@ -21,10 +22,11 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
   return std::isnan(error) ? INFINITY : error;
 }
 
-/// What a planted mistake must at least change for a check to count as seeing it, of itself: docs/numerics.md, "What a
+/// Smallest relative change by which a planted mistake must show in a gradient or a loss: docs/numerics.md, "What a
 /// check must catch".
 inline constexpr double kSeenInAGradient = 1e-3, kSeenInALoss = 1e-4;
-/// What a mean in place of a sum, a dropped sum over depth, or another rank's block changes the worst gradient by.
+/// Relative change of the worst gradient that a check must still detect. Mistakes this large: a mean in place of a sum,
+/// a dropped sum over depth, another rank's block.
 inline constexpr double kPlantedMistake = 0.5;
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// The messages of errors: what was thrown, and whether it says all that it must.
+// Error messages: obtain the message of a thrown error, and check that it contains all required parts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 namespace orthant {
 
-/// The message of the Error that the call throws; "" if it throws none. Other exceptions pass.
+/// Returns the message of the Error that the call throws, or "" if it throws none. Other exceptions propagate.
 template <typename Error, typename Call>
 std::string message_of(Call&& call) {
   try {
@@ -19,6 +19,7 @@ std::string message_of(Call&& call) {
   return "";
 }
 
+/// Succeeds if the message contains every part.
 inline testing::AssertionResult says(const std::string& message, const std::vector<std::string>& parts) {
   for (const auto& part : parts) {
     if (message.find(part) == std::string::npos) {

@@ -1,4 +1,4 @@
-// Meshes that cut sequences, and how far a run on one of them is from the same run on one rank.
+// Meshes that shard sequences, and the error of a run on such a mesh compared with one rank.
 #pragma once
 
 #include "tests/support/tiny_run.h"
@@ -29,7 +29,8 @@ struct Cut {
 
 inline const std::string kTwoRings = "parallelism.context_parallel_attention=ring_self_attention";
 
-/// The largest relative error of any rank in any step: of the loss, the gradient norm, a gradient, a weight.
+/// Returns the largest relative error of the loss, the gradient norm, any gradient or any weight over all ranks and
+/// steps.
 inline NamedError worst_of_run(const Plan& plan, const std::vector<RankTrace>& have, const RankTrace& want) {
   NamedError worst;
   const auto look = [&](const std::string& what, const NamedError& found) {

@@ -1,4 +1,4 @@
-// What the ranks of a run say of weights that are not what they were.
+// The reports of a run's ranks after a test has changed some weights, for instance to infinity.
 #pragma once
 
 #include "runtime/session.h"
@@ -10,13 +10,13 @@
 
 namespace orthant {
 
-/// What each of two ranks finds not finite, and which of them it falls to to tell.
+/// The tensor that each of two ranks finds not finite, and the rank that finds the first one in the order of the stages.
 struct Seen {
   std::vector<std::string> what;
   int first = -1;
 };
 
-/// In a step of two ranks with these keys, where `spoil` has been at the weights.
+/// Runs one step of two ranks with these keys, after `spoil` has changed the weights.
 inline Seen seen(const std::vector<std::string>& keys, const std::function<void(Weights&)>& spoil) {
   const TinyRun run({"training.dtype=float32", "model.num_hidden_layers=4"});
   const Plan plan = run.plan(2, keys);
@@ -34,7 +34,7 @@ inline Seen seen(const std::vector<std::string>& keys, const std::function<void(
   return found;
 }
 
-/// Nothing where the parameter is not held.
+/// Sets every element of a parameter. Does nothing on a rank that does not hold it.
 inline void fill(Weights& weights, const std::string& name, double value) {
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     if (weights.parameters()[p].name == name) weights.master(p).fill_(value);

@@ -1,4 +1,4 @@
-// A folder that goes away with its test, and files in it.
+// A temporary folder that is removed after its test, and files in it.
 #pragma once
 
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace orthant {
 
-/// In memory where that is possible and not unwanted: some tests sync thousands of files.
+/// Lies in memory (/dev/shm) if possible and if on_disk is false, because some tests sync thousands of files.
 class TempFolder {
  public:
   explicit TempFolder(bool on_disk = false) {
@@ -37,13 +37,13 @@ class TempFolder {
   std::string path_;
 };
 
-/// Whole content of a file.
+/// Returns the content of a file.
 inline std::string slurp(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Puts that content into a file.
+/// Writes the text to a file.
 inline void spill(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// Tensor meshes, and what is said of them in a run file.
+// Tensor meshes and their run-file keys.
 #pragma once
 
 #include "tests/support/sequence_cuts.h"
@@ -37,7 +37,7 @@ inline const std::string kSumma = tensor_key("product", "summa"), kNoSequence = 
                   kWithUlysses = "parallelism.context_parallel_ulysses=2",
                   kRecompute = "activation_checkpoint.mode=full";
 
-/// Of the tiny run: so that every rank of eight has a sequence.
+/// For the tiny run: a sequence for each of eight ranks.
 inline const std::vector<std::string> kBatch = {"training.global_batch_size=8"};
 
 }  // namespace orthant

@@ -1,4 +1,4 @@
-// What each thread's tensors take: where ranks are threads, what each rank's do.
+// Counts the memory of each thread's tensors, and so that of each rank if ranks are threads.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,10 +11,11 @@
 
 namespace orthant {
 
-/// Bytes in tensors that this thread has made, now, at most since reset(), and the largest one. Freed by whoever.
+/// Bytes of the tensors that this thread allocated: now, the peak since reset(), and the largest tensor since reset().
+/// A tensor counts for the allocating thread, whichever thread frees it.
 class ThreadMemory {
  public:
-  /// From now on, of all CPU tensors of the process.
+  /// Counts all CPU tensors of the process from this call on.
   static void install() {
     static Allocator allocator;
     c10::SetCPUAllocator(&allocator, 20);
@@ -29,7 +30,7 @@ class ThreadMemory {
     std::atomic<int64_t> now{0};
     int64_t peak = 0, largest = 0;
   };
-  // Never freed: a thread's tensors may outlive it.
+  // Never freed, because a thread's tensors may outlive it.
   static Counts& mine() {
     thread_local auto* counts = new Counts;
     return *counts;

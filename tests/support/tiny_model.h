@@ -1,4 +1,5 @@
-// A model and a batch small enough for tests, and awkward enough: sizes that are no powers of two, ignored labels.
+// A model and a batch that are small enough for tests, yet awkward: the widths and the vocabulary are no powers of two,
+// and one label is ignored.
 #pragma once
 
 #include "model/architecture.h"

@@ -1,5 +1,5 @@
-// A whole run small enough for tests: a synthetic text, the run file that trains a tiny LLaMA on it, and ranks as
-// threads that write down what they have after each step.
+// A training run small enough for tests: a synthetic text, the run file of a tiny LLaMA, and ranks as threads that
+// record losses, gradients and weights after each step.
 #pragma once
 
 #include "base/hash.h"
@@ -21,8 +21,8 @@
 
 namespace orthant {
 
-/// Text of an order-2 Markov chain over some letters and line ends: every pair of letters has its own few likely
-/// successors, so that there is something to learn. The same bytes for the same seed on every machine.
+/// Returns text of an order-2 Markov chain over a few letters, spaces and newlines. Each pair of letters has its own
+/// few likely successors, so that a model can learn them. Equal seeds give equal bytes on every machine.
 inline std::string markov_text(uint64_t seed, size_t bytes) {
   static constexpr char kLetters[] = "abcdefghijklmnopqrstuv \n";
   constexpr uint64_t kKinds = sizeof(kLetters) - 1;
@@ -31,7 +31,7 @@ inline std::string markov_text(uint64_t seed, size_t bytes) {
   uint64_t before = 0, last = 1;
   while (text.size() < bytes) {
     const uint64_t draw = mix64(++state) % 8;
-    const uint64_t choice = draw < 5 ? 0 : draw - 4;  // the likeliest successor five times of eight
+    const uint64_t choice = draw < 5 ? 0 : draw - 4;  // probability 5/8 for the likeliest successor
     const uint64_t next = mix64(seed * 1000003 + (before * kKinds + last) * 16 + choice) % kKinds;
     text += kLetters[next];
     before = last, last = next;
@@ -39,10 +39,10 @@ inline std::string markov_text(uint64_t seed, size_t bytes) {
   return text;
 }
 
-/// The folder, the run file and the data of one tiny run.
+/// Holds the temporary folder, the run file and the data of one tiny run.
 class TinyRun {
  public:
-  /// overrides: as on the command line, "training.dtype=float32".
+  /// overrides: settings as on the command line, such as "training.dtype=float32".
   explicit TinyRun(std::vector<std::string> overrides = {}) {
     folder_.write("text.txt", markov_text(7, 6000));
     folder_.write("held_out.txt", markov_text(7, 700).substr(100));
@@ -56,7 +56,7 @@ class TinyRun {
   const TrainingData& data() const { return *data_; }
   std::string folder() const { return folder_.path(); }
   std::string run_file_path() const { return folder_ / "run.toml"; }
-  /// The run over so many ranks, with more keys changed (none of [data], none that changes the samples).
+  /// Plans the run for `ranks` ranks with further overrides. They must not change [data] or the samples.
   Plan plan(int ranks, const std::vector<std::string>& overrides = {}) const {
     Config config = config_;
     if (!overrides.empty()) config = parse_config(print_config(config_), "run.toml", overrides);
@@ -104,11 +104,11 @@ enable_tensorboard = false
   std::unique_ptr<TrainingData> data_;
 };
 
-/// What one rank has after a step.
+/// State of one rank after a step.
 struct StepTrace {
   double loss = 0, norm = 0;
-  at::Tensor gradients, weights;  // flat; weights are the masters
-  Traffic traffic;                // of this step
+  at::Tensor gradients, weights;  // flat buffers; weights are the master weights
+  Traffic traffic;                // of this step alone
 };
 
 struct RankTrace {
@@ -117,17 +117,17 @@ struct RankTrace {
   const StepTrace& last() const { return steps.back(); }
 };
 
-/// Where train_ranks() starts and what it leaves.
+/// Where train_ranks() starts, and what it saves or changes.
 struct Course {
-  int64_t steps = 3;          // the last step
-  std::string resume_from;    // a checkpoint's directory; empty: from the seed
-  bool save = false;          // at the end, into DUMP/checkpoints
+  int64_t steps = 3;          // number of the last step
+  std::string resume_from;    // directory of a checkpoint; empty: initialize from the seed
+  bool save = false;          // saves the last step to dump_folder/checkpoints
   Mutation mutation = Mutation::none;
-  double descent_rate = 0;    // above 0: plain gradient descent in place of AdamW, without clipping
-  std::function<void(Session& session, int rank)> prepare = {};  // each rank, before its first step
+  double descent_rate = 0;    // above 0: gradient descent at this rate, without clipping
+  std::function<void(Session& session, int rank)> prepare = {};  // runs on each rank before step 1
 };
 
-/// Trains the plan's ranks as threads; what each of them had, by rank.
+/// Trains the plan's ranks as threads. Returns their traces, by rank.
 inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& data, const Course& course = {}) {
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
@@ -165,7 +165,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
   return ranks;
 }
 
-/// What the plan says that a rank sends in a step.
+/// Traffic that a rank sends in one step according to the plan.
 inline Traffic planned_traffic(const Plan& plan, size_t rank) {
   Traffic planned;
   for (const auto& entry : plan.communication) {
@@ -175,8 +175,8 @@ inline Traffic planned_traffic(const Plan& plan, size_t rank) {
   return planned;
 }
 
-/// The sums over the held-out text that the ranks have, by rank: over more batches than there are, so that the last one
-/// is short and the rest are skipped. after_steps: gradients of so many steps come first, which move no weight.
+/// Returns each rank's sums over the held-out text. The number of batches exceeds the text, so that the last batch is
+/// short and the rest are skipped. Before that, gradients of after_steps steps are computed, which change no weight.
 inline std::vector<Session::Validation> validate_ranks(const Plan& plan, const TrainingData& data,
                                                        int64_t after_steps = 0) {
   constexpr int64_t kBatches = 50;
@@ -191,12 +191,12 @@ inline std::vector<Session::Validation> validate_ranks(const Plan& plan, const T
   return sums;
 }
 
-/// The largest relative error of any parameter of a flat buffer, and its name.
+/// The largest relative error of any parameter in a flat buffer, and the parameter's name.
 struct NamedError {
   double error = 0;
   std::string name;
 };
-/// Of a rank's buffer against one that holds all.
+/// Compares the flat buffer of a rank with an unsharded one.
 inline NamedError worst_parameter(const Plan& plan, const at::Tensor& have, const at::Tensor& want, int rank = 0) {
   const auto held = plan.parameters_of(rank), whole = parameter_table(plan.architecture);
   const FlatLayout flat = flat_layout(held), all = flat_layout(whole);

@@ -1,4 +1,4 @@
-// A tiny run trained by the real program, and what it leaves: its output, losses, and every stored byte.
+// Trains a tiny run with the real program. Gives its output, its losses and every stored byte.
 #pragma once
 
 #include "checkpoint/checkpoint.h"
@@ -14,7 +14,7 @@ struct Trained {
   std::string folder, output;
 };
 
-/// Runs `orthant train` over the tiny run's file, into a run folder of that name.
+/// Runs `orthant train` on the run file, with the dump folder `name` inside the run's folder.
 inline Trained train(const TinyRun& run, const std::string& name, const std::vector<std::string>& more) {
   const std::string folder = run.folder() + "/" + name;
   std::vector<std::string> command = {ORTHANT_BINARY_DIR "/orthant", "train", run.run_file_path(),
@@ -31,7 +31,7 @@ inline std::vector<double> losses_of(const Trained& trained) {
   return losses;
 }
 
-/// All that the checkpoint of a step holds, by name: weights, masters, moments.
+/// Returns the bytes of all tensors in a step's checkpoint, by name: weights, master weights and moments.
 inline std::map<std::string, std::string> bytes_of(const Trained& trained, int64_t step) {
   const auto checkpoint = open_checkpoint(fmt::format("{}/checkpoints/step-{:06}", trained.folder, step));
   std::map<std::string, std::string> all;

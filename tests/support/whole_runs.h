@@ -1,5 +1,5 @@
-// What whole runs must do wherever their parts are: validate as one rank, go on from each other's checkpoints, pass
-// verify.
+// Laws of training runs that hold for every layout: validation equals one rank's, a checkpoint resumes on another
+// layout, and verify accepts the layout.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace orthant {
 
-/// On every rank of every cut.
+/// Expects one rank's validation sums on every rank of each layout.
 inline void expect_validates_as_one_rank(const TinyRun& run, const std::vector<TensorCut>& cuts) {
   const Session::Validation one = validate_ranks(run.plan(1), run.data())[0];
   for (const TensorCut& cut : cuts) {
@@ -26,7 +26,8 @@ inline void expect_validates_as_one_rank(const TinyRun& run, const std::vector<T
   }
 }
 
-/// Two steps on each cut, saved, and two more on the next: the weights of one rank's four.
+/// Trains and saves two steps on each layout and resumes on the next for two more. Expects the weights of one rank's
+/// four steps within 1e-10.
 inline void expect_goes_on(const TinyRun& run, const std::vector<TensorCut>& in_turn) {
   const auto want = train_ranks(run.plan(1), run.data(), {.steps = 4})[0];
   for (size_t i = 0; i + 1 < in_turn.size(); ++i) {
