@@ -70,7 +70,7 @@ TEST(BiasPlan, HoldsAndSendsWhatTheFormulaSays) {
       // The received summands of biases count where reductions in flight are the peak of the working memory.
       EXPECT_GE(now.working, before.working) << mesh;
       EXPECT_LT(now.working - before.working, held) << mesh;
-      // An all-reduce over n ranks sends 2 (n-1)/n of what it sums.
+      // An all-reduce over n ranks sends 2 (n-1)/n of the summed bytes.
       const auto sum = [](int64_t elements, int n) { return 2 * (n - 1) * elements * 4 / n; };
       EXPECT_EQ(bytes_of_reductions(with, rank) - bytes_of_reductions(without, rank),
                 kLayers * (sum(between, c.sharers) + sum(of_stream, c.of_stream)))

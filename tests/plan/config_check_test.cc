@@ -113,7 +113,7 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
 }
 
-// Such a model would be saved as a Mistral, for which transformers drops the biases.
+// A model with both would be saved as a Mistral, for which transformers drops the biases.
 TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
   for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
     EXPECT_EQ(check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),

@@ -278,7 +278,7 @@ TEST(Progress, PrintableTextIsValidAndHarmless) {
   EXPECT_EQ(visible_text("a\tb\nc \u20ac \U0001f600"), "a\tb\nc \u20ac \U0001f600");
   EXPECT_EQ(visible_text("\x1b[2J\r\x7f\a"), "[2J");
   EXPECT_EQ(visible_text("\xff\xc0\xaf"), "\ufffd\ufffd\ufffd");
-  EXPECT_EQ(visible_text("\xe2\x82"), "\ufffd\ufffd");            // cut short
+  EXPECT_EQ(visible_text("\xe2\x82"), "\ufffd\ufffd");            // truncated
   EXPECT_EQ(visible_text("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");  // a surrogate
   EXPECT_EQ(visible_text("x\xc2\x9by"), "xy");                    // a control sequence in one character
 }
