@@ -1,3 +1,4 @@
+// The pairs and random triples of levels, and the settings, number of ranks and command of a draw.
 #include "tests/combinations/draw.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// The table of features: for each level, the run-file settings that select it.
 #include "tests/combinations/features.h"
 
 #include "base/errors.h"

@@ -1,3 +1,4 @@
+// Plans and runs one combination, and compares it with one device. Plain operations check that device in turn.
 #include "tests/combinations/outcome.h"
 
 #include "base/errors.h"

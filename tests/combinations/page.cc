@@ -1,3 +1,4 @@
+// Formats docs/combinations.md: the table of pairs, the laws by which pairs are refused, and the levels.
 #include "tests/combinations/page.h"
 
 #include "base/text.h"

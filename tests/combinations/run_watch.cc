@@ -1,3 +1,4 @@
+// A thread that ends the process if a run exceeds its time limit, and signal handlers that name the run of a crash.
 #include "tests/combinations/run_watch.h"
 
 #include <signal.h>

@@ -1,3 +1,4 @@
+// Reads keys and offered settings from a refusal by regular expressions, and reduces its text to the law.
 #include "tests/combinations/ways_out.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 
 const std::string kValue = R"re(("[^"]*"|\[[^\]]*\]|-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?|true|false))re";
 
-// Reads the ways out that follow a "set ".
+// Reads the ways out after a "set ", in the form that ways_out.h describes.
 class WayReader {
  public:
   WayReader(const std::string& text, size_t begin, const std::string& subject)

@@ -127,8 +127,7 @@ const std::vector<std::string> kLosses = {"--model.final_logit_softcapping=30", 
                                           "--training.z_loss=1e-4"};
 const std::vector<std::string> kBiases = {"--model.attention_bias=true", "--model.mlp_bias=true"};
 
-// Enough tokens that the residual stream is reduced in panels: the reduction of one panel overlaps with the next
-// product.
+// Enough tokens that the residual stream moves in panels: the sum of one panel overlaps with the next panel's product.
 std::vector<std::string> in_panels(std::vector<std::string> keys) {
   keys.insert(keys.end(), {"--training.local_batch_size=16", "--training.global_batch_size=16"});
   return keys;

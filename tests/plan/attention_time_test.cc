@@ -1,4 +1,4 @@
-// How long attention takes, worked out by hand: what crosses which link, and what the busiest rank computes.
+// Attention times equal values worked out by hand: the bytes that cross each link and the work of the busiest rank.
 #include "plan/attention_time.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ Plan plan_of(int ranks, Words keys) {
   return make_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
-// Of the plan's own layout.
+// Seconds of attention for the plan's own layout.
 double seconds(const Plan& plan, const Links& links) {
   for (const LayerChoice& choice : layer_choices(plan)) {
     if (choice.chosen) return attention_seconds(plan, choice, links);
@@ -29,28 +29,31 @@ double seconds(const Plan& plan, const Links& links) {
 
 int64_t head_elements(const Plan& plan) { return plan.architecture.num_attention_heads * plan.architecture.head_dim; }
 
-// Links that cost nothing beside a rank that does one operation a second.
+// Counts operations: links cost almost nothing, and a rank does one operation per second.
 double operations(const Plan& plan) { return seconds(plan, {0, 1e18, 1e18, 1}); }
 
 const std::string kRing = "parallelism.context_parallel_ring=", kUlysses = "parallelism.context_parallel_ulysses=";
 const std::string kPlacement = "parallelism.context_parallel_placement=", kWindow = "model.sliding_window=128";
 
-// Of eight blocks of 512 tokens a rank passes on seven: three times, as keys and values and as their gradients.
+// A rank sends seven of the eight blocks of 512 tokens. Each block is sent three times: keys and values in forward and
+// in backward, and their gradients.
 TEST(AttentionTime, DoubleRingsSendOneBlockAWindowToTheNext) {
   const Words keys = {kRing + "8"};
   const Plan one = plan_of(8, keys), two = plan_of(8, {keys[0], "parallelism.context_parallel_window=4"});
   const auto& a = one.architecture;
   const auto block = static_cast<double>(3 * 2 * 512 * a.num_key_value_heads * a.head_dim * 4);
-  // One rank of a host sends to the other host; or all four do, one of their seven blocks.
+  // In the single ring, one rank of a host sends its seven blocks to the other host. In the double ring, all four ranks
+  // do so with one of their seven blocks.
   EXPECT_DOUBLE_EQ(seconds(one, {4, 100, 10, 0}), 7 * block / 10);
   EXPECT_DOUBLE_EQ(seconds(two, {4, 100, 10, 0}), 4 * block / 10);
-  // Six stay inside the window.
+  // Six blocks stay inside the window.
   EXPECT_DOUBLE_EQ(seconds(two, {4, 1, 10, 0}), 6 * block);
-  // On one host they share a link.
+  // On a single host all seven blocks use the inner link.
   EXPECT_DOUBLE_EQ(seconds(two, {0, 100, 10, 0}), 7 * block / 100);
 }
 
-// Scores of 4,096 queries: all 4096 x 4097 / 2 of the triangle, or of its second half (2049 + 4096) x 2048 / 2.
+// The causal triangle of 4,096 queries has 4096 x 4097 / 2 scores. Zigzag gives each rank half of them; the second half
+// of the queries has (2049 + 4096) x 2048 / 2.
 TEST(AttentionTime, ComputingIsThatOfTheLargestPartOfTheTriangle) {
   const auto with = [](const Words& keys) { return operations(plan_of(2, keys)); };
   const auto score = static_cast<double>(12 * head_elements(plan_of(2, {})));
@@ -65,20 +68,20 @@ TEST(AttentionTime, ComputingIsThatOfTheWindow) {
   const auto with = [](const Words& keys) { return operations(plan_of(2, keys)); };
   const auto score = static_cast<double>(12 * head_elements(plan_of(2, {})));
   EXPECT_DOUBLE_EQ(with({kRing + "2", kPlacement + "contiguous", kWindow}), 2048 * 128 * score);
-  // The first 128 see 1, 2, ... 128.
+  // The first 128 queries attend to 1, 2, ..., 128 keys, the others to 128.
   EXPECT_DOUBLE_EQ(with({kUlysses + "2", kWindow}), (64 * 129 + (4096 - 128) * 128) * score / 2);
 }
 
 TEST(AttentionTime, ComputingIsThatOfTheLargestShareOfHeadsAndSequences) {
   const auto score = static_cast<double>(12 * head_elements(plan_of(2, {})));
-  // Three sequences over two data ranks: one has two of them.
+  // One of two data ranks has two of the three sequences.
   EXPECT_DOUBLE_EQ(operations(plan_of(4, {kRing + "2", "training.global_batch_size=3"})), 2 * 4'195'328 * score);
   EXPECT_DOUBLE_EQ(operations(plan_of(2, {"training.global_batch_size=3"})), 2 * 8'390'656 * score);
-  // Six heads over four ranks: two of them have two.
+  // Two of four ranks have two of the six heads.
   const Plan six = plan_of(4, {kUlysses + "4", "model.hidden_size=48", "model.num_attention_heads=6",
                                "model.num_key_value_heads=6"});
   EXPECT_DOUBLE_EQ(operations(six), 8'390'656.0 * 12 * 8 * 2);
-  // Forward once more.
+  // Recomputation adds one forward.
   EXPECT_DOUBLE_EQ(operations(plan_of(2, {kRing + "2", "activation_checkpoint.mode=full"})),
                    4'195'328 * score / 12 * 16);
 }

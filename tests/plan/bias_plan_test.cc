@@ -1,4 +1,5 @@
-// What biases add to a plan: who holds which part of them, what their gradients add to the reductions, and memory.
+// The effect of biases on a plan: the shards that ranks hold, the bytes of the gradient reductions, and memory. The
+// plan without biases and closed formulas are the reference.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -21,8 +22,8 @@ Plan plan_of(int ranks, Words words, bool biases) {
 
 struct Case {
   int ranks, columns;
-  bool stream_is_cut;       // over columns, by its width
-  int sharers, of_stream;   // ranks that sum a bias between two layers, and one of the stream
+  bool stream_is_cut;       // sharded over columns along its width
+  int sharers, of_stream;   // ranks that sum a bias of q, k, v, gate or up; of o or down
   Words words;
 };
 std::vector<Case> cases() {
@@ -40,7 +41,7 @@ std::vector<Case> cases() {
           {8, 2, true, 4, 4, mesh("2.5d", "[2,2,2]")},
           {8, 4, true, 2, 2, mesh("2.5d", "[1,4,2]")},
           {8, 1, false, 8, 8, mesh("2.5d", "[4,1,2]")},
-          {8, 2, true, 4, 4, mesh("2d", "[2,2,1]")}};  // and two data ranks
+          {8, 2, true, 4, 4, mesh("2d", "[2,2,1]")}};  // with two data ranks
 }
 
 int64_t bytes_of_reductions(const Plan& plan, size_t rank) {
@@ -56,7 +57,7 @@ TEST(BiasPlan, HoldsAndSendsWhatTheFormulaSays) {
     const Plan with = plan_of(c.ranks, c.words, true), without = plan_of(c.ranks, c.words, false);
     const std::string mesh = with.mesh_text();
     const int64_t between = (kQueries + 2 * kKeys + 2 * kIntermediate) / c.columns;  // qkv, gate and up
-    const int64_t of_stream = 2 * (c.stream_is_cut ? kHidden / c.columns : kHidden);  // output, down
+    const int64_t of_stream = 2 * (c.stream_is_cut ? kHidden / c.columns : kHidden);  // output and down projection
     EXPECT_EQ(with.num_parameters() - without.num_parameters(),
               kLayers * (kQueries + 2 * kKeys + 2 * kIntermediate + 2 * kHidden));
     for (size_t rank = 0; rank < with.memory.size(); ++rank) {
@@ -66,10 +67,10 @@ TEST(BiasPlan, HoldsAndSendsWhatTheFormulaSays) {
       EXPECT_EQ(now.gradients - before.gradients, held) << mesh;
       EXPECT_EQ(now.optimizer - before.optimizer, 2 * held) << mesh;
       EXPECT_EQ(now.activations, before.activations) << mesh;
-      // Others' summands of them, where sums that are under way are what takes most.
+      // The received summands of biases count where reductions in flight are the peak of the working memory.
       EXPECT_GE(now.working, before.working) << mesh;
       EXPECT_LT(now.working - before.working, held) << mesh;
-      // An all-reduce over n ranks sends 2 (n-1)/n of what it sums.
+      // An all-reduce over n ranks sends 2 (n-1)/n of the summed bytes.
       const auto sum = [](int64_t elements, int n) { return 2 * (n - 1) * elements * 4 / n; };
       EXPECT_EQ(bytes_of_reductions(with, rank) - bytes_of_reductions(without, rank),
                 kLayers * (sum(between, c.sharers) + sum(of_stream, c.of_stream)))
@@ -98,7 +99,7 @@ TEST(BiasPlan, CutsABiasAsTheOutputOfItsLayer) {
   }
 }
 
-// Megatron's convention counts matrix products.
+// As in Megatron's convention, only matrix products count.
 TEST(BiasPlan, CountsNoFlopsForBiases) {
   const Architecture with = plan_of(1, {}, true).architecture, without = plan_of(1, {}, false).architecture;
   EXPECT_EQ(training_flops_per_token(with, 64), training_flops_per_token(without, 64));

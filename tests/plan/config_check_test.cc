@@ -1,4 +1,4 @@
-// Run files that read well and still ask for the impossible: keys that contradict each other, and what is not built.
+// Run files that parse but ask for the impossible: keys that contradict each other, and features that are not built.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -113,7 +113,7 @@ TEST(ConfigCheck, WhatIsNotBuiltIsRefusedWithTheLegalValue) {
       "run.transport = \"nccl\" (command line): NCCL needs run.device = \"cuda\"; set it to \"auto\" or \"gloo\"");
 }
 
-// It would be saved as a Mistral, and transformers would leave the biases out.
+// A model with both would be saved as a Mistral, for which transformers drops the biases.
 TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
   for (const char* key : {"model.attention_bias", "model.mlp_bias"}) {
     EXPECT_EQ(check_error_of("[model]\nsliding_window = 8", {fmt::format("{}=true", key)}),
@@ -168,7 +168,7 @@ TEST(ConfigCheck, SettingsOfADegreeOfOneAreRefused) {
                           "nothing while that is 1; set it to {}",
                           key, value, degree, legal));
     EXPECT_EQ(check_error_of(fmt::format("[parallelism]\n{} = {}", key, legal)), "no error");
-    // With a degree of its own it is not the setting that is refused.
+    // With a degree above 1, the setting itself is not refused.
     const std::string wider = check_error_of(fmt::format("[parallelism]\n{} = {}\n{} = 2", key, value, degree));
     EXPECT_TRUE(wider == "no error" || wider.starts_with("parallelism." + degree)) << wider;
   }

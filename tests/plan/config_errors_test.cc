@@ -1,4 +1,4 @@
-// Bad run files and command lines: the exact words of the refusals, and that nothing else ever comes out.
+// Bad run files and command lines: the exact text of the refusals. No input causes any other exception or a crash.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-// What is printed from the table: the effective configuration reads back equal, and the reference page is up to date.
+// Text printed from the table of keys: the effective configuration reads back equal, and the reference page is up to
+// date.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,7 @@ using Random = std::mt19937_64;
 
 int64_t below(Random& random, int64_t end) { return static_cast<int64_t>(random() % static_cast<uint64_t>(end)); }
 
-// Letters that TOML must escape are drawn often.
+// Characters that TOML must escape are drawn often.
 std::string random_text(Random& random) {
   static const std::vector<std::string> letters = {"a",
                                                    "Z",
@@ -177,7 +178,7 @@ TEST(ConfigChanges, AreThoseThatDecideWhatIsLearnt) {
             (std::vector<std::string>{"model.dropout 0.0 -> 0.5", "data.path [\"corpus.txt\"] -> [\"a\", \"b\"]",
                                       "training.steps 10 -> 12", "optimizer.weight_decay 0.1 -> 0.0",
                                       "lr_scheduler.decay_type \"cosine\" -> \"linear\"",
-                                      "lr_scheduler.warmup_steps 10 -> 12"}));  // what follows from the steps
+                                      "lr_scheduler.warmup_steps 10 -> 12"}));  // follows from training.steps
 }
 
 }  // namespace

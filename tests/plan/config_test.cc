@@ -1,4 +1,4 @@
-// The run file: every documented key with its default, and what good files mean.
+// The run file: every documented key with its default, and the configurations that legal files give.
 #include "plan/config.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ std::string check_error_of(const std::string& text, const Words& overrides = {},
   return "no error";
 }
 
-// The keys that users and scripts rely on, and their defaults: a copy of its own, so that a change here is a decision.
+// The keys that users and scripts rely on, with their defaults. It is a separate copy, so that a change is deliberate.
 constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"job.dump_folder", "\"runs/run\""},
     {"job.description", "\"\""},
@@ -232,7 +232,7 @@ TEST(Config, FewerStepsOnTheCommandLineShortenTheWarmUpOfTheFile) {
             "lr_scheduler.warmup_steps = 5 (run.toml:4, no more than training.steps)");
   EXPECT_EQ(check_error_of(text, {"training.steps=5"}), "no error");
   EXPECT_EQ(parse_config(text, "run.toml", Words{"training.steps=60"}).lr_scheduler.warmup_steps, 60);
-  // Who says both on the command line means both, and the same in the file.
+  // If both keys are set on the command line, or both in the file, the warm-up is not shortened.
   const Words both = {"training.steps=5", "lr_scheduler.warmup_steps=60"};
   EXPECT_EQ(parse_config(text, "run.toml", both).lr_scheduler.warmup_steps, 60);
   EXPECT_NE(check_error_of(text, both), "no error");

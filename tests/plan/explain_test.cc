@@ -1,4 +1,4 @@
-// What `orthant plan` says a token sees, in words and as JSON.
+// The description of attention, loss and ranks by `orthant plan`, as text and as JSON.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ TEST(Explain, SaysWhatTheLossIsWhereItIsNoPlainOne) {
   EXPECT_EQ(Json::parse(plan_json(plan))["loss"], want);
 }
 
-// 18 tokens over ulysses 2 x ring 2 in zigzag: shares of 5 and 4 take turns.
+// With 18 tokens over ulysses 2 x ring 2 in zigzag, ranks alternately hold 5 and 4 tokens.
 TEST(Explain, NamesTheRanksThatHoldTheSame) {
   const auto text = [](const std::vector<std::string>& keys, int ranks) {
     return explain(make_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
@@ -69,7 +69,7 @@ TEST(Explain, NamesTheRanksThatHoldTheSame) {
   const std::string uneven = text({"training.seq_len=18", ulysses, ring}, 4);
   EXPECT_TRUE(says(uneven, {"\n  0, 2 (2)  ", "\n  1, 3 (2)  "})) << uneven;
   EXPECT_TRUE(says(text({"training.seq_len=16", ulysses, ring}, 4), {"\n  0-3 (4)  "}));
-  // Of many runs, the first and the last.
+  // A long list of ranks shows its first ranks and the last.
   EXPECT_TRUE(says(text({"training.seq_len=18", ulysses, ring}, 64), {"\n  0, 2, 4, 6, 8, 10, ..., 62 (32)  "}));
 }
 

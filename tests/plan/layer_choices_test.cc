@@ -1,4 +1,5 @@
-// The table of ways to spread a layer: the published shapes, and the run's own bytes.
+// The table of ways to shard one layer. The bytes equal those of the published shapes, and those that the run itself
+// plans.
 #include "plan/layer_choices.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
   return make_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
-// LLaMA3-8B's shapes, one sequence of 65,536 tokens.
+// The shapes of LLaMA3-8B with one sequence of 65,536 tokens.
 std::vector<std::string> large(const std::vector<std::string>& more) {
   std::vector<std::string> keys = {"model.hidden_size=4096",      "model.intermediate_size=14336",
                                    "model.num_hidden_layers=32",  "model.num_attention_heads=32",
@@ -37,7 +38,8 @@ const LayerChoice& named(const std::vector<LayerChoice>& choices, const std::str
 
 TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   const auto choices = layer_choices(plan_of(8, large({"parallelism.context_parallel_ulysses=8"})));
-  // all-to-all; keys and values twice; their float32 gradients, which take one step less round the ring than published.
+  // The bytes are those of the all-to-alls, of keys and values (sent twice) and of their float32 gradients. The
+  // gradients take one ring step fewer than published.
   EXPECT_EQ(named(choices, "ulysses 8").activation_bytes, 293'601'280);
   EXPECT_EQ(named(choices, "ulysses 4 x ring 2").activation_bytes, 2 * 125'829'120 + 2 * 33'554'432 + 134'217'728 / 2);
   EXPECT_EQ(named(choices, "ulysses 2 x ring 4").activation_bytes,
@@ -45,13 +47,13 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   EXPECT_EQ(named(choices, "ring 8").activation_bytes, 2 * 234'881'024 + 536'870'912 / 8 * 7);
   EXPECT_EQ(named(choices, "tensor 8").activation_bytes, 3'758'096'384);
   EXPECT_EQ(named(choices, "tensor 8 + sequence").activation_bytes, 4'697'620'480);
-  // 13 d^2 weights but for the norms, 4 bytes of gradient, twice 7/8 of them.
+  // A layer has 13 d^2 weights and two norms of d. An all-reduce sends 7/8 of the 4-byte gradients twice.
   const int64_t weights = 13ll * 4096 * 4096 + 2 * 4096;
   EXPECT_EQ(named(choices, "ring 8").parameter_bytes, 2 * (weights * 4 / 8 * 7));
   EXPECT_EQ(named(choices, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 12) / 8);
   EXPECT_EQ(sends_least(choices).name, "ulysses 8");
   EXPECT_EQ(named(choices, "data 8").refusal, "needs 8 sequences a step");
-  // More ranks than heads: no such row.
+  // There is no way with more Ulysses ranks than heads.
   EXPECT_THROW(named(layer_choices(plan_of(64, large({"parallelism.context_parallel_ring=64"}))), "ulysses 64"),
                LogicError);
 }
@@ -81,7 +83,8 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
       EXPECT_EQ(choice.activation_bytes * plan.architecture.num_hidden_layers,
                 *std::max_element(sent.begin(), sent.end()))
           << choice.name;
-      // All blocks, and what the head keeps: a block's input, its gradient and a statistic a row; and the batch.
+      // The plan's activations are those of all blocks, the head and the batch. The head keeps its input, the gradient
+      // of its input and one statistic per token; the batch has three 8-byte numbers per token.
       const auto& a = plan.architecture;
       int64_t most = 0, tokens = 0;
       for (const auto& memory : plan.memory) most = std::max(most, memory.activations);
@@ -97,7 +100,7 @@ TEST(LayerChoices, AreTheRunsOwnBytesWhereTheyAreItsLayout) {
   }
 }
 
-// What belongs to other tables is said with the key that plans it, and what that plan sends.
+// Ways that other tables plan are listed with the key that plans them, and with the bytes that such a plan sends.
 TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
   const std::vector<std::string> keys = {"model.num_hidden_layers=4", "training.global_batch_size=16",
                                          "training.local_batch_size=2"};
@@ -125,7 +128,7 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
     }
     EXPECT_EQ(named(choices, other.row).refusal, other.says);
     EXPECT_EQ(named(choices, other.row).activation_bytes, sent / 4) << other.row;
-    // Of all layers; beside them is what the head keeps, and the batch.
+    // The plan also counts the activations of the head and the batch, hence the wide bound.
     const int64_t kept = plan.memory[0].activations;
     EXPECT_NEAR(static_cast<double>(named(choices, other.row).saved_bytes) * 4 / static_cast<double>(kept), 1, 0.3);
   }
@@ -134,7 +137,8 @@ TEST(LayerChoices, OtherPlansAreNamedAndSendWhatTheySay) {
   EXPECT_TRUE(named(few, "tensor 4").refusal.starts_with("cannot be: parallelism.tensor_parallel_degree = 4"));
 }
 
-// Weights that ranks do not divide: what the busiest rank sends to the element, as for the run's own buckets.
+// If the ranks do not divide the weights, the bytes are exactly those of the busiest rank, as for the run's own
+// buckets.
 TEST(LayerChoices, GradientsAreReducedToTheElement) {
   const Plan plan = plan_of(5, {"training.dtype=bfloat16"});
   const auto choices = layer_choices(plan);
@@ -145,11 +149,11 @@ TEST(LayerChoices, GradientsAreReducedToTheElement) {
   for (int rank = 0; rank < 5; ++rank)
     most = std::max(most, reduction_bytes(mesh, {.elements = {0, weights}, .weights = {}, .axes = {"data"}}, 4, rank));
   EXPECT_EQ(named(choices, "data 5").parameter_bytes, most);
-  // Twice all that is another's, once in gradients and once in bfloat16.
+  // The elements of the other ranks' shards, once as 4-byte gradients and once as bfloat16 weights.
   EXPECT_EQ(named(choices, "data 5, ZeRO 2").parameter_bytes, (weights - weights / 5) * (4 + 2));
 }
 
-// A cut is offered while each of its pieces has a token.
+// A way to shard sequences is offered if each of its pieces has a token.
 TEST(LayerChoices, EveryCutThatCanBeIsOffered) {
   const auto with = [](int64_t tokens, const std::string& placement) {
     return layer_choices(
@@ -163,7 +167,7 @@ TEST(LayerChoices, EveryCutThatCanBeIsOffered) {
   EXPECT_TRUE(offers(with(16, "zigzag"), "ulysses 2 x ring 4"));
   EXPECT_FALSE(offers(layer_choices(plan_of(8, {"training.seq_len=15"})), "ring 8"));
   EXPECT_TRUE(offers(layer_choices(plan_of(8, {"training.seq_len=16"})), "ring 8"));
-  // Eight heads on eight ranks, and half a token each.
+  // Eight heads suffice for eight ranks, but four tokens do not.
   const std::vector<std::string> heads = {"model.hidden_size=64", "model.num_attention_heads=8",
                                           "model.num_key_value_heads=8"};
   const auto ulysses = [&](const std::string& tokens) {
@@ -185,7 +189,7 @@ Links links(int ranks_per_host, double inner_bytes_per_s, double outer_bytes_per
   return {ranks_per_host, inner_bytes_per_s, outer_bytes_per_s, flops_per_s};
 }
 
-// Two hosts of two ranks, and a layer whose ulysses 4 sends fewest bytes.
+// Two hosts with two ranks each. For this layer, ulysses 4 sends the fewest bytes.
 TEST(LayerChoices, TheFastestDependsOnTheLinks) {
   const std::vector<std::string> keys = {"model.hidden_size=512",       "model.num_attention_heads=8",
                                          "model.num_key_value_heads=8", "model.max_position_embeddings=4096",
@@ -198,11 +202,12 @@ TEST(LayerChoices, TheFastestDependsOnTheLinks) {
     EXPECT_EQ(sends_least(choices).name, "ulysses 4");
     return fastest(choices).name;
   };
-  // One host, no compute to hide behind: bytes decide.
+  // With one host and no computation to hide messages, the bytes decide.
   EXPECT_EQ(fastest_with(links(0, 1e9, 1e9)), "ulysses 4");
-  // A slow link: what crosses it decides.
+  // With a slow link between hosts, the bytes that cross it decide.
   EXPECT_EQ(fastest_with(links(2, 1e11, 1e7)), "ulysses 4");
-  // Slow compute hides a ring, and no all-to-all; unless it is so slow that nothing else counts.
+  // Slow computation hides a ring but no all-to-all. If it is so slow that nothing else counts, all times are within
+  // 5 % of each other, and the fewest bytes decide.
   EXPECT_EQ(fastest_with(links(2, 1e9, 1e9, 1e11)), "ring 4");
   EXPECT_EQ(fastest_with(links(2, 1e9, 1e9, 1e8)), "ulysses 4");
 }
@@ -214,11 +219,11 @@ TEST(LayerChoices, TimesAreThoseOfTheBusiestLink) {
   const auto choices = layer_choices(plan);
   const LayerChoice& choice = named(choices, "ulysses 2 x ring 2");
   const auto u = static_cast<double>(choice.ulysses_bytes), r = static_cast<double>(choice.ring_bytes);
-  // The all-to-all stays in the host; both ranks of a host send their ring over its one link.
+  // The all-to-all stays inside the host; both ranks of a host send their ring blocks over its one outer link.
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(2, 100, 10)), u / 100 + 2 * r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(1, 100, 10)), u / 10 + r / 10);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 100, 10)), u / 100 + r / 100);
-  // Half of the scores of 4,096 queries, of half of the heads.
+  // Half of the causal scores of 4,096 queries, for half of the heads.
   const auto operations = static_cast<double>(12ll * (4096 * 4097 / 4) * plan.architecture.num_attention_heads / 2 *
                                               plan.architecture.head_dim);
   EXPECT_DOUBLE_EQ(attention_seconds(plan, choice, links(0, 1e12, 1e12, 1)), u / 1e12 + operations);

@@ -1,4 +1,4 @@
-// Pipelines that a run file may and may not ask for.
+// Pipelines that a run file may ask for, and the refusals of those that it may not.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -73,7 +73,7 @@ TEST(PipelineConfig, LayersByHandHaveToBeAllOfThemAndThoseOfEachStage) {
   EXPECT_EQ(by_hand("5,0,1,2"), "");
   EXPECT_TRUE(says(by_hand("4,2,2"), {key, "names 3 stages, but there are 4"}));
   EXPECT_TRUE(says(by_hand("4,2,2,1"), {key, "adds up to 9 layers, not to model.num_hidden_layers = 8"}));
-  // Eight in all.
+  // The sum is 8, but a stage would have -1 layers.
   EXPECT_TRUE(says(by_hand("4,3,-1,2"), {key, "a stage has 0 layers or more; -1 alone cuts by cost"}));
   EXPECT_TRUE(says(by_hand("-2"), {key, "must be at least -1"}));
   EXPECT_TRUE(says(refusal(4, of("zb_v", 4, {"pipeline_parallel_layers=2,2,2,2"})), {key, "but there are 8"}));
@@ -104,7 +104,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_TRUE(says(of_file("0F0,0B0\n1F0,1B0\n", two),
                    {key, "for 1 microbatch (0F0 in line 1, cell 1), but training.global_batch_size = 2 (command line)",
                     "training.local_batch_size = 1 (command line) make 2; set the first to 1, or the second to 2"}));
-  // Two shares of four sequences, of which three microbatches cannot be made.
+  // Each of two data ranks has four microbatches of one sequence, but the file has three.
   const std::string three = folder.write("three.csv", "0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n");
   EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set the first to 6"}));
   EXPECT_EQ(refusal(4, of(three, 2), {"training.global_batch_size=6"}), "");
@@ -129,7 +129,7 @@ TEST(PipelineConfig, PostValidation) {
     const auto& row = post.schedule.rows[rank];
     EXPECT_EQ(row.size(), plain.schedule.rows[rank].size() + 2);
     EXPECT_EQ(row.back().kind, ActionKind::STEP);
-    // Copies of weights and two moments, in float32, but on the last rank.
+    // Post-validation keeps float32 copies of the weights and both moments on every rank but the last.
     const int64_t copies = rank == 3 ? 0 : 3 * plain.memory[rank].parameters;
     EXPECT_EQ(post.memory[rank].optimizer, plain.memory[rank].optimizer + copies);
     EXPECT_EQ(post.memory[rank].activations, plain.memory[rank].activations);

@@ -1,4 +1,5 @@
-// A pipeline's plan: how layers are cut into stages, what the other schedules would be, and what `orthant plan` says.
+// The plan of a pipeline: the split of layers into stages, the comparison with other schedules, and the text of
+// `orthant plan`. The reference is a search over all splits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -60,7 +61,8 @@ TEST(Stages, AreEqualOrAsTheRunFileSaysOrByCost) {
   EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,8,-1"}), ConfigError);
   EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,7"}), ConfigError);
   EXPECT_THROW(plan_of(3, "1f1b", {kLayers + "9,7,1"}), ConfigError);
-  // No cut's costliest stage costs less than where the cost decides; the head is heavy enough that equal parts do.
+  // No split has a cheaper costliest stage than the split by cost. With this head it is at least 10 % cheaper than
+  // equal parts.
   const double by_cost = longest(plan_of(3, "1f1b", {kLayers + "-1"}));
   double least = longest(plan_of(3, "1f1b"));
   EXPECT_LT(by_cost, 0.9 * least);
@@ -71,14 +73,14 @@ TEST(Stages, AreEqualOrAsTheRunFileSaysOrByCost) {
     }
   }
   EXPECT_NEAR(by_cost / least, 1, 1e-12);
-  // A head that costs more than any stage of layers stands alone.
+  // A head that costs more than any stage of layers is a stage without layers.
   const Words heavy = {kLayers + "-1", "model.vocab_size=100000"};
   EXPECT_EQ(layers_of(plan_of(3, "1f1b", heavy)), (std::vector<int64_t>{8, 8, 0}));
 }
 
 double busiest(const Plan& plan) { return *std::max_element(plan.timeline.busy_s.begin(), plan.timeline.busy_s.end()); }
 
-// Of two stages a rank, what counts is what their rank does: tried against every way to cut.
+// With two stages per rank, the split by cost minimizes the work of the busiest rank. The test tries every split.
 TEST(Stages, ByCostNoOthersBusiestRankDoesLess) {
   for (const char* schedule : {"zb_v", "v_half", "interleaved_1f1b"}) {
     for (const char* vocabulary : {"2048", "4000", "9000"}) {
@@ -96,7 +98,7 @@ TEST(Stages, ByCostNoOthersBusiestRankDoesLess) {
       EXPECT_NEAR(busiest(with("-1")) / least, 1, 1e-12) << schedule << ", " << vocabulary;
     }
   }
-  // A head of four layers on the first rank: five layers' work for each.
+  // The head costs as much as four layers and is on the first rank. Every rank then has the work of five layers.
   const Plan plan = plan_of(4, "zb_v", {kLayers + "-1", "model.vocab_size=5800"});
   EXPECT_EQ(layers_of(plan), (std::vector<int64_t>{1, 3, 3, 3, 2, 2, 2, 0}));
 }
@@ -106,7 +108,7 @@ TEST(Stages, CostWhatTheModelCosts) {
     const Plan plan = plan_of(4, "zb_v", more);
     const double model = training_flops_per_token(plan.architecture, 64);
     EXPECT_NEAR(together(plan) / model, 1, 1e-12);
-    // Recomputed, each block runs forward once more.
+    // With recomputation, each block runs forward once more.
     Words again = more;
     again.push_back("activation_checkpoint.mode=full");
     const double recomputed = together(plan_of(4, "zb_v", again));
@@ -115,7 +117,8 @@ TEST(Stages, CostWhatTheModelCosts) {
   }
 }
 
-// Of schedules that place W by durations, against the same for equal passes.
+// Schedules that place W by durations: one made for the estimated durations takes no longer than one made for equal
+// durations, and has no higher peak of live microbatches.
 TEST(Schedules, AreMadeForThePassesThereAre) {
   const std::string kFull = "activation_checkpoint.mode=full";
   const Words wide = {kFull, "model.hidden_size=512", "model.intermediate_size=1408"};
@@ -160,14 +163,15 @@ TEST(ScheduleChoices, AreThePlansOfTheOtherSchedules) {
   EXPECT_LT(named("1f1b").memory_bytes, named("gpipe").memory_bytes);
   EXPECT_LT(named("zb_h1").bubble, named("1f1b").bubble);
   EXPECT_GT(named("zb_v").sent_bytes, named("1f1b").sent_bytes);
-  // Too few layers for two stages a rank: refused by name, in words.
+  // With too few layers for two stages per rank, each such schedule is listed with its refusal.
   const Plan few = plan_of(4, "1f1b", {"model.num_hidden_layers=4"});
   for (const ScheduleChoice& choice : schedule_choices(few))
     EXPECT_EQ(choice.refusal.empty(), pipeline_schedule(choice.name).stages_per_rank == 1) << choice.name;
   EXPECT_TRUE(schedule_choices(plan_of(1, "1f1b")).empty());
 }
 
-// A cut by hand is one into so many stages: what drops it says so, in the table and where it is offered.
+// pipeline_parallel_layers belongs to one number of stages. A choice that drops it says so, in the table and where it
+// is offered.
 TEST(ScheduleChoices, SayWhatElseTheyChange) {
   const std::string layers = "parallelism.pipeline_parallel_layers = []";
   const std::string stages = "parallelism.pipeline_parallel_stages_per_rank = 0";
@@ -222,14 +226,14 @@ TEST(ExplainPipeline, SaysWhoDoesWhatWhen) {
   EXPECT_EQ(json["schedule_choices"].size(), pipeline_schedules().size());
 }
 
-// Sixty-four ranks and as many microbatches as anyone has.
+// A plan of 64 pipeline ranks and 512 microbatches takes less than 1 s of processor time.
 TEST(PipelinePlan, OfManyRanksIsThereAtOnce) {
   const std::clock_t begin = std::clock();
   const Plan plan = plan_of(64, "1f1b", {"training.global_batch_size=512", "model.num_hidden_layers=128"});
   const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   EXPECT_EQ(plan.timeline.peak_live[0], 64);
   EXPECT_LT(seconds, 1) << "planned";
-  EXPECT_LT(explain(plan).size(), 40'000u);  // with every other schedule
+  EXPECT_LT(explain(plan).size(), 40'000u);  // with all other schedules
 }
 
 }  // namespace

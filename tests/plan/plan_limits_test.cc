@@ -1,4 +1,4 @@
-// Sizes at and beyond what can be planned: a refusal that names them, or a plan whose numbers did not overflow.
+// Sizes at and beyond the limits of planning: a refusal that names them, or a plan whose numbers did not overflow.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
     const Config config = parse_config("", "run.toml", overrides);
     check_config(config);
     const Plan plan = make_plan(config, facts);
-    // What fits 64 bits is a sum of positive parts.
+    // All numbers are sums of positive parts, so that an overflow shows as a number that is not positive.
     for (const MemoryBytes& m : plan.memory) {
       for (const int64_t part : {m.parameters, m.gradients, m.optimizer, m.activations, m.working}) EXPECT_GT(part, 0);
       EXPECT_GE(m.total(), m.optimizer);
@@ -67,7 +67,7 @@ TEST(PlanLimits, SizesThatOverflowTogetherAreRefusedByName) {
            {"training.global_batch_size = 16777216", "training.local_batch_size = 1", "8388608 of them a rank"}));
 }
 
-// Rows and depth take their shares of the batch as data ranks do.
+// Rows and depth shard the batch, as data ranks do.
 TEST(PlanLimits, MicrobatchesAreCountedByAllAxesThatCutTheBatch) {
   const Words batch = {"training.global_batch_size=131072", "training.local_batch_size=1",
                        "parallelism.tensor_parallel_kind=2.5d"};
@@ -80,7 +80,7 @@ TEST(PlanLimits, MicrobatchesAreCountedByAllAxesThatCutTheBatch) {
   EXPECT_EQ(on("[2,1,8]", 16), "no error");
 }
 
-// Degrees are refused against the ranks before anything is made of their product.
+// A degree above the number of ranks is refused before the product of the degrees is computed.
 TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   const std::string key = "parallelism.context_parallel_", data = "parallelism.data_parallel_degree=";
   const RunFacts four{.ranks = 4, .vocab_size = 257};
@@ -99,7 +99,7 @@ TEST(PlanLimits, DegreesAboveTheRanksAreRefusedByTheirOwnNumber) {
   EXPECT_EQ(error_of({key + "ring=2", key + "ulysses=2", data + "1"}, four), "no error");
 }
 
-// What is offered in place of a degree holds together with what the others leave of the ranks.
+// A value that is offered for one degree is legal together with the other degrees.
 TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
   const std::string tensor = "parallelism.tensor_parallel_", ring = "parallelism.context_parallel_ring=";
   const RunFacts three{.ranks = 3, .vocab_size = 257}, four{.ranks = 4, .vocab_size = 257};
@@ -113,7 +113,7 @@ TEST(PlanLimits, OffersKnowOfTheOtherDegrees) {
   EXPECT_EQ(error_of({tensor + "kind=1d", tensor + "mesh=1,1,1", ring + "4"}, four), "no error");
 }
 
-// Where degrees and ranks do not come out even, so many ranks are offered as the degrees want.
+// If degrees and ranks do not fit, the number of ranks that the degrees need is offered.
 TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
   const std::string ring = "parallelism.context_parallel_ring=", data = "parallelism.data_parallel_degree=";
   const std::string stages = "parallelism.pipeline_parallel_degree=";
@@ -132,7 +132,8 @@ TEST(PlanLimits, OtherRanksAreOfferedWhereTheyWork) {
     EXPECT_TRUE(says(error, {misfit.says, fmt::format("run.ranks to {}", misfit.wanted)}));
     EXPECT_EQ(error_of(misfit.words, {.ranks = misfit.wanted, .vocab_size = 257}), "no error") << error;
   }
-  // Eight stages are more than the six layers, and the product of these is beyond counting.
+  // No number of ranks is offered here: eight stages exceed the six layers, and the second product exceeds the limit of
+  // ranks.
   for (const Words& words : {Words{stages + "8"}, Words{data + "65536", ring + "65536"}}) {
     const std::string error = error_of(words, {.ranks = 4, .vocab_size = 257});
     EXPECT_TRUE(says(error, {"is more than the 4 ranks"}));
@@ -155,7 +156,7 @@ TEST(PlanLimits, AdviceAboutACutIsLegalItself) {
   EXPECT_EQ(error_of({key + "ring=4", key + "window=2"}, {.ranks = 4, .vocab_size = 257}), "no error");
 }
 
-// One all-reduce of a bucket, however small the parts of so many ranks.
+// A bucket is planned as one all-reduce, however small the shards of many ranks are.
 TEST(PlanLimits, ManyRanksArePlanned) {
   for (const int ranks : {1000, 4096, 10000}) {
     const Words batch = {fmt::format("training.global_batch_size={}", ranks), "training.local_batch_size=1"};
@@ -163,7 +164,8 @@ TEST(PlanLimits, ManyRanksArePlanned) {
   }
 }
 
-// What rings of any length and window pass on, block by block as it travels: the plan sums it up without the list.
+// The traffic of rings of any length and window equals the sum over the blocks that travel. The test adds them one by
+// one; the plan needs no such list.
 TEST(PlanLimits, RingsPassOnWhatTravels) {
   for (const SequencePlacement placement : {SequencePlacement::contiguous, SequencePlacement::zigzag}) {
     for (const int ring : {2, 3, 4, 6, 8, 12}) {
@@ -202,7 +204,7 @@ TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
   Words ring = words;
   ring.push_back("parallelism.context_parallel_ring=2");
   EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 of them a rank, 65536 at most"}));
-  // On one rank it would be refused: that is no alternative.
+  // A run on one rank would be refused, so that it is not offered as an alternative.
   const Plan plan = make_plan(parse_config("", "run.toml", words), two);
   const auto offered = [&](const char* change) {
     return std::ranges::count(plan.alternatives, change, &Alternative::change);
@@ -225,7 +227,7 @@ Words with(Words words, const Words& more) {
   return words;
 }
 
-// Four ranks' rows of scores are 2^61 elements a layer.
+// The score rows that each of four ranks would keep have 2^61 elements per layer.
 TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {
   const RunFacts four{.ranks = 4, .vocab_size = 257};
   const std::string kept = "parallelism.context_parallel_attention=ring_self_attention";
@@ -264,7 +266,8 @@ TEST(PlanLimits, LargeModelsThatCouldExistArePlanned) {
   EXPECT_EQ(error_of({"parallelism.bucket_mib=1e300"}), "no error");
 }
 
-// What ranks have in common is counted once. Processor time, which other programs do not stretch.
+// Planning 512 ranks takes less than 2 s, because equal ranks are counted once. The test measures processor time, which
+// does not depend on other programs.
 TEST(PlanLimits, ManyRanksArePlannedInSeconds) {
   constexpr double kMost_s = 2;
   for (const char* kind : {"1d", "auto"}) {

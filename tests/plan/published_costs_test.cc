@@ -1,4 +1,4 @@
-// What the references say that sequence parallelism costs, for the models of their papers, beside what the plan says.
+// The costs of sequence parallelism that the papers state for their models equal the costs that the plan computes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace orthant::published_costs_test {
 namespace {
 
-// BERT Base's attention, 64 sequences of 512 tokens on four ranks, in float32.
+// The attention of BERT Base in float32, with 64 sequences of 512 tokens on four ranks.
 constexpr int64_t kRanks = 4, kSequences = 64, kTokens = 512, kHeads = 12, kHeadDim = 64, kHidden = kHeads * kHeadDim;
 constexpr int64_t kElement = 4;
 constexpr SequenceAttention kBase{.sequences = kSequences,
@@ -48,8 +48,8 @@ int64_t elements_of(const std::vector<SequenceMessages>& messages) {
   return bytes / kElement;
 }
 
-// Ring Self-Attention, check 3 and its section 2.4; tests/parallel/sequence/ holds the same formulas to what ranks
-// count. With a reduce-scatter in place of the all-reduce: 6 (N-1) X for 8 (N-1) X.
+// Ring Self-Attention, check 3 and section 2.4: 8 (N-1) X with an all-reduce, and 6 (N-1) X with a reduce-scatter in
+// its place. The tests in tests/parallel/sequence/ compare the same formulas with the bytes that ranks count.
 TEST(PublishedCosts, OfRingSelfAttentionForBertBase) {
   for (int r = 0; r < kRanks; ++r) {
     const auto paper = sequence_traffic(self_attention(true), kBase, 0, r);
@@ -59,7 +59,7 @@ TEST(PublishedCosts, OfRingSelfAttentionForBertBase) {
     const auto cheaper = sequence_traffic(self_attention(false), kBase, 0, r);
     EXPECT_EQ(elements_of(cheaper.forward) + elements_of(cheaper.backward), 150'994'944 / 8 * 6);
   }
-  // Four all-reduces of the residual stream over a tensor axis send as much, by the collective's own formula.
+  // Four all-reduces of the residual stream over a tensor axis send the same, by the collective's own formula.
   const Mesh mesh({{"tensor", kRanks}});
   Layout partial = whole(3);
   partial.partial = {"tensor"};
@@ -69,7 +69,7 @@ TEST(PublishedCosts, OfRingSelfAttentionForBertBase) {
     EXPECT_EQ(4 * bytes_sent(mesh, sum, partial, stream, kElement, rank), kElement * 150'994'944);
 }
 
-// The same, as the table of a plan has it: both rows, for a run file that asks for the paper's form.
+// The same in a plan's table: the rows of both ways are equal if the run file asks for the paper's form.
 TEST(PublishedCosts, OfRingSelfAttentionEqualThoseOfTensorParallelism) {
   auto keys = kSelfAttention;
   keys.push_back("parallelism.context_parallel_reduction=all_reduce");
@@ -86,7 +86,8 @@ TEST(PublishedCosts, OfRingSelfAttentionEqualThoseOfTensorParallelism) {
   }
 }
 
-// Ring Self-Attention, check 11 and its table 2: 16AZH + 4BLZA/N + BZLL/N + BLH/N elements, Adam's copies included.
+// Ring Self-Attention, check 11 and table 2: 16AZH + 4BLZA/N + BZLL/N + BLH/N elements, with the optimizer state of
+// Adam.
 TEST(PublishedCosts, OfRingSelfAttentionsMemoryForBertBase) {
   const Plan plan = base_plan(kSelfAttention);
   int64_t weights = 0;
@@ -100,11 +101,11 @@ TEST(PublishedCosts, OfRingSelfAttentionsMemoryForBertBase) {
   const int64_t output = kSequences * plan.num_token_positions(0) * kHidden;
   EXPECT_EQ(copies * weights + kept + output, 91'226'112);
   EXPECT_EQ(kept, 4 * output + kSequences * kHeads * kTokens * kTokens / kRanks);
-  // What the paper leaves out is not kept from forward to backward, in any form of the reduction.
+  // Tensors that the paper leaves out are not kept from forward to backward, in either form of the reduction.
   EXPECT_EQ(sequence_memory(self_attention(true), kBase, 0, 0).saved_bytes, kept * kElement);
 }
 
-// Unified Sequence Parallelism, check 11: so many tokens a rank, so much memory of activations; half of them, half.
+// Unified Sequence Parallelism, check 11: the activations of a rank are proportional to its tokens.
 TEST(PublishedCosts, ActivationsFollowTheTokensOfARank) {
   const auto memory = [](int sequences, const std::vector<std::string>& cut) {
     std::vector<std::string> keys = {fmt::format("training.local_batch_size={}", sequences)};
@@ -117,11 +118,11 @@ TEST(PublishedCosts, ActivationsFollowTheTokensOfARank) {
   EXPECT_EQ(memory(8, {ring + "4"}).activations, alone);
   EXPECT_EQ(2 * memory(2, {ring + "2"}).activations, alone);
   EXPECT_EQ(4 * memory(2, {ring + "4"}).activations, alone);
-  // Ulysses keeps the output twice, by heads and by tokens.
+  // Ulysses keeps the output twice, split by heads and by tokens.
   const int64_t outputs = 12 * 2 * kTokens * kHidden * kElement;
   EXPECT_EQ(memory(4, {ulysses + "2"}).activations, alone + outputs);
   EXPECT_EQ(2 * memory(2, {ulysses + "2"}).activations, alone + outputs);
-  // Ring self-attention keeps a row of scores a token and head where the others keep one number.
+  // Ring self-attention keeps a row of scores per token and head; the other ways keep one number.
   const int64_t rows = 12 * 2 * kTokens * kHeads * (kTokens - 1) * kElement;
   EXPECT_EQ(memory(4, {ring + "2", kSelfAttention[2]}).activations, alone + rows);
 }

@@ -1,4 +1,5 @@
-// Every mesh of as many ranks beside the one that a run file asks for: words, bytes, memory; and which "auto" takes.
+// The table of all tensor meshes with the run's number of ranks: elements received, bytes sent and memory; and the mesh
+// that "auto" takes.
 #include "plan/tensor_choices.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,8 @@
 namespace orthant::tensor_choices_test {
 namespace {
 
-// Arrangements that ulysses' heads do not suffice for are no fault of the run file that asks for another.
+// An arrangement whose columns leave too few heads for Ulysses is refused in the table only. The run file, which asks
+// for another arrangement, is legal.
 TEST(TensorChoices, LeaveHeadsToUlysses) {
   const Plan plan =
       plan_of(16, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,1,1]", "context_parallel_ulysses=8"});
@@ -21,7 +23,8 @@ TEST(TensorChoices, LeaveHeadsToUlysses) {
   }
 }
 
-// The formula's words of a layer are what the blocks send, microbatch after microbatch, on the average of all ranks.
+// The formula's elements of a layer equal the elements that the blocks send in all microbatches, averaged over all
+// ranks.
 TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
   for (const char* recompute : {"none", "full"}) {
     for (const char* local : {"1", "2", "8"}) {
@@ -50,7 +53,8 @@ TEST(TensorChoices, WordsAreWhatTheBlocksSend) {
   }
 }
 
-// Where schedules split backward, W gathers once more what I did: of a third of the layers' products, and in part.
+// If a schedule splits backward, W gathers again a part of what I gathered. The formula counts this for the
+// microbatches whose backward is split.
 TEST(TensorChoices, WordsKnowOfSplitBackwards) {
   for (const char* schedule : {"1f1b", "zb_h1", "dual_pipe_v"}) {
     for (const std::vector<std::string>& keys :
@@ -76,7 +80,7 @@ TEST(TensorChoices, WordsKnowOfSplitBackwards) {
   }
 }
 
-// What a table offers can be: no choice is refused once somebody sets it.
+// Every choice that is listed without a refusal is legal once a run file asks for it.
 TEST(TensorChoices, WhatIsListedCanBeSet) {
   for (const char* product : {"stationary", "summa"}) {
     const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]",
@@ -88,7 +92,8 @@ TEST(TensorChoices, WhatIsListedCanBeSet) {
   }
 }
 
-// Ranks of one place share a formula, and only those: sizes that columns, rows and the ring cut unevenly.
+// The planned bytes of embedding and loss equal each rank's own formula. Columns, rows and the ring shard these sizes
+// unevenly, so that only ranks with equal shards may share a result.
 TEST(TensorTraffic, IsEachRanksOwn) {
   const Plan plan = plan_of(24, {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[3,4,1]", "context_parallel_ring=2"},
                             {"model.hidden_size=48", "model.intermediate_size=63", "training.seq_len=31",
@@ -108,7 +113,7 @@ TEST(TensorTraffic, IsEachRanksOwn) {
   EXPECT_GT(std::set<int64_t>(own.begin(), own.end()).size(), 4u);
 }
 
-// What sends least, of what fits.
+// "auto" takes the mesh that sends the fewest bytes among those that fit the memory.
 TEST(TensorChoices, TheCheapestIsTaken) {
   const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
   ASSERT_EQ(plan.tensor_choices.size(), tensor_arrangements(8).size());
@@ -125,7 +130,7 @@ TEST(TensorChoices, TheCheapestIsTaken) {
     }
   }
   EXPECT_EQ(own, cheapest(plan.tensor_choices, plan.config));
-  // With less memory than it takes, another one.
+  // With less memory than that mesh needs, "auto" takes another.
   const double gib = static_cast<double>(own->memory_bytes - 1) / (1 << 30);
   const std::string limit = fmt::format("run.memory_gib_per_rank={}", gib);
   const Plan smaller = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"}, {limit});
@@ -142,7 +147,8 @@ TEST(TensorChoices, TheCheapestIsTaken) {
                    {"run.memory_gib_per_rank = 1e-11", "the least is"}));
 }
 
-// What "auto" chose is not said to be the run file's, nor a default; what was asked for is.
+// A value that "auto" chose is printed as such, neither as the run file's nor as a default. A value of the run file is
+// printed as the run file's.
 TEST(TensorChoices, SayWhoChose) {
   const Plan plan = plan_of(8, {"tensor_parallel_kind=auto", "tensor_parallel_degree=8"});
   const auto chosen = [](std::string text) { return text + " (chosen by \"auto\")"; };

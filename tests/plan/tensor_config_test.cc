@@ -1,4 +1,4 @@
-// Tensor meshes that a run file may and may not ask for, and what is offered in place of those.
+// Tensor meshes that a run file may ask for, the refusals of others, and the settings that these refusals offer.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -23,7 +23,7 @@ TEST(TensorConfig, MakesTheMesh) {
             ProductForm::summa);
 }
 
-// A token's block is that of its depth and row, depth outermost.
+// The data shard of a rank is depth * rows + row: depth is the outermost axis.
 TEST(TensorConfig, OrdersRanksDepthOutermost) {
   const Plan plan = plan_of(8, {"tensor_parallel_kind=2.5d", "tensor_parallel_mesh=[2,2,2]"});
   const Mesh& mesh = plan.mesh;
@@ -39,7 +39,8 @@ TEST(TensorConfig, OrdersRanksDepthOutermost) {
   for (const int rank : {0, 2, 4, 6}) EXPECT_EQ(plan.data_shard_index(rank), rank / 2);
 }
 
-// Four shares of two sequences are refused; that the plan looks at eight ranks, too, is no fault of the run file.
+// As an alternative the plan tries eight ranks, whose four data shards of two sequences are illegal. That must not
+// refuse the run file.
 TEST(TensorConfig, MayBeWhereItsAlternativesMayNot) {
   const std::vector<std::string> keys = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
   const Plan plan = plan_of(4, keys, {"training.global_batch_size=2", "training.local_batch_size=1"});
@@ -123,7 +124,8 @@ TEST(TensorConfig, WhatCannotBeIsRefusedWithWhatCan) {
   }
 }
 
-// The offers in a refusal that ranks and degrees do not come out even: other ranks, another mesh or degree, or both.
+// One offer of a refusal because ranks and degrees do not fit: another number of ranks, another mesh or degree, or
+// both.
 struct Offer {
   int ranks;
   std::string key;
@@ -157,7 +159,8 @@ TEST(TensorConfig, WhatIsOfferedWorks) {
   const auto expect = [&](const std::string& kind, const std::string& asked, const Words& more) {
     const std::string kind_key = "tensor_parallel_kind=" + kind;
     const std::string refusal = message_of<ConfigError>([&] { plan_of(8, {kind_key, asked}, more); });
-    // Of more than there are, it is one degree at a time that is mended; three of ulysses are another.
+    // A refusal of a degree above the ranks mends one degree at a time. Three Ulysses ranks are a second wrong degree,
+    // so that these cases are skipped.
     const bool beyond = refusal.find("more than") != std::string::npos && more[2] != kUlyssesOfThree;
     if (refusal.find("cannot take") == std::string::npos && !beyond) return;
     ++refused;
@@ -190,7 +193,7 @@ TEST(TensorConfig, WhatIsOfferedWorks) {
   EXPECT_GT(refused, 100);
 }
 
-// Whatever is planned keeps to the limit of memory, to the byte.
+// Every plan keeps to the limit of memory, to the byte.
 TEST(TensorConfig, EveryPlanKeepsToItsMemory) {
   using Words = std::vector<std::string>;
   const Words mesh = {"tensor_parallel_kind=2d", "tensor_parallel_mesh=[2,2,1]"};
@@ -209,7 +212,7 @@ TEST(TensorConfig, EveryPlanKeepsToItsMemory) {
   }
 }
 
-// Sequences of another length are offered only where columns cut what each rank of the ring holds.
+// An offered sequence length is legal: the columns can shard the tokens of each ring rank.
 TEST(TensorConfig, OffersALengthThatWorks) {
   for (const int64_t seq_len : {17, 23, 25, 31, 61, 63}) {
     const std::vector<std::string> keys = {"tensor_parallel_degree=2", "context_parallel_ring=4"};

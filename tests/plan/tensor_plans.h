@@ -1,4 +1,4 @@
-// Plans of a model that tensor meshes can cut in many ways.
+// Plans of a model that tensor meshes can shard in many ways.
 #pragma once
 
 #include <fmt/format.h>
@@ -7,7 +7,7 @@
 
 namespace orthant {
 
-/// keys: of [parallelism]; more: of any section.
+/// keys: settings of [parallelism], without the section's name; more: settings of any section, with its name.
 inline Plan plan_of(int ranks, const std::vector<std::string>& keys, const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"model.hidden_size=32",         "model.num_attention_heads=8",
                                     "model.num_key_value_heads=4",  "training.seq_len=32",

@@ -1,3 +1,4 @@
+// Alignment and line breaks of text tables.
 #include "plan/text_table.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ TEST(TextTable, ALongLastCellGoesOnBelow) {
   EXPECT_EQ(lines[1].find_first_not_of(' '), lines.back().find("short")) << table;
 }
 
-// A reason takes the columns that its row has no numbers for, and not the few behind the widest of them.
+// A remark in a row without numbers begins right after the first column and uses the rest of the line.
 TEST(TextTable, ARemarkAloneHasTheWholeLine) {
   const std::string wide(40, 'x');
   const std::string table = text_table({{"what", "a", "b", ""},

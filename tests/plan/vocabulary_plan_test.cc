@@ -1,5 +1,5 @@
-// A pipeline's plan where the vocabulary is cut over its ranks: who holds what, what may be asked for, and the other
-// placements beside it.
+// The plan of a pipeline that shards the vocabulary: the rows that ranks hold, legal and refused settings, and the
+// comparison with other placements.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// A vocabulary that costs about six layers.
+// Embedding and head cost about as much as six layers.
 Plan plan_of(int ranks, const std::string& how, const Words& more = {}) {
   Words keys = {"model.num_hidden_layers=8",       "model.hidden_size=128",
                 "model.intermediate_size=256",     "model.vocab_size=8001",
@@ -61,7 +61,8 @@ TEST(VocabularyPlan, EveryRankHasItsRows) {
   }
 }
 
-// A tensor mesh at each place of the pipeline: its columns cut the place's rows, its rows their width, once each.
+// With a tensor mesh on each pipeline rank, its columns shard the vocabulary rows of the pipeline rank, and its rows
+// shard their width. Each element is held once per depth coordinate.
 TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
   for (const char* mesh : {"[2,3,1]", "[1,2,2]", "[3,1,1]"}) {
     const Words keys = {p + "tensor_parallel_kind=2.5d",   p + "tensor_parallel_mesh=" + mesh,
@@ -81,7 +82,7 @@ TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
       for (int64_t row = held.held[0].first; row < held.held[0].second; ++row) {
         for (int64_t c = held.held[1].first; c < held.held[1].second; ++c) ++holders[static_cast<size_t>(row * 96 + c)];
       }
-      // Of each whole table on one place.
+      // Elements of the embedding that the rank of pipeline rank 0 holds if the vocabulary is not sharded.
       const int64_t of_table = whole.parameters_of(whole.mesh.rank_at(rank, "pipeline", 0))[0].shard_size();
       EXPECT_NEAR(static_cast<double>(held.shard_size()) * positions / static_cast<double>(of_table), 1, 1e-2) << mesh;
     }
@@ -89,7 +90,7 @@ TEST(VocabularyPlan, MeshesHaveTheirPlacesRows) {
   }
 }
 
-// h = 3072, 32 layers.
+// Hidden size 3072, 32 layers.
 const Words kLarge = {"model.hidden_size=3072", "model.num_attention_heads=24", "model.num_key_value_heads=24",
                       "model.intermediate_size=12288", "model.num_hidden_layers=32", "model.vocab_size=256000"};
 
@@ -105,7 +106,7 @@ double spread(const std::vector<T>& values) {
   return static_cast<double>(*most) / static_cast<double>(*least);
 }
 
-// Check 13: p = 8, h = 3072, V = 256k.
+// Check 13 of vocabulary parallelism: 8 pipeline ranks, hidden size 3072, a vocabulary of 256,000.
 TEST(VocabularyPlan, BalancesParameters) {
   const auto elements = [&](const Plan& plan, bool of_vocabulary) {
     std::vector<int64_t> sums;
@@ -137,7 +138,7 @@ TEST(VocabularyPlan, BalancesCompute) {
       const VocabularyKinds passes = vocabulary_kinds(plan.schedule);
       EXPECT_TRUE(passes.input);
       EXPECT_EQ(passes.output.size(), how == std::string("naive") ? 3u : 2u);
-      // As much work as where it is whole.
+      // The total work equals that with an unsharded vocabulary.
       double all = 0;
       for (const double busy : plan.timeline.busy_s) all += busy;
       const Plan whole = plan_of(4, "none");
@@ -171,7 +172,8 @@ TEST(VocabularyPlan, VHalfIsBalancedInBoth) {
   }
 }
 
-// Check 14: p = 8, h = 3072, N = 2048, V from 32k to 256k.
+// Check 14 of vocabulary parallelism: 8 pipeline ranks, hidden size 3072, 2,048 tokens, a vocabulary of 32,000 to
+// 256,000.
 TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
   constexpr double kGiB = 1 << 30;
   constexpr int64_t kRows = 256000 - 32000, kWidth = 3072, kTokens = 2048;
@@ -201,8 +203,8 @@ TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
     EXPECT_GE(whole[7], table) << c.dtype;
     const double most = static_cast<double>(whole[0]) / kGiB;
     EXPECT_TRUE(most > 10.25 && most < 11.6) << c.dtype << " " << most;
-    // Both tables' rows, and one microbatch's exponentials; in bfloat16 also what of a chunk is wide. Less by a part of
-    // the stream where a rank's peak was elsewhere before.
+    // The rank's rows of both tables and one microbatch's exponentials; in bfloat16 also a chunk's float32 values. If
+    // the rank's peak was elsewhere before, the growth is smaller, by at most one residual stream.
     const int64_t share = 2 * table / 8 + kTokens * kRows / 8 * c.exponential_bytes, stream = kTokens * kWidth * 4;
     for (size_t rank = 0; rank < cut.size(); ++rank) {
       EXPECT_GE(cut[rank], share - stream) << c.dtype << " " << rank;
@@ -214,7 +216,8 @@ TEST(VocabularyPlan, MemoryGrowsByTheRowsOfARank) {
   }
 }
 
-// Capped logits' slopes are multiplied apart where labels are smoothed: five products, where it is three.
+// With both capped logits and label smoothing, the slopes of the cap are multiplied separately: five products in place
+// of three.
 TEST(VocabularyPlan, CountsWhatSmoothingOfCappedLogitsMultiplies) {
   const auto busy = [](const char* how, const Words& loss) { return plan_of(4, how, loss).timeline.busy_s[0]; };
   const std::string capped = "model.final_logit_softcapping=30", smoothed = "training.label_smoothing=0.1";
@@ -266,7 +269,7 @@ TEST(VocabularyChoices, AreThePlansOfTheOthers) {
   EXPECT_LT(named("algorithm_2").makespan, 0.7 * named("redistribution").makespan);
   EXPECT_LT(named("algorithm_2").memory_bytes, named("none").memory_bytes);
   EXPECT_EQ(recommended(choices).name, "algorithm_2");
-  // Where the vocabulary is small there is nothing to win by extra microbatches.
+  // If the vocabulary is small, extra warm-up microbatches gain nothing.
   const Plan small = plan_of(4, "none", {"model.vocab_size=300", "model.num_hidden_layers=16"});
   EXPECT_NE(recommended(vocabulary_choices(small)).name, "naive");
   const std::string text = explain(plan);

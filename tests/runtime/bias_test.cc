@@ -1,5 +1,5 @@
-// Whole runs of models with biases: every number is that of one rank, the plan's bytes are what is sent, what is saved
-// on one mesh can be gone on with on another, and `verify` finds what can go wrong with a bias.
+// Training runs of models with biases: every number equals one rank's within 1e-10, the planned bytes are sent, and
+// checkpoints resume on other meshes. `verify` finds the planted mistakes in biases.
 #include <gtest/gtest.h>
 
 #include "checkpoint/hf_directory.h"
@@ -56,7 +56,7 @@ std::vector<TensorCut> cuts() {
           one_dimension(2, {kWithUlysses, kNoSequence}, 2)};
 }
 
-// Every mesh against one rank (which tests/e2e/layouts_test.cc holds to plain autograd); biases that are not zero.
+// Every mesh equals one rank, which tests/e2e/layouts_test.cc compares with plain autograd. The biases are not zero.
 SWEEP_TEST(BiasRuns, HaveOneRanksNumbers) {
   for (const Words& more : {Words{kAttention, kMlp}, {kAttention}, {kMlp, "model.tie_word_embeddings=true"}}) {
     Words keys = more;
@@ -75,7 +75,7 @@ SWEEP_TEST(BiasRuns, HaveOneRanksNumbers) {
   }
 }
 
-// All that biases add to what is sent stands in the reductions of gradients: not one call, and their own bytes.
+// Biases add bytes to the gradient reductions only, and no messages.
 SWEEP_TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
   const TinyRun bare({"training.global_batch_size=8"}), biased(with_biases());
   for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{one_dimension(2, {}, 2), grid(2, 2, 1),
@@ -86,7 +86,7 @@ SWEEP_TEST(BiasRuns, SendNoMessagesOfTheirOwn) {
     int64_t reductions = 0;
     for (size_t i = 0; i < with.communication.size(); ++i) {
       const CommunicationEntry &now = with.communication[i], &before = without.communication[i];
-      // A row of norms says how many parameters it is of.
+      // The entry of the gradient norm ends in its number of parameters, which is left out of the comparison.
       EXPECT_EQ(now.what.substr(0, now.what.rfind(", ")), before.what.substr(0, before.what.rfind(", "))) << cut.name();
       EXPECT_EQ(now.calls_per_rank, before.calls_per_rank) << cut.name() << ", " << now.what;
       const bool sums = now.what.starts_with("gradient");
@@ -113,7 +113,7 @@ SWEEP_TEST(BiasRuns, OfLinformerHaveOneRanksNumbers) {
   }
 }
 
-// Resumed on another mesh each time; and the directory is Hugging Face's.
+// Each checkpoint resumes on another mesh, and its directory is a Hugging Face model.
 TEST(BiasRuns, GoOnOnAnotherMesh) {
   const TinyRun run(with_biases());
   const auto want = train_ranks(run.plan(1), run.data(), drawn(4))[0];
@@ -151,7 +151,8 @@ SWEEP_TEST(BiasVerify, AcceptsWhatIsRight) {
   }
 }
 
-// Biases start at zero: a mistake about what they add shows once they have moved, and at this rate they move far.
+// Biases start at zero, so that an error in adding them shows only after they have moved. This learning rate moves them
+// far.
 SWEEP_TEST(BiasVerify, FindsABiasThatEveryColumnAdds) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype), "optimizer.lr=0.6"}));
@@ -177,7 +178,7 @@ SWEEP_TEST(BiasVerify, FindsABiasSummedTwice) {
       const VerifyReport report =
           verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::bias_summed_twice);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
-      // By two ranks at least: off by itself, or more.
+      // At least two ranks sum the bias again, so that its gradient is off by its own size or more.
       EXPECT_GE(report.gradients.relative_error, 1 - report.gradients.bound) << dtype << ", " << cut.name();
       EXPECT_TRUE(says(report.first_difference, {"step 1, rank 0: the gradient of model.layers.0.", ".bias"}))
           << dtype << ", " << cut.name() << ": " << report.first_difference;
@@ -185,15 +186,16 @@ SWEEP_TEST(BiasVerify, FindsABiasSummedTwice) {
   }
 }
 
-// In less than float64 some biases' gradients are measured by their matrix'. Every one is off by itself here: how much
-// of that `verify` says is what it sees of a mistake in this bias alone.
+// Below float64, the errors of some biases are measured relative to the gradient of their matrix. Here every bias
+// gradient is off by its own size. The error that `verify` reports is then its sensitivity to a mistake in this bias
+// alone.
 TEST(BiasVerify, SeesAMistakeInAnyBias) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype)}));
     const TensorCut cut = grid(2, 2, 1);
     const VerifyReport report =
         verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::bias_summed_twice);
-    NamedError least;  // the largest of the smallest mistakes that are seen
+    NamedError least;  // the bias whose smallest detectable mistake is largest
     for (const auto& [name, error] : report.gradient_errors) {
       if (!name.ends_with(".bias")) continue;
       EXPECT_LE(error, 1 + report.gradients.bound) << name;

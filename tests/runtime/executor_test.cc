@@ -1,4 +1,5 @@
-// The interpreter of schedule rows.
+// The interpreter of schedule rows: gradients do not depend on the order of the Actions, and an Action starts only when
+// its inputs have arrived. Negative controls are illegal rows, which throw LogicError.
 #include "runtime/model_stages.h"
 
 #include "base/errors.h"
@@ -16,7 +17,7 @@ namespace orthant::executor_test {
 namespace {
 
 
-// F and B of each microbatch, then the one bucket.
+// F and B of each microbatch, then the reduction of the only bucket.
 std::vector<Action> step_of(int microbatches) {
   std::vector<Action> row;
   for (int m = 0; m < microbatches; ++m) {
@@ -90,8 +91,8 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
           run({{F, 0, 0}, {F, 0, 1}, {F, 0, 2}, {B, 0, 0}, {B, 0, 1}, {B, 0, 2}, {REDUCE, 0, 0}});
       EXPECT_EQ(loss, loss_2);
       EXPECT_GT(gradients.abs().max().item<double>(), 0);
-      // Each weight gets its shares in the order of the microbatches, whatever runs between them; only a tied embedding
-      // gets one share in F (as the head) and one in B, and their order is the schedule's.
+      // Each weight accumulates the gradients of the microbatches in their order, whatever runs between them. Only a
+      // tied embedding accumulates one gradient in F (as the head) and one in B, in the order of the schedule.
       if (tied) {
         EXPECT_LT(((gradients - gradients_2).norm() / gradients.norm()).item<double>(), 1e-14);
       } else {
@@ -101,8 +102,8 @@ TEST(Executor, AnyOrderOfForwardAndBackwardGivesTheSameGradients) {
   });
 }
 
-// Backward split, W in any order behind its I: shares of a weight are added in the order of the W. Where that is the
-// microbatches', no bit differs from a backward in one piece; else only the order of three summands does.
+// Backward is split, with each W at any place after its I. Gradients accumulate in the order of the W. If that is the
+// order of the microbatches, no bit differs from an unsplit backward. Otherwise only the order of three summands does.
 TEST(Executor, ABackwardInHalvesGivesTheSameGradients) {
   on_one_rank([](Comm& comm) {
     Engine engine(comm);
@@ -126,7 +127,7 @@ TEST(Executor, ABackwardInHalvesGivesTheSameGradients) {
                                           {std::vector{1, 0, 2}, std::vector{1, 2, 0}}}) {
       EXPECT_LT(((run(inputs, weights) - whole).norm() / whole.norm()).item<double>(), 1e-14);
     }
-    // The control: a W twice is a share twice.
+    // Control: a second W of the same microbatch would add its gradient twice.
     EXPECT_THROW(run({0, 1, 2}, {0, 1, 1}), LogicError);
   });
 }
@@ -163,7 +164,7 @@ TEST(Executor, AnEmptyMicrobatchAddsNothingAndARankWithoutAnyHasZeroGradients) {
     const at::Tensor both = gradients(2);
     EXPECT_GT(both.abs().max().item<double>(), 0);
     EXPECT_EQ(gradients(0).abs().max().item<double>(), 0.0);
-    EXPECT_TRUE(gradients(2).equal(both));  // and the empty step left nothing behind
+    EXPECT_TRUE(gradients(2).equal(both));  // the empty step left nothing behind
   });
 }
 
@@ -180,11 +181,12 @@ TEST(Executor, RefusesAnActionItCannotDoAndAForwardWithoutBackward) {
   });
 }
 
-// Two ranks hand on tensors of one number, by the clock of the machine: what a stage computes is told here.
+// Two ranks exchange tensors of one element; the stages record their inputs, sleep and return constants. Periods are
+// read from the machine's clock.
 TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
   constexpr auto kNap = std::chrono::milliseconds(40);
   std::vector<std::vector<Period>> periods(2);
-  std::vector<double> read;  // by the last stage
+  std::vector<double> read;  // inputs of the last stage
   const Schedule schedule = add_messages({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::B, 0, 0}},
                                                    {{ActionKind::F, 1, 0}, {ActionKind::B, 1, 0}}},
                                           .stage_owner = {0, 1}});
@@ -209,7 +211,7 @@ TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
                       work, comm);
     const auto& row = schedule.rows[static_cast<size_t>(rank)];
     executor.run(row, {});
-    executor.run(row, {});  // only the last one's are kept
+    executor.run(row, {});  // only the last run's periods are kept
     periods[static_cast<size_t>(rank)] = executor.periods();
   });
   EXPECT_EQ(read, (std::vector<double>{7, 7}));
@@ -230,7 +232,7 @@ TEST(Executor, AnActionBeginsWhenWhatItReadsIsThere) {
   }
 }
 
-// What the second forward reads is on its way while the first one is done, and no sooner.
+// The next forward's input is received while the present one computes. Its receive is posted no earlier.
 TEST(Executor, AReceiveIsPostedBeforeTheComputationInFrontOfIt) {
   using enum ActionKind;
   const std::vector<std::vector<Action>> rows = {

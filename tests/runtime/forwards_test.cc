@@ -1,4 +1,4 @@
-// Rows of forwards alone: how far ranks run ahead of those behind them, and what they hold.
+// Rows of forwards alone: how far ranks run ahead of the following pipeline ranks, and the memory that they hold.
 #include "tests/support/pipelines.h"
 #include "tests/support/thread_memory.h"
 
@@ -11,11 +11,12 @@
 namespace orthant::forwards_test {
 namespace {
 
-// Of two ranks the second is slow. A message is large: it leaves when it is received, and not into some buffer.
+// The second of two ranks is slow. The message is so large that its send completes only with its receive, not with a
+// copy into a buffer.
 TEST(Forwards, RanksRunAheadOnlySoFar) {
   constexpr int kMicrobatches = 16;
   static constexpr int64_t kNumbers = 1 << 20;
-  std::atomic<int> done = 0;  // by the second rank
+  std::atomic<int> done = 0;  // microbatches that the second rank has computed
   int ahead = 0;
   run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(Mesh({{"pipeline", 2}}), rank, rendezvous);
@@ -43,13 +44,14 @@ TEST(Forwards, RanksRunAheadOnlySoFar) {
         .run(row, {});
   });
   EXPECT_EQ(done, kMicrobatches);
-  // Two leave while the third is made; the receiver has asked for one, and computes another.
+  // Two messages leave while the third output is computed. The receiver has posted one receive and computes another
+  // microbatch.
   EXPECT_LE(ahead, 5);
   EXPECT_GE(ahead, 2);
 }
 
-// What each rank's tensors take while it validates, with the last rank as the slow one: no more than training is
-// planned to take, however many microbatches there are.
+// While ranks validate, with the last rank as the slowest, their tensors take no more than the plan of training,
+// however many microbatches there are.
 TEST(Forwards, ValidationHoldsNoMoreThanIsPlannedForTraining) {
   const TinyRun run({"model.num_hidden_layers=8", "model.hidden_size=96", "model.intermediate_size=128",
                      "model.vocab_size=512", "model.max_position_embeddings=64", "training.seq_len=64",

@@ -1,4 +1,4 @@
-// Microbatches made from batches: tokens, positions and places.
+// Microbatches made from batches: tokens, positions in the document, and positions in the sequence.
 #include "runtime/from_plan.h"
 
 #include <gtest/gtest.h>

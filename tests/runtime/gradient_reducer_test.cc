@@ -1,4 +1,5 @@
-// The reduction of gradient buckets while backward runs.
+// The reduction of gradient buckets while backward runs. A bucket starts with its last gradient, in the same order on
+// all ranks. Controls: a surplus gradient throws, and a dropped bucket stays unreduced.
 #include "parallel/data/run.h"
 
 #include "base/errors.h"
@@ -56,7 +57,7 @@ TEST(GradientReducer, RanksThatCompleteInAnyOrderOrHaveNothingAgree) {
     Comm comm(Mesh({{"data", 4}}), rank, rendezvous);
     for (int step = 1; step <= 2; ++step) {
       Reduction r(comm, rank);
-      // Rank 3 has no sequences; the others two microbatches, written in orders of their own.
+      // Rank 3 has no sequences. The other ranks have two microbatches, whose gradients they write in different orders.
       const int microbatches = rank == 3 ? 0 : 2;
       r.reducer.begin(microbatches);
       for (int m = 0; m < microbatches; ++m) {

@@ -1,5 +1,5 @@
-// Whole runs with Linformer's projections split over the ring: every number is that of one rank, each rank holds its
-// rows alone, checkpoints hold all of them, and the plan's bytes are what is sent and held.
+// Training runs with Linformer's projections sharded over the ring: every number equals one rank's within 1e-10, and
+// each rank holds its own rows alone. Checkpoints hold all rows, and the planned bytes are sent and held.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -90,7 +90,7 @@ SWEEP_TEST(LinformerRuns, ValidateAlikeWhereTheLastSampleIsShort) {
   }
 }
 
-// Values, gradients and moments of the rank, counted by the allocator.
+// Bytes of the rank's weights, gradients and moments, counted by the allocator.
 int64_t state_bytes(const Plan& plan, int rank) {
   ThreadMemory::install();
   const int64_t before = ThreadMemory::now();
@@ -110,7 +110,7 @@ TEST(LinformerRuns, ARanksBytesStayWhereLengthAndRingGrowTogether) {
     };
     const TinyRun shorter(keys(128)), longer(keys(256));
     const Plan two = shorter.plan(2, Cut{1, 2, 1}.overrides()), four = longer.plan(4, Cut{1, 4, 1}.overrides());
-    // But for a number more that each rank tells the others.
+    // The two plans differ only in the step statistics, which grow with the number of ranks.
     const auto told = static_cast<int64_t>(sizeof(double)) * (StepSignals::elements(4) - StepSignals::elements(2));
     for (int rank = 0; rank < 4; ++rank) {
       const MemoryBytes& planned = four.memory[static_cast<size_t>(rank)];
@@ -118,7 +118,7 @@ TEST(LinformerRuns, ARanksBytesStayWhereLengthAndRingGrowTogether) {
       EXPECT_EQ(state_bytes(four, rank), state_bytes(two, 0));
       EXPECT_EQ(planned.total(), two.memory[0].total() + told);
     }
-    // The control: not split, the projections grow with the length, by 2 layers x 2 x 128 x 5.
+    // Control: unsharded projections grow with the length, by 2 layers x 2 projections x 128 x 5 elements.
     const int64_t of_each = *dtype == 'f' ? 4 * 8 : 4 * 4 + 2;
     EXPECT_EQ(state_bytes(longer.plan(4), 0) - state_bytes(shorter.plan(4), 0), 2 * 2 * 128 * 5 * of_each);
   }
@@ -141,7 +141,7 @@ SWEEP_TEST(LinformerRuns, GoOnAtAnyCut) {
         EXPECT_LT(worst_parameter(plan, have.second_moments, whole.second_moments, rank).error, 1e-10);
       }
     }
-    // At the same cut it goes on to the last bit.
+    // With the same layout, the resumed run equals the uninterrupted one in every bit.
     const auto straight = train_ranks(before, run.data(), {.steps = 6});
     const auto resumed = train_ranks(before, run.data(), {.steps = 6, .resume_from = checkpoint});
     for (size_t rank = 0; rank < straight.size(); ++rank) {

@@ -1,4 +1,5 @@
-// Work that a row loses is noticed where it is missed: a message that nobody made, a gradient that is summed too early.
+// Lost work is detected where it is missed: a message that no stage has produced, and a bucket that is reduced before
+// its gradients are written.
 #include "base/errors.h"
 #include "comm/thread_ranks.h"
 #include "parallel/data/run.h"

@@ -1,5 +1,5 @@
-// What a machine or its control groups leave for a run, read from files of our own; and what is said of plans beyond
-// it.
+// The memory that a machine or its control groups leave for a run, read from the test's own files, and the warnings
+// about plans that need more.
 #include "runtime/machine_memory.h"
 
 #include <fmt/format.h>
@@ -50,7 +50,7 @@ TEST_F(Machine, TheTightestControlGroupCounts) {
   write("sys/fs/cgroup/a/memory.current", std::to_string(2 * kMiB));
   write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file " + std::to_string(kMiB) + "\n");
   expect(3, 2, "this control group");
-  // Inside a container the group is the root of what can be seen.
+  // Inside a container, the group is the root of the visible hierarchy.
   write("proc/self/cgroup", "0::/\n");
   write("sys/fs/cgroup/memory.max", std::to_string(2 * kMiB));
   write("sys/fs/cgroup/memory.current", std::to_string(5 * kMiB));

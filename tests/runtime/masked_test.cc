@@ -1,4 +1,5 @@
-// Whole runs that guess masked tokens: every number is that of one rank, however batch and sequences are cut.
+// Training runs with the masked objective: every number equals one rank's within 1e-10, however batch and sequences are
+// sharded. The negative control of verify is a stray mean.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -67,7 +68,7 @@ SWEEP_TEST(MaskedRuns, HaveThemOnTensorMeshes) {
 }
 
 SWEEP_TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
-  // The whole epoch is one batch.
+  // One batch is the full epoch, so that it includes the short last sample.
   const TinyRun run({"model.objective=masked", "training.global_batch_size=376", "training.local_batch_size=100"});
   ASSERT_EQ(run.data().train.num_samples(), 376);
   ASSERT_FALSE(run.data().train.batch(0, 376).lengths.empty());
@@ -77,7 +78,7 @@ SWEEP_TEST(MaskedRuns, HaveThemOnTheShortSampleToo) {
   }
 }
 
-// How many labels stand in either half of the sample.
+// Numbers of labels in the first and in the second half of the sample.
 std::pair<int, int> halves(const Batch& batch) {
   std::pair<int, int> found;
   for (size_t i = 0; i < batch.labels.size(); ++i) {
@@ -100,7 +101,7 @@ TEST(MaskedRuns, MayHaveAllMaskedTokensOnOneRankOrNone) {
   ASSERT_TRUE(first_only > 0 && second_only > 0 && none > 0) << first_only << ", " << second_only << ", " << none;
   expect_one_ranks_numbers(run, {2, kContiguousRing}, kSteps);
   expect_one_ranks_numbers(run, {2, {kContiguousRing[0], kContiguousRing[1], kRingSelfAttention[1]}}, kSteps);
-  expect_one_ranks_numbers(run, {2, {}}, kSteps);  // a rank without any sequence
+  expect_one_ranks_numbers(run, {2, {}}, kSteps);  // one rank has no sequence
 }
 
 SWEEP_TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
@@ -113,7 +114,7 @@ SWEEP_TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
   }
 }
 
-// The loss of samples on one device with the first weights.
+// The loss of the samples on one device with the initial weights.
 double loss_of(const TinyRun& run, const Batch& batch) {
   const Plan plan = run.plan(1);
   Weights weights(plan.parameters, at::kDouble);
@@ -129,7 +130,7 @@ TEST(MaskedRuns, SeeNothingOfTheFillBehindAShortSample) {
   ASSERT_EQ(batch.lengths, (std::vector<int64_t>{32, 25}));
   std::fill(other.tokens.end() - 7, other.tokens.end(), 65);
   EXPECT_EQ(loss_of(run, batch), loss_of(run, other));
-  batch.lengths = other.lengths = {};  // the control: then the fill is seen
+  batch.lengths = other.lengths = {};  // control: without the lengths, the fill changes the loss
   EXPECT_NE(loss_of(run, batch), loss_of(run, other));
 }
 
@@ -147,7 +148,7 @@ SWEEP_TEST(MaskedRuns, ValidateTheSameTokensEveryTimeOnAnyRanks) {
     EXPECT_EQ(many.labels, one.labels);
     EXPECT_LT(relative_error(many.nats, one.nats), 1e-12);
   }
-  // Training hides other places of the sample of the same number.
+  // In samples of the same number, training masks other positions than validation.
   const auto positions = [](const Loader& loader) {
     std::vector<bool> chosen;
     for (const int64_t label : loader.batch(0, 4).labels) chosen.push_back(label != kIgnoredLabel);
@@ -221,7 +222,7 @@ SWEEP_TEST(MaskedRuns, ShowWhatTheModelFillsIn) {
   for (const TensorCut& layout : sweep.of(layouts(), 3)) {
     for (const std::string& other : shown_by(layout)) EXPECT_EQ(other, shown);
   }
-  // The text as it is: what the sample holds, on one line.
+  // The displayed text is the sample's, on one line.
   const Batch batch = run.data().held_out->batch(0, 1);
   std::string text;
   for (size_t i = 0; i < 16; ++i) {

@@ -1,3 +1,5 @@
+// metrics.jsonl: the documented fields, numbers that read back bit-equal, one history after a resumption, and errors
+// that name file and line.
 #include "runtime/metrics.h"
 
 #include "base/errors.h"

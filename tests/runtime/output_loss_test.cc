@@ -1,5 +1,5 @@
-// Whole runs with capped logits, label smoothing and z-loss: every layout's numbers are one rank's, and that one's are
-// those of the plain device; nothing but training knows of smoothing and z-loss.
+// Training runs with capped logits, label smoothing and z-loss: every layout equals one rank, and one rank equals the
+// plain device. Smoothing and z-loss affect training alone. The negative control leaves the terms out.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -25,7 +25,7 @@ Words deep(const Words& loss, const Words& more = {}) {
   return words;
 }
 
-// Heads that are whole, cut over columns, at a pipeline's end, and over a pipeline.
+// Layouts whose head is unsharded, sharded over columns, on the last pipeline rank, or sharded over the pipeline.
 std::vector<TensorCut> layouts() {
   std::vector<TensorCut> all = {{2, {}},
                                 {4, {kWithRing, kWithUlysses}},
@@ -90,7 +90,7 @@ SWEEP_TEST(OutputLosses, OfTiedAndMaskedModels) {
   }
 }
 
-// A batch in which no token is asked for: no loss, and no gradient, wherever the vocabulary is.
+// A batch without a label has no loss and no gradient, wherever the vocabulary is.
 SWEEP_TEST(OutputLosses, OfNoLabelAreNothing) {
   for (const Words& loss : {Words{}, kLosses.back()}) {
     const TinyRun run(deep(loss, {"model.objective=masked", "model.masked_share=0.1", "training.global_batch_size=1"}));
@@ -117,7 +117,7 @@ SWEEP_TEST(OutputLosses, OfNoLabelAreNothing) {
   }
 }
 
-// Validation is the model's own cross entropy: smoothing and z-loss change no bit of it, a cap does.
+// Validation measures the model's own cross entropy. Smoothing and z-loss change no bit of it; a cap does.
 SWEEP_TEST(OutputLosses, AreNotWhatValidationMeasures) {
   const TinyRun none(deep({})), smoothed(deep({kSmoothed, kZ})), capped(deep({kCapped, kSmoothed, kZ}));
   const auto nats = [](const TinyRun& run, const TensorCut& layout) {
@@ -132,7 +132,7 @@ SWEEP_TEST(OutputLosses, AreNotWhatValidationMeasures) {
   }
 }
 
-// Drawn from capped logits, by every layout.
+// Every layout samples from capped logits and writes the same text.
 SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
   const auto written = [](const TinyRun& run, const TensorCut& layout) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
@@ -157,7 +157,7 @@ SWEEP_TEST(OutputLosses, CapWhatIsWritten) {
   }
 }
 
-// In bfloat16 not on a tensor mesh: docs/numerics.md, gradients that are zero.
+// A tensor mesh in bfloat16 is left out: docs/numerics.md, gradients that are zero.
 SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const std::vector<Words> losses = {{"model.final_logit_softcapping=1"},
@@ -181,7 +181,8 @@ SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
   }
 }
 
-// A cap is the model's and stays; smoothing and z-loss are of a run, which may change them as it may its rate.
+// The cap belongs to the model and must not change. Smoothing and z-loss belong to the run and may change, as its
+// learning rate may.
 TEST(OutputLosses, GoOnWithTheCapThatTheyHad) {
   const Words all = kLosses.back();
   const TinyRun run(deep(all));

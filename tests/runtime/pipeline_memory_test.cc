@@ -1,5 +1,5 @@
-// What the plan says that a rank of a pipeline holds against what its tensors take, ranks being threads: the peak of a
-// step in bytes, and the most microbatches between their F and their B or W.
+// The planned memory of a pipeline rank equals the memory of its tensors within 3 %, with ranks as threads. The largest
+// number of microbatches between F and B or W equals the planned one.
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
@@ -10,7 +10,7 @@
 namespace orthant::pipeline_memory_test {
 namespace {
 
-// Layers enough for eight stages, and tokens enough that activations are most of a rank's memory.
+// Enough layers for eight stages, and enough tokens that activations are most of a rank's memory.
 const TinyRun& wide_run() {
   static const TinyRun run({"model.num_hidden_layers=8", "model.hidden_size=96", "model.intermediate_size=256",
                             "model.num_attention_heads=4", "model.num_key_value_heads=2", "model.vocab_size=512",
@@ -26,7 +26,7 @@ struct Held {
   int live = 0;
 };
 
-// Of the second step, by rank: in the first, tiles and plans of products are made once.
+// Measures the second step, by rank. The first step also makes the tiles and plans of products, once.
 std::vector<Held> measure(const Plan& plan) {
   ThreadMemory::install();
   std::vector<Held> ranks(static_cast<size_t>(plan.mesh.size()));
@@ -39,7 +39,7 @@ std::vector<Held> measure(const Plan& plan) {
       if (plan.post_validates()) session.advance(step, {}, [](const StepResult&) {});
       if (!plan.post_validates()) session.update(step, session.gradients(step, {}));
     }
-    if (plan.post_validates()) {  // in the second step the copies may be younger than the peak
+    if (plan.post_validates()) {  // the peak of step 2 may precede the copies
       ThreadMemory::reset();
       session.advance(3, {}, [](const StepResult&) {});
       session.settle([](const StepResult&) {});
@@ -49,10 +49,10 @@ std::vector<Held> measure(const Plan& plan) {
   return ranks;
 }
 
-constexpr double kWithSums = 0.05;  // of small weights over data ranks
+constexpr double kWithSums = 0.05;  // bound if small weights are reduced over data ranks
 
-// Stages' messages are where the plan has them. What is on its way on lanes is the other ranks' doing, and sums of
-// gradients may end before the row does, to which the plan counts what they hold.
+// Messages between stages are held as planned. Other messages in flight depend on the other ranks. Reductions of
+// gradients may complete before the row ends, while the plan counts their memory to its end.
 void expect_planned(const Plan& plan, const std::string& what, double bound = 0.03) {
   const std::vector<Held> held = measure(plan);
   for (size_t rank = 0; rank < held.size(); ++rank) {
@@ -63,8 +63,8 @@ void expect_planned(const Plan& plan, const std::string& what, double bound = 0.
   }
 }
 
-// What a pipeline adds nothing to: to the last scalar. Not planned are the numbers of a microbatch's samples and of the
-// places in them, and in backward three of the loss.
+// One rank's plan is exact except for small tensors that it leaves out: the sample numbers and sequence positions of a
+// microbatch and, in backward, three scalars of the loss.
 TEST(PipelineMemory, OfOneRankIsExact) {
   constexpr int64_t kNumbers = (2 + 64) * sizeof(int64_t), kOfTheLoss = 3 * sizeof(double);
   for (const Words& words : {Words{}, Words{"activation_checkpoint.mode=full"}, Words{"model.dropout=0.1"},
@@ -86,7 +86,7 @@ SWEEP_TEST(PipelineMemory, IsAsPlanned) {
   }
 }
 
-// It hands on what it holds, which the plan counts twice while that is on its way.
+// A stage without layers sends on the tensor that it holds. The plan counts that tensor twice while it is in flight.
 TEST(PipelineMemory, OfAStageWithoutLayersIsAMessageMore) {
   const Plan plan = wide_run().plan(3, pipeline("1f1b", 3, {"parallelism.pipeline_parallel_layers=5,0,3"}));
   const std::vector<Held> held = measure(plan);
@@ -116,7 +116,7 @@ SWEEP_TEST(PipelineMemory, BesideTheRest) {
   const std::string k2d = p + "tensor_parallel_kind=2d";
   const std::string kFull = "activation_checkpoint.mode=full", kHalf = "training.dtype=bfloat16";
   const std::string kTied = "model.tie_word_embeddings=true", kDropout = "model.dropout=0.1";
-  const TempFolder folder;  // forwards in order, backwards from the last: gradients are complete with the first's
+  const TempFolder folder;  // forwards ascend, backwards descend: microbatch 0 completes the gradients
   const std::string last_first = folder.write("last_first.csv",
                                               "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0\n"
                                               "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0\n");
@@ -154,7 +154,7 @@ SWEEP_TEST(PipelineMemory, BesideTheRest) {
   for (const Case& c : sweep.of(cases, 9)) expect_planned(wide_run().plan(c.ranks, c.words), c.name);
 }
 
-// Rows of a vocabulary that is most of what ranks hold, and what S keeps of them.
+// A vocabulary whose rows are most of a rank's memory, together with the tensors that S keeps.
 SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
   const std::string p = "parallelism.", order = p + "vocabulary_parallel=", kLarge = "model.vocab_size=8003";
   const std::string kHalf = "training.dtype=bfloat16", kCapped = "model.final_logit_softcapping=30";
@@ -189,7 +189,7 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverRanks) {
   }
 }
 
-// The same where each pipeline rank is a tensor mesh that has its rows together.
+// The same if each pipeline rank is a tensor mesh that shards its rows.
 SWEEP_TEST(PipelineMemory, OfAVocabularyOverMeshes) {
   const std::string order = "parallelism.vocabulary_parallel=", kLarge = "model.vocab_size=8003";
   for (const TensorCut& mesh :
@@ -215,7 +215,7 @@ SWEEP_TEST(PipelineMemory, OfAVocabularyOverMeshes) {
   }
 }
 
-// What a rank's peak grows by with the vocabulary: weights, gradients and moments of its rows, and a microbatch's
+// A rank's peak grows with the vocabulary by the weights, gradients and moments of its rows, and by one microbatch's
 // exponentials.
 TEST(PipelineMemory, GrowsByTheRowsOfARank) {
   constexpr int kRanks = 4;
@@ -230,10 +230,10 @@ TEST(PipelineMemory, GrowsByTheRowsOfARank) {
   const double table = kRows * kWidth * 16, share = 2 * table / kRanks + kTokens * kRows / kRanks * 4;
   const double large = most("algorithm_2", kMore);
   EXPECT_NEAR(large - most("algorithm_2", kLess), share, 0.03 * large);
-  EXPECT_GT(most("none", kMore) - most("none", kLess), table);  // the last rank's, which makes logits as well
+  EXPECT_GT(most("none", kMore) - most("none", kLess), table);  // the last rank also holds the logits
 }
 
-// Between I and W a rank of a mesh keeps its parts of what products read; sums over rows are W's.
+// Between I and W, a rank of a tensor mesh keeps its shards of the products' inputs. Sums over rows belong to W.
 SWEEP_TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
   for (const TensorCut& cut :
        sweep.of(std::vector<TensorCut>{grid(1, 2, 1, {}, kStages), one_dimension(2, {}, kStages),
@@ -247,7 +247,8 @@ SWEEP_TEST(PipelineMemory, OfSplitBackwardOnTensorMeshes) {
   }
 }
 
-// Weights are most of what a product needs, and the embedding's sum over rows is more than a block's.
+// A small model: weights are most of the memory of a product, and the embedding's sum over rows exceeds that of a
+// block.
 TEST(PipelineMemory, OfSmallSplitBackwardOnTensorMeshes) {
   const TinyRun small({"model.num_hidden_layers=5", "model.hidden_size=32", "model.intermediate_size=64",
                        "model.vocab_size=512", "model.max_position_embeddings=64", "training.seq_len=64",

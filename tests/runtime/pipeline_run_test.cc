@@ -1,4 +1,5 @@
-// What a run does beside its steps, over stages: validation, looking for what is not finite, checkpoints, verify.
+// The work of a pipeline run besides its steps: validation, the search for values that are not finite, checkpoints and
+// verify. Planted mistakes are the negative controls of verify.
 #include <gtest/gtest.h>
 
 #include "runtime/verify.h"
@@ -32,7 +33,7 @@ std::vector<TensorCut> cuts() {
           one_dimension(2, pipeline("v_half", 2, {kDataOfTwo}), 4)};
 }
 
-// The held-out text ends in a batch that is not whole; a step before it leaves nothing behind.
+// The last batch of the held-out text is incomplete. A training step before validation leaves nothing behind.
 SWEEP_TEST(PipelineRun, ValidatesAsOneRank) {
   for (const Words& more : {Words{}, Words{kTied, "model.dropout=0.1"}}) {
     const TinyRun run(deep(more));
@@ -54,7 +55,7 @@ SWEEP_TEST(PipelineRun, GoesOnOverOtherStages) {
 TEST(PipelineRun, NamesWhatIsNotFiniteOnWhicheverStage) {
   for (const char* schedule : {"1f1b", "zb_v"}) {
     const std::string up = "model.layers.1.mlp.up_proj.weight", gate = "model.layers.1.mlp.gate_proj.weight";
-    // Layer 1 stands on the first rank of 1F1B, and of a V on the last.
+    // Layer 1 is on the first rank of 1F1B, but on the last rank of a V schedule.
     const int owner = schedule == std::string("1f1b") ? 0 : 1;
     const Seen weight = seen(pipeline(schedule, 2), [&](Weights& w) { fill(w, up, NAN); });
     EXPECT_EQ(weight.first, owner) << schedule;
@@ -83,7 +84,8 @@ SWEEP_TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
         const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, mutation);
         EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
         EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << cut.name();
-        // Of products alone where W is what is missing; the embedding, which is none, is wrong where messages are.
+        // A missing W affects the weights of products only. Late messages also affect the embedding, which is no
+        // product.
         const char* first = mutation == Mutation::late_messages ? "model.embed_tokens.weight"
                                                                 : "model.layers.0.self_attn.q_proj.weight";
         EXPECT_TRUE(says(report.first_difference, {"step 1", "the gradient of", first})) << dtype << ", " << cut.name();

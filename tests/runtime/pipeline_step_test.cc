@@ -1,5 +1,5 @@
-// Whole steps of pipelines against one rank's, with what else a step may hold: microbatches of two sizes, documents and
-// windows that attention keeps to, projected sequences; and five steps within the closer bound of the published check.
+// Steps of pipelines equal one rank's together with other features: microbatches of two sizes, attention within
+// documents and windows, and Linformer. Five steps stay within the tighter bound of the published check.
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
@@ -11,7 +11,7 @@ namespace {
 const std::string kDataOfTwo = "parallelism.data_parallel_degree=2";
 
 TEST(PipelineStep, MicrobatchesOfTwoSizes) {
-  const TinyRun run({"model.num_hidden_layers=8"});  // seven sequences, two a microbatch
+  const TinyRun run({"model.num_hidden_layers=8"});  // seven sequences, two per microbatch
   const auto one = train_ranks(run.plan(1), run.data());
   for (const auto& [ranks, words] : std::vector<std::pair<int, Words>>{{4, pipeline("zb_v", 2, {kDataOfTwo})},
                                                                        {4, pipeline("zb_h1", 2, {kDataOfTwo})},
@@ -39,8 +39,8 @@ TEST(PipelineStep, SplitBackwardsOfEveryAttention) {
   }
 }
 
-// Four ranks, eight microbatches, AdamW; the vocabulary on the outer stages, and over all ranks. Every order of the
-// output layer adds the same numbers, and all schedules add them in the same order.
+// Four ranks, eight microbatches and AdamW, with the vocabulary on the outer stages or sharded over all ranks. Every
+// algorithm of the output layer adds the same numbers, and all schedules add them in the same order.
 SWEEP_TEST(PipelineStep, FiveStepsOfEverySchedule) {
   Words keys = kDeep;
   keys.insert(keys.end(), {"training.global_batch_size=8", "model.vocab_size=1003"});

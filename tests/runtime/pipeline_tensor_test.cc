@@ -1,4 +1,5 @@
-// Pipelines of stages that are tensor meshes: the numbers of one rank, the bits of every schedule, the plan's bytes.
+// Pipelines whose stages are tensor meshes: the numbers equal one rank's, all schedules give the same bits, and the
+// planned bytes are sent.
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
@@ -8,7 +9,7 @@
 namespace orthant::pipeline_tensor_test {
 namespace {
 
-// Rows and depth have sequences of their own: four microbatches each where they are four.
+// Rows and depth shard the batch. If there are four such shards, each has four microbatches.
 const TinyRun& deep_run() {
   static const TinyRun run(
       {"model.num_hidden_layers=4", "training.local_batch_size=1", "training.global_batch_size=16"});

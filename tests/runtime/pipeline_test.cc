@@ -1,4 +1,4 @@
-// Pipelines against the run of one rank: numbers, what is sent, and that no schedule changes a bit.
+// Pipelines equal the run of one rank: numbers within 1e-10 and the planned bytes. No schedule changes a bit.
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
@@ -22,8 +22,8 @@ SWEEP_TEST(Pipeline, EqualsOneRank) {
   }
 }
 
-// Forward and backward of a microbatch are the same wherever they stand, and each weight adds up microbatches in their
-// order: nothing that a schedule chooses is in the sums.
+// Forward and backward of a microbatch do not depend on the schedule, and each weight accumulates the microbatches in
+// their order. No sum therefore depends on the schedule.
 SWEEP_TEST(Pipeline, NoScheduleChangesABit) {
   for (const Words& more : {Words{}, Words{"model.tie_word_embeddings=true", "model.dropout=0.1"}}) {
     std::vector<StepTrace> first;
@@ -41,7 +41,7 @@ SWEEP_TEST(Pipeline, NoScheduleChangesABit) {
   }
 }
 
-// Seven microbatches on two ranks: backwards in an order of their own, some of them whole and some split.
+// Seven microbatches on two ranks, with backwards in an unusual order. Some of them are split.
 TEST(Pipeline, RunsAScheduleOfAFile) {
   const TempFolder folder;
   const std::string file = folder.write("own.csv",
@@ -69,7 +69,7 @@ SWEEP_TEST(Pipeline, ComposesWithTheRest) {
       {4, pipeline("v_min", 4, {"model.tie_word_embeddings=true", "model.dropout=0.2"})},
       {2, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=3"})},
       {4, pipeline("interleaved_1f1b", 2, {p + "pipeline_parallel_stages_per_rank=4", p + "data_parallel_degree=2"})},
-      // Clipping that clips, by the norm of all stages.
+      // A norm limit so low that gradients are clipped, by the norm over all stages.
       {4, pipeline("zb_v", 4, {"training.max_norm=0.05"})},
       {6, pipeline("dual_pipe_v", 2, {p + "data_parallel_degree=3", "training.max_norm=0.05"})}};
   for (const Case& c : sweep.of(cases, 5)) {

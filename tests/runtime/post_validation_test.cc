@@ -1,5 +1,5 @@
-// Post-validation of the optimizer's step: whatever the norm does, every bit is that of the synchronous step, and where
-// it does nothing unforeseen, nothing is sent that the plan does not say.
+// Post-validation of the optimizer's step gives every bit of the synchronous step, whatever the gradient norm is. If no
+// step has to be undone, it sends only the planned bytes.
 #include "runtime/post_validation.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr double kInf = std::numeric_limits<double>::infinity();
 const std::string kPost = "parallelism.pipeline_parallel_post_validation=true";
 
-/// What happens to the gradient of the first matrix on some pipeline rank: by step, a factor.
+/// Factors for the gradient of the first matrix on one pipeline rank, by step.
 struct Injection {
   int pipeline_rank = 0;
   std::vector<std::pair<int64_t, double>> factors;
@@ -35,7 +35,7 @@ struct RankCourse {
   std::vector<Told> told;  // by step
   at::Tensor masters, values, first_moments, second_moments;
   Traffic traffic;
-  std::string not_finite;  // what was found then
+  std::string not_finite;  // the tensor that was found not finite, if the run stopped
 };
 
 struct Training {
@@ -46,7 +46,7 @@ struct Training {
   int64_t settle_every = 0;
 };
 
-/// Multiplies once a step, when the step's last microbatch has added its share.
+/// Multiplies once per step, after the step's last microbatch has added its gradient.
 void inject(Session& session, const Plan& plan, int rank, const Injection& injection) {
   if (plan.pipeline_rank(rank) != injection.pipeline_rank || injection.factors.empty()) return;
   int64_t microbatches = 0;
@@ -121,7 +121,7 @@ void expect_same(const std::vector<RankCourse>& have, const std::vector<RankCour
   }
 }
 
-/// Whether any rank has sent more than so many steps do: forwards were run again.
+/// Whether a rank has sent more than the planned bytes of these steps, because forwards were run again.
 bool sent_again(const Plan& plan, const std::vector<RankCourse>& ranks, int64_t steps) {
   bool again = false;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -142,7 +142,7 @@ Words with(Words words, const Words& more) {
 
 std::string limit(double max_norm) { return fmt::format("training.max_norm={}", max_norm); }
 
-/// Both ways of the same run; what post-validation came to.
+/// The plan and the traces with post-validation. run_both() has compared them with the synchronous run.
 struct Both {
   Plan plan;
   std::vector<RankCourse> ranks;
@@ -177,7 +177,7 @@ SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
     for (const auto& [name, ranks, keys] : sweep.of(meshes(), 2)) {
       if (name != "zb_h2" && name != "1f1b, data 2" && dtype != std::string("float64")) continue;
       const int last = run.plan(ranks, keys).mesh.axis_size("pipeline") - 1;
-      // Twice in turn, once alone, in the last step; the first step is waited for in any case.
+      // Two consecutive steps and the last one exceed the limit. The first step is waited for in any case.
       const Training course{.steps = 7, .injection = {last, {{3, 1e6}, {4, 1e6}, {7, 1e6}}}};
       const Both both = run_both(run, ranks, with(keys, {limit(100)}), course, name + ", " + dtype);
       const std::vector<Told>& told = both.ranks[0].told;
@@ -240,7 +240,7 @@ TEST(PostValidation, GoesOnFromACheckpoint) {
     const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype)}));
     const Words keys = pipeline("zb_h2", 2, {limit(100)});
     const Plan plan = run.plan(2, with(keys, {kPost}));
-    const Injection injection{1, {{3, 1e6}}};  // in the last step before it: it is undone before it is saved
+    const Injection injection{1, {{3, 1e6}}};  // the last step before the checkpoint, undone before it is saved
     const auto whole = train_on(run.plan(2, keys), run.data(), {.steps = 6, .injection = injection});
     train_on(plan, run.data(), {.steps = 3, .injection = injection, .save = true});
     const auto rest = train_on(plan, run.data(),

@@ -1,5 +1,5 @@
-// What float32 and bfloat16 make of one step, from the same weights, against a wider run: within the bounds that
-// rounding_bounds() derives, for the loss and every gradient.
+// One step in float32 and bfloat16 stays within rounding_bounds() of the same step in float64, for the loss, the norm
+// and every gradient. The control is a batch with one sequence less.
 #include "plan/rounding.h"
 #include "runtime/verify.h"
 #include "base/errors.h"
@@ -12,7 +12,7 @@
 namespace orthant::precision_test {
 namespace {
 
-// Loss and gradients of the first step of one rank; weights start as bfloat16 numbers, which every dtype holds exactly.
+// Loss and gradients of the first step of one rank. Weights start as bfloat16 numbers, which every dtype holds exactly.
 StepTrace first_step(const TinyRun& run, const std::vector<std::string>& overrides = {}) {
   const Plan plan = run.plan(1, overrides);
   StepTrace trace;
@@ -64,7 +64,7 @@ TEST(PrecisionControl, OneSequenceLessIsBeyondEveryBound) {
 }
 
 TEST(Bfloat16, LearnsAsFloat32Does) {
-  // Ten steps: the losses stay as close as the bound of one step's loss, and both fall.
+  // Over ten steps the losses stay within the bound of one step's loss, and both fall.
   const TinyRun run({"training.dtype=float32"});
   const auto wide = train_ranks(run.plan(1), run.data(), {.steps = 10}).front().steps;
   const Plan plan = run.plan(1, {"training.dtype=bfloat16"});

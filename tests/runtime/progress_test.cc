@@ -1,3 +1,4 @@
+// The progress lines, the banner and the summary of a run: their text, widths and colors, and the choice of the style.
 #include "runtime/progress.h"
 
 #include "base/text.h"
@@ -33,7 +34,7 @@ StepMetrics example() {
           .data_seconds = 0};
 }
 
-// Without escape sequences.
+// The text without escape sequences.
 std::string bare(const std::string& text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -66,7 +67,7 @@ TEST(Progress, StepLineFitsTheTerminal) {
   EXPECT_EQ(line(80), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  eta 1m28");
   EXPECT_EQ(line(98), "step   120/1000  loss 2.4637  gnorm 0.82  lr 6.1e-4  7.8k tok/s   98ms  "
             "exposed comm  4%  eta 1m28");
-  EXPECT_EQ(line(20), "step   120/1000  loss 2.4637  7.8k tok/s  eta 1m28");  // no less than this
+  EXPECT_EQ(line(20), "step   120/1000  loss 2.4637  7.8k tok/s  eta 1m28");  // never less than this
   for (const int64_t total : {5, 300, 9999, 10000, 100000000}) {
     for (int columns = 60; columns <= 130; ++columns) {
       const std::string narrow = step_line(example(), total, 88, {.columns = columns});
@@ -277,7 +278,7 @@ TEST(Progress, PrintableTextIsValidAndHarmless) {
   EXPECT_EQ(visible_text("a\tb\nc \u20ac \U0001f600"), "a\tb\nc \u20ac \U0001f600");
   EXPECT_EQ(visible_text("\x1b[2J\r\x7f\a"), "[2J");
   EXPECT_EQ(visible_text("\xff\xc0\xaf"), "\ufffd\ufffd\ufffd");
-  EXPECT_EQ(visible_text("\xe2\x82"), "\ufffd\ufffd");            // cut short
+  EXPECT_EQ(visible_text("\xe2\x82"), "\ufffd\ufffd");            // truncated
   EXPECT_EQ(visible_text("\xed\xa0\x80"), "\ufffd\ufffd\ufffd");  // a surrogate
   EXPECT_EQ(visible_text("x\xc2\x9by"), "xy");                    // a control sequence in one character
 }

@@ -1,4 +1,4 @@
-// What the boxes of a run say, from real plans and data.
+// The contents of a run's banner and summary, from real plans and data.
 #include "runtime/run_banner.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Warnings about cores, ranks without sequences and the disk; planned checkpoint sizes against real checkpoints.
+// Warnings about cores, ranks without sequences and disk space. Planned checkpoint sizes equal those of real
+// checkpoints.
 #include "runtime/run_warnings.h"
 
 #include "base/text.h"
@@ -46,7 +47,7 @@ TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   ASSERT_TRUE(here && below);
   EXPECT_GT(*here, 0);
   EXPECT_GT(*below, 0);
-  EXPECT_TRUE(free_disk_bytes("no/such/folder"));  // that of the working directory
+  EXPECT_TRUE(free_disk_bytes("no/such/folder"));  // of the working directory
 }
 
 TEST(RunWarnings, OfMoreRanksOrThreadsThanCores) {

@@ -1,5 +1,5 @@
-// Text on tensor meshes and pipelines, with the vocabulary cut over these or not: what one rank writes from the same
-// weights, byte for byte, though no rank holds a whole model.
+// Text sampled on tensor meshes and pipelines, with the vocabulary sharded or not, equals the text of one rank with the
+// same weights in every byte, although no rank holds the full model.
 #include <gtest/gtest.h>
 
 #include "runtime/sample.h"
@@ -12,7 +12,7 @@ namespace {
 
 using Write = std::string (*)(const Weights&, const Plan&, const TrainingData&, Comm&);
 
-// What each rank has, by rank; nothing of those that take no part.
+// The text that each rank returns, by rank; empty for ranks that take no part.
 std::vector<std::string> written(const TinyRun& run, const TensorCut& cut, Write write, bool all_take_part) {
   const Plan plan = run.plan(cut.ranks, cut.keys);
   std::vector<std::string> texts(static_cast<size_t>(cut.ranks));

@@ -1,4 +1,5 @@
-// Every mesh of up to eight ranks that cuts sequences, in every dtype, and data ranks that have nothing to read.
+// Every mesh of up to eight ranks that shards sequences equals one rank, in every dtype and with data ranks that have
+// no sequence. The negative control counts positions from 0 on every rank.
 #include <gtest/gtest.h>
 
 #include "runtime/verify.h"
@@ -18,7 +19,7 @@ std::vector<Cut> cuts_of(std::initializer_list<int> products) {
   return cuts;
 }
 
-// Key heads for two ranks each or more, and shares of heads that do not come out even.
+// Each key head serves two or more ranks, and some meshes shard the heads unevenly.
 const std::string kBatch = "training.global_batch_size=3";
 const std::vector<std::string> kEightHeads = {"model.hidden_size=32", "model.num_attention_heads=8", kBatch};
 const std::vector<std::string> kSixHeads = {"model.num_attention_heads=6", kBatch};
@@ -28,7 +29,7 @@ NamedError error_of(const TinyRun& run, const Cut& cut, const RankTrace& want, c
   return worst_of_run(plan, train_ranks(plan, run.data(), course), want);
 }
 
-// Loss, gradient norm, every gradient and every weight of five steps, on every rank.
+// Compares loss, gradient norm, every gradient and every weight of five steps, on every rank.
 SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
   const Course course{.steps = 5};
   const TinyRun eight(kEightHeads), six(kSixHeads);
@@ -42,7 +43,7 @@ SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
       EXPECT_LT(worst.error, 1e-10) << worst.name << ", " << cut.name();
       EXPECT_GT(worst.error, 0) << "nothing was compared, " << cut.name();
     }
-    // The control.
+    // Control: every rank counts positions from 0.
     for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{1, 5}, Cut{5, 1}, Cut{2, 3}}, 2))
       EXPECT_GT(error_of(run, cut, first, {.steps = 1, .mutation = Mutation::local_positions}).error, 1e-3);
   };
@@ -50,8 +51,8 @@ SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
   expect(six, cuts_of({4, 5, 6}), {});
 }
 
-// Step by step from the oracle's weights, as rounding is bounded there: docs/numerics.md. Positions that begin anew on
-// every rank are outside those bounds.
+// Below float64 verify compares each step from the oracle's weights, because rounding is bounded per step:
+// docs/numerics.md. Positions that start from 0 on every rank exceed the bounds.
 SWEEP_TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     std::vector<std::string> keys = kEightHeads;
@@ -72,7 +73,7 @@ SWEEP_TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
   }
 }
 
-// Data ranks whose last microbatch is empty, and some that have no sequence at all, beside a ring that has to go on.
+// Some data ranks have an empty last microbatch, others no sequence at all, while the ring must continue.
 SWEEP_TEST(SequenceMeshes, DataRanksWithoutSequences) {
   for (const char* batch : {"training.global_batch_size=1", "training.global_batch_size=5"}) {
     const TinyRun run({batch, "training.local_batch_size=1"});
@@ -87,7 +88,7 @@ SWEEP_TEST(SequenceMeshes, DataRanksWithoutSequences) {
   }
 }
 
-// The last batch of the held-out text is one sequence: all other data ranks have none of it.
+// The last batch of the held-out text is one sequence, so that only one data rank has a part of it.
 SWEEP_TEST(SequenceMeshes, ValidateWhereTheLastBatchIsOneSequence) {
   const TinyRun run;
   const std::string batch = fmt::format("training.global_batch_size={}", run.data().held_out->num_samples() - 1);

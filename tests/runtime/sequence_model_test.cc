@@ -1,5 +1,5 @@
-// A whole model over cut sequences against the plain one on one device: labels, dropout, positions, and the division
-// that residual stacks hide.
+// A model over sharded sequences equals the plain one on one device: labels, dropout, positions, and no stray division
+// of gradients, which residual layers can hide. Each planted mistake is a negative control.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -29,7 +29,7 @@ Architecture three_layers(double dropout = 0) {
 struct Gradients {
   double loss = 0;
   std::vector<at::Tensor> by_parameter;
-  at::Tensor input;  // of the embedded tokens
+  at::Tensor input;  // gradient of the embedded tokens
 };
 
 Gradients gradients_of(const Transformer& model, Weights& weights, const Microbatch& batch) {
@@ -42,7 +42,7 @@ Gradients gradients_of(const Transformer& model, Weights& weights, const Microba
   const at::Tensor loss = model.loss(y, batch);
   torch::autograd::backward({loss}, {});
   Gradients g{.loss = loss.item<double>(), .input = x.grad()};
-  // The embedding's gradient, that of the input by token, is what `input` says.
+  // The gradient of the embedding is left out: it is `input` summed by token.
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     if (weights.parameters()[p].layer >= 0) g.by_parameter.push_back(weights.gradient(p).clone());
   }
@@ -62,13 +62,13 @@ struct Cut {
   int ranks() const { return ulysses * ring; }
 };
 
-/// Mistakes of the field, each to be seen.
+/// Common mistakes. The tests must detect each of them.
 struct Mistakes {
-  bool divided_gradients = false;  // of q, k, v, by the ring's ranks
+  bool divided_gradients = false;  // of q, k, v, by the number of ranks
   bool mean_of_means = false;      // every rank divides by its own labels
   bool local_positions = false;
-  bool local_dropout = false;  // masks by the place within the rank's part
-  bool local_labels = false;   // the next token of the rank's own, instead of the sequence's
+  bool local_dropout = false;  // masks keyed by the index within the rank's shard
+  bool local_labels = false;   // the next token of the rank's shard, not of the sequence
 };
 
 AttentionCore core_of(Comm& comm, const Cut& cut, bool divided) {
@@ -101,7 +101,8 @@ Microbatch part_of(const Microbatch& all, const std::vector<int64_t>& positions,
   return part;
 }
 
-/// What every rank has after the sum, all ranks' in one; `labels`: valid ones of each rank, by rank.
+/// Returns the gradients after the sum over ranks, with the input gradients of all ranks joined. `look` gets each
+/// rank's own gradients and microbatch before the sum.
 Gradients over_ranks(const Architecture& a, const Microbatch& batch, const Cut& cut, const Mistakes& mistakes = {},
                      const std::function<void(int rank, const Gradients& own, const Microbatch& part)>& look = {}) {
   std::vector<Gradients> all(static_cast<size_t>(cut.ranks()));
@@ -132,7 +133,7 @@ Gradients over_ranks(const Architecture& a, const Microbatch& batch, const Cut& 
     input.index_copy_(1, at::tensor(positions, at::kLong), g.input);
     all[static_cast<size_t>(rank)] = g;
   });
-  // Ring Self-Attention, check 5: after the reduction, in every bit the same on all ranks.
+  // Ring Self-Attention, check 5: after the reduction, all ranks hold the same bits.
   for (const Gradients& g : all) {
     for (size_t p = 0; p < g.by_parameter.size(); ++p)
       EXPECT_TRUE(g.by_parameter[p].equal(all[0].by_parameter[p])) << p;
@@ -154,7 +155,7 @@ double worst(const Gradients& have, const Gradients& want) {
 Microbatch batch_of(const Architecture& a) { return random_batch(a, 2, kTokens, 3); }
 const Cut kCuts[] = {{1, 2}, {1, 4}, {2, 2}, {4, 1}, {1, 4, true}, {2, 2, true}, {1, 8}, {1, 3}};
 
-// Ring Self-Attention, check 4: three residual layers, every parameter and the input, by relative norm.
+// Ring Self-Attention, check 4: every parameter and the input of three residual layers, by relative norm.
 TEST(SequenceModel, NoStrayDivisionThroughResidualLayers) {
   const Architecture a = three_layers();
   const Microbatch batch = batch_of(a);
@@ -162,15 +163,15 @@ TEST(SequenceModel, NoStrayDivisionThroughResidualLayers) {
   for (const Cut& cut : kCuts) {
     EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring << " " << cut.two_rings;
   }
-  // The control: divided by the number of ranks inside attention, where Adam would hide it.
+  // Control: attention divides its gradients by the number of ranks, a mistake that Adam would hide.
   const Gradients divided = over_ranks(a, batch, {1, 4}, {.divided_gradients = true});
   EXPECT_GT(worst(divided, want), 1e-2);
   EXPECT_GT(relative_error(divided.input, want.input), 1e-2);
-  EXPECT_LT(relative_error(divided.loss, want.loss), 1e-12);  // the forward pass does not see it
+  EXPECT_LT(relative_error(divided.loss, want.loss), 1e-12);  // the forward pass does not show it
 }
 
-// Ring Self-Attention, check 6; Unified Sequence Parallelism, check 10: labels on one rank only, and 5, 1, 0 and 2 of
-// them.
+// Ring Self-Attention, check 6; Unified Sequence Parallelism, check 10. Labels are on one rank only, or 5, 1, 0 and 2
+// on the four ranks, or there is one label or none.
 TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
   const Architecture a = three_layers();
   const Cut four{1, 4}, two_rings{1, 4, true};
@@ -198,12 +199,13 @@ TEST(SequenceModel, UnevenLabelsAreSummedAndNotAveraged) {
     EXPECT_TRUE(std::isfinite(have.loss));
     EXPECT_LT(worst(have, want), 1e-12);
     EXPECT_LT(worst(over_ranks(a, batch, two_rings), want), 1e-12);
-    // The control: a mean of the ranks' means is another number.
+    // Control: a mean of the ranks' means differs.
     EXPECT_GT(worst(over_ranks(a, batch, four, {.mean_of_means = true}), want), 1e-2);
   }
 }
 
-// Ring Self-Attention, check 9, of hidden dropout (probabilities of attention are never dropped): keyed by place.
+// Ring Self-Attention, check 9, for hidden dropout, which is keyed by the global position. Attention probabilities are
+// never dropped.
 TEST(SequenceModel, DropoutIsThatOfOneDevice) {
   const Architecture a = three_layers(0.1);
   const Microbatch batch = batch_of(a);
@@ -211,10 +213,10 @@ TEST(SequenceModel, DropoutIsThatOfOneDevice) {
   EXPECT_GT(worst(on_one_device(three_layers(), batch), want), 1e-2) << "nothing is dropped";
   for (const Cut& cut : kCuts)
     EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring;
-  // The control: keyed by the place in a rank's own part, ranks drop alike, and not what one device drops.
+  // Control: keyed by the index within a rank's shard, all ranks drop the same elements, and not those of one device.
   EXPECT_GT(worst(over_ranks(a, batch, {1, 4}, {.local_dropout = true}), want), 1e-2);
 
-  // Two parts' masks differ, and the rate is 0.1 within four standard deviations.
+  // The masks of two shards differ, and the rate is 0.1 within four standard deviations.
   const at::Tensor ones = at::ones({4, 64, 128}, at::kDouble);
   Microbatch long_batch;
   long_batch.samples_B = at::arange(4), long_batch.sequence_length = 1024, long_batch.step = 1;
@@ -227,16 +229,18 @@ TEST(SequenceModel, DropoutIsThatOfOneDevice) {
   }
   for (const size_t other : {1, 2}) {
     const double alike = masks[0].eq(masks[other]).to(at::kDouble).mean().item<double>();
-    EXPECT_NEAR(alike, 0.82, 0.02);  // independent ones: 0.9^2 + 0.1^2
+    EXPECT_NEAR(alike, 0.82, 0.02);  // independent masks: 0.9^2 + 0.1^2
   }
 }
 
-// Ring Self-Attention, check 10, of rotary positions (there is no learned table): each rank's are global.
+// Ring Self-Attention, check 10, for rotary positions (there is no learned table): the positions of each rank are
+// global.
 TEST(SequenceModel, PositionsAreGlobal) {
   const Architecture a = three_layers();
   const Microbatch batch = batch_of(a);
   const Gradients want = on_one_device(a, batch);
-  // A part of the tokens gives gradients to its own embeddings only; those of others arrive through attention.
+  // A rank computes gradients of its own embeddings only. Contributions of other ranks' tokens arrive through
+  // attention.
   over_ranks(a, batch, {1, 4}, {}, [&](int rank, const Gradients& own, const Microbatch& part) {
     const auto positions = ring_positions(kZigzag, kTokens, 4, rank);
     EXPECT_EQ(own.input.size(1), static_cast<int64_t>(positions.size()));
@@ -246,7 +250,7 @@ TEST(SequenceModel, PositionsAreGlobal) {
     EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_positions = true}), want), 1e-2);
 }
 
-// Check 10, its end: the label of a part's last token is the first of another part.
+// Check 10, its end: the label of a shard's last token is the first token of another shard.
 TEST(SequenceModel, LabelsCrossTheBordersOfParts) {
   const Architecture a = three_layers();
   Microbatch batch = batch_of(a);
@@ -256,7 +260,7 @@ TEST(SequenceModel, LabelsCrossTheBordersOfParts) {
   const Gradients want = on_one_device(a, batch);
   for (const Cut& cut : {Cut{1, 4}, Cut{2, 2}, Cut{4, 1}, Cut{1, 4, true}}) {
     EXPECT_LT(worst(over_ranks(a, batch, cut), want), 1e-12) << cut.ulysses << " " << cut.ring;
-    // The control: shifted after the cut.
+    // Control: labels shifted after sharding.
     EXPECT_GT(worst(over_ranks(a, batch, cut, {.local_labels = true}), want), 1e-2);
   }
 }

@@ -1,4 +1,5 @@
-// Whole runs with sequences cut over ranks: every number is that of one rank, and the plan's bytes are what is sent.
+// Training runs with sequences sharded over ranks: every number equals one rank's within 1e-10, and the planned bytes
+// are sent.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -30,7 +31,7 @@ std::vector<Cut> cuts() {
           {2, 2, 1, {kTwoRings, "parallelism.context_parallel_reduction=all_reduce"}}};
 }
 
-// `keys`: changes to both runs.
+// keys: changes to both runs.
 void expect_one_ranks_numbers(const TinyRun& run, const Cut& cut, const std::vector<std::string>& keys = {}) {
   std::vector<std::string> shared = keys;
   for (const std::string& word : cut.more) {
@@ -68,7 +69,7 @@ SWEEP_TEST(SequenceRuns, SendWhatThePlanSays) {
   }
 }
 
-// Ring Self-Attention, check 5: after five steps of Adam, parameters and gradients of all ranks are one, in every bit.
+// Ring Self-Attention, check 5: after five steps of Adam, parameters and gradients of all ranks are equal in every bit.
 SWEEP_TEST(SequenceRuns, KeepTheirReplicasInStep) {
   const TinyRun run({"training.dtype=float32"});
   for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{2, 2, 2}, Cut{1, 4, 1}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
@@ -79,14 +80,14 @@ SWEEP_TEST(SequenceRuns, KeepTheirReplicasInStep) {
     }
     EXPECT_FALSE(ranks[0].last().weights.equal(ranks[0].steps[0].weights));
   }
-  // The control: without the reduction of one bucket they drift apart.
+  // Control: without the reduction of one bucket, the replicas drift apart.
   const Plan plan = run.plan(4, Cut{1, 4, 1}.overrides());
   const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
   EXPECT_FALSE(ranks[1].last().weights.equal(ranks[0].last().weights));
 }
 
-// Unified Sequence Parallelism, check 10: in float32, gradients within 1e-5 and the loss within 1e-6 of one rank's,
-// whichever axis carries the four ranks; in bfloat16, a hundred steps stay within 0.02 of each other.
+// Unified Sequence Parallelism, check 10. In float32, gradients are within 1e-5 and the loss within 1e-6 of one rank's,
+// whichever axis carries the four ranks. In bfloat16, a hundred steps stay within 0.02 of one rank's.
 SWEEP_TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
   const Cut cuts_of_four[] = {{2, 2, 1}, {1, 1, 4}, {1, 2, 2}, {2, 1, 2}, {1, 4, 1}, {1, 4, 1, {kTwoRings}}};
   const TinyRun single({"training.dtype=float32"});
@@ -108,7 +109,7 @@ SWEEP_TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
       EXPECT_NEAR(have.steps[step].loss, long_run.steps[step].loss, 0.02) << cut.name() << ", step " << step + 1;
     }
   }
-  // The control: with positions from 0 on every rank it is another course.
+  // Control: if every rank counts positions from 0, the losses take another course.
   const auto local = train_ranks(half.plan(4, cuts_of_four[0].overrides()), half.data(),
                                  {.steps = 20, .mutation = Mutation::local_positions})[0];
   double farthest = 0;
@@ -117,7 +118,7 @@ SWEEP_TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
   EXPECT_GT(farthest, 0.04);
 }
 
-// Ring Self-Attention, check 16: any length is legal; none is cut short.
+// Ring Self-Attention, check 16: every length is legal, and no sequence is truncated.
 SWEEP_TEST(SequenceRuns, OfAnyLength) {
   for (const char* length : {"training.seq_len=13", "training.seq_len=31"}) {
     const TinyRun run({length});
@@ -169,7 +170,7 @@ TEST(SequenceRuns, AreRefusedWithTheNearestLegalCut) {
                    {"context_parallel_ring = 4", "4 of 6 ranks", "multiple of 4"}));
   const std::vector<std::string> rest = {"parallelism.context_parallel_ring=-1", "parallelism.data_parallel_degree=2"};
   EXPECT_EQ(refusal(6, rest), "accepted");
-  // Of a ring of one nothing may be said, no more where it is what the other degrees leave.
+  // Settings of a ring are refused if the ring is one rank, also if it is the rest that the other degrees leave.
   for (const auto& [key, value, legal] :
        {std::array{"attention", "ring_self_attention", "ring_attention"}, std::array{"placement", "stripe", "zigzag"},
         std::array{"window", "1", "0"}, std::array{"reduction", "all_reduce", "reduce_scatter"}}) {

@@ -1,5 +1,5 @@
-// One rank's part of a run: what it reads, what it tells the others, what it sends; and validation on any number of
-// ranks.
+// One rank's part of a run: the samples that it reads, the signals that it exchanges and the bytes that it sends; and
+// validation on any number of ranks.
 #include "runtime/session.h"
 
 #include "tests/support/says.h"
@@ -34,8 +34,8 @@ TEST_P(RankCounts, SendWhatThePlanSays) {
 }
 
 TEST_P(RankCounts, TogetherReadTheStreamOfSamples) {
-  // Whatever the number of ranks, step after step, the shares in order are the run's samples in order: so a run that
-  // goes on with another number of ranks reads on where it stopped.
+  // For any number of ranks, the data shards in order are the run's samples in order, step after step. A run that
+  // resumes with another number of ranks therefore continues with the next sample.
   const TinyRun run;
   for (const int64_t batch : {5, 7, 32}) {
     const Plan plan = run.plan(GetParam(), {fmt::format("training.global_batch_size={}", batch)});
@@ -116,7 +116,8 @@ TEST(Diagnosis, NamesWhatIsNotFinite) {
   EXPECT_EQ(diagnosis([](Weights&) {}), "");
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   EXPECT_EQ(diagnosis([&](Weights& w) { w.master(parameter(w, up))[2][3] = NAN; }), "the weight " + up);
-  // Finite weights whose product overflows float32: the first tensor of forward that is not finite.
+  // The weights are finite, but their product overflows float32. The answer is forward's first tensor that is not
+  // finite.
   const std::string found = diagnosis([&](Weights& w) {
     w.master(parameter(w, up)).fill_(1e30);
     w.master(parameter(w, "model.layers.1.mlp.gate_proj.weight")).fill_(1e30);
@@ -124,7 +125,7 @@ TEST(Diagnosis, NamesWhatIsNotFinite) {
   EXPECT_TRUE(says(found, {"SwiGLU"})) << found;
 }
 
-// One of two ranks that share each sequence finds a bad weight: the other gets through its forward all the same.
+// Two ranks share each sequence, and one of them finds a bad weight. The other still completes its forward.
 TEST(Diagnosis, OfOneRankLeavesNoneWaiting) {
   const TinyRun run;
   const std::string up = "model.layers.1.mlp.up_proj.weight";

@@ -1,4 +1,4 @@
-// What saving takes: the weights of a model that no rank holds go through rank 0 one at a time.
+// Memory that saving takes: the weights of a sharded model pass through rank 0 one tensor at a time.
 #include "tests/support/pipelines.h"
 #include "tests/support/tensor_cuts.h"
 #include "tests/support/thread_memory.h"
@@ -16,8 +16,9 @@ int64_t largest_tensor_bytes(const Plan& plan) {
   return largest * master_bytes(plan.config);
 }
 
-// Beside what is there while it trains. What two axes cut is put together in two steps: from half of it, over all of it
-// in another order, to the whole. Rows of a vocabulary go to rank 0 from where they are.
+// The bound comes on top of the memory of training. A tensor sharded over two axes is assembled in two steps and takes
+// 2.5 times its size: half of it, all of it in another order, and the full tensor. Rows of a sharded vocabulary are
+// sent to rank 0 without a copy.
 TEST(Snapshot, HoldsOneTensorMore) {
   const TinyRun run({"model.num_hidden_layers=8", "model.hidden_size=64", "model.intermediate_size=160",
                      "training.dtype=float32", "training.local_batch_size=1", "training.global_batch_size=8"});

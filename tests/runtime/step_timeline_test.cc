@@ -1,4 +1,4 @@
-// Ranks' times by one clock.
+// The measured periods of all ranks, converted to one clock. The control takes the clocks as they are.
 #include "runtime/step_timeline.h"
 
 #include "comm/thread_ranks.h"
@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 
 TEST(StepTimeline, BringsClocksTogether) {
-  // All begin at once, each by a clock of its own; what a rank does takes as many milliseconds as its number, and one.
+  // All ranks start at once, but each reads its own clock. Rank r works for r + 1 milliseconds.
   const std::vector<Clock::duration> ahead = {0s, 700s, -300s};
   const Schedule schedule{.rows = {{{ActionKind::F, 0, 0}}, {{ActionKind::F, 1, 0}}, {{ActionKind::F, 2, 0}}},
                           .stage_owner = {0, 1, 2}};
@@ -40,13 +40,14 @@ TEST(StepTimeline, BringsClocksTogether) {
       EXPECT_NEAR(span.end_s - span.start_s, 1e-3 * static_cast<double>(rank + 1), 1e-6);
       latest_s = std::max(latest_s, span.start_s);
     }
-    // Apart by as long as ranks take to leave a barrier; by 1,000 seconds where their clocks are believed.
+    // With the offsets applied, starts differ by the time that ranks take to leave a barrier; otherwise by 1,000
+    // seconds.
     if (compared) {
       EXPECT_LT(latest_s, 30);
     } else {
       EXPECT_GT(latest_s, 900);
     }
-    EXPECT_NEAR(first.simulated_s, 6e-3, 1e-5);  // one after the other
+    EXPECT_NEAR(first.simulated_s, 6e-3, 1e-5);  // the stages run one after the other
   }
 }
 

@@ -1,4 +1,5 @@
-// Sizes that no mesh divides, and bfloat16 where the stream passes in panels and where a run goes on on another mesh.
+// Sizes that no mesh divides, and bfloat16 runs whose residual stream moves in panels or that resume on another mesh.
+// The reference is the run of one rank.
 #include <gtest/gtest.h>
 
 #include "plan/rounding.h"
@@ -9,7 +10,7 @@
 namespace orthant::tensor_sizes_test {
 namespace {
 
-// Vocabulary, hidden and intermediate size are multiples of neither 2 nor 3; three heads.
+// Vocabulary, hidden and intermediate size are multiples of neither 2 nor 3. There are three heads.
 std::vector<std::string> odd_sizes(const std::string& tokens) {
   return {kBatch[0],
           "model.vocab_size=1003",
@@ -75,8 +76,9 @@ SWEEP_TEST(TensorBfloat16, MayPassTheStreamInPanels) {
   }
 }
 
-// From the masters and moments that were saved, to the last bit; the gradients from there are one rank's within
-// rounding. (What AdamW makes of gradients that differ by rounding has no such bound: docs/numerics.md.)
+// Master weights and moments load as they were saved, in every bit. The gradients of the next step equal one rank's
+// within rounding. (Weights that AdamW computes from gradients with different rounding have no such bound:
+// docs/numerics.md.)
 SWEEP_TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
   const TinyRun run({kBatch[0], "training.dtype=bfloat16"});
   const TensorCut first = grid(2, 2, 2);
@@ -109,7 +111,7 @@ SWEEP_TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
       EXPECT_LE(gradient.error, bounds.gradients) << gradient.name << ", " << cut.name();
     }
   }
-  // The control: the gradients of a run that began anew are beyond that.
+  // Control: the gradients of a run that starts anew exceed the bound.
   const auto anew = train_ranks(run.plan(1), run.data(), {.steps = 1})[0];
   EXPECT_GT(worst_parameter(run.plan(1), anew.last().gradients, one.last().gradients).error,
             rounding_bounds(run.plan(8, first.keys)).gradients);

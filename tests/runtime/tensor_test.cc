@@ -1,5 +1,5 @@
-// Whole runs with weights cut over a tensor mesh: every number is that of one rank, the plan's bytes are what is sent,
-// and what is saved on one mesh can be gone on with on another.
+// Training runs with weights sharded over a tensor mesh: every number equals one rank's within 1e-10, the planned bytes
+// are sent, and checkpoints resume on other meshes.
 #include <gtest/gtest.h>
 
 #include "base/errors.h"
@@ -10,7 +10,7 @@
 namespace orthant::tensor_test {
 namespace {
 
-// Of a batch of 8 sequences of 16 tokens; four heads, two of keys.
+// Layouts for a batch of 8 sequences of 16 tokens, with four query heads and two key heads.
 std::vector<TensorCut> cuts() {
   return {one_dimension(2),
           one_dimension(2, {kNoSequence}),
@@ -41,7 +41,7 @@ SWEEP_TEST(TensorRuns, HaveOneRanksNumbers) {
   }
 }
 
-// Tied tables, dropout, recomputation, and clipping that clips.
+// Tied embeddings, dropout, recomputation, documents, and a norm limit so low that gradients are clipped.
 SWEEP_TEST(TensorRuns, OfOtherModelsHaveOneRanksNumbers) {
   for (const std::vector<std::string>& more : {std::vector<std::string>{"model.tie_word_embeddings=true"},
                                                {"model.dropout=0.2", kRecompute},
@@ -72,7 +72,7 @@ SWEEP_TEST(TensorRuns, SendWhatThePlanSays) {
   }
 }
 
-// Streams large enough to pass in panels: more calls, and the numbers of one rank.
+// Residual streams large enough to move in panels: more calls, and the numbers of one rank.
 SWEEP_TEST(TensorRuns, PassTheStreamInPanels) {
   const TinyRun run({"training.global_batch_size=8", "training.seq_len=512", "model.max_position_embeddings=512",
                      "model.hidden_size=96"});

@@ -1,5 +1,5 @@
-// Long runs on tensor meshes: with AdamW and with plain gradient descent they stay
-// one rank's, what is saved goes on to the last bit, copies of a weight are one to the bit, and late ranks change none.
+// Long runs on tensor meshes with AdamW and with plain gradient descent equal one rank's. A resumed run equals the
+// uninterrupted one in every bit, replicas of a weight are bit-equal, and delays of ranks change no bit.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,14 +28,14 @@ std::vector<TensorCut> meshes() {
   return {grid(2, 2, 1), grid(2, 2, 2), grid(1, 4, 1),           grid(4, 1, 1),
           grid(1, 2, 4), grid(1, 1, 8), grid(2, 2, 2, {kSumma}), one_dimension(4)};
 }
-// Key heads for four columns.
+// One key head for each of four columns.
 const std::string kFourKeyHeads = "model.num_key_value_heads=4";
 
-// Curves and weights at the end.
+// Compares the losses and norms of all steps, and the weights at the end.
 void expect_one_ranks_course(const Plan& plan, const std::vector<RankTrace>& have, const RankTrace& want,
                              const std::string& name) {
   for (size_t rank = 0; rank < have.size(); ++rank) {
-    const size_t first = want.steps.size() - have[rank].steps.size();  // of a run that went on
+    const size_t first = want.steps.size() - have[rank].steps.size();  // the steps before a resumed run
     for (size_t step = 0; step < have[rank].steps.size(); ++step) {
       const StepTrace &h = have[rank].steps[step], &w = want.steps[first + step];
       EXPECT_LT(relative_error(h.loss, w.loss), 1e-10) << name << ", step " << first + step + 1;
@@ -61,7 +61,8 @@ SWEEP_TEST(TensorTraining, TwentyStepsOfAdamWAndOfDescentAreOneRanks) {
   }
 }
 
-// The control, and why descent is asked for: without clipping and decay AdamW hides a scale, descent does not.
+// The control, and the reason for plain descent: without clipping and weight decay, AdamW hides a wrong scale of the
+// gradients; descent does not.
 TEST(LongTensorTraining, DescentSeesAScaleThatAdamWHides) {
   const TinyRun run(long_run({kFourKeyHeads}));
   const TensorCut cut = grid(2, 2, 2, {"training.max_norm=0", "optimizer.weight_decay=0"});
@@ -103,8 +104,8 @@ SWEEP_TEST(TensorTraining, GoesOnToTheLastBitAndOnAnyOtherMesh) {
 
 std::string_view bytes_of(const at::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
 
-// How many comparisons of ranks that should hold the same of a parameter there were, and how many found that they do
-// not, by the copies' axes.
+// Number of comparisons between ranks that must hold the same values of a parameter, and of those that found a
+// difference, by the axes of replication.
 struct Copies {
   std::map<std::string, int> compared, different;
 };
@@ -114,7 +115,7 @@ Copies compare_copies(const Plan& plan, const std::vector<RankTrace>& ranks) {
     const auto held = plan.parameters_of(rank);
     const FlatLayout flat = flat_layout(held);
     for (size_t p = 0; p < held.size(); ++p) {
-      // The copy that stands at 0 of every axis that does not cut the parameter.
+      // The replica at coordinate 0 of every axis that does not shard the parameter.
       int twin = rank;
       std::string axes;
       for (const Axis& axis : plan.mesh.axes) {
@@ -145,7 +146,8 @@ TEST(LongTensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
   EXPECT_LT(first[0].last().loss, 0.9 * first[0].steps[0].loss) << "nothing was learnt";
   const Copies copies = compare_copies(plan, first);
   EXPECT_TRUE(copies.different.empty()) << testing::PrintToString(copies.different);
-  // Matrices over depth on four ranks, gains over rows and depth on six.
+  // Matrices are replicated over depth, and four ranks have a twin. Gains are replicated over rows and depth, and six
+  // do.
   const int64_t gains = 2 * 2 + 1, matrices = static_cast<int64_t>(plan.parameters.size()) - gains;
   EXPECT_EQ(copies.compared, (std::map<std::string, int>{{"depth", 4 * matrices}, {"row+depth", 6 * gains}}));
   for (size_t rank = 0; rank < first.size(); ++rank) {
@@ -153,12 +155,12 @@ TEST(LongTensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
     EXPECT_TRUE(first[rank].second_moments.equal(second[rank].second_moments)) << rank;
     for (size_t step = 0; step < 100; ++step) EXPECT_EQ(first[rank].steps[step].loss, second[rank].steps[step].loss);
   }
-  // The control: what is not summed over its copies drifts apart.
+  // Control: without the reduction of a bucket, replicas drift apart.
   const auto apart = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
   EXPECT_FALSE(compare_copies(plan, apart).different.empty());
 }
 
-// On other meshes, each with copies of its own kind: gains over columns too, where the stream is whole there.
+// Other meshes have replicas of other kinds. Gains are also replicated over columns if the stream's width is unsharded.
 TEST(TensorTraining, CopiesOfEveryKindStayInStep) {
   const TinyRun run({"training.global_batch_size=8", "training.dtype=float32"});
   struct Case {
@@ -175,7 +177,7 @@ TEST(TensorTraining, CopiesOfEveryKindStayInStep) {
     const Copies copies = compare_copies(plan, train_ranks(plan, run.data(), {.steps = 5}));
     EXPECT_TRUE(copies.different.empty()) << testing::PrintToString(copies.different) << " on " << c.cut.name();
     EXPECT_EQ(copies.compared, c.copies) << c.cut.name();
-    // The control: of ranks that start apart every copy of every kind is another.
+    // Control: if ranks start with different weights, all replicas of every kind differ.
     const auto apart = train_ranks(plan, run.data(), {.steps = 1, .prepare = [](Session& session, int rank) {
                                                         session.weights().masters().add_(0.001 * rank);
                                                         session.weights().publish();
@@ -200,8 +202,8 @@ SWEEP_TEST(TensorTraining, CopiesOfBiasesStayInStep) {
   }
 }
 
-// More than a thousand times some rank is late, each time by another while: within backward, whenever a weight's
-// gradient has been written; recomputation makes the forward of the next block late as well.
+// Ranks are late more than a thousand times, each time by a random delay below 3 ms. The delays are in backward, after
+// a weight's gradient is written. With recomputation they also delay the forward of the next block.
 SWEEP_TEST(TensorDelays, AThousandChangeNoBit) {
   const TinyRun run(
       {"training.global_batch_size=8", "training.dtype=float32", "training.local_batch_size=1", kRecompute});

@@ -1,5 +1,5 @@
-// verify_layout() on tensor meshes: says ok where the layout is right, and where it is not, the first tensor, its layer
-// and the rank.
+// verify_layout() on tensor meshes accepts correct layouts. For each planted mistake it names the first wrong tensor,
+// its layer and the rank.
 #include <gtest/gtest.h>
 
 #include "plan/rounding.h"
@@ -37,7 +37,7 @@ INSTANTIATE_TEST_SUITE_P(
         Fault{"stray_mean", Mutation::stray_mean, {grid(2, 2, 1), grid(1, 2, 2), one_dimension(2), grid(2, 2, 2)}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
-// What verify must say, found without it: tensor by tensor, and of each rank by rank, the first gradient that is
+// The answer that verify must give, computed without it: the first gradient, by parameter and then by rank, that is
 // further off than rounding explains.
 std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>& have, const StepTrace& want,
                                  Mutation mutation) {
@@ -57,7 +57,7 @@ std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>&
       const at::Tensor wanted =
           want.gradients.narrow(0, all.parameter_offsets[p], whole[p].size()).view(whole[p].shape);
       const at::Tensor right = shard_of(held[p], wanted).flatten();
-      const double least = bounds.rest * want.norm / bounds.gradients;  // of a gradient that is nearly zero
+      const double least = bounds.rest * want.norm / bounds.gradients;  // floor for a gradient that is nearly zero
       const auto size = [](const at::Tensor& t) { return t.to(at::kDouble).norm().item<double>(); };
       if (size(part - right) <= bounds.gradients * std::max(size(right), least)) continue;
       const bool in_a_layer = whole[p].shape.size() > 1 && whole[p].layer >= 0;
@@ -86,7 +86,7 @@ TEST_P(TensorFaults, AreFoundInEveryDtypeAndNamed) {
   }
 }
 
-// Where only a middle layer is wrong, and where the first ranks have it right.
+// Mistakes that affect only a middle layer, or only the last ranks.
 TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
   const TinyRun tied({"training.global_batch_size=8", "model.tie_word_embeddings=true"});
   const Plan plan = tied.plan(8, grid(2, 2, 2, {"parallelism.bucket_mib=0.005"}).keys);
@@ -97,7 +97,7 @@ TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
   EXPECT_TRUE(says(wrong, {"model.layers.1."}));
   EXPECT_TRUE(says(dropped.first_difference, {wrong}));
 
-  // All labels are on the first ranks of the depth: they need no sum.
+  // All labels are on the first ranks of the depth axis, whose gradients are right without the sum.
   for (int seed = 1; seed < 50; ++seed) {
     const TinyRun one({"model.objective=masked", "model.masked_share=0.07", "training.global_batch_size=2",
                        fmt::format("training.seed={}", seed)});

@@ -1,3 +1,5 @@
+// TensorBoard event files: golden bytes, and files that the test's own reader reads back. The control is a damaged
+// byte.
 #include "runtime/tensorboard.h"
 
 #include "base/errors.h"
@@ -22,7 +24,7 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
-// A reader of its own: what a field of a protobuf message holds, numbers as their bits.
+// A field of a protobuf message, as the test's own reader sees it; numbers as their bits.
 struct Field {
   uint64_t number = 0;
   uint64_t bits = 0;

@@ -1,4 +1,4 @@
-// verify_layout(): says ok where the layout is right, and names the tensor for every planted mistake.
+// verify_layout() accepts correct layouts, and names the tensor for every planted mistake.
 #include "runtime/verify.h"
 
 #include "base/errors.h"
@@ -67,7 +67,7 @@ TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
   }
 }
 
-// Of one visible key the probability is 1, whatever the scores: gradients of queries and keys are zero but for
+// A single visible key has probability 1, whatever the scores. Gradients of queries and keys are then zero except for
 // rounding.
 TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
   const std::vector<std::string> ring = {"parallelism.context_parallel_ring=2"};
@@ -83,7 +83,7 @@ TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
   }
 }
 
-// What is allowed there is far below gradients that are merely small.
+// The error that is allowed for such gradients is far below gradients that are merely small.
 TEST(NegativeControls, AFaultInASmallGradientIsFound) {
   const TinyRun run({"model.tie_word_embeddings=true", "model.initializer_range=0.0005"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
@@ -110,7 +110,7 @@ TEST(Verify, WithoutALabelNothingIsCompared) {
   FAIL() << "every batch has a masked token";
 }
 
-// In the steps that were asked for, once each for the oracle and the layout.
+// Progress covers the requested steps, once for the oracle and once for the layout.
 TEST(Verify, TellsHowFarItIs) {
   const TinyRun run;
   std::vector<std::string> told;
@@ -173,7 +173,7 @@ TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
 }
 
 TEST(NegativeControls, AMatrixIsNamedWithItsLayer) {
-  // Tied, so that the bucket that is dropped begins in the last block.
+  // With tied embeddings, the dropped bucket begins in the last block.
   const TinyRun run({"model.tie_word_embeddings=true"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
   const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);

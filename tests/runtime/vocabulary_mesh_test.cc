@@ -1,5 +1,5 @@
-// A vocabulary that is cut over a pipeline whose places are tensor meshes, against the run of one rank: numbers and
-// what is sent, and what a run does beside its steps.
+// A vocabulary sharded over a pipeline whose pipeline ranks are tensor meshes equals the run of one rank: the numbers,
+// the planned bytes, and the work besides the steps. Planted mistakes are the negative controls of verify.
 #include <gtest/gtest.h>
 
 #include "runtime/sample.h"
@@ -24,14 +24,14 @@ Words deep(const Words& more = {}) {
   return words;
 }
 
-// Of one place of the pipeline.
+// Tensor meshes for one pipeline rank.
 std::vector<TensorCut> meshes() {
   return {one_dimension(2), one_dimension(2, {kNoSequence}), grid(2, 2, 1), grid(2, 2, 1, {kSumma}),
           grid(1, 2, 1),    grid(1, 2, 1, {kSumma}),         grid(2, 1, 1), grid(2, 1, 1, {kSumma}),
           grid(1, 1, 2)};
 }
 
-// As many of them behind each other.
+// The layout of a pipeline with this mesh on each of `positions` pipeline ranks.
 TensorCut with(const TensorCut& mesh, const std::string& order, const std::string& schedule, const Words& more = {},
                int positions = kPlaces) {
   Words keys = cut(order, schedule, positions, mesh.keys);
@@ -50,7 +50,8 @@ void expect_equal_to_one(const TinyRun& run, const TensorCut& cut, const RankTra
   expect_equal(plan, train_ranks(plan, run.data()), one, cut.name());
 }
 
-// Every order on each way to cut the stream, and on every mesh one, another where weights are tied.
+// The first three meshes shard the stream in the three possible ways and run with every algorithm. Each further mesh
+// runs with one algorithm, and with another one if weights are tied.
 SWEEP_TEST(VocabularyMesh, EqualsOneRank) {
   for (const size_t tied : {0u, 1u}) {
     std::vector<TensorCut> layouts;
@@ -106,7 +107,7 @@ SWEEP_TEST(VocabularyMesh, ComposesWithTheRest) {
   }
 }
 
-// Where some are guessed, all other labels are ignored.
+// With the masked objective, the labels of all tokens that are not masked are ignored.
 SWEEP_TEST(VocabularyMesh, IgnoresLabels) {
   const TinyRun run(deep({"model.objective=masked"}));
   const RankTrace one = train_ranks(run.plan(1), run.data())[0];
@@ -130,7 +131,7 @@ SWEEP_TEST(VocabularyMesh, GoesOnOverOtherRanks) {
   }
 }
 
-// Texts of all ranks, from the seed's weights.
+// The texts of all ranks, from weights initialized with seed 3.
 std::vector<std::string> written(const Plan& plan, const TinyRun& run, bool masked) {
   std::vector<std::string> texts(static_cast<size_t>(plan.mesh.size()));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
@@ -171,7 +172,7 @@ TEST(VocabularyMesh, VerifyCatchesMistakes) {
     TensorCut cut;
   };
   for (const char* dtype : {"float64", "bfloat16"}) {
-    // As many rows everywhere: others' weights fit.
+    // Ranks hold equal numbers of rows, so that another rank's rows fit.
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype), "model.vocab_size=1004"}));
     for (const Case& c : std::vector<Case>{{Mutation::shifted_rows, cuts()[0]},
                                            {Mutation::shifted_rows, cuts()[2]},

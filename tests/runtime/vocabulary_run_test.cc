@@ -1,5 +1,5 @@
-// What a run does beside its steps where the vocabulary is cut over a pipeline: validation, what is no number,
-// checkpoints, verify. Samples: sample_test.cc.
+// The work besides the steps of a run whose vocabulary is sharded over a pipeline: validation, the search for values
+// that are not finite, checkpoints and verify. sample_test.cc tests the sampled text.
 #include <gtest/gtest.h>
 
 #include "runtime/verify.h"
@@ -39,8 +39,8 @@ SWEEP_TEST(VocabularyRun, ValidatesAsOneRank) {
   }
 }
 
-// The first rank sends every microbatch before its first S; the last, much slower, must not wait for that S before it
-// receives. Over Gloo, where nothing leaves before it is received.
+// The first rank sends every microbatch before its first S. The last rank, which is much slower, must not wait for that
+// S before it receives. The test uses Gloo, where no send completes before its receive.
 TEST(VocabularyRun, ValidatesWhereForwardsAreFarAhead) {
   const TinyRun run({"model.num_hidden_layers=8", "training.local_batch_size=1", "training.global_batch_size=16",
                      "model.vocab_size=301"});
@@ -73,7 +73,7 @@ TEST(VocabularyRun, NamesWhatIsNotFinite) {
   const Seen forward = seen(two, [&](Weights& w) { fill(w, up, 1e30), fill(w, gate, 1e30); });
   EXPECT_EQ(forward.first, 0);
   EXPECT_EQ(forward.what[0], "the output of SwiGLU");
-  // Logits beyond float32, of numbers that are not.
+  // Finite weights whose logits overflow float32.
   const Seen loss = seen(two, [](Weights& w) { fill(w, "lm_head.weight", 1e38), fill(w, "model.norm.weight", 1e3); });
   EXPECT_EQ(loss.first, 1);
   EXPECT_EQ(loss.what[1], "the loss");

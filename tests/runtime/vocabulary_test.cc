@@ -1,4 +1,5 @@
-// Pipelines whose vocabulary is cut over their ranks against the run of one rank: numbers and what is sent.
+// Pipelines that shard the vocabulary over their ranks equal the run of one rank: numbers within 1e-10 and the planned
+// bytes.
 #include <gtest/gtest.h>
 
 #include "tests/support/pipelines.h"
@@ -9,7 +10,7 @@ namespace {
 
 const std::string kTied = "model.tie_word_embeddings=true", p = "parallelism.";
 
-// A vocabulary that no number of ranks divides.
+// A vocabulary size that no number of ranks divides.
 const TinyRun& deep_run() {
   static const TinyRun run([] {
     Words words = kDeep;
@@ -75,7 +76,7 @@ TEST(Vocabulary, ComposesWithTheRest) {
   }
 }
 
-// Where some are guessed, all other labels are ignored.
+// With the masked objective, the labels of all tokens that are not masked are ignored.
 TEST(Vocabulary, IgnoresLabels) {
   const TinyRun run({"model.num_hidden_layers=4", "model.objective=masked", "training.local_batch_size=1"});
   for (const std::string& order : kOrders) expect_equal_to_one(run, 4, cut(order, "1f1b", 4));
@@ -98,8 +99,9 @@ TEST(Vocabulary, RunsAScheduleOfAFile) {
   expect_equal_to_one(deep_run(), 2, cut("algorithm_2", file, 2));
 }
 
-// Rows of a tied table get two shares of a microbatch, as head and as table, and the schedule decides in which order:
-// sums of the same numbers. Untied, no bit changes: PipelineStep.FiveStepsOfEverySchedule.
+// The rows of a tied table accumulate two gradients per microbatch, as head and as embedding. The schedule decides
+// their order, which moves only the last digits of the sums. Untied weights keep every bit:
+// PipelineStep.FiveStepsOfEverySchedule.
 SWEEP_TEST(Vocabulary, OfATiedTableSchedulesMoveLastDigitsOnly) {
   std::vector<StepTrace> first;
   for (const std::string& schedule : sweep.of(kEverySchedule, 3)) {

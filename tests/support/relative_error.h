@@ -25,8 +25,8 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
 /// Smallest relative change by which a planted mistake must show in a gradient or a loss: docs/numerics.md, "What a
 /// check must catch".
 inline constexpr double kSeenInAGradient = 1e-3, kSeenInALoss = 1e-4;
-/// Relative change of the worst gradient that a check must still detect. Mistakes this large: a mean in place of a sum,
-/// a dropped sum over depth, another rank's block.
+/// Relative change of the worst gradient that a check must still detect. Mistakes of this size are a mean in place of a
+/// sum, a dropped sum over depth, and another rank's block.
 inline constexpr double kPlantedMistake = 0.5;
 
 }  // namespace orthant

@@ -10,7 +10,7 @@
 
 namespace orthant {
 
-/// The tensor that each of two ranks finds not finite, and the rank that finds the first one in stage order.
+/// The tensor that each of two ranks finds not finite, and the rank that finds the first in the order of the stages.
 struct Seen {
   std::vector<std::string> what;
   int first = -1;

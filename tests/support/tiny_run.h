@@ -117,7 +117,7 @@ struct RankTrace {
   const StepTrace& last() const { return steps.back(); }
 };
 
-/// Where train_ranks() starts, and what it saves or changes.
+/// Start, length and variations of the training by train_ranks().
 struct Course {
   int64_t steps = 3;          // number of the last step
   std::string resume_from;    // directory of a checkpoint; empty: initialize from the seed
