@@ -93,7 +93,7 @@ class Asked(ProcessTest):
         os.kill(running.process.pid, signal.SIGTERM)
         result = running.result()
         self.assertEqual((result.code, result.errors()), (0, []), result)
-        self.assertIn("all steps are done and saved; ending behind the sample and the report\n", result.err)
+        self.assertIn("all steps are done and saved; ending after the sample and the report\n", result.err)
         self.assertNotIn("stopping", result.err)
         self.assertIn("A sample", result.out)
 
