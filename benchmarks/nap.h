@@ -8,8 +8,8 @@
 
 namespace orthant {
 
-/// Sleeps for a given time. The constructor measures by how much a sleep usually exceeds the requested time (the median
-/// of 21 sleeps of 5 ms), and every sleep is requested shorter by this time.
+/// Sleeps for a given time. The constructor measures by how much a sleep usually exceeds the requested time: the median
+/// over 21 sleeps of 5 ms. Every later sleep is requested shorter by this time.
 class Nap {
  public:
   Nap() {

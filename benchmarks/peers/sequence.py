@@ -3,7 +3,7 @@
 sharded over the ranks.
 
 It uses PyTorch's own building blocks on the CPU, over Gloo. ring: PyTorch's experimental ring attention with zigzag
-placement, by all-gathers or by rotation, called directly with ATen's flash kernel for CPUs, because the public
+placement, by all-gathers or by rotation. It is called directly with ATen's flash kernel for CPUs, because the public
 context_parallel has no kernel for CPUs. ulysses: one all-to-all for q, k and v, scaled_dot_product_attention, and one
 all-to-all back. DistributedDataParallel sums gradients during backward. It writes one JSON line per step to --metrics,
 and prints one at the end.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares tensor parallelism in 1, 2 and 2.5 dimensions over 64 ranks on 16 emulated hosts of four ranks each.
 
-Every arrangement has the same model and the same tokens per step. The arrangements are 1-D over all ranks (Megatron's,
-with unsharded activations between its products), and [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each with the
+Every arrangement has the same model and the same tokens per step. The first is 1-D over all ranks: Megatron's, with
+unsharded activations between its products. Then come [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each with the
 papers' product (summa) and with ours (stationary). Two more are the choices of `orthant plan`: among all meshes, and
 among those that need at most the memory of [8, 8, 1]. The measured program is `orthant train` on the hosts of
 benchmarks/hosts, in float32 with one thread per rank.

@@ -27,8 +27,8 @@ struct Moving {
   }
 };
 
-/// One of the products ab = x w, abt = dy w^T and atb = x^T dy, for x [T,K], w [K,N] and dy [T,N], of which this rank
-/// has one column's shards; and its two halves, computation and transfer.
+/// One of the products ab = x w, abt = dy w^T and atb = x^T dy, and its two halves, computation and transfer. The
+/// operands are x [T,K], w [K,N] and dy [T,N], of which this rank has one column's shards.
 class Case {
  public:
   Case(Comm& comm, ProductForm form, std::string name, int64_t tokens, int64_t in, int64_t out, int64_t panel_bytes)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures how long pipeline ranks idle with every placement of a vocabulary, with sleeps in place of computations.
 
-The models have 32 layers and hidden size 3072 over 8 ranks, and 48 layers and hidden size 4096 over 16 ranks, with
-sequences of 2048 tokens and 12 h^2 weights per layer. These are the sizes of Yeung et al. 2024 (arXiv 2411.05288).
+The model for 8 ranks has 32 layers and hidden size 3072, that for 16 ranks has 48 layers and hidden size 4096. Both
+have sequences of 2048 tokens and 12 h^2 weights per layer. These are the sizes of Yeung et al. 2024 (arXiv 2411.05288).
 Forward and backward of a layer together take 8 ms. build/benchmarks/vocabulary_dry carries out the plan of each
 placement, with its messages and barriers; a pass sleeps in proportion to its FLOPs.
 
