@@ -3,8 +3,8 @@
 
 It uses DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as bucket views, and
 clipping by the global norm. bf16 is by autocast, or with bf16 weights and float32 masters. Execution is eager or with
-torch.compile. Tokens are drawn before the first step, so that a data loader costs no time. It writes one JSON line per step to
---metrics, and prints one JSON line at the end.
+torch.compile. Tokens are drawn before the first step, so that a data loader costs no time. It writes one JSON line per
+step to --metrics, and prints one JSON line at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --steps 20 --dtype float32
 """

@@ -6,8 +6,8 @@ ring attention, ring self-attention, and 1-D tensor parallelism without and with
 `orthant train` makes one complete step of the 4-layer model of benchmarks/data_parallel. The largest peak of a rank's
 tensor memory (peak_memory_bytes of metrics.jsonl, counted by the allocator, with weights, gradients and optimizer) must
 be at most the limit. The answer is found by bisection over such runs, starting at the answer of `orthant plan`. Its
-precision is 1 in 64, or the smallest step that the sharding allows. The batch consists of sequences of --batch-seq-len tokens in one
-microbatch, over all ranks.
+precision is 1 in 64, or the smallest step that the sharding allows. The batch consists of sequences of --batch-seq-len
+tokens in one microbatch, over all ranks.
 
 --plan-only uses the planned memory, without runs, and finds the exact answer. It is also available for --model
 bert-base (12 layers, hidden size 768, 12 heads, vocabulary 30,522, masked tokens; a block has as many weights as BERT

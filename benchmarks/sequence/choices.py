@@ -4,10 +4,10 @@ choice of `orthant plan`.
 
 It measures one layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for one
 sequence in float32. There are three layouts of four ranks: Ulysses over all ranks, Ulysses within a host and the ring
-between hosts, and the ring over all ranks. The ratio is measured, too: the rate at which a rank sends to its
-neighbour on the host, over the rate to the other host, while all ranks send. The plan of the same layer
-gives two choices: the layout that sends the fewest bytes, and the fastest one for these rates and the measured FLOPs
-per second of the ring's blocks.
+between hosts, and the ring over all ranks. The ratio is measured, too: the rate at which a rank sends to its neighbour
+on the host, over the rate to the other host, while all ranks send. The plan of the same layer gives two choices: the
+layout that sends the fewest bytes, and the fastest one for these rates and the measured FLOPs per second of the ring's
+blocks.
 
   python3 benchmarks/sequence/choices.py [--quick] [--rates 100mbit,none] [--tokens 512] [--figure docs/images/usp.svg]
 
@@ -45,8 +45,8 @@ def arguments():
 
 
 def planned(a, tokens, line):
-    """Returns the plan's figures of a layer for the rates of the measured line, as layout -> (bytes, milliseconds). Also
-    returns the layout that the plan names as the fastest."""
+    """Returns the plan's figures of a layer for the rates of the measured line, as layout -> (bytes, milliseconds), and
+    the layout that the plan names as the fastest."""
     ranks = HOSTS * RANKS_PER_HOST
     gflops = 3.5e-6 * line["forward_flops"] / (line["forward_compute_ms"] + line["backward_compute_ms"])
     links = {"--ranks-per-host": RANKS_PER_HOST, "--inner-gbit": line["inner_gbit"],
