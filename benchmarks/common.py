@@ -1,4 +1,4 @@
-"""What the benchmarks share: the machine's name, arguments, runs in turns, tables, and programs run as processes."""
+"""Helpers that all benchmarks share: the machine's name, arguments, runs in turns, tables, and starting of programs."""
 import argparse
 import json
 import math
@@ -37,7 +37,7 @@ def print_head(cells):
 
 
 def names_of(known):
-    """The type of an argument that names some of the known, with commas."""
+    """Returns an argparse type for a list of names with commas, all of which must be in `known`."""
     def parse(text):
         if unknown := set(text.split(",")) - set(known):
             raise argparse.ArgumentTypeError(f"{','.join(unknown)}: there are {', '.join(known)}")
@@ -59,7 +59,7 @@ def own_python():
 
 
 class Runs:
-    """Everything that was measured, by case (or by group of cases and case): what --json keeps."""
+    """All measured runs by case, or by group of cases and case. They are stored in the file of --json."""
 
     def __init__(self, path):
         self.path, self.found = path, {}
@@ -68,10 +68,10 @@ class Runs:
                 self.found = json.load(stream)["runs"]
 
     def take_turns(self, repeats, cases, run, group=None):
-        """Runs each case once, then each once more, ..., so that whatever else the machine does hits all.
+        """Runs every case once, then every case again, and so on, so that other load on the machine affects all cases.
 
-        run(case, the case's runs so far) makes one more: a dictionary. Returns case -> runs, those of the file among
-        them."""
+        run(case, previous runs of the case) makes one run and returns its figures as a dictionary. Returns
+        case -> runs, including those that the file had already."""
         found = self.found if group is None else self.found.setdefault(group, {})
         for turn in range(repeats):
             for case in cases:
@@ -88,7 +88,8 @@ class Runs:
 
 
 def median_of(runs):
-    """Field by field, of the numbers that the runs have; a field without any is as in the first run."""
+    """Returns the median of each field over the runs in which it is a number. A field without numbers has the value of
+    the first run."""
     def middle(values):
         numbers = [value for value in values if isinstance(value, (int, float))]
         return statistics.median(numbers) if numbers else values[0]
@@ -107,13 +108,13 @@ def json_lines(text):
 
 
 def read_json_lines(path, field="step_seconds"):
-    """The objects of a file of metrics that have the field."""
+    """The objects in a metrics file that have the field."""
     with open(path) as stream:
         return [line for line in json_lines(stream.read()) if field in line]
 
 
 def orthant_command(orthant, name, keys, folder):
-    """The command with all keys on its line, and an empty run file in the folder."""
+    """Returns a command of Orthant with an empty run file, which it writes to the folder, and all keys as arguments."""
     empty = os.path.join(folder, "empty.toml")
     with open(empty, "w"):
         pass
@@ -121,18 +122,20 @@ def orthant_command(orthant, name, keys, folder):
 
 
 def on_hosts(hosts, ranks_per_host, rate, command, report=None):
-    """What the ranks print on emulated hosts; ends the program where there can be none, or where a rank fails."""
+    """Runs the command on emulated hosts and returns the output of all ranks. Exits if hosts cannot be emulated here,
+    or if a rank fails."""
     options = ["--hosts", str(hosts), "--ranks-per-host", str(ranks_per_host), "--rate", rate]
     command = [sys.executable, HOSTS, *options, *(["--report", report] if report else []), "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if done.returncode:
         sys.stderr.write(f"{' '.join(command)}\n{done.stderr[-3000:]}")
-        sys.exit(done.returncode)  # 77: no emulated hosts here, and it has said why
+        sys.exit(done.returncode)  # 77: hosts cannot be emulated here, and hosts.py has printed the reason
     return done.stdout
 
 
 def write_corpus(a, folder):
-    """Two megabytes of words, tokenized beforehand, so that no program's first step contains it."""
+    """Writes 2 MB of random words to the folder and tokenizes them, so that no program's first step includes that.
+    Returns the prefix of the dataset."""
     generator = random.Random(1)
     words = ["".join(generator.choices("etaoinshrdlu", k=generator.randint(2, 9))) for _ in range(2000)]
     text, prefix = os.path.join(folder, "words.txt"), os.path.join(folder, "words")
@@ -151,8 +154,9 @@ def relative(have, want):
 
 
 def loss_bounds(steps, parameters, first, of_gradient, max_norm):
-    """By step of one device's run: how far another layout's loss may be from it, of itself. The first forward's
-    roundings, and what weights drift by since (docs/numerics.md, "whole runs"), gradients being off by of_gradient."""
+    """Returns, for each step of one device's run, the bound of another layout's relative loss error. It is the bound of
+    the first forward plus the effect of the weights' drift, where gradients have a relative error of of_gradient
+    (docs/numerics.md, "Whole runs")."""
     drift, bounds = 0.0, []
     for step in steps:
         bounds.append(first + drift / step["loss"])

@@ -1,4 +1,5 @@
-"""Our program beside a peer's: both do the same training steps, as processes that take turns."""
+"""Runs `orthant train` and a peer program of benchmarks/peers on the same training steps, as processes that take turns.
+The benchmarks that compare whole steps with PyTorch share it."""
 import glob
 import json
 import math
@@ -13,12 +14,12 @@ from typing import NamedTuple
 from common import (PEERS, SIZES, STEPS_ONLY, add_json_argument, add_orthant_argument, json_lines, machine,
                     orthant_command, own_python, read_json_lines, write_corpus)
 
-WARMUP = 5  # steps left out of every median
-LOSS_BOUND = 1e-5  # relative: float32, other orders of sums, a few steps
+WARMUP = 5  # first steps of a run, which no median includes
+LOSS_BOUND = 1e-5  # relative error for a few float32 steps with different orders of sums
 
 
 def add_program_arguments(p):
-    """What all of them ask about the two programs and their turns."""
+    """Adds the arguments about the two programs and their turns."""
     add_orthant_argument(p)
     add_json_argument(p)
     p.add_argument("--python", default=None, help="a python3 that imports torch; default: that of .venv")
@@ -28,7 +29,7 @@ def add_program_arguments(p):
 
 
 def find_programs(a):
-    a.compilers = ["none"] if a.no_compile or a.quick else ["none", "model"]  # the peer's --compile
+    a.compilers = ["none"] if a.no_compile or a.quick else ["none", "model"]  # values of the peer's --compile
     a.python = a.python or own_python()
     if a.allocator == "auto":
         found = sorted(glob.glob("/usr/lib/*/libmimalloc.so*") + glob.glob("/usr/lib/libmimalloc.so*"))
@@ -41,14 +42,16 @@ def print_setting(a, work):
 
 
 def speed_cells(runs, way):
-    """Tokens/s of ours and of the peer, medians; their ratio; and the least and the largest of the turns' ratios."""
+    """Returns the cells with the median tokens/s of both programs, their ratio, and the smallest and largest ratio of a
+    turn."""
     ours, peer = (statistics.median(run[who] for run in runs) for who in ("ours", "peer"))
     ratios = [run["ours"] / run["peer"] for run in runs]
     return [f"{ours:,.0f}", f"{peer:,.0f} ({way})", f"{ours / peer:.2f}x", f"{min(ratios):.2f}, {max(ratios):.2f}"]
 
 
 def peak_resident_bytes(root):
-    """The largest resident set so far of any process below (and with) this one: a rank of either program."""
+    """Returns the largest resident set, in bytes, that any process of this process tree has had so far: that of a rank
+    of either program."""
     parents, peaks = {}, {}
     for status in glob.glob("/proc/[0-9]*/status"):
         try:
@@ -74,12 +77,12 @@ def check_losses(losses, others, what):
 
 
 class Run(NamedTuple):
-    """What a program did that trains."""
-    lines: list          # of metrics, one for each step that counts
-    tokens: int          # of a step
-    first_s: float       # from the command to the first line
-    resident_bytes: int  # of the largest process
-    text: str            # all that it printed
+    """A run of a training program."""
+    lines: list          # metrics of the measured steps, one line per step
+    tokens: int          # per step
+    first_s: float       # seconds from the command to the first line of metrics
+    resident_bytes: int  # peak of the largest process
+    text: str            # the output
 
     def step_s(self):
         return statistics.median(line["step_seconds"] for line in self.lines)
@@ -88,19 +91,19 @@ class Run(NamedTuple):
         return self.tokens / self.step_s()
 
     def waiting(self):
-        """The share of a step that our rank 0 waits for messages."""
+        """The fraction of a step in which our rank 0 waits for messages."""
         return statistics.median(line["communication_seconds"] / line["step_seconds"] for line in self.lines)
 
     def summary(self):
-        """The object that a peer prints at its end."""
+        """The object that a peer prints when it ends."""
         return json_lines(self.text)[-1]
 
 
 class Programs:
-    """`orthant train` and a program of peers/, both at the same work: a model, and the tokens and sequences of a step.
+    """`orthant train` and a program of peers/ with the same work: a model, and the tokens and sequences of a step.
 
-    The work's names are the peer's options, and with model. or training. before them our keys. All runs of the peer
-    that tell their losses must tell the same ones."""
+    The names in `work` are the options of the peer. With the prefix "model." or "training." they are our keys. All runs
+    of the peer that print losses must print the same ones."""
 
     def __init__(self, a, peer, work, folder, warmup=WARMUP):
         self.a, self.program, self.work, self.folder, self.warmup = a, os.path.join(PEERS, peer), work, folder, warmup
@@ -108,7 +111,7 @@ class Programs:
         self.losses, self.tried = None, {}
 
     def watch(self, command, metrics, environment):
-        """Runs a program that writes one JSON line a step."""
+        """Runs a program that writes one JSON line per step to the file `metrics`, and returns its Run."""
         started, first, peak = time.monotonic(), None, 0
         with open(os.path.join(self.folder, "output"), "w+") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, **environment})
@@ -126,7 +129,7 @@ class Programs:
         return Run(read_json_lines(metrics)[self.warmup:], tokens, first, peak, text)
 
     def ours(self, ranks, steps, keys, threads=1):
-        """So many steps that count, with these keys beside the work's."""
+        """Runs our program: `steps` measured steps, with these keys in addition to those of the work."""
         shutil.rmtree(self.dump, ignore_errors=True)
         work = {f"{'model' if k in SIZES['tiny'] else 'training'}.{k}": v for k, v in self.work.items()}
         keys = {**STEPS_ONLY, **work, "model.max_position_embeddings": self.work["seq_len"], "data.path": self.corpus,
@@ -136,7 +139,8 @@ class Programs:
                           os.path.join(self.dump, "metrics.jsonl"), {})
 
     def timeline(self):
-        """Of our last step: seconds of its pipeline, simulated ones, and those that all ranks compute, added up."""
+        """Returns three times of our last step, in seconds: the measured time of its pipeline, the simulated one, and
+        the sum over ranks of the time in which a rank computes."""
         with open(os.path.join(self.dump, "timeline.json")) as stream:
             trace = json.load(stream)
         spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
@@ -145,7 +149,8 @@ class Programs:
         return made_s, trace["otherData"]["simulated_s"], computed_s
 
     def peer(self, ranks, steps, way):
-        """So many steps that count, with these options beside the work's: threads among them, if more than one."""
+        """Runs the peer: `steps` measured steps, with the options of `way` in addition to those of the work. It has one
+        thread per rank unless `way` has the option `threads`."""
         metrics = os.path.join(self.folder, "peer.jsonl")
         if os.path.exists(metrics):
             os.remove(metrics)
@@ -164,7 +169,7 @@ class Programs:
         return run
 
     def fastest(self, ranks, ways, steps=3):
-        """The peer's fastest way. Where there are several, each is tried once."""
+        """Returns the peer's fastest way. If there are several, each is measured once."""
         def speed(way):
             name = f"{ranks} ranks, {', '.join(f'{k} {v}' for k, v in way.items())}"
             if name not in self.tried:

@@ -1,4 +1,4 @@
-// Naps in place of computations, for benchmarks of schedules over more ranks than there are cores.
+// Sleeps in place of computations, for benchmarks of schedules with more ranks than cores.
 #pragma once
 
 #include <thread>
@@ -8,7 +8,8 @@
 
 namespace orthant {
 
-/// Sleeps, less what sleeping takes longer than asked for.
+/// Sleeps for a given time. The constructor measures by how much a sleep usually exceeds the requested time: the median
+/// over 21 sleeps of 5 ms. Every later sleep is requested shorter by this time.
 class Nap {
  public:
   Nap() {

@@ -1,5 +1,5 @@
-// What benchmarks over ranks share: options of a command line, ranks as processes that stand in a ring, and what is
-// said of many measured times.
+// Helpers of the benchmark programs that run on several ranks: command-line options, starting of ranks as processes,
+// and statistics of measured times.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -25,7 +25,7 @@
 
 namespace orthant {
 
-/// "--name value ..." over the defaults; ConfigError for a name that has none.
+/// Options "--name value ..." of the command line, with defaults. A name without a default throws a ConfigError.
 class Settings {
  public:
   Settings(int argc, char** argv, std::map<std::string, std::string> defaults) : values_(std::move(defaults)) {
@@ -56,20 +56,20 @@ inline double now_s() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The share's quantile of the values, which are sorted.
+/// Returns the quantile of the values at `share` (0.5: the median). It sorts the values.
 inline double quantile(std::vector<double>& values, double share) {
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
 }
 
-/// The number that rank 0 says, on all ranks.
+/// Returns rank 0's number on all ranks.
 inline int64_t agree(Comm& comm, int64_t number) {
   const at::Tensor said = at::tensor({number}, at::kLong);
   comm.broadcast(said, all_axes(comm.mesh())).wait();
   return said.item<int64_t>();
 }
 
-/// The numbers of all ranks, by rank.
+/// Returns the numbers of all ranks, by rank.
 inline std::vector<double> gather(Comm& comm, double number) {
   const at::Tensor own = at::tensor({number}, at::kDouble);
   const at::Tensor all = own.repeat({comm.mesh().size()});
@@ -77,7 +77,7 @@ inline std::vector<double> gather(Comm& comm, double number) {
   return {all.data_ptr<double>(), all.data_ptr<double>() + all.numel()};
 }
 
-/// Seconds of one step on the slowest rank, counted from a barrier.
+/// Returns the time in seconds that one step takes on the slowest rank, measured from a barrier.
 inline double time_step(Comm& comm, const std::function<void()>& step) {
   comm.barrier(all_axes(comm.mesh())).wait();
   const double start = now_s();
@@ -88,8 +88,8 @@ inline double time_step(Comm& comm, const std::function<void()>& step) {
 
 inline Mesh one_ring(const Launch& launch) { return Mesh({{"ring", launch.world_size}}); }
 
-/// Starts this program again as `ranks` processes of one thread, which call `measure` with that mesh of them; under
-/// another launcher, its ranks do. Returns the exit code.
+/// Starts this program again as `ranks` processes of one thread. Each of them calls `measure` with a Comm of `mesh`.
+/// Under another launcher, that launcher's ranks call it. Returns the exit code.
 inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string& transport,
                             const std::function<void(Comm&)>& measure,
                             const std::function<Mesh(const Launch&)>& mesh = one_ring) {
@@ -104,7 +104,7 @@ inline int measure_on_ranks(int argc, char** argv, int ranks, const std::string&
   return 0;
 }
 
-/// The whole of a benchmark's main: its exit code, or 1 and the error that ended it.
+/// The main function of a benchmark: returns the exit code of `run`. If it throws, prints the error and returns 1.
 inline int run_benchmark(int argc, char** argv, int (*run)(int argc, char** argv)) try {
   return run(argc, argv);
 } catch (const std::exception& error) {

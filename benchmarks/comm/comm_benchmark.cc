@@ -1,12 +1,12 @@
-// How long an operation between processes of this machine takes, and what it costs its cores. Prints a line of JSON for
-// each size; benchmarks/comm/run.py sets it beside others.
+// Measures the time and the CPU time of one communication operation between processes of this machine. Prints one line
+// of JSON per size; benchmarks/comm/run.py compares them with other libraries.
 //
 //   comm_benchmark --ranks 2 --transport ucx|gloo --op ring|all_reduce --bytes 4096,1048576 --seconds 1
 //   comm_benchmark --op memcpy --bytes 4096 --seconds 1       one copy by one process
 //
-// ring: each rank sends the bytes to the next and receives as many from the previous one. all_reduce: a sum of float32,
-// in place. The times are rank 0's: median and deciles of twenty batches' means. The CPU seconds are user and system
-// time of all ranks, over the bytes that all of them send.
+// ring: each rank sends the bytes to the next rank and receives the same number from the previous one. all_reduce: a
+// sum of float32, in place. Times are those of rank 0: median and deciles of the means of 20 batches. CPU time is user
+// and system time of all ranks, divided by the bytes that all of them send.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <sys/resource.h>
@@ -29,13 +29,14 @@ double cpu_s() {
 
 struct Measured {
   int64_t operations = 0;
-  std::vector<double> each_s;  // of each batch: an operation's mean
-  double cpu_s = 0;            // of this rank, over all batches
+  std::vector<double> each_s;  // mean time of an operation, by batch
+  double cpu_s = 0;            // CPU time of this rank, over all batches
 };
 
-/// Repeats the operation for about so many seconds, in batches: ranks that share a core take turns, and many operations
-/// of one turn find all their messages there already. What comes before, growing until its time is known, does not
-/// count. `agree` makes rank 0's number everybody's.
+/// Repeats the operation for about the given number of seconds, in batches. Single operations are not timed: ranks that
+/// share a core take turns, so within one turn of a core many operations find their messages already received. Trials
+/// of growing length first estimate the time of an operation; they are not measured. `agree` returns rank 0's number on
+/// every rank.
 Measured repeat(double seconds, const std::function<void()>& operation, const std::function<int64_t(int64_t)>& agree) {
   const auto time_s = [&](int64_t count) {
     const double start = now_s();
@@ -73,7 +74,7 @@ void measure_copies(const Settings& settings) {
     std::vector<char> from(static_cast<size_t>(bytes), 1), to(static_cast<size_t>(bytes), 2);
     const auto copy = [&] {
       std::memcpy(to.data(), from.data(), to.size());
-      asm volatile("" : : "r"(to.data()) : "memory");  // nobody reads it, and yet it must happen
+      asm volatile("" : : "r"(to.data()) : "memory");  // keeps the compiler from removing the unused copy
     };
     const Measured measured = repeat(settings.number("seconds"), copy, [](int64_t n) { return n; });
     print_line("memcpy", "memcpy", 1, bytes, static_cast<double>(bytes), measured.cpu_s, measured);
@@ -90,7 +91,7 @@ void measure_messages(const Settings& settings, Comm& comm) {
     operation();
     const int expected = op == "ring" ? (comm.rank() + ranks - 1) % ranks : ranks;
     ORTHANT_CHECK((out == expected).all().item<bool>(), op, ranks, bytes);
-    out.zero_();  // a sum that is repeated stays finite
+    out.zero_();  // so that repeated sums remain finite
     const Measured measured =
         repeat(settings.number("seconds"), operation, [&](int64_t count) { return agree(comm, count); });
     double cpu = 0;

@@ -1,9 +1,9 @@
-"""The figure of benchmarks/comm: panels of lines over two logarithmic axes, message size and time, as one SVG."""
+"""Draws the figure of benchmarks/comm as an SVG: panels of lines, time over message size, both axes logarithmic."""
 import math
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-# Colours that stay apart for colour-blind readers (Okabe and Ito), each with a mark and a dash of its own.
+# Colours that colour-blind readers can tell apart (Okabe and Ito), with different marks and dashes.
 STYLES = {"ucx": ("#0072B2", "circle", ""), "gloo": ("#CC79A7", "square", ""), "c10d": ("#D55E00", "triangle", ""),
           "mpi": ("#009E73", "diamond", ""), "memcpy": ("#555555", "", "5 4")}
 WIDTH, HEIGHT = 350, 250                       # of a panel, with its margins
@@ -42,13 +42,14 @@ def size_label(size):
 
 
 def time_label(exponent):
-    """A power of ten of microseconds."""
+    """The text of 10^exponent microseconds."""
     unit, shift = ("s", 6) if exponent >= 6 else ("ms", 3) if exponent >= 3 else ("µs", 0)
     return f"{10.0 ** (exponent - shift):g} {unit}"
 
 
 def draw_panel(panel, left, top, decades, sizes):
-    """`decades`: the powers of ten at the ends of the time axis, the same in all panels."""
+    """Yields the SVG elements of a panel. `decades`: exponents of the powers of ten at the ends of the time axis, in
+    microseconds; they are the same in all panels."""
     x0, x1, y0, y1 = left + LEFT, left + WIDTH - RIGHT, top + HEIGHT - BOTTOM, top + TOP
     span = max(1e-9, math.log(sizes[-1] / sizes[0]))
 
@@ -79,7 +80,7 @@ def draw_panel(panel, left, top, decades, sizes):
 
 
 def draw(title, machine, panels, columns, names):
-    """The SVG as text. `names`: of the programs, for the legend."""
+    """Returns the SVG as text. `names`: names of the programs in the legend."""
     rows = -(-len(panels) // columns)
     width, height = max(columns * WIDTH, 760), HEAD + rows * HEIGHT + FOOT
     times = [us for panel in panels for line in panel.lines for _, us in line.points]

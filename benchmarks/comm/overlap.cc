@@ -1,10 +1,10 @@
-// Does communication go on while a rank computes? A step starts an operation, computes for about as long as the
-// operation takes alone, and waits. Prints a line of JSON for each size; benchmarks/comm/run.py makes a table of them.
+// Measures whether communication proceeds while a rank computes. A step starts an operation, computes for about as long
+// as the operation takes alone, and waits. Prints one line of JSON per size; benchmarks/comm/run.py makes a table.
 //
 //   overlap --ranks 2 --transport ucx|gloo --op ring|all_reduce --bytes 1048576,16777216 --seconds 1
 //
-// The compute is products of small float32 matrices, on one thread. The three steps (compute alone, operation alone,
-// both) take turns, each from a barrier to its own end; a figure is the median of the steps' slowest ranks.
+// The computation is products of small float32 matrices, on one thread. The three steps (computation alone, operation
+// alone, both) take turns. Each step is timed from a barrier to its end on the slowest rank; a figure is the median.
 #include <ATen/ops/full.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
@@ -18,7 +18,7 @@ namespace {
 
 const Axes kRing = {"ring"};
 
-/// The median of some steps, after some that warm up.
+/// Returns the median time of 11 steps, after 5 warm-up steps.
 double typical_s(Comm& comm, const std::function<void()>& step) {
   constexpr int kWarm = 5, kCounted = 11;
   for (int i = 0; i < kWarm; ++i) step();
@@ -32,7 +32,7 @@ class Compute {
   void operator()(int64_t products) {
     for (int64_t i = 0; i < products; ++i) at::mm_out(out_, in_, in_);
   }
-  /// How many products take so long, on the slowest rank, all of them computing.
+  /// Returns the number of products that take the given time on the slowest rank, while all ranks compute.
   int64_t products_in(Comm& comm, double seconds) {
     constexpr int64_t kTried = 50;
     const double each_s = typical_s(comm, [&] { (*this)(kTried); }) / kTried;
@@ -40,7 +40,8 @@ class Compute {
   }
 
  private:
-  // 2 * 96^3 operations and 36 KiB a matrix: a few microseconds, so any T is a whole number of them.
+  // A product has 2 * 96^3 FLOPs, with 36 KiB per matrix, and takes a few microseconds. Any longer time is therefore
+  // close to a whole number of products.
   const at::Tensor in_ = at::full({96, 96}, 0.01, at::kFloat);
   at::Tensor out_ = at::zeros({96, 96}, at::kFloat);
 };

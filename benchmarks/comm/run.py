@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""How fast ranks of one machine talk: our comm on UCX and on Gloo, c10d's own Gloo, Open MPI, and one memcpy.
+"""Compares the speed of communication between ranks of one machine: Orthant on UCX and on Gloo, c10d's Gloo, Open MPI,
+and one memcpy.
 
-For each operation and number of ranks the programs take turns, all sizes each time, so that whatever else the machine
-does hits all. A program's figure of a turn is the median of twenty batches, each the mean of its operations; the
-table's is the median over the turns. Ranks are processes of one thread; warm-up is left out. Open MPI runs as it
-comes: bound to cores as it does by default, and told of oversubscription only where there are more ranks than cores.
-Beside the times: CPU seconds (user and system, all ranks) per gigabyte sent. A second table: a step that computes for
-about as long as its communication takes alone.
+For each operation and number of ranks the programs take turns, with all sizes in each turn, so that other load on the
+machine affects all of them. The result of a turn is the median of 20 batches, each the mean of its operations; the
+table has the median over the turns. Ranks are processes of one thread; warm-up is not measured. Open MPI runs with its
+defaults: it binds ranks to cores, and gets --oversubscribe only if there are more ranks than cores. The table also has
+the CPU time (user and system, all ranks) in seconds per gigabyte sent. A second table has steps that compute for about
+as long as their communication takes alone.
 
   python3 benchmarks/comm/run.py [--quick] [--ranks 2,4,8] [--bytes 4096,...] [--figure docs/images/comm.svg]
 
-Tables go to stdout, what is measured right now to stderr, every single result to --json. Open MPI (Debian: openmpi-bin,
-libopenmpi-dev) and PyTorch are left out, in words, where they are missing.
+Tables go to stdout, progress to stderr, and every single result to the file of --json. Open MPI (Debian: openmpi-bin,
+libopenmpi-dev) and PyTorch are left out, with a note, if they are not installed.
 """
 import argparse
 import json
@@ -65,7 +66,7 @@ def our_program(a, name):
 
 
 def available(a, folder):
-    """The programs asked for that can run here; Open MPI's is compiled."""
+    """Returns the requested programs that can run here. Compiles the one of Open MPI."""
     programs = list(a.programs)
     if "mpi" in programs and not (shutil.which("mpicc") and shutil.which("mpirun")):
         print("no Open MPI here (openmpi-bin, libopenmpi-dev): left out", file=sys.stderr)
@@ -94,7 +95,7 @@ def command_of(program, op, ranks, a, folder):
 
 
 def take_turns(programs, commands, a, what):
-    """(program, bytes) -> its median line, and all lines."""
+    """Runs the programs in turns. Returns the median line of each (program, bytes), and all lines."""
     found, everything = {}, []
     for turn in range(a.repeats):
         for program in programs:
@@ -128,7 +129,7 @@ def print_times(programs, op, ranks, found, sizes):
 
 
 def measure_messages(a, programs, folder, everything):
-    """Prints the table; returns the figure's panels."""
+    """Prints the table of times. Returns the panels of the figure."""
     sizes = [int(size) for size in a.bytes.split(",")]
     print_head(["operation", "ranks", "bytes a rank", *(f"{NAMES[p]}, µs" for p in programs),
                 *(f"{NAMES[peer]} / UCX" for peer in ("mpi", "c10d") if peer in programs and "ucx" in programs),

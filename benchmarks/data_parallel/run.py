@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Data parallelism beside PyTorch DistributedDataParallel: same model, batch, ranks and allocator.
+"""Compares data parallelism with PyTorch's DistributedDataParallel: same model, batch, ranks and allocator.
 
-For each line of the table the two programs take turns (ours, peer, ours, peer, ...) so that whatever else the machine
-does hits both; a run's figure is the median over its steps, the table's is the median over the runs. The peer is first
-tried in each of its variants (eager, torch.compile; one thread or all; for bf16 autocast or bf16 weights), and the
-fastest is the one that counts.
+For each line of the table the two programs take turns (ours, peer, ours, peer, ...), so that other load on the machine
+affects both. The result of a run is the median over its steps; the table has the median over the runs. Each variant of
+the peer is measured first (eager or torch.compile; one thread or all; for bf16 autocast or bf16 weights), and the
+fastest one is compared.
 
   python3 benchmarks/data_parallel/run.py [--quick] [--ranks 1,2,4] [--dtypes float32,bfloat16] [--sizes tiny,50m]
 """
@@ -37,7 +37,7 @@ def arguments():
 
 
 def ways(a, dtype, ranks, threads):
-    """The peer's ways to run a case. Small products may be faster with one thread than with all."""
+    """Returns the peer's variants of a case. Small matrix products may be faster with one thread than with all."""
     compilers = a.compilers + ["ddp"] * ("model" in a.compilers and ranks > 1)
     dtypes = ["bfloat16_autocast", "bfloat16_master"] if dtype == "bfloat16" else [dtype]
     return [{"dtype": dtype, "compile": compiled, "threads": threads} for compiled, dtype, threads in
@@ -45,7 +45,7 @@ def ways(a, dtype, ranks, threads):
 
 
 def turn(a, programs, case, runs):
-    """One run of each program."""
+    """Makes one run of each program and returns its figures."""
     size, dtype, ranks = case
     threads = max(1, len(os.sched_getaffinity(0)) // ranks)
     steps = a.steps - WARMUP if size == "tiny" else max(5, a.steps // 3 - WARMUP)

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Runs a command on emulated hosts of this machine: Linux namespaces joined by links of a given rate.
 
-Each host has its own network (address 10.0.0.1, 10.0.0.2, ...), shared memory, processes, and host name, so its ranks
-reach those of another only over TCP; files are this machine's, like a folder that all nodes mount, and so are the
-cores. The hosts hang on one switch, each by a link that carries the rate both ways. Every rank gets a launcher's
-environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+Each host has its own network (address 10.0.0.1, 10.0.0.2, ...), shared memory, processes and host name, so its ranks
+reach those of other hosts only over TCP. All hosts share the files of this machine, like a folder that all nodes mount,
+and its cores. The hosts are connected to one switch, each through a link with the given rate in both directions. Every
+rank gets a launcher's environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
 
   benchmarks/hosts/hosts.py --hosts 2 --ranks-per-host 2 --rate 1gbit -- build/orthant train run.toml
   benchmarks/hosts/hosts.py --hosts 3 -- ip addr
 
-Needs root, and ip and tc (Debian: iproute2); without them it says so and exits with 77. Nothing has a name outside:
-the kernel takes all away with the last process, and those end with this program, however it ends. The first SIGINT or
-SIGTERM is handed on to the ranks, a second one ends them. Exit code: that of the first rank that failed, 128 + the
-number of the signal that killed it; 130 after SIGINT. --report FILE: each rank's exit code (negative: the signal that
-killed it) and the bytes on each link, as JSON.
+Requires root, and ip and tc (Debian: iproute2); otherwise it prints the reason and exits with 77. No namespace or link
+has a name outside this process tree, so the kernel removes them with the last process. All processes end when this
+program ends, however it ends. The first SIGINT or SIGTERM is forwarded to the ranks; the second one kills them. The
+exit code is that of the first rank that failed, or 128 + the number of the signal that killed it; it is 130 after
+SIGINT. --report FILE writes each rank's exit code (negative: the signal that killed it) and the bytes on each link, as
+JSON.
 """
 import argparse
 import ctypes
@@ -29,7 +30,7 @@ import sys
 import time
 
 CANNOT = 77
-PORT = 29500  # free: every host has all ports to itself
+PORT = 29500  # always free, because every host has its own ports
 NEW_MOUNTS, NEW_NAME, NEW_IPC, NEW_PIDS, NEW_NETWORK = 0x20000, 0x4000000, 0x8000000, 0x20000000, 0x40000000
 OTHER_LAUNCHERS = ("TORCHELASTIC_", "GROUP_", "OMPI_", "PMI", "SLURM_")
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -67,7 +68,7 @@ def run(command):
 
 
 def leave(namespaces):
-    """This process gets new namespaces; that of processes, its children."""
+    """Moves this process to new namespaces. A new namespace of processes applies only to its children."""
     if LIBC.unshare(namespaces):
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
 
@@ -77,16 +78,18 @@ def address(host):
 
 
 def limit(device, rate):
-    """A token bucket of a millisecond's bytes, but not less than two of the largest packets that TCP hands down."""
+    """Limits the rate at which a device sends, with a token bucket. Its size is the bytes of 1 ms, but at least
+    128 KiB: two of the largest packets that TCP passes to a device."""
     if rate != "none":
         bits = int(rate[:-4]) * {"k": 10**3, "m": 10**6, "g": 10**9}[rate[-4]]
         run(f"tc qdisc add dev {device} root tbf rate {rate} burst {max(bits // 8000, 131072)} latency 20ms")
 
 
 class Host:
-    """The switch's end of a host: a process that has the host's namespaces, and pipes to and from its first process.
+    """A host as seen from the switch: a process that has the host's namespaces, and pipes to and from the first process
+    of the host.
 
-    When the pipe of orders closes, because this program closes it or is no more, the first process ends."""
+    When the pipe `orders` closes, because this program closes it or has ended, the first process ends."""
 
     def __init__(self, number, others, a):
         from_switch, self.orders = os.pipe()
@@ -97,7 +100,7 @@ class Host:
         if self.pid == 0:
             code = 1
             try:
-                os.setsid()  # what is typed on the terminal is for the switch alone
+                os.setsid()  # signals of the terminal go to this program only
                 for host in (self, *others):
                     os.close(host.orders)
                     os.close(host.reports)
@@ -116,7 +119,7 @@ class Host:
             pass
 
     def lines(self):
-        """What it has reported since; to be called when its pipe can be read."""
+        """Returns the lines that the host has reported since the last call. The pipe must be readable."""
         data = os.read(self.reports, 65536).decode()
         self.ended = not data
         *lines, self.text = (self.text + data).split("\n")
@@ -126,7 +129,7 @@ class Host:
 def keep_host(number, switch, a, orders, reports):
     leave(NEW_NETWORK | NEW_IPC | NEW_NAME | NEW_MOUNTS)
     run(f"ip link add eth0 type veth peer name host{number} netns {switch}")
-    leave(NEW_PIDS)  # the next child is the first process there
+    leave(NEW_PIDS)  # the next child is the first process of the new namespace
     first = os.fork()
     if first:
         os.close(orders)
@@ -140,12 +143,14 @@ def keep_host(number, switch, a, orders, reports):
 
 
 def set_up_host(number, a):
-    """In the host's first process: with it, all processes of the host end."""
+    """Sets up the network and the file systems of the host. It runs in the host's first process, with which all
+    processes of the host end."""
     socket.sethostname(f"host{number}")
     run("mount --make-rprivate /")
     run("mount -t proc proc /proc")
     run("mount -t tmpfs tmpfs /dev/shm")
-    # /sys shows the network interfaces of whoever mounted it; the memory limits below it stay this machine's.
+    # /sys shows the network interfaces of the process that mounted it, so it is mounted again. The memory limits in
+    # /sys/fs/cgroup remain those of this machine.
     os.mkdir("/dev/shm/cgroup")
     run("mount --rbind /sys/fs/cgroup /dev/shm/cgroup")
     run("mount -t sysfs sysfs /sys")
@@ -172,12 +177,14 @@ def start_ranks(host, a):
                      "MASTER_ADDR": address(0), "MASTER_PORT": PORT}
         process = subprocess.Popen(a.command, env={**clean, **{k: str(v) for k, v in variables.items()}},
                                    stdin=subprocess.DEVNULL)
-        ranks[process.pid] = rank, process  # a Popen that nobody holds would take the exit code
+        # The Popen object is kept, because its destructor would collect the exit code of the process.
+        ranks[process.pid] = rank, process
     return ranks
 
 
 def watch_ranks(ranks, orders, reports):
-    """Reports each rank's end and at last the traffic; hands signals on. Without orders any more, the host ends."""
+    """Reports the end of each rank and finally the traffic, and forwards signals to the ranks. Returns when the pipe
+    `orders` is closed, and the host ends."""
     numbers = {b"i": signal.SIGINT, b"t": signal.SIGTERM}
     while ranks:
         if select.select([orders], [], [], 0.02)[0]:
@@ -186,7 +193,7 @@ def watch_ranks(ranks, orders, reports):
                 return 1
             for pid in ranks:
                 os.kill(pid, numbers[order])
-        while ranks and (ended := os.waitpid(-1, os.WNOHANG))[0]:  # orphans, too, are this process's
+        while ranks and (ended := os.waitpid(-1, os.WNOHANG))[0]:  # orphans are children of this process, too
             if ended[0] in ranks:
                 rank, _ = ranks.pop(ended[0])
                 os.write(reports, f"rank {rank} {os.waitstatus_to_exitcode(ended[1])}\n".encode())
@@ -196,7 +203,8 @@ def watch_ranks(ranks, orders, reports):
 
 
 def start_hosts(a):
-    """All hosts, connected and about to start their ranks. The network of the switch is this process's own."""
+    """Sets up and connects all hosts, which then wait for the order to start their ranks. The switch is in the network
+    namespace of this process."""
     try:
         leave(NEW_NETWORK)
         run("ip link add switch type bridge")
@@ -218,7 +226,7 @@ def start_hosts(a):
 
 
 class Ends:
-    """How the ranks end, and the exit code that follows."""
+    """How the ranks have ended, and the exit code of this program."""
 
     def __init__(self):
         self.code, self.interrupted, self.patience, self.of_rank = 0, False, None, {}

@@ -1,5 +1,5 @@
-// Bytes per second of the fused CPU kernels: what each reads and writes once, over the time it takes. One thread unless
-// OMP_NUM_THREADS says otherwise; `copy` is the machine's own pace for the same sizes.
+// Measures the fused CPU kernels in bytes per second: the bytes that a kernel reads and writes once, divided by its
+// time. Kernels run on one thread unless OMP_NUM_THREADS is set. `copy` is a memcpy of the same sizes, for comparison.
 #include <algorithm>
 #include <benchmark/benchmark.h>
 #include <omp.h>
@@ -32,7 +32,7 @@ std::vector<T> normals(int64_t count, uint64_t stream) {
   }
 }
 
-/// Runs fn, which moves `bytes`, as the benchmark's loop.
+/// Runs fn, which reads and writes `bytes` bytes, in the loop of the benchmark.
 template <class Fn>
 void measure(benchmark::State& state, int64_t bytes, const Fn& fn) {
   for (auto _ : state) {
@@ -87,7 +87,8 @@ void rms_norm_gradient(benchmark::State& state) {
   measure(state, 4 * count * static_cast<int64_t>(sizeof(T)), [&] { rms_norm_backward(args); });
 }
 
-/// Heads of 32 elements, half as many key heads as query heads; the columns are the query heads' width.
+/// Arguments of the rotary kernels: heads of 32 elements, one key head per two query heads. `cols` is the width of all
+/// query heads.
 template <class T>
 struct RotaryCase {
   RotaryCase(int64_t rows, int64_t cols)
@@ -165,7 +166,8 @@ void cross_entropy(benchmark::State& state) {
                                     .vocab = vocab,
                                     .scale = 1e-3,
                                     .losses = losses.data()};
-  // Its own gradient is as good a row of logits as any other: the work depends on the sizes alone.
+  // The kernel overwrites the logits with their gradient, which is the next iteration's input. That is valid, because
+  // the work depends on the sizes only.
   measure(state, 2 * count * static_cast<int64_t>(sizeof(T)), [&] { softmax_cross_entropy(args); });
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/comm in PyTorch: torch.distributed over Gloo, isend and irecv round a ring, or all_reduce of
-float32 in place. Times what comm_benchmark.cc times, in the same way, and prints the same lines.
+"""The PyTorch peer of benchmarks/comm: torch.distributed over Gloo, isend and irecv around a ring, or an all_reduce of
+float32 in place. It measures the same operations as comm_benchmark.cc, in the same way, and prints the same lines.
 
   python3 benchmarks/peers/c10d_ring.py --ranks 2 --op ring --bytes 4096,1048576 --seconds 1
 """

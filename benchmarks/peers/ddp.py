@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/data_parallel: the same LLaMA-style training step in PyTorch, written for speed.
+"""The PyTorch peer of benchmarks/data_parallel: the same LLaMA-style training step, written for speed.
 
-DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as bucket views, clipping
-by the global norm, bf16 by autocast or as bf16 weights with float32 masters, eager or torch.compile. Tokens are drawn
-beforehand, so no loader costs it anything. Writes one JSON line a step to --metrics, prints one JSON line at the end.
+It uses DistributedDataParallel over Gloo, scaled_dot_product_attention, fused AdamW, gradients as bucket views, and
+clipping by the global norm. bf16 is by autocast, or with bf16 weights and float32 masters. Execution is eager or with
+torch.compile. Tokens are drawn before the first step, so that a data loader costs no time. It writes one JSON line per
+step to --metrics, and prints one JSON line at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/ddp.py --steps 20 --dtype float32
 """
@@ -50,7 +51,8 @@ class RMSNorm(nn.Module):
 
 
 def rotate(x, cos, sin):
-    """Rotary positions: x [batch, heads, time, dim], cos and sin [time, dim], the sine's first half negated."""
+    """Applies rotary position embeddings. x: [batch, heads, time, dim]; cos and sin: [time, dim], with the first half
+    of the sine negated."""
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
@@ -96,12 +98,12 @@ class Llama(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
         dim = a.hidden_size // a.num_attention_heads
         angle = torch.outer(torch.arange(a.seq_len), 10000.0 ** (-torch.arange(0, dim, 2) / dim))
-        # Plain attributes: as buffers, DDP would broadcast them before each forward.
+        # These are plain attributes, because DDP would broadcast buffers before each forward.
         self.cos = torch.cat((angle.cos(), angle.cos()), -1)
         self.sin = torch.cat((-angle.sin(), angle.sin()), -1)
 
     def forward(self, tokens, labels):
-        """Sum of the token losses."""
+        """Returns the sum of the token losses."""
         x = self.embedding(tokens)
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else x.dtype
         cos, sin = self.cos.to(dtype), self.sin.to(dtype)
@@ -112,7 +114,7 @@ class Llama(nn.Module):
 
 
 class Trainer:
-    """One rank: model, optimizer, and the step."""
+    """The model, the optimizer and the training step of one rank."""
 
     def __init__(self, a, rank, ranks):
         self.a, self.rank, self.ranks = a, rank, ranks
@@ -142,7 +144,8 @@ class Trainer:
         self.data = torch.randint(a.vocab_size, (8, share, a.seq_len + 1), generator=generator)
 
     def step(self, index, communicate=True):
-        """One optimizer step; DDP averages over ranks, so the loss is scaled to the sum over global tokens."""
+        """Makes one optimizer step. DDP averages gradients over ranks, so the loss is scaled by the number of ranks
+        over the number of global tokens."""
         a, tokens = self.a, self.data[index % len(self.data)]
         scale = self.ranks / (a.global_batch_size * a.seq_len)
         total = 0.0
@@ -170,7 +173,8 @@ class Trainer:
 
 
 def peak_bytes():
-    """Largest resident set of this process. (getrusage would count what the launcher held before it became us.)"""
+    """Returns the peak resident set of this process in bytes. getrusage would include the memory that the launcher used
+    before it executed this program."""
     with open("/proc/self/status") as stream:
         return next(int(line.split()[1]) * 1024 for line in stream if line.startswith("VmHWM"))
 

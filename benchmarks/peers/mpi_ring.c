@@ -1,5 +1,5 @@
-/* The peer of benchmarks/comm on MPI: MPI_Sendrecv round a ring, or MPI_Allreduce of float32 in place. Times what
- * comm_benchmark.cc times, in the same way, and prints the same lines.
+/* The MPI peer of benchmarks/comm: MPI_Sendrecv around a ring, or an MPI_Allreduce of float32 in place. It measures the
+ * same operations as comm_benchmark.cc, in the same way, and prints the same lines.
  *
  *   mpicc -O2 benchmarks/peers/mpi_ring.c -o mpi_ring
  *   mpirun -np 2 ./mpi_ring ring|all_reduce SECONDS BYTES [BYTES ...]

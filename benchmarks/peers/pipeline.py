@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/pipeline/peers.py: the step of ddp.py under torch.distributed.pipelining.
+"""The PyTorch peer of benchmarks/pipeline/peers.py: the training step of ddp.py with torch.distributed.pipelining.
 
-Stages of ddp.py's own blocks over Gloo, with shapes told beforehand, so that no step infers them; the loss of a
-microbatch is its share of the whole batch's, so that gradients are summed and never divided. Each rank's AdamW (fused)
-has its stages' weights; the norm for clipping takes one all-reduce. On one rank there is no pipeline: the same
-microbatches one after the other. Writes one JSON line a step to --metrics, prints one at the end.
+Stages consist of the blocks of ddp.py and communicate over Gloo. Their shapes are given at construction, so that no
+step infers them. The loss of a microbatch is divided by the tokens of the full batch, so that gradients are summed and
+never divided. Each rank's AdamW (fused) has the weights of its stages; the norm for clipping takes one all-reduce. One
+rank has no pipeline, and computes the same microbatches one after another. It writes one JSON line per step to
+--metrics, and prints one at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/pipeline.py --schedule zbv --steps 20
 """
@@ -14,14 +15,14 @@ import os
 import statistics
 import time
 
-import ddp  # beside this file
+import ddp  # from this folder
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, schedules
 
-# name -> class, stages a rank, and whether they go down the ranks and back up
+# name -> class, stages per rank, and whether stages are placed in a V: down the ranks and back up
 SCHEDULES = {
     "gpipe": (schedules.ScheduleGPipe, 1, False),
     "1f1b": (schedules.Schedule1F1B, 1, False),
@@ -40,7 +41,7 @@ def arguments():
 
 
 class Stage(nn.Module):
-    """Some blocks of the model; the first stage embeds, the last has the head."""
+    """Some blocks of the model. The first stage also has the embedding, and the last stage the head."""
 
     def __init__(self, model, layers, first, last):
         super().__init__()
@@ -58,7 +59,7 @@ class Stage(nn.Module):
 
 
 class Trainer:
-    """One rank: its stages, optimizer, and the step."""
+    """The stages, the optimizer and the training step of one rank."""
 
     def __init__(self, a, rank, ranks):
         self.a, self.ranks = a, ranks
@@ -105,10 +106,10 @@ class Trainer:
         return loss / (a.global_batch_size * a.seq_len)
 
     def gradients(self, tokens, labels):
-        """The batch's loss, where this rank forms it."""
+        """Computes the gradients. Returns the loss of the batch on the rank of the last stage, and 0 on others."""
         losses = []
         if self.ranks > 1:
-            # Only who has the last stage may be told labels, and only who has the first tokens.
+            # Only the rank of the last stage may pass labels, and only the rank of the first stage tokens.
             last = {"target": labels, "losses": losses} if self.last else {}
             self.schedule.step(*([tokens] if self.first else []), return_outputs=False, **last)
             return sum(loss.item() for loss in losses)
@@ -149,7 +150,7 @@ def main():
                 print(json.dumps({"step": index + 1, "step_seconds": seconds[-1]}), file=out, flush=True)
     shared = torch.tensor(losses, dtype=torch.float64)
     if ranks > 1:
-        dist.all_reduce(shared)  # one rank has them, the others zeros
+        dist.all_reduce(shared)  # one rank has the losses, the others have zeros
     if rank == 0:
         median = statistics.median(seconds[a.warmup_steps:])
         print(json.dumps({"schedule": a.schedule, "ranks": ranks, "step_seconds": median,

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/sequence/peers.py: the model and the step of ddp.py, each sequence cut over the ranks.
+"""The PyTorch peer of benchmarks/sequence/peers.py: the model and the training step of ddp.py, with every sequence
+sharded over the ranks.
 
-PyTorch's own building blocks on the CPU. ring: its experimental ring attention, called directly with ATen's flash
-kernel for CPUs (the public context_parallel has none), zigzag, by all-gathers or by rotation. ulysses: one all-to-all
-for q, k and v, scaled_dot_product_attention, one all-to-all back. Gradients are summed by DistributedDataParallel
-while backward runs; all of it over Gloo. Writes one JSON line a step to --metrics, prints one at the end.
+It uses PyTorch's own building blocks on the CPU, over Gloo. ring: PyTorch's experimental ring attention with zigzag
+placement, by all-gathers or by rotation. It is called directly with ATen's flash kernel for CPUs, because the public
+context_parallel has no kernel for CPUs. ulysses: one all-to-all for q, k and v, scaled_dot_product_attention, and one
+all-to-all back. DistributedDataParallel sums gradients during backward. It writes one JSON line per step to --metrics,
+and prints one at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/sequence.py --cut ring_allgather --steps 20
 """
 import contextlib
 
-import ddp  # beside this file
+import ddp  # from this folder
 import steps
 import torch
 import torch.distributed as dist
@@ -21,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-TOKENS = 2  # the dim of [batch, heads, tokens, head size] that is cut
+TOKENS = 2  # the dim of [batch, heads, tokens, head size] that is sharded
 
 
 def arguments():
@@ -31,7 +33,7 @@ def arguments():
 
 
 def per_query_head(query, *keys):
-    """The raw kernels want as many key heads as query heads, and do not check."""
+    """Repeats key heads, because the kernels require as many key heads as query heads, and do not check it."""
     return (k.repeat_interleave(query.shape[1] // k.shape[1], dim=1) for k in keys)
 
 
@@ -60,7 +62,7 @@ class RingAttention(torch.autograd.Function):
 
 
 def exchange(sent):
-    """[ranks, ...]: row i goes to rank i."""
+    """An all-to-all of `sent`, [ranks, ...]: row i goes to rank i."""
     sent = sent.contiguous()
     received = torch.empty_like(sent)
     dist.all_to_all_single(received, sent)
@@ -68,7 +70,8 @@ def exchange(sent):
 
 
 def to_heads(*tensors):
-    """[B, H, t, D] of some tokens to [B, H / ranks, t ranks, D] of some heads, all tensors in one message."""
+    """Redistributes tensors from shards of tokens, [B, H, t, D], to shards of heads, [B, H / ranks, t * ranks, D]. One
+    message carries all tensors."""
     ranks = dist.get_world_size()
     rows = [t.unflatten(1, (ranks, -1)).transpose(0, 1).flatten(1) for t in tensors]
     received = exchange(torch.cat(rows, 1)).split([row.shape[1] for row in rows], 1)
@@ -77,7 +80,7 @@ def to_heads(*tensors):
 
 
 def to_tokens(*tensors):
-    """And back."""
+    """The inverse of to_heads()."""
     ranks = dist.get_world_size()
     parts = [t.unflatten(TOKENS, (ranks, -1)).permute(2, 0, 1, 3, 4) for t in tensors]
     received = exchange(torch.cat([p.flatten(1) for p in parts], 1)).split([p[0].numel() for p in parts], 1)
@@ -110,7 +113,8 @@ def ulysses(q, k, v):
 
 
 def places_of(cut, length, rank, ranks):
-    """The tokens of a sequence that a rank holds, in order."""
+    """Returns the positions of a sequence's tokens that a rank holds, in order: zigzag for a ring, or else a contiguous
+    chunk."""
     if not cut.startswith("ring"):
         return torch.arange(length).chunk(ranks)[rank]
     parts = torch.arange(length).chunk(2 * ranks)
@@ -118,7 +122,8 @@ def places_of(cut, length, rank, ranks):
 
 
 class Trainer:
-    """One rank: model, optimizer, and the step, on all sequences of the batch and some of their tokens."""
+    """The model, the optimizer and the training step of one rank, which holds a shard of the tokens of every sequence
+    of the batch."""
 
     def __init__(self, a, rank, ranks):
         if (a.cut == "none") != (ranks == 1):
@@ -144,7 +149,8 @@ class Trainer:
         self.tokens, self.labels = data[..., :-1][..., places].contiguous(), data[..., 1:][..., places].contiguous()
 
     def step(self, index):
-        """One optimizer step; DDP averages over ranks, so the loss is scaled to the sum over global tokens."""
+        """Makes one optimizer step. DDP averages gradients over ranks, so the loss is scaled by the number of ranks
+        over the number of global tokens."""
         a, i, total = self.a, index % len(self.tokens), 0.0
         batches = list(zip(self.tokens[i].split(a.local_batch_size), self.labels[i].split(a.local_batch_size)))
         for m, (tokens, labels) in enumerate(batches):

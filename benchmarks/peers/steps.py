@@ -1,17 +1,19 @@
-"""What the peers that cut a model share: the group, the steps one by one, and what is told of them."""
+"""The main loop that the peers with a sharded model share: it sets up the process group, runs and times the steps, and
+reports them."""
 import contextlib
 import json
 import os
 import statistics
 import time
 
-import ddp  # beside this file
+import ddp  # from this folder
 import torch
 import torch.distributed as dist
 
 
 def run(a, make_trainer, facts):
-    """Takes a.steps of make_trainer(a, rank, ranks). Writes one JSON line a step to --metrics, prints one at the end."""
+    """Runs a.steps steps of make_trainer(a, rank, ranks). Writes one JSON line per step to --metrics, and prints one at
+    the end, which includes `facts`."""
     torch.set_num_threads(a.threads)
     rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if ranks > 1:
@@ -38,4 +40,4 @@ def run(a, make_trainer, facts):
             flush=True)
     if ranks > 1:
         dist.barrier()
-        os._exit(0)  # now and then, tearing Gloo down after functional collectives ends in std::terminate
+        os._exit(0)  # because the destruction of Gloo after functional collectives sometimes calls std::terminate

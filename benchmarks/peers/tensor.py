@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""The peer of benchmarks/tensor/peers.py: the step of ddp.py under PyTorch's own tensor parallelism.
+"""The PyTorch peer of benchmarks/tensor/peers.py: the training step of ddp.py with PyTorch's tensor parallelism.
 
-DTensor's parallelize_module over Gloo: column- and row-parallel linears, the embedding and the head cut by vocabulary,
-with or without SequenceParallel between them and loss_parallel at the end; over the other ranks DistributedDataParallel
-or fully_shard. Query, key and value are one product and gate and up another, stored in groups, so that a cut leaves
-whole groups. AdamW (fused) works on the local shards and the norm takes one all-reduce: DTensor's own way through both
-is slower. Writes one JSON line a step to --metrics, prints one at the end.
+It uses DTensor's parallelize_module over Gloo: column- and row-parallel linears, with the embedding and the head
+sharded over the vocabulary. SequenceParallel between the products and loss_parallel are options. The other ranks use
+DistributedDataParallel or fully_shard. Query, key and value are one product, gate and up another; both are stored in
+groups, so that every shard has complete groups. AdamW (fused) works on the local shards, and the norm takes one
+all-reduce, because DTensor's own implementations of both are slower. It writes one JSON line per step to --metrics, and
+prints one at the end.
 
   torchrun --nproc-per-node 2 benchmarks/peers/tensor.py --columns 2 --sequence 1 --steps 20
 """
 import contextlib
 
-import ddp  # beside this file
+import ddp  # from this folder
 import steps
 import torch
 import torch.distributed as dist
@@ -40,7 +41,7 @@ class Block(nn.Module):
     def __init__(self, a):
         super().__init__()
         self.groups, self.head_dim = a.num_key_value_heads, a.hidden_size // a.num_attention_heads
-        self.shared = a.num_attention_heads // self.groups  # query heads of a group
+        self.shared = a.num_attention_heads // self.groups  # query heads per group
         self.norm_1, self.norm_2 = ddp.RMSNorm(a.hidden_size), ddp.RMSNorm(a.hidden_size)
         self.qkv = nn.Linear(a.hidden_size, a.hidden_size + 2 * self.groups * self.head_dim, bias=False)
         self.out = nn.Linear(a.hidden_size, a.hidden_size, bias=False)
@@ -68,7 +69,7 @@ class Block(nn.Module):
 
 
 class Llama(ddp.Llama):
-    """With these blocks; the logits may be a DTensor."""
+    """ddp.Llama with the blocks of this file. The logits may be a DTensor."""
 
     def __init__(self, a):
         super().__init__(a)
@@ -86,7 +87,7 @@ class Llama(ddp.Llama):
 
 
 def parallelize(model, mesh, a):
-    between = Shard(1) if a.sequence else Replicate()  # the stream: [batch, tokens, hidden]
+    between = Shard(1) if a.sequence else Replicate()  # layout of the residual stream, [batch, tokens, hidden]
     column, row = ColwiseParallel(input_layouts=between), RowwiseParallel(output_layouts=between)
     vocabulary = a.loss == "parallel"
     plan = {"embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=between),
@@ -104,7 +105,7 @@ def parallelize(model, mesh, a):
 
 
 class Trainer:
-    """One rank: model, optimizer, and the step, on its share of the batch's sequences."""
+    """The model, the optimizer and the training step of one rank, on its shard of the batch's sequences."""
 
     def __init__(self, a, rank, ranks):
         self.a, self.copies = a, ranks // a.columns
@@ -115,7 +116,7 @@ class Trainer:
             self.group = mesh["columns"].get_group()
             if a.columns > 1:
                 parallelize(model, mesh["columns"], a)
-        self.whole = self.copies > 1 and a.others == "fsdp"  # one of the other ranks' shards
+        self.whole = self.copies > 1 and a.others == "fsdp"  # parameters are also sharded over the data ranks
         if self.whole:
             for block in model.blocks:
                 fully_shard(block, mesh=mesh["copies"])
@@ -138,7 +139,8 @@ class Trainer:
         self.data = data.chunk(self.copies, 1)[rank // a.columns]
 
     def gradients(self):
-        """Of the local shards, summed over the ranks where DTensor left a sum."""
+        """Returns the gradients of the local shards. A replicated parameter's gradient that DTensor left as a partial
+        sum is summed over the columns, all of them in one all-reduce."""
         found, partial = [], []
         for parameter in self.parameters:
             gradient, parameter.grad = parameter.grad, None
@@ -156,18 +158,20 @@ class Trainer:
         return found
 
     def norm(self, gradients):
-        """Of all gradients of the model: what is cut is summed over those that hold the other parts."""
+        """Returns the norm of all gradients of the model. Squares of sharded parameters are summed over the ranks that
+        hold the other shards."""
         squares = torch.stack(torch._foreach_norm(gradients)).square()
         cut = torch.tensor([p.dim() == 2 for p in self.local])
         shared, parts = squares[~cut].sum(), squares[cut].sum()
-        if self.whole:  # fully_shard cuts the norms' weights as well, and every column has them
+        if self.whole:  # fully_shard also shards the norms' weights, which are the same on every column
             parts, shared = parts + shared / self.a.columns, torch.zeros(())
         if self.whole or self.a.columns > 1:
             dist.all_reduce(parts, group=None if self.whole else self.group)
         return (shared + parts).sqrt()
 
     def step(self, index):
-        """One optimizer step; data ranks are averaged over, so the loss is scaled to the sum over global tokens."""
+        """Makes one optimizer step. Gradients are averaged over data ranks, so the loss is scaled by the number of data
+        ranks over the number of global tokens."""
         a, batch = self.a, self.data[index % 8]
         with loss_parallel() if a.columns > 1 and a.loss == "parallel" else contextlib.nullcontext():
             loss = self.model(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())

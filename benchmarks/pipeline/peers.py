@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""Pipelines with real compute beside PyTorch's own: same model, microbatches, ranks, dtype and allocator.
+"""Compares pipelines with PyTorch's, with real computation: same model, microbatches, ranks, dtype and allocator.
 
-Whole training steps of the 4-layer model of benchmarks/data_parallel on two ranks of one thread, float32. Ours is
-`orthant train`; the peer is benchmarks/peers/pipeline.py: torch.distributed.pipelining over Gloo. Each of our schedules
-stands beside the fastest of those of the peer that belong to it: tried first, each eager and, where the peer's schedule
-takes compiled stages, under torch.compile. All of the peer's ways must show the same losses, or there is no table.
+The programs make complete training steps of the 4-layer model of benchmarks/data_parallel on two ranks of one thread,
+in float32. Ours is `orthant train`; the peer is benchmarks/peers/pipeline.py: torch.distributed.pipelining over Gloo.
+Each of our schedules is compared with the fastest of the peer's corresponding schedules. These are measured first, each
+in eager mode and, if the peer's schedule supports compiled stages, with torch.compile. All variants of the peer must
+have the same losses, or there is no table.
 
-"of ideal" is tokens/s over twice the program's own on one rank, same microbatches. "schedule's" is the most that our
-schedule allows of that: what simulate() makes of the durations measured in the last step, over the time that all
-computations would take if no rank idled; "measured / simulated" is the last step over that simulation (timeline.json).
-Programs take turns; a run's figure is the median over its steps without the first five, the table's is the median over
-the runs; "from, to" are the ratios of the turns.
+"of ideal": tokens/s, divided by twice the program's tokens/s on one rank with the same microbatches. "schedule's": the
+largest "of ideal" that our schedule allows. It is the time that all computations take if no rank idles, divided by the
+time that simulate() gives for the durations measured in the last step. "measured / simulated": the time of the last
+step, divided by that of the simulation (timeline.json). Programs take turns. The result of a run is the median over its
+steps without the first five; the table has the median over the runs. "from, to": the smallest and the largest ratio of
+a turn.
 
   python3 benchmarks/pipeline/peers.py [--quick] [--cases none,1f1b,zb_h1,...] [--repeats 3] [--json FILE]
 """
@@ -25,8 +27,8 @@ from common import SIZES, Runs, median_of, names_of, print_head, print_row
 from comparison import Programs, add_program_arguments, find_programs, print_setting, speed_cells
 
 RANKS = 2
-COMPILED = {"gpipe", "1f1b", "interleaved_1f1b"}  # of the peer's: those that do not split backward
-# Ours -> the peer's. V-Half and ZB-H1 it has not: its zero-bubble schedules stand for them.
+COMPILED = {"gpipe", "1f1b", "interleaved_1f1b"}  # the peer's schedules that do not split backward
+# Our schedule -> the peer's schedules. The peer lacks V-Half and ZB-H1; its other zero-bubble schedules are used.
 CASES = {
     "none": [],
     "1f1b": ["gpipe", "1f1b"],
@@ -53,7 +55,7 @@ def arguments():
 
 
 def ways(a, case):
-    """The peer's for a case."""
+    """Returns the peer's variants of a case."""
     if case == "none":
         return [{"compile": compiled} for compiled in a.compilers]
     return [{"schedule": schedule, "compile": compiled} for schedule in CASES[case]
@@ -61,7 +63,7 @@ def ways(a, case):
 
 
 def turn(a, programs, case, runs):
-    """One run of each program."""
+    """Makes one run of each program and returns its figures."""
     ranks = 1 if case == "none" else RANKS
     way = runs[0]["way"] if runs else programs.fastest(ranks, ways(a, case))
     keys = {"parallelism.pipeline_parallel_degree": ranks, "parallelism.pipeline_parallel_schedule": case}

@@ -1,11 +1,11 @@
-// Pipeline schedules carried out with naps in place of computations: the interpreter, its messages and the waits for
-// them are the real ones, and ranks may be more than cores. Prints what a rank idles between its first and its last
-// computation (own bubble) beside the published formula.
+// Measures the bubbles of pipeline schedules with sleeps in place of computations. The interpreter, its messages and
+// the waits for them are the real ones, and there may be more ranks than cores. Prints the time for which a rank idles
+// between its first and its last computation (own bubble), compared with the published formula.
 //
 //   pipeline_dry --ranks 4 --microbatches 16 --pass-ms 20 --schedules all --repeats 3 --message-bytes 65536
 //
-// A pass is the F, I or W of one stage, B is two of them; bubbles are given in passes. Figures are medians of the
-// repeats. "simulated" is the whole step by the naps asked for, where messages take nothing.
+// A pass is the F, I or W of one stage; B is two passes. Bubbles are given in passes. Results are medians of the
+// repeats. "simulated" is the step time for the requested sleeps, with messages that take no time.
 #include <ATen/ops/empty.h>
 
 #include "benchmarks/nap.h"
@@ -19,9 +19,10 @@
 namespace orthant {
 namespace {
 
-/// Own bubble in passes, by the papers; for m microbatches a multiple of p and at least 2p.
+/// Returns the published own bubble in passes, for p pipeline ranks. It is valid if the number of microbatches is a
+/// multiple of p and at least 2 p.
 int published_bubble(std::string_view schedule, int p) {
-  const int half = 2 * (p / 2 + 1), third = 2 * ((p + 4) / 3);  // stages' activations that V-Half and V-Min hold
+  const int half = 2 * (p / 2 + 1), third = 2 * ((p + 4) / 3);  // activations saved by V-Half and V-Min, in stages
   if (schedule == "gpipe" || schedule == "1f1b" || schedule == "interleaved_1f1b") return 3 * (p - 1);
   if (schedule == "zb_h1" || schedule == "dual_pipe_v") return p - 1;
   if (schedule == "zb_h2" || schedule == "zb_v") return 0;
@@ -30,7 +31,7 @@ int published_bubble(std::string_view schedule, int p) {
   throw ConfigError(fmt::format("--schedules {}: no formula is known", schedule));
 }
 
-/// Carries the schedule out once; what rank 0 returns is the step of all ranks.
+/// Carries out the schedule once. Rank 0 returns the measured step of all ranks.
 MeasuredStep carry_out(Comm& comm, const Schedule& schedule, double pass_s, int64_t bytes, const Nap& nap) {
   const int last = stage_count(schedule) - 1;
   const auto message = [&](bool any) { return any ? at::empty({bytes}, at::kByte) : at::Tensor(); };

@@ -1,8 +1,11 @@
-// How long it takes to plan a step of 64 stages and 512 microbatches (or as many as asked for) under every schedule:
+// Measures the CPU time of planning a step under every schedule, by default for 64 stages and 512 microbatches:
+//
 //   build/benchmarks/schedule_plan [stages [microbatches]]
-// First the schedule alone: the order and its messages made, judged, timed; and the picture drawn. Then the whole plan
-// of a model of two layers a stage, as `orthant plan` makes it: the plan with its alternatives, and its text or its
-// JSON, in both of which every other schedule stands. Milliseconds of CPU time, medians of three.
+//
+// The first table is for the schedule alone: make its order, add messages, validate it, simulate it, and draw it. The
+// second table is for the complete plan of a model with two layers per stage, as `orthant plan` makes it: the plan with
+// its alternatives, and its text or JSON, which both contain every other schedule. Times are CPU times in milliseconds,
+// medians of three.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +28,7 @@ struct Size {
   int stages, microbatches;
 };
 
-/// Tells the milliseconds since it was asked last.
+/// Records the CPU time between successive calls, in milliseconds, in columns of a table.
 class Laps {
  public:
   void begin() { last_ = std::clock(); }

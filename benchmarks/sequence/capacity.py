@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
-"""The longest sequence and the largest batch that a given memory per rank can train, by the counting allocator.
+"""Finds the longest sequence and the largest batch that can be trained with a given memory per rank.
 
-For no sequence parallelism (each rank has sequences of its own: data parallelism), ring attention, ring self-attention
-and 1-D tensor parallelism, without and with tokens cut between its products, on several ranks: `orthant train` does a
-whole step of the 4-layer model of benchmarks/data_parallel, and its largest rank's peak of bytes in tensors
-(peak_memory_bytes of metrics.jsonl: weights, gradients and optimizer included) must stay within the limit. Found by
-bisection over such runs, from where `orthant plan` says that the limit is; to 1 in 64, or to the smallest step that the
-cut allows. The batch: of sequences of --batch-seq-len tokens, in one microbatch, over all ranks.
+Five layouts are compared on several ranks: no sequence parallelism (each rank has its own sequences: data parallelism),
+ring attention, ring self-attention, and 1-D tensor parallelism without and with tokens sharded between its products.
+`orthant train` makes one complete step of the 4-layer model of benchmarks/data_parallel. The largest peak of a rank's
+tensor memory (peak_memory_bytes of metrics.jsonl, counted by the allocator, with weights, gradients and optimizer) must
+be at most the limit. The answer is found by bisection over such runs, starting at the answer of `orthant plan`. Its
+precision is 1 in 64, or the smallest step that the sharding allows. The batch consists of sequences of --batch-seq-len
+tokens in one microbatch, over all ranks.
 
---plan-only takes the plan's word, to the step, without a run: also of --model bert-base (12 layers, hidden 768, 12
-heads, vocabulary 30,522, masked tokens; the weights of a block as many as BERT Base has). Ranks that do not divide the
-heads are left out of tensor parallelism.
+--plan-only uses the planned memory, without runs, and finds the exact answer. It is also available for --model
+bert-base (12 layers, hidden size 768, 12 heads, vocabulary 30,522, masked tokens; a block has as many weights as BERT
+Base's). Tensor parallelism is left out if the number of ranks does not divide the heads.
 
   python3 benchmarks/sequence/capacity.py [--quick] [--memory-mib 512] [--ranks 1,2,4,8] [--batch-seq-len 1024]
 
-Memory does not depend on what else the machine does, nor on its speed.
+The result depends neither on other load on the machine nor on its speed.
 """
 import argparse
 import json
@@ -59,7 +60,7 @@ def arguments():
 
 
 class Trained:
-    """One step of training some sequences of some length under a kind of parallelism."""
+    """One training step with a kind of parallelism, for any number of sequences and any length."""
 
     def __init__(self, a, kind, ranks, corpus, folder):
         self.a, self.kind, self.ranks, self.folder = a, kind, ranks, folder
@@ -75,7 +76,7 @@ class Trained:
             self.keys["parallelism.context_parallel_placement"] = "contiguous"
 
     def command(self, name, sequences, length):
-        """sequences: in a microbatch of all ranks."""
+        """Returns the command for a microbatch of `sequences` sequences over all ranks."""
         keys = {**self.keys, "training.seq_len": length, "model.max_position_embeddings": length,
                 "training.global_batch_size": sequences,
                 "training.local_batch_size": sequences // (self.ranks if self.kind == "none" else 1)}
@@ -97,7 +98,7 @@ class Trained:
 
 
 def bisect(low, high, fits, near=lambda low: 1):
-    """The largest n in [low, high) that fits, low being known to; not nearer than near(low)."""
+    """Returns the largest n in [low, high) that fits, with an error of at most near(low). low must fit."""
     while high - low > near(low):
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
@@ -105,7 +106,7 @@ def bisect(low, high, fits, near=lambda low: 1):
 
 
 def largest_planned(fits):
-    """The largest n >= 1 that fits, 1 also if none does."""
+    """Returns the largest n >= 1 that fits; also 1 if none fits."""
     high = 2
     while fits(high):
         high *= 2
@@ -113,7 +114,8 @@ def largest_planned(fits):
 
 
 def largest(fits, planned_fits):
-    """The largest n >= 1 that fits, 0 if none: from the plan's answer outwards until the limit is passed, then in."""
+    """Returns the largest n >= 1 that fits, or 0 if none fits. The search starts at the plan's answer, and moves away
+    in growing steps until it has passed the limit. It then bisects."""
     n = largest_planned(planned_fits)
     step = max(1, n // PRECISION)
     if fits(n):
@@ -130,7 +132,8 @@ def largest(fits, planned_fits):
 
 
 def can_be(a, kind, ranks):
-    """Nothing to cut on one rank; whole heads of tensor parallelism; batches of whole blocks of the ring."""
+    """Whether the case is possible. One rank has nothing to shard. For tensor parallelism the number of ranks must
+    divide the key heads. For a ring 2 * ranks must divide the length of the batch's sequences."""
     if kind == "none" or ranks == 1:
         return kind == "none"
     if kind.startswith("tensor"):
@@ -139,10 +142,11 @@ def can_be(a, kind, ranks):
 
 
 def measure(a, kind, ranks, corpus, folder):
-    """(longest sequence, its peak, its peak by plan), and the same of the largest batch; zeros where nothing fits."""
+    """Returns two tuples: (longest sequence, its peak, its planned peak), and the same for the largest batch. They are
+    zeros if nothing fits."""
     limit, trained = a.memory_mib * 2**20, Trained(a, kind, ranks, corpus, folder)
-    own = ranks if kind == "none" else 1         # sequences at once, at least
-    unit = 16 if kind == "none" else 16 * ranks  # of a length: whole blocks of the zigzag
+    own = ranks if kind == "none" else 1         # smallest number of sequences in a microbatch
+    unit = 16 if kind == "none" else 16 * ranks  # lengths are multiples of it, so that zigzag blocks are equal
     length = a.batch_seq_len if kind != "tensor_sequence" else -(-a.batch_seq_len // ranks) * ranks
     found = []
     for case, answer in ((lambda n: (max(own, a.sequences), unit * n), lambda n: unit * n),

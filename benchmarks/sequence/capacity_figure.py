@@ -1,4 +1,5 @@
-"""The figure of capacity.py: longest sequence and largest batch over the ranks, a panel for each, as SVG."""
+"""Draws the figure of capacity.py as an SVG: two panels, the longest sequence and the largest batch over the number of
+ranks."""
 import os
 import sys
 
@@ -7,7 +8,7 @@ from choices_figure import BOTTOM, FOOT, HEAD, HEIGHT, LEFT, RIGHT, TOP, WIDTH, 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "comm"))
 from figure import mark, text
 
-# Colours that stay apart for colour-blind readers (Okabe and Ito), each with a mark of its own.
+# Colours that colour-blind readers can tell apart (Okabe and Ito), each with a mark.
 STYLES = {"none": ("#555555", "diamond", "each rank sequences of its own"),
           "ring_attention": ("#0072B2", "circle", "ring attention"),
           "ring_self_attention": ("#56B4E9", "square", "ring self-attention"),
@@ -16,7 +17,7 @@ STYLES = {"none": ("#555555", "diamond", "each rank sequences of its own"),
 
 
 def draw_panel(title, unit, points, left):
-    """points: (kind, ranks, how much)."""
+    """Yields the SVG elements of a panel. points: (kind, ranks, value)."""
     points = [point for point in points if point[2]]
     x0, x1, y0, y1 = left + LEFT, left + WIDTH - RIGHT, HEAD + HEIGHT - BOTTOM, HEAD + TOP
     x, y = Scale([ranks for _, ranks, _ in points], x0, x1), Scale([value for _, _, value in points], y0, y1)
@@ -38,7 +39,7 @@ def draw_panel(title, unit, points, left):
 
 
 def draw(a, found):
-    """The SVG as text. found: (kind, ranks, longest sequence, largest batch)."""
+    """Returns the SVG as text. found: (kind, ranks, longest sequence, largest batch)."""
     width, height = 2 * WIDTH, HEAD + HEIGHT + FOOT + 18
     shape = f"{a.model}, {a.memory_mib / 1024:g} GiB of tensors a rank, {'planned' if a.plan_only else 'measured'}"
     parts = [text(width / 2, 24, "What fits: sequences cut, or matrices", 16, more='font-weight="bold"'),

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Which ulysses x ring is fastest for each ratio of inner to outer link rate, and does `orthant plan` name it?
+"""Measures which layout ulysses x ring is fastest for each ratio of inner to outer link rate, and compares it with the
+choice of `orthant plan`.
 
-One layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for all three cuts
-over four ranks: Ulysses over all, Ulysses within a host and the ring between hosts, and the ring over all. One
-sequence, float32. The ratio is measured: what a rank sends a second to its neighbour on the host, over what it sends
-to the other host, all ranks at once. `orthant plan` is asked about the same layer twice: told nothing, which leaves it
-the bytes that each cut sends, and told these rates and the operations a second that the ring's blocks were measured
-at.
+It measures one layer's attention, forward and backward, on 2 emulated hosts of 2 ranks each (benchmarks/hosts), for one
+sequence in float32. There are three layouts of four ranks: Ulysses over all ranks, Ulysses within a host and the ring
+between hosts, and the ring over all ranks. The ratio is measured, too: the rate at which a rank sends to its neighbour
+on the host, over the rate to the other host, while all ranks send. The plan of the same layer gives two choices: the
+layout that sends the fewest bytes, and the fastest one for these rates and the measured FLOPs per second of the ring's
+blocks.
 
   python3 benchmarks/sequence/choices.py [--quick] [--rates 100mbit,none] [--tokens 512] [--figure docs/images/usp.svg]
 
-Needs root, like benchmarks/hosts. The median of the runs; all rates take turns.
+Requires root, as benchmarks/hosts does. Results are medians of the runs; all rates take turns.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 from common import ROOT, machine, orthant_command, output_of, print_head, print_row
 
 HOSTS = RANKS_PER_HOST = 2
-CUTS = {"4x1": "ulysses 4", "2x2": "ulysses 2 x ring 2", "1x4": "ring 4"}  # and their names in the plan
+CUTS = {"4x1": "ulysses 4", "2x2": "ulysses 2 x ring 2", "1x4": "ring 4"}  # layout -> its name in the plan
 
 
 def arguments():
@@ -44,8 +45,8 @@ def arguments():
 
 
 def planned(a, tokens, line):
-    """What `orthant plan` says of such a layer: cut -> bytes, and milliseconds at the rates of the line; which cut it
-    names as the fastest."""
+    """Returns the plan's figures of a layer for the rates of the measured line, as layout -> (bytes, milliseconds), and
+    the layout that the plan names as the fastest."""
     ranks = HOSTS * RANKS_PER_HOST
     gflops = 3.5e-6 * line["forward_flops"] / (line["forward_compute_ms"] + line["backward_compute_ms"])
     links = {"--ranks-per-host": RANKS_PER_HOST, "--inner-gbit": line["inner_gbit"],
@@ -73,11 +74,12 @@ def rate_text(rate):
 
 
 def print_tokens(a, tokens, found):
-    """The rows of one number of tokens; returns the figure's points: ratio, and milliseconds by cut."""
+    """Prints the rows of one number of tokens. Returns the points of the figure: (ratio, milliseconds by layout, the
+    plan's layout)."""
     points = []
     for rate in a.rates.split(","):
         ms = {cut: step_ms(found[rate, tokens, cut]) for cut in CUTS}
-        line = found[rate, tokens, "1x4"]  # which knows its blocks' time alone
+        line = found[rate, tokens, "1x4"]  # only the ring's line has the time of its blocks alone
         ratio = line["inner_gbit"] / line["outer_gbit"]
         by_plan, plans_fastest = planned(a, tokens, line)
         fastest = min(ms, key=ms.get)

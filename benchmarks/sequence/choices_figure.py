@@ -1,4 +1,4 @@
-"""The figure of choices.py: a layer's time over the ratio of link rates, a panel for each length, as SVG."""
+"""Draws the figure of choices.py as an SVG: a layer's time over the ratio of link rates, one panel per length."""
 import math
 import os
 import sys
@@ -13,13 +13,13 @@ HEAD, FOOT = 58, 34
 
 
 def ticks(low, high):
-    """1, 2 and 5 of each decade between."""
+    """The values 1, 2 and 5 of each decade that lie in [low, high]."""
     return [digit * 10.0 ** e for e in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
             for digit in (1, 2, 5) if low <= digit * 10.0 ** e <= high]
 
 
 class Scale:
-    """A logarithmic axis, with some room at its ends."""
+    """A logarithmic axis, with a margin of 15 % of the value at each end."""
 
     def __init__(self, values, start, end):
         self.low, self.high = min(values) / 1.15, max(values) * 1.15
@@ -30,7 +30,7 @@ class Scale:
 
 
 def draw_panel(tokens, points, left, top):
-    """points: (ratio, milliseconds by cut, the cut that the plan names)."""
+    """Yields the SVG elements of a panel. points: (ratio, milliseconds by layout, the layout that the plan names)."""
     x0, x1, y0, y1 = left + LEFT, left + WIDTH - RIGHT, top + HEIGHT - BOTTOM, top + TOP
     x = Scale([ratio for ratio, _, _ in points], x0, x1)
     y = Scale([ms for _, cuts, _ in points for ms in cuts.values()], y0, y1)
@@ -57,7 +57,7 @@ def draw_panel(tokens, points, left, top):
 
 
 def draw(machine, panels, names):
-    """The SVG as text. panels: tokens -> points."""
+    """Returns the SVG as text. panels: tokens -> points."""
     width, height = max(len(panels) * WIDTH, 640), HEAD + HEIGHT + FOOT
     parts = [text(width / 2, 24, "Attention of a layer on 2 hosts of 2 ranks", 16, more='font-weight="bold"'),
              text(width / 2, 44, f"{machine}; axes logarithmic, lower is better", 12, more='fill="#555"')]

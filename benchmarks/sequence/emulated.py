@@ -1,4 +1,5 @@
-"""What overlap.py and choices.py share: sequence_attention on emulated hosts, in turns, and medians of what it says."""
+"""Helpers that overlap.py and choices.py share: runs of sequence_attention on emulated hosts, in turns, and medians of
+its results."""
 import json
 import os
 import sys
@@ -24,7 +25,8 @@ def shape_flags(a):
 
 
 def measure(a, hosts, ranks_per_host, rate, flags):
-    """The lines of JSON that sequence_attention prints on such hosts; ends the program where there can be none."""
+    """Runs sequence_attention on emulated hosts and returns the JSON lines that it prints. Exits if hosts cannot be
+    emulated here."""
     program = os.path.join(a.build, "benchmarks", "sequence_attention")
     if not os.path.exists(program):
         sys.exit(f"there is no {program}: build it (ninja -C {a.build} sequence_attention), or name its folder "
@@ -33,7 +35,8 @@ def measure(a, hosts, ranks_per_host, rate, flags):
 
 
 def take_turns(a, cases, repeats):
-    """cases: name -> arguments of measure(). All in their turn, so often; (name, tokens, cut) -> median line."""
+    """Runs all cases in turns, `repeats` times each. cases: name -> arguments of measure(). Returns
+    (name, tokens, layout) -> median line."""
     found = {}
     for turn in range(repeats):
         for name, case in cases.items():

@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""A real run at 32,768 tokens of context over four ranks (U = 2, R = 2), and the same steps on one rank: equal losses?
+"""Checks that a real run with a context of 32,768 tokens over four ranks (U = 2, R = 2) has the losses of one rank.
 
-Both train examples/long_context.toml, made longer: one sequence of the Jargon File a step, half the layers, attention
-to all of it. In float32 the step's loss may differ by 1e-6 of itself before the first update, and its gradient's norm
-by 1e-5 (the bounds of USP, check 10). From then on weights drift as docs/numerics.md says under "whole runs", with B =
-1e-5 for gradients: by (sum of 2 lr sqrt(P) B |g| over the steps before) / loss more. Exits with 1 where a bound is
-passed.
+Both runs train examples/long_context.toml, made longer: one sequence of the Jargon File per step, half the layers,
+attention to the full sequence, in float32. Before the first update, the relative difference of the loss must be at most
+1e-6, and that of the gradient's norm at most 1e-5. These are the bounds of USP, check 10. In later steps the weights
+drift (docs/numerics.md, "Whole runs"). The bound of the loss then grows by (sum of 2 lr sqrt(P) B |g| over the previous
+steps) / loss, with B = 1e-5 for gradients. Exits with 1 if a bound is exceeded.
 
   python3 benchmarks/sequence/long_run.py [--quick] [--steps 3] [--layout-only model.sliding_window=16384]
 
---layout-only KEY=VALUE: a setting for the four ranks alone; what changes the numbers must make this fail.
+--layout-only KEY=VALUE is a setting for the four ranks only. It is the negative control: a setting that changes the
+losses must make the check fail.
 """
 import argparse
 import json
@@ -22,7 +23,7 @@ from common import (ROOT, add_orthant_argument, loss_bounds, machine, output_of,
                     relative)
 
 LOSS_BOUND, GRADIENT_BOUND = 1e-6, 1e-5
-MAX_NORM = 1.0  # gradients are clipped to it before they move a weight
+MAX_NORM = 1.0  # gradients are clipped to this norm before the update
 
 
 def arguments():
@@ -38,7 +39,7 @@ def arguments():
 
 
 def train(a, name, folder, *settings):
-    """The run's steps, and its number of parameters."""
+    """Trains, and returns the metrics of the steps and the number of parameters."""
     dump = os.path.join(folder, name)
     keys = {"job.dump_folder": dump, "model.num_hidden_layers": a.layers, "model.max_position_embeddings": a.seq_len,
             "data.mask_documents": "false", "data.long_documents": "refuse", "training.seq_len": a.seq_len,
@@ -58,7 +59,7 @@ def train(a, name, folder, *settings):
 
 
 def compare(one, four, parameters):
-    """Prints the rows; returns what is off."""
+    """Prints the rows of the table. Returns a text for each exceeded bound."""
     wrong = []
     bounds = loss_bounds(one, parameters, LOSS_BOUND, GRADIENT_BOUND, MAX_NORM)
     for oracle, layout, bound in zip(one, four, bounds):

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Does ring attention's communication hide behind its compute? One layer's attention between emulated hosts.
+"""Measures whether ring attention hides its communication behind its computation, for one layer between emulated hosts.
 
-One rank on each of 2 and 4 hosts (benchmarks/hosts), zigzag, one sequence, float32, forward and backward. Compute
-alone is the same blocks without a message, transfer alone the same messages without a block; the program checks that
-both are what the layer does, to the bit (dq: to the order of its sums) and to the byte. Where one hides the other,
-wall / longer is 1.
+There is one rank on each of 2 and 4 hosts (benchmarks/hosts), with zigzag placement and one sequence in float32,
+forward and backward. "Compute alone" is the same blocks without messages, "transfer alone" the same messages without
+blocks. The program checks that both are those of the layer: equal to the bit (dq: except for the order of sums) and to
+the byte. If the shorter of the two is hidden completely, wall / longer is 1.
 
-A row above the overlap threshold has at least so many tokens a rank n that compute covers transfer on every hop of the
-ring (e bytes a key's element, e_s one of its gradient's sum, g query heads a key head, F the measured operations a
-second of all ranks at once, B the measured bytes a second of the link):
-  forward n >= e F / (g B), backward n >= 2 max(e + e_s, 2 e_s) F / (5 g B), F of each by itself;
-the last of backward's sums has half of the own block's work to hide behind on its way home, all others a whole block's.
+In a row above the overlap threshold, a rank has enough tokens n that computation takes at least as long as transfer on
+every hop of the ring:
+  forward n >= e F / (g B), backward n >= 2 max(e + e_s, 2 e_s) F / (5 g B).
+e is the size of a key's element in bytes, e_s that of an element of its gradient's sum, and g the number of query heads
+per key head. F is the measured FLOPs per second of a rank while all ranks compute, of forward and of backward. B is the
+measured bytes per second of the link. While the last sum of backward returns to its owner, the owner computes half of
+its own block; during all other hops a rank computes a full block.
 
   python3 benchmarks/sequence/overlap.py [--quick] [--hosts 2,4] [--rates 100mbit,1gbit] [--tokens 256,1024,4096]
 
-Needs root, like benchmarks/hosts. The median of the runs; all hosts and rates take turns.
+Requires root, as benchmarks/hosts does. Results are medians of the runs; all hosts and rates take turns.
 """
 import argparse
 import os
@@ -25,7 +27,7 @@ from emulated import add_arguments, gbit, shape_flags, take_turns
 sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 from common import machine, print_head, print_row
 
-ELEMENT_BYTES = SUM_BYTES = 4  # of keys and of their gradients' sums, in float32
+ELEMENT_BYTES = SUM_BYTES = 4  # bytes of an element of the keys, and of their gradients' sums, in float32
 
 
 def arguments():
@@ -44,7 +46,8 @@ def arguments():
 
 
 def thresholds(a, line):
-    """Tokens a rank from which compute covers transfer: forward, backward."""
+    """Returns the smallest number of tokens per rank for which computation takes as long as transfer: (forward,
+    backward)."""
     bytes_per_s, sharing = 1e9 / 8 * line["outer_gbit"], a.heads / a.key_heads
     forward = line["forward_flops"] / (1e-3 * line["forward_compute_ms"])
     backward = 2.5 * line["forward_flops"] / (1e-3 * line["backward_compute_ms"])

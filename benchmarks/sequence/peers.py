@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Sequences cut over two ranks beside PyTorch's building blocks on the CPU: same model, tokens, dtype and allocator.
+"""Compares sequences sharded over two ranks with PyTorch's building blocks on the CPU: same model, tokens, dtype and
+allocator.
 
-Whole training steps of the 4-layer model of benchmarks/data_parallel, one sequence a step, float32, one thread a rank.
-Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's experimental ring attention called
-directly (by all-gathers or by rotation), and Ulysses by all-to-alls, eager or under torch.compile, over Gloo. Its
-fastest variant counts, on one rank as well. "of ideal" is tokens/s over twice the program's own on one rank. Programs
-take turns; a run's figure is the median over its steps without the first five, the table's is the median over the
-runs. All variants of the peer must show the same losses, or there is no table.
+The programs make complete training steps of the 4-layer model of benchmarks/data_parallel, with one sequence per step,
+float32, and one thread per rank. Ours is `orthant train`; the peer is benchmarks/peers/sequence.py: PyTorch's
+experimental ring attention called directly (by all-gathers or by rotation), and Ulysses by all-to-alls, in eager mode
+or with torch.compile, over Gloo. Its fastest variant is compared, on one rank as well. "of ideal" is tokens/s, divided
+by twice the program's tokens/s on one rank. Programs take turns. The result of a run is the median over its steps
+without the first five; the table has the median over the runs. All variants of the peer must have the same losses, or
+there is no table.
 
   python3 benchmarks/sequence/peers.py [--quick] [--seq-lens 256,2048,8192] [--cuts ring,ulysses] [--json FILE]
 """
@@ -20,7 +22,8 @@ sys.path.append(os.path.join(os.path.dirname(__file__), ".."))
 from common import SIZES, Runs, median_of, names_of, print_head, print_row
 from comparison import Programs, add_program_arguments, find_programs, print_setting, speed_cells
 
-CUTS = {"none": ["none"], "ring": ["ring_allgather", "ring_alltoall"], "ulysses": ["ulysses"]}  # and the peer's ways
+# layout -> the peer's variants
+CUTS = {"none": ["none"], "ring": ["ring_allgather", "ring_alltoall"], "ulysses": ["ulysses"]}
 RANKS = {"none": 1, "ring": 2, "ulysses": 2}
 
 
@@ -39,7 +42,7 @@ def arguments():
 
 
 def turn(a, programs, length, cut, runs):
-    """One run of each program."""
+    """Makes one run of each program and returns its figures."""
     ranks, steps = RANKS[cut], max(4, a.tokens // length)
     way = runs[0]["way"] if runs else programs.fastest(ranks, [
         {"cut": way, "compile": compiled} for way, compiled in itertools.product(CUTS[cut], a.compilers)])

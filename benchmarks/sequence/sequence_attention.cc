@@ -1,13 +1,14 @@
-// The attention of one layer over sequences that ranks share, forward and backward: what it takes as it is, and, for a
-// ring, what its blocks take without messages and its messages without blocks. Prints a line of JSON for each number
-// of tokens and cut; benchmarks/sequence/overlap.py and choices.py run it on emulated hosts and make tables of it.
+// Measures the attention of one layer over sharded sequences, forward and backward. For a ring it also measures the
+// blocks without messages, and the messages without blocks. Prints one line of JSON per number of tokens and layout;
+// benchmarks/sequence/overlap.py and choices.py run it on emulated hosts and make tables.
 //
 //   sequence_attention --ranks 2 --cuts 1x2,2x1 --tokens 512,2048 --heads 8 --key-heads 2 --head-dim 64 --turns 5
 //
-// A cut is ulysses x ring. Ulysses is innermost, so its groups are the ranks of a host where there are as many, and
-// rings go through all hosts (zigzag). tokens: of a rank, one sequence, float32. What is measured takes turns, each
-// from a barrier to the end of the slowest rank; a figure is the median. Link rates are those of 4 MiB that each rank
-// sends to the next one on its host, and on the next host, all ranks at once.
+// --cuts lists layouts ulysses x ring. Ulysses is innermost: if its size is the number of ranks per host, its groups
+// are the hosts. Rings go through all hosts, with zigzag placement. --tokens is the number of tokens per rank, of one
+// sequence in float32. The measured steps take turns, each from a barrier to the end of the slowest rank; results are
+// medians. A link rate is that of 4 MiB that every rank sends at the same time, to the next rank on its host or on the
+// next host.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
@@ -27,7 +28,7 @@ const Axes kInner = {"inner"}, kOuter = {"outer"}, kBoth = {"inner", "outer"};
 
 struct Case {
   int ulysses = 1, ring = 1;
-  int64_t tokens = 0;  // of a rank
+  int64_t tokens = 0;  // per rank
   AttentionShape shape;
 
   int64_t length() const { return tokens * ulysses * ring; }
@@ -45,7 +46,8 @@ at::Tensor values(at::IntArrayRef sizes, int64_t seed) {
   return made;
 }
 
-/// What a rank holds of q, k, v, and of the output's gradient, a token's heads in a row as the model leaves them.
+/// A rank's shards of q, k, v and of the output's gradient, [B,H,T,D]. In memory a token's heads are contiguous, as in
+/// the model.
 struct Inputs {
   Inputs(const Case& c, int rank)
       : q(of(c, c.shape.heads, 4 * rank)), k(of(c, c.shape.kv_heads, 4 * rank + 1)),
@@ -56,7 +58,8 @@ struct Inputs {
   at::Tensor q, k, v, dout;
 };
 
-/// Ulysses over the ranks of a host or all, a ring over the rest, as the mesh has them.
+/// Returns the mesh axes of Ulysses and of the ring. Ulysses uses no axis, the ranks of a host, or all ranks; the ring
+/// uses the others. Throws ConfigError for other sizes.
 std::pair<Axes, Axes> axes_of(const Case& c, const Comm& comm) {
   const Axes none;
   for (const auto& [ulysses, ring] : {std::pair{none, kBoth}, {kInner, kOuter}, {kBoth, none}}) {
@@ -72,7 +75,8 @@ AttentionCore core_of(const Case& c, Comm& comm) {
                             {.ulysses = ulysses_axes, .ring = ring});
 }
 
-/// The blocks of ring attention, all of them here; and its messages, with nothing to do between them.
+/// The two halves of ring attention: its computation with all blocks in local memory, and its messages without
+/// computation.
 class Alone {
  public:
   Alone(const Case& c, Comm& comm, const Microbatch& batch, const Inputs& own)
@@ -129,7 +133,7 @@ class Alone {
     sum_over_blocks({comm_, kBoth, 0}, ring_, blocks_[0], buffer, buffer,
                     [&](int, const at::Tensor&) { return step++ == 1 ? share_ : at::Tensor(); });
   }
-  /// Of the scores that this rank computes, forward: two products. Backward has five.
+  /// Returns the FLOPs of this rank's forward, which has two products of all visible scores. Backward has five.
   double forward_flops(const AttentionShape& shape) const {
     double scores = 0;
     for (const auto& tiles : tiles_) {
@@ -148,7 +152,7 @@ class Alone {
   at::Tensor share_;
 };
 
-/// Bits a second that every rank sends along the axis while all do; 0 where there is nobody.
+/// Returns the bits per second that every rank sends along the axis while all ranks send; 0 if the axis has one rank.
 double link_rate(Comm& comm, const Axes& axis) {
   if (comm.group_size(axis) == 1) return 0;
   constexpr int64_t kBytes = 4 << 20;
@@ -165,7 +169,7 @@ struct Measure {
   std::vector<double> times_s = {};
 };
 
-/// Each in its turn; the first turn warms up.
+/// Runs and times the steps in turns. The first turn is a warm-up.
 void take_turns(Comm& comm, std::vector<Measure>& measures, int turns) {
   for (int turn = -1; turn < turns; ++turn) {
     for (Measure& m : measures) {
@@ -201,7 +205,9 @@ void measure_case(const Case& c, Comm& comm, int turns, const std::string& links
   measures[0].step(), measures[1].step();
   const int64_t sent = comm.total_traffic().bytes - before;
   take_turns(comm, measures, turns);
-  if (alone) {  // the same work: to the last bit, but that the ring adds half of its own block to dq at the end
+  // The halves do the same work as the layer: outputs are bit-equal. dq may differ in rounding, because the ring adds
+  // half of its own block to dq at the end.
+  if (alone) {
     const double off = (dq - gradients.dq_BHTD).norm().item<double>() / dq.norm().item<double>();
     ORTHANT_CHECK(at::equal(attended.out_BHTD, kept[0]) && off < 2 * c.ring * 0x1p-24, c.ring, c.tokens, off);
     const int64_t start = comm.total_traffic().bytes;

@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Tensor parallelism in one, two and two-and-a-half dimensions over 64 ranks on 16 emulated hosts of four ranks each.
+"""Compares tensor parallelism in 1, 2 and 2.5 dimensions over 64 ranks on 16 emulated hosts of four ranks each.
 
-The same model and the same tokens a step under every arrangement: 1-D over all ranks (Megatron's, whole activations
-between its products), [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each in the papers' product (summa) and in ours
-(stationary), and what `orthant plan` chooses by itself: of all meshes, and of those that hold no more than [8, 8, 1]
-does. The program that is timed is `orthant train` (benchmarks/hosts; float32, one thread a rank).
+Every arrangement has the same model and the same tokens per step. The first is 1-D over all ranks: Megatron's, with
+unsharded activations between its products. Then come [8, 8, 1] and [4, 4, 4] (rows, columns, depth), each with the
+papers' product (summa) and with ours (stationary). Two more are the choices of `orthant plan`: among all meshes, and
+among those that need at most the memory of [8, 8, 1]. The measured program is `orthant train` on the hosts of
+benchmarks/hosts, in float32 with one thread per rank.
 
-Step: the median over a run's steps without the first, then over the turns, in which all arrangements follow each
-other. Sent by a rank: what the plan says, and the run's own count, or there is no table. On a host's link: what the
-network interfaces counted, mean over the hosts; of a step, from turns of different length, so that the start is not in
-it. All 64 ranks compute and copy on this machine's cores: a step is never shorter than that.
+"step": the median over a run's steps without the first, then over the turns; all arrangements run once in each turn.
+"sent by a rank": the planned bytes; if they differ from the bytes that the run counts, there is no table. "on a host's
+link": the bytes that the network interfaces count per step, mean over the hosts. They are the difference of turns with
+different numbers of steps, so that those of the start are excluded. All 64 ranks compute and copy on the cores of this
+machine, which limits how short a step can be.
 
   python3 benchmarks/tensor/meshes.py [--quick] [--rate 200mbit] [--turns 2] [--json FILE]
 
-Needs root, like benchmarks/hosts. About a minute for an arrangement and turn, two for 1-D: 64 processes start on two
-cores. Each run is reported when it ends, and kept in --json.
+Requires root, as benchmarks/hosts does. Each arrangement takes about one minute per turn, and 1-D two minutes, because
+64 processes start on two cores. Each run is reported when it ends, and stored in the file of --json.
 """
 import argparse
 import json
@@ -30,7 +32,7 @@ from common import (STEPS_ONLY, Runs, add_json_argument, add_orthant_argument, m
 
 HOSTS, RANKS_PER_HOST = 16, 4
 RANKS = HOSTS * RANKS_PER_HOST
-PUBLISHED = 1.45  # how much more efficient [4, 4, 4] is than [8, 8, 1]: Tesseract, abstract
+PUBLISHED = 1.45  # speed of [4, 4, 4] over that of [8, 8, 1] in the abstract of the Tesseract paper
 
 
 def mesh(sizes, product):
@@ -43,7 +45,7 @@ ARRANGEMENTS = {
     "1d": {"tensor_parallel_kind": "1d", "tensor_parallel_degree": RANKS, "tensor_parallel_sequence": "false"},
     "881-summa": mesh((8, 8, 1), "summa"), "444-summa": mesh((4, 4, 4), "summa"),
     "881": mesh((8, 8, 1), "stationary"), "444": mesh((4, 4, 4), "stationary"),
-    "auto": CHOICE, "auto-881": CHOICE,  # the second within the memory of 881
+    "auto": CHOICE, "auto-881": CHOICE,  # auto-881: with at most the memory of 881
 }
 
 
@@ -69,7 +71,7 @@ def arguments():
 
 
 class Arrangement:
-    """A way to run the step: its keys, what the plan says of it, and what its runs measured."""
+    """A way to run the step: its keys, its planned mesh, bytes and memory, and its measured runs."""
 
     def __init__(self, a, keys, folder):
         self.a, self.keys, self.folder, self.runs = a, keys, folder, []
@@ -103,7 +105,7 @@ class Arrangement:
         return statistics.median(wait / s for run in self.runs for wait, s in zip(run["waits"], run["seconds"]))
 
     def link_bytes(self):
-        """Of a step; needs two runs."""
+        """Returns the bytes per step on a host's link. It requires at least two runs."""
         first, last = self.runs[0], self.runs[-1]
         return (last["link_bytes"] - first["link_bytes"]) / (last["steps"] - first["steps"])
 
@@ -113,7 +115,7 @@ def parallel(name):
 
 
 def arrangements(a, corpus, folder):
-    """name -> Arrangement."""
+    """Returns name -> Arrangement."""
     base = {**STEPS_ONLY, "run.ranks": RANKS, "run.threads_per_rank": 1, "run.timeout_s": 120, "data.path": corpus,
             "job.dump_folder": os.path.join(folder, "run"), "model.hidden_size": a.hidden_size,
             "model.intermediate_size": 11 * a.hidden_size // 4, "model.num_hidden_layers": a.layers,

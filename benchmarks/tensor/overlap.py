@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Do the products of a tensor mesh hide the panels they need? Each of the three, between emulated hosts.
+"""Measures whether the three products of a tensor mesh hide the transfer of their panels, between emulated hosts.
 
-One rank on each host (benchmarks/hosts), all in one row of the mesh, float32: four columns for SUMMA, whose panels are
-then four, and two for the stationary form, which cuts the tokens into eight. Compute alone is the same panels' products
-without a message, transfer alone the same messages without a product; the program checks that both are what the loop
-does, to the bit and to the byte. Where one hides the other, wall / longer is 1; with c panels the best that a loop
-can do is 1 + 1/c x shorter / longer. The links' rate is found by measuring first without a limit and then once more,
-so that the products take 1.25 times their messages.
+There is one rank on each host (benchmarks/hosts), and all ranks are in one row of the mesh, in float32. SUMMA has four
+columns and therefore four panels. The stationary form has two columns, and splits the tokens into eight panels.
+"Compute alone" is the products of the same panels without messages, "transfer alone" the same messages without
+products. The program checks that both are those of the loop, to the bit and to the byte. If the shorter of the two is
+hidden completely, wall / longer is 1. With c panels, the smallest possible value is 1 + 1/c x shorter / longer. The
+rate of the links is chosen such that the products take 1.25 times as long as their messages. It follows from one
+measurement without a limit and a second one with the resulting rate.
 
   python3 benchmarks/tensor/overlap.py [--quick] [--forms stationary,summa] [--products ab,abt,atb]
 
-Needs root, like benchmarks/hosts. The median of the runs; all forms and products take turns.
+Requires root, as benchmarks/hosts does. Results are medians of the runs; all forms and products take turns.
 """
 import argparse
 import os
@@ -54,7 +55,8 @@ def run(a, form, product, mbit):
 
 
 def matched_rate(a, form, product):
-    """Mbit/s at which the transfer takes the product's time, but for COMPUTE_OVER_TRANSFER."""
+    """Returns the link rate, in Mbit/s, for which the product takes COMPUTE_OVER_TRANSFER times as long as the
+    transfer."""
     free = run(a, form, product, None)
     mbit = max(1, round(8e-3 * free["sent_bytes"] * COMPUTE_OVER_TRANSFER / free["compute_ms"]))
     first = run(a, form, product, mbit)

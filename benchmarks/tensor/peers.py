@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Tensor parallelism with real compute beside PyTorch's own: same model, tokens, ranks, dtype and allocator.
+"""Compares tensor parallelism with PyTorch's, with real computation: same model, tokens, ranks, dtype and allocator.
 
-Whole training steps of the 4-layer model of benchmarks/data_parallel, float32, one thread a rank. Ours is `orthant
-train`; the peer is benchmarks/peers/tensor.py: DTensor's parallelize_module over Gloo. 1-D on 2 and 4 ranks is compared
-with the peer's, with tokens cut between the products and without. [2, 2, 1] and [2, 2, 2] (rows, columns, depth), which
-PyTorch has not, are compared with the fastest of what it has on as many ranks that holds each weight as often: its 1-D
-over four, in two copies under DistributedDataParallel for depth, or 1-D over two under fully_shard over the rest.
+The programs make complete training steps of the 4-layer model of benchmarks/data_parallel, in float32 with one thread
+per rank. Ours is `orthant train`; the peer is benchmarks/peers/tensor.py: DTensor's parallelize_module over Gloo. 1-D
+on 2 and 4 ranks is compared with the peer's, with and without tokens sharded between the products. PyTorch has no
+counterpart of [2, 2, 1] and [2, 2, 2] (rows, columns, depth). They are compared with the peer's fastest layout on the
+same number of ranks that has no more copies of each weight: 1-D over four ranks, with two replicas under
+DistributedDataParallel for the depth, or 1-D over two ranks with fully_shard over the others.
 
-How the loss is formed (of gathered logits or of their parts) and whether torch.compile pays is tried on two ranks, and
-the fastest way stands for all lines (but fully_shard is eager: compiled, it fails). The peer's variants must show the
-same losses, or there is no table. "of ideal" is tokens/s over twice the program's own on one rank, on two ranks
-only: more share this machine's cores. Programs take turns; a run's figure is the median over its steps without the
-first five, the table's is the median over the runs; "from, to" are the ratios of the turns.
+Two choices are measured on two ranks, and the fastest variant is used for all lines: the loss of gathered or of sharded
+logits, and eager mode or torch.compile. fully_shard is always eager, because it fails when compiled. All variants of
+the peer must have the same losses, or there is no table. "of ideal" is tokens/s, divided by twice the program's
+tokens/s on one rank. It is given on two ranks only, because more ranks share this machine's cores. Programs take turns.
+The result of a run is the median over its steps without the first five; the table has the median over the runs. "from,
+to": the smallest and the largest ratio of a turn.
 
   python3 benchmarks/tensor/peers.py [--quick] [--cases none,1d2,1d2-sequence,...] [--repeats 3] [--json FILE]
 """
@@ -36,11 +38,11 @@ def deep(mesh):
 
 
 def peers(columns, others):
-    """PyTorch's ways to have so many columns, and over the other ranks DDP or FSDP."""
+    """Returns the peer's variants with this number of columns, and with DDP or FSDP over the other ranks."""
     return [{"columns": columns, "others": others, "sequence": sequence} for sequence in (0, 1)]
 
 
-# name -> title, ranks, our keys, the peer's ways
+# name -> title, ranks, our keys, the peer's variants
 CASES = {
     "none": ("none", 1, {}, peers(1, "ddp")[:1]),
     "1d2": ("1-D over 2", 2, one_d(2, False), peers(2, "ddp")[:1]),
@@ -67,19 +69,19 @@ def arguments():
 
 
 def fastest(a, programs, case):
-    """The peer's fastest way to run a case."""
+    """Returns the peer's fastest variant of a case."""
     _, ranks, _, ways = CASES[case]
     if ranks == 1:
         return programs.fastest(1, [{**ways[0], "compile": compiled} for compiled in a.compilers])
     of_two = programs.fastest(2, [{**CASES["1d2"][3][0], "loss": loss, "compile": compiled} for loss, compiled in
                                   itertools.product(("parallel", "gathered"), a.compilers)])
-    # With fully_shard over column-parallel layers torch.compile fails.
+    # torch.compile fails for fully_shard with column-parallel layers.
     return programs.fastest(ranks, [{**of_two, **way, **({"compile": "none"} if way["others"] == "fsdp" else {})}
                                     for way in ways])
 
 
 def turn(a, programs, case, runs):
-    """One run of each program."""
+    """Makes one run of each program and returns its figures."""
     _, ranks, parallel, _ = CASES[case]
     way = runs[0]["way"] if runs else fastest(a, programs, case)
     ours = programs.ours(ranks, a.steps, {f"parallelism.{k}": v for k, v in parallel.items()})

@@ -1,12 +1,12 @@
-// The three products of a tensor mesh of one row, whose operands move in panels: what they take as they are, what their
-// products take without a message, and their messages without a product. Prints a line of JSON for each form and
-// product; benchmarks/tensor/overlap.py runs it on emulated hosts and makes a table of it.
+// Measures the three products of a tensor mesh with one row, whose operands move in panels. It also measures the same
+// products without messages, and the same messages without products. Prints one line of JSON per form and product;
+// benchmarks/tensor/overlap.py runs it on emulated hosts and makes a table.
 //
 //   tensor_products --ranks 4 --forms stationary,summa --products ab,abt --tokens 2048 --in 512 --out 2048 --turns 5
 //
-// tokens, in, out: of the whole matrices, float32. A product has eight panels, of not less than --panel-bytes
-// (stationary), or one to a column (summa). What is measured takes turns, each from a barrier to the end of the slowest
-// rank; a figure is the median.
+// --tokens, --in and --out are sizes of the unsharded matrices, in float32. A product has at most eight panels of at
+// least --panel-bytes bytes (stationary), or one panel per column (summa). The measured steps take turns, each from a
+// barrier to the end of the slowest rank; results are medians.
 #include <ATen/ATen.h>
 
 #include "benchmarks/ranks.h"
@@ -27,7 +27,8 @@ struct Moving {
   }
 };
 
-/// One product of x [T, K], w [K, N] and dy [T, N], of which this rank has a column's parts, and what it is made of.
+/// One of the products ab = x w, abt = dy w^T and atb = x^T dy, and its two halves, computation and transfer. The
+/// operands are x [T,K], w [K,N] and dy [T,N], of which this rank has one column's shards.
 class Case {
  public:
   Case(Comm& comm, ProductForm form, std::string name, int64_t tokens, int64_t in, int64_t out, int64_t panel_bytes)
@@ -45,7 +46,7 @@ class Case {
     return name_ == "abt" ? products.abt(dy_, w_, in_) : products.atb(x_, dy_, in_);
   }
 
-  /// What the same panels' products are without a message: for abt, this column's summand.
+  /// Multiplies the same panels without messages. The result for abt is this column's summand only.
   at::Tensor compute() const { return form_ == ProductForm::summa ? summa_compute() : stationary_compute(); }
   void transfer() const { form_ == ProductForm::summa ? summa_transfer() : stationary_transfer(); }
   double flops() const { return 2.0 * static_cast<double>(whole_x_.size(0) * in_ * w_.size(1)); }
@@ -144,7 +145,8 @@ void measure(const Settings& settings, Comm& comm) {
           if (turn >= 0) times_s[name].push_back(seconds);
         }
       }
-      // The same work: the same numbers, and the same bytes.
+      // The halves do the same work as the product: equal results, and equal bytes sent. abt is not compared, because
+      // its computation alone does not sum over columns.
       if (product != "abt") ORTHANT_CHECK(both.equal(alone), form, product);
       const int64_t sent = sent_by(comm, [&] { c.transfer(); });
       ORTHANT_CHECK(sent_by(comm, [&] { both = c.both(); }) == sent, form, product, sent);

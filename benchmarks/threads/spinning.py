@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Measures how the way in which idle OpenMP threads wait changes tokens/s, on a quiet and on a busy machine.
 
-One rank trains with two threads. The policies take turns, so that other load on the machine affects all of them. A
-run's figure is the median over its steps; the table's is the median over the runs. Two ratios have bounds: on the quiet
-machine, the speed over that of `active` (libgomp's own default) must be at least 0.98; on the busy one, the speed over
-that of one thread must be at least 1.
+One rank trains with two threads. The policies take turns, so that other load on the machine affects all of them. The
+result of a run is the median over its steps; the table has the median over the runs. Two ratios have bounds. On the
+quiet machine the speed must be at least 0.98 of that of `active`, libgomp's own default. On the busy machine it must be
+at least that of one thread.
 
   python3 benchmarks/threads/spinning.py [--steps 60] [--repeats 3] [--counts 1000,10000,100000]
 """
@@ -32,7 +32,7 @@ def arguments():
 
 
 def policies(a):
-    """Name -> (threads, environment)."""
+    """Returns name -> (threads, environment variables)."""
     known = {"default": (2, {}), "one thread": (1, {}), "active": (2, {"GOMP_SPINCOUNT": "300000"}),
              "passive": (2, {"OMP_WAIT_POLICY": "passive"})}
     return known | {f"spin {n}": (2, {"GOMP_SPINCOUNT": n}) for n in a.counts.split(",") if n}

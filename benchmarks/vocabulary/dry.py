@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Every placement of a vocabulary over many pipeline ranks, with naps in place of computations: what ranks idle.
+"""Measures how long pipeline ranks idle with every placement of a vocabulary, with sleeps in place of computations.
 
-Steps of a model of 32 layers and hidden size 3072 over 8 ranks, and of 48 layers and 4096 over 16, sequences of 2048
-tokens, 12 h^2 weights a layer: the sizes of Yeung et al. 2024 (arXiv 2411.05288). A layer takes 8 ms, both ways.
-build/benchmarks/vocabulary_dry carries out the plan of each, with its messages and barriers; a pass naps by its FLOPs.
+The model for 8 ranks has 32 layers and hidden size 3072, that for 16 ranks has 48 layers and hidden size 4096. Both
+have sequences of 2048 tokens and 12 h^2 weights per layer. These are the sizes of Yeung et al. 2024 (arXiv 2411.05288).
+Forward and backward of a layer together take 8 ms. build/benchmarks/vocabulary_dry carries out the plan of each
+placement, with its messages and barriers; a pass sleeps in proportion to its FLOPs.
 
-"over balanced" is a step over one of which every rank computes the mean all the time; "compute" the most over the least
-that ranks compute, as measured; "parameters" and "peak" by the plan (bfloat16 with float32 masters, not recomputed).
+"over balanced": the step time, divided by that of a step in which every rank computes the mean and never idles.
+"compute": the largest measured computing time of a rank, divided by the smallest. "parameters" and "peak" are those of
+the plan (bfloat16 with float32 masters, not recomputed); "parameters" is the largest number divided by the smallest.
 
   python3 benchmarks/vocabulary/dry.py [--quick] [--ranks 8,16] [--repeats 3] [--json FILE] [--figure FILE.svg]
 """

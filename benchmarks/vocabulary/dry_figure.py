@@ -1,11 +1,12 @@
-"""The figure of dry.py: idle share, spread of compute and peak memory over the vocabulary, a column a model, as SVG."""
+"""Draws the figure of dry.py as an SVG: idle fraction, imbalance of computation and peak memory over the vocabulary
+size, with one column per model."""
 import os
 import sys
 
 sys.path.append(os.path.join(os.path.dirname(__file__), "..", "comm"))
 from figure import mark, text
 
-# Colours that stay apart for colour-blind readers (Okabe and Ito); where these are alike, marks and dashes are not.
+# Colours that colour-blind readers can tell apart (Okabe and Ito). Lines of the same colour differ in marks or dashes.
 STYLES = {"1f1b": ("#555555", "diamond", ""), "redistribution": ("#E69F00", "triangle", ""),
           "interlaced": ("#CC79A7", "square", ""), "naive": ("#56B4E9", "diamond", "6 3"),
           "algorithm_1": ("#56B4E9", "triangle", ""), "algorithm_2": ("#0072B2", "circle", ""),
@@ -22,13 +23,13 @@ HEAD, FOOT = 84, 80
 
 
 def steps(most):
-    """Some four round numbers from 0 up."""
+    """Returns up to six round numbers from 0 to `most`, at equal distances."""
     step = next(digit * 10.0 ** e for e in range(-3, 6) for digit in (1, 2, 5) if most / (digit * 10.0 ** e) <= 5)
     return [step * i for i in range(int(most / step) + 1)]
 
 
 def draw_panel(points, unit, most, left, top):
-    """points: by placement, of (place of the vocabulary among all, value)."""
+    """Yields the SVG elements of a panel. points: placement -> list of (vocabulary size, value)."""
     x0, x1, y0, y1 = left + LEFT, left + WIDTH - RIGHT, top + HEIGHT - BOTTOM, top + TOP
     sizes = sorted({size for line in points.values() for size, _ in line})
 
@@ -63,7 +64,7 @@ def legend(drawn, top):
 
 
 def draw(measured):
-    """The SVG as text."""
+    """Returns the SVG as text."""
     found = measured["found"]
     columns = sorted({one["ranks"] for one in found})
     drawn = [placement for placement in STYLES if any(one["placement"] == placement for one in found)]

@@ -1,18 +1,19 @@
 #!/usr/bin/env python3
-"""Placements of a vocabulary over two pipeline ranks, with real compute, beside PyTorch's 1F1B.
+"""Compares placements of a vocabulary over two pipeline ranks, with real computation, with PyTorch's 1F1B.
 
-Whole training steps of the 4-layer, hidden 256 model of benchmarks/data_parallel with larger and larger vocabularies,
-on two ranks of one thread, float32. Ours is `orthant train`; the peer is benchmarks/peers/pipeline.py, 1F1B of
-torch.distributed.pipelining over Gloo, eager or under torch.compile, whichever is faster at that vocabulary.
+The programs make complete training steps of the 4-layer model with hidden size 256 of benchmarks/data_parallel, with
+growing vocabularies, on two ranks of one thread, in float32. Ours is `orthant train`; the peer is
+benchmarks/peers/pipeline.py: 1F1B of torch.distributed.pipelining over Gloo, in eager mode or with torch.compile,
+whichever is faster for the vocabulary.
 
-"of balanced" says how near a step comes to perfect balance: that step's seconds over this one's. Perfect balance is
-plain 1F1B's step (ours, of the same turn) in which both ranks compute the mean of what they compute now, and never
-wait: the sum of all Actions' times in its last step (timeline.json) over the ranks, and what of the step is not in the
-pipeline (optimizer, norm). "of the gain": the seconds that a step saves of plain 1F1B's over those that perfect balance
-saves. Our tokens are bytes, all of them in the first rank's rows: of a rank's work that is rows looked up and added, N
-x 256 numbers. Programs take turns; a run's figure is the median over its steps without the first two, the table's is
-the median over the runs. Peak: tensors of the largest rank by the allocator, the plan's of each rank, and the largest
-process.
+"of balanced": the time of a perfectly balanced step, divided by that of this step. The balanced step is our plain
+1F1B's step of the same turn, if both ranks computed the mean of their computing times and never waited. Its time is the
+sum of all Actions' times in the last step (timeline.json) divided by the ranks, plus the time of the step outside the
+pipeline (optimizer, norm). "of the gain": the time that a step saves compared with plain 1F1B's, divided by the time
+that the balanced step saves. Our tokens are bytes, so all of them are in the first rank's rows; this affects only the
+lookup and the addition of rows, N x 256 numbers. Programs take turns. The result of a run is the median over its steps
+without the first two; the table has the median over the runs. There are three peaks: the tensors of the largest rank,
+counted by the allocator; the planned tensors of each rank; and the largest process.
 
   python3 benchmarks/vocabulary/peers.py [--quick] [--vocabularies 8192,...] [--cases 1f1b,...] [--repeats 3]
                                          [--json FILE]
@@ -65,7 +66,7 @@ def run_ours(a, programs, case):
                                          "parallelism.pipeline_parallel_schedule": schedule,
                                          "parallelism.vocabulary_parallel": placement})
     last, (pipeline_s, _, computed_s) = run.lines[-1], programs.timeline()
-    # Of the last step, what it would take if both ranks computed the mean of what they do, and never waited.
+    # The balanced time of the last step, if both ranks computed the mean and never waited, as a fraction of its time.
     balanced_share = (computed_s / RANKS + last["step_seconds"] - pipeline_s) / last["step_seconds"]
     with open(os.path.join(programs.dump, "plan.json")) as stream:
         plan = json.load(stream)
@@ -82,7 +83,8 @@ def run_peer(a, programs, runs):
 
 
 def measure(a, measured, vocabulary, folder):
-    """Adds the runs of a vocabulary; all of ours train the same model on the same tokens."""
+    """Adds the runs of a vocabulary. Checks that all of ours have the same loss, because they train the same model on
+    the same tokens."""
     work = {**SIZES["tiny"], "vocab_size": vocabulary, "seq_len": a.seq_len,
             "global_batch_size": a.microbatches * a.sequences, "local_batch_size": a.sequences}
     programs = Programs(a, "pipeline.py", work, folder, WARMUP)

@@ -1,11 +1,12 @@
-// Plans of one model over many pipeline ranks, for every placement of its vocabulary, carried out with naps in place of
-// computations: interpreter, messages and barriers of the vocabulary are the real ones, on small tensors, and ranks may
-// be more than cores. One JSON object a plan; benchmarks/vocabulary/dry.py makes a table and a figure of them.
+// Carries out the plans of one model over many pipeline ranks, for every placement of its vocabulary, with sleeps in
+// place of computations. The interpreter, the messages and the barriers of the vocabulary are the real ones, on small
+// tensors, and there may be more ranks than cores. Prints one JSON object per plan; benchmarks/vocabulary/dry.py makes
+// a table and a figure.
 //
 //   vocabulary_dry --ranks 8 --microbatches 32 --vocabularies 32768,262144 --layer-ms 8 --repeats 3
 //
-// A pass naps as long as its FLOPs say, where one layer's forward and backward take layer-ms. The input layer has next
-// to no FLOPs: it takes what looking up 64 tokens and its messages take.
+// A pass sleeps in proportion to its FLOPs, such that forward and backward of one layer together take --layer-ms
+// milliseconds. The input layer has almost no FLOPs: it takes the time of its messages and of the lookup of 64 tokens.
 #include <ATen/ATen.h>
 
 #include <nlohmann/json.hpp>
@@ -24,9 +25,9 @@
 namespace orthant {
 namespace {
 
-// Of the messages, in place of the model's: 64 KiB.
+// Sizes of the messages, which replace the model's: kTokens * kWidth float32 numbers are 64 KiB.
 constexpr int64_t kTokens = 64, kWidth = 256, kRowsOfRank = 16;
-// A model with a rank's rows, for its embedding and its head.
+// A small model that provides an embedding and a head with one rank's rows.
 Architecture of_rows() {
   return {.hidden_size = kWidth, .intermediate_size = 8, .num_hidden_layers = 1, .num_attention_heads = 1,
           .num_key_value_heads = 1, .head_dim = 8, .vocab_size = kRowsOfRank, .max_position_embeddings = kTokens};
@@ -47,7 +48,7 @@ constexpr Placement kPlacements[] = {
     {"v_half + algorithm_2", "v_half", "algorithm_2"},
 };
 
-/// Layers have 12 h^2 weights, as those of GPT.
+/// Returns the plan of a placement. Its layers have 12 h^2 weights, as GPT's do.
 Plan plan_of(const Settings& settings, const Placement& placement, int64_t vocabulary) {
   const auto given = [&](const char* key, const char* name) { return fmt::format("{}={}", key, settings.text(name)); };
   const std::vector<std::string> keys = {
@@ -65,7 +66,7 @@ Plan plan_of(const Settings& settings, const Placement& placement, int64_t vocab
   return make_plan(config, {.ranks = static_cast<int>(config.run.ranks), .vocab_size = vocabulary});
 }
 
-/// One rank's end of a plan, with naps in place of what its stages compute.
+/// Carries out one rank's row of a plan, with sleeps in place of the computations of its stages.
 class DryStages {
  public:
   DryStages(Comm& comm, const Plan& plan, const Nap& nap)
@@ -87,7 +88,7 @@ class DryStages {
     vocabulary_ = std::make_unique<VocabularyStages>(comm, ends, model_);
   }
 
-  /// A unit of the plan's durations naps unit_s.
+  /// Carries out a step in which one unit of the plan's durations is a sleep of unit_s seconds.
   MeasuredStep run(double unit_s) {
     unit_s_ = unit_s;
     comm_.barrier(all_axes(comm_.mesh())).wait();
@@ -146,7 +147,7 @@ class DryStages {
     return message(!stage(action).first);
   }
 
-  // What is made of the small tensors is part of the nap, by what it took the last time.
+  // Carries out a vocabulary Action on the small tensors. The sleep is shorter by the time that this took previously.
   void vocabulary(const Action& action) {
     double& took_s = took_s_[action.kind];
     rest(action, took_s);
@@ -167,7 +168,7 @@ class DryStages {
   Executor executor_;
 };
 
-/// The most over the least.
+/// Returns the largest value divided by the smallest.
 double spread(const std::vector<double>& values) {
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   return *most / *least;
@@ -182,7 +183,8 @@ std::vector<double> parameters_of_ranks(const Plan& plan) {
   return elements;
 }
 
-/// Seconds of a unit of the plan's durations, where a layer takes layer_s. No first stage has the head.
+/// Returns the seconds of one unit of the plan's durations, such that a layer takes layer_s. It uses the first stage,
+/// which never has the head.
 double unit_of(const Plan& plan, double layer_s) {
   const Durations durations = estimate_durations(plan);
   const double units = durations.of({ActionKind::F, 0, 0}) + durations.of({ActionKind::B, 0, 0});

@@ -1,9 +1,11 @@
-"""Our LLaMA against Hugging Face's: logits, loss and every gradient of random models; then our checkpoint over there.
+"""Compares our LLaMA with Hugging Face's: the logits, the loss and every gradient of random models must agree within
+the rounding bounds below. Hugging Face's library then reads our checkpoints. Negative controls plant mistakes in a
+model.
 
 compare_with_transformers.py --build BUILD [--packages FOLDER]
 
-Exit code 77 says: skipped, because transformers cannot be imported here. FOLDER is searched for packages first, which is
-how a second major version of transformers stands beside the first.
+Exits with 77 (skipped) if transformers cannot be imported. Packages in FOLDER take precedence, so that a second major
+version of transformers can be tested.
 """
 import argparse
 import json
@@ -22,12 +24,12 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def use_the_tests_python(arguments):
-    """The tests' packages stand in .venv; another python starts that one in its place."""
+    """Executes the Python of .venv, which has the tests' packages, in place of this process if another one runs."""
     venv = SOURCE / ".venv"
     if (venv / "bin/python3").exists() and pathlib.Path(sys.prefix).resolve() != venv.resolve():
         os.execv(venv / "bin/python3", [str(venv / "bin/python3"), __file__, *sys.argv[1:]])
     if arguments.packages:
-        sys.path.insert(0, arguments.packages)  # before .venv's own
+        sys.path.insert(0, arguments.packages)  # before the packages of .venv
 
 
 def import_or_skip(packages=None):
@@ -79,10 +81,11 @@ def hugging_face_model(options, seed):
         sizes["rope_parameters"] = dict(rope, rope_theta=sizes.pop("rope_theta"))
     family = "Mistral" if "sliding_window" in sizes else "Llama"
     model = getattr(transformers, family + "ForCausalLM")(getattr(transformers, family + "Config")(**sizes))
-    for name, parameter in model.named_parameters():  # gains all one would hide where they are used
+    # Norm weights of 1 and biases of 0, the initial values, would not show where they are used.
+    for name, parameter in model.named_parameters():
         if name.endswith("norm.weight"):
             torch.nn.init.uniform_(parameter, 0.5, 1.5)
-        if name.endswith("bias"):  # nor zero
+        if name.endswith("bias"):
             torch.nn.init.uniform_(parameter, -0.5, 0.5)
     return model.eval()
 
@@ -90,14 +93,14 @@ def hugging_face_model(options, seed):
 def random_batch(config, seed):
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, config.vocab_size, (3, 80), generator=generator)
-    labels = torch.roll(tokens, -1, dims=1)  # ours are shifted already; Hugging Face's own loss shifts itself
+    labels = torch.roll(tokens, -1, dims=1)  # our labels are shifted already; Hugging Face's own loss would shift them
     labels[:, -1] = -100
     labels[1, 30:41] = -100
     return tokens, labels
 
 
 def capped(logits, config):
-    """As Gemma2ForCausalLM does; their Llama leaves the key alone."""
+    """Caps the logits as Gemma2ForCausalLM does. LlamaForCausalLM ignores the key final_logit_softcapping."""
     cap = getattr(config, "final_logit_softcapping", None)
     return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -122,19 +125,21 @@ def ours(build, directory, tokens, labels, primitives, scratch, dtype="float32")
 
 
 def gradient_bound(config):
-    """Of |ours - theirs| / |theirs|, norms of one tensor, in float32.
+    """Bound of |ours - theirs| / |theirs|, the Frobenius norms of one gradient, in float32.
 
-    From a weight's use to the loss and back lie at most 2 (9 L + 3) operators in a row (a block: norm, product, rotation,
-    attention's two products and softmax, product, norm, product, gate, product). Each sums at most n numbers, n the largest
-    size of the model or the number of tokens. Rounding errors are independent, so that both sums add up like a random
-    walk: sqrt(operators) sqrt(n) epsilon. Both sides make them: twice that.
+    From the use of a weight to the loss and back there are at most 2 (9 L + 3) operators in a row, for L layers. A
+    block has a norm, product, rotation, attention with two products and softmax, product, norm, product, gate, product.
+    Each operator sums at most n numbers, where n is the largest size of the model or the number of tokens. Rounding
+    errors are independent and add up like a random walk: sqrt(operators) sqrt(n) epsilon. Both sides make such errors,
+    so the bound is twice that.
     """
     longest = max(config.vocab_size, config.intermediate_size, config.hidden_size, 3 * 80)
     return 2 * math.sqrt(2 * (9 * config.num_hidden_layers + 3)) * math.sqrt(longest) * EPSILON
 
 
 def differences(mine, other, config):
-    """Everything beyond its bound, as text; and the worst relative error of a gradient."""
+    """Returns a text for each tensor that exceeds its bound, and the largest relative error of the loss and the
+    gradients."""
     problems, worst = [], 0.0
     if set(mine) != set(other):
         return [f"other tensors: {sorted(set(mine) ^ set(other))}"], math.inf
@@ -166,7 +171,7 @@ def compare_random_models(build, scratch):
 
 
 def planted(directory, scratch, change):
-    """A copy of the directory with one thing wrong."""
+    """Returns a copy of the directory in which `change` has made one mistake."""
     copy = scratch / "planted"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(directory, copy)
@@ -199,14 +204,15 @@ def no_cap(tensors, config):
 
 
 def interleaved_rotation(tensors, config):
-    """Rotary pairs (0,1), (2,3) ... instead of the two halves: the other convention that is in use."""
+    """Permutes the query weight for rotary pairs (0, 1), (2, 3), ... instead of the two halves, the other convention in
+    use."""
     q = "model.layers.0.self_attn.q_proj.weight"
     head = tensors[q].shape[0] // config["num_attention_heads"]
     tensors[q] = tensors[q].view(-1, head // 2, 2, tensors[q].shape[1]).transpose(1, 2).reshape(tensors[q].shape).clone()
 
 
 def fail_when_planted(build, scratch):
-    """The negative controls: each mistake must be seen, in the logits and in a gradient."""
+    """The negative controls: each planted mistake must exceed the bound of the logits and of a gradient."""
     model = hugging_face_model(dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True,
                                     final_logit_softcapping=2.0), seed=50)
     directory = scratch / "control"

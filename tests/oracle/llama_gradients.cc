@@ -1,6 +1,9 @@
-// For compare_with_transformers.py: one forward and backward of a Hugging Face directory through our model, as files.
+// Our side of compare_with_transformers.py: loads a Hugging Face directory into our model, and carries out one forward
+// and backward.
+//
 //   llama_gradients DIRECTORY BATCH.safetensors OUT.safetensors plain|fused float32|float64
-// BATCH holds `tokens` and `labels`, int64 [B,T]. OUT gets `logits` [B,T,V], `loss` (mean over valid labels) and
+//
+// BATCH has `tokens` and `labels`, int64 [B,T]. OUT receives `logits` [B,T,V], `loss` (mean over valid labels) and
 // `gradient.NAME` of each parameter.
 #include "base/errors.h"
 #include "checkpoint/hf_directory.h"

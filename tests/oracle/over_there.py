@@ -1,4 +1,5 @@
-"""What transformers makes of our checkpoints: the same text, the same tokens. To be imported when transformers can be."""
+"""Tests that Hugging Face's transformers reads our checkpoints: it generates the same text and the same tokens as our
+program. Import this module only if transformers can be imported."""
 import json
 import pathlib
 import shutil
@@ -46,7 +47,7 @@ freq = 0
 
 
 def same_text(build, folder, model):
-    """The likeliest tokens, one after another: theirs with their cache, ours with ours."""
+    """Greedy decoding of both sides, each with its own cache, gives the same text."""
     prompt = "The red door number"
     there = model.generate(torch.tensor([list(prompt.encode())]), max_new_tokens=40, do_sample=False)[0].tolist()
     there = bytes(token for token in there if token < 256)
@@ -69,7 +70,7 @@ TEXTS = ("The quick brown fox jumps over the lazy dog.", "a rank holds 1234567 b
 
 
 def our_ids(build, model, text, scratch):
-    """What `orthant tokenize` makes of the text, without the end of text."""
+    """Returns the token ids of the text from `orthant tokenize`, without the end-of-text token."""
     (scratch / "one.txt").write_bytes(text.encode())
     subprocess.run([build / "orthant", "tokenize", scratch / "one.txt", "--output", scratch / "one", "--tokenizer", model],
                    check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=120)
@@ -78,7 +79,8 @@ def our_ids(build, model, text, scratch):
 
 
 def our_trained_tokenizer(build, scratch):
-    """A checkpoint's directory as it is: the same ids as ours, nothing put around them, and the text back."""
+    """The tokenizer in a checkpoint's directory, read without options, gives the same ids as ours, adds no special
+    tokens, and decodes the ids to the text."""
     pages = sorted(SOURCE.glob("docs/*.md"))
     folder = train_a_little(build, scratch, "float32", ["data.tokenizer=train:900", "training.steps=1",
                                                         "data.path=" + json.dumps([str(page) for page in pages])])
@@ -92,7 +94,7 @@ def our_trained_tokenizer(build, scratch):
         assert there == ids[text], f"{text[:80]!r}: ours {ids[text][:40]}, theirs {there[:40]}"
         assert tokenizer.decode(there) == text, (text[:80], tokenizer.decode(there)[:80])
     assert tokenizer.eos_token_id == json.loads((directory / "config.json").read_text())["eos_token_id"]
-    # The negative control: pieces merged in another order are seen.
+    # The negative control: a tokenizer that merges pieces in another order gives other ids.
     wrong = scratch / "wrong-tokenizer"
     shutil.copytree(directory, wrong)
     model = json.loads((wrong / "tokenizer.json").read_text())

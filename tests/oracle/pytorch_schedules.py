@@ -1,8 +1,9 @@
-"""PyTorch's pipelining loads what `orthant plan --json` has under schedule.pytorch_csv, and can carry it out.
+"""Tests that torch.distributed.pipelining loads the schedule.pytorch_csv of `orthant plan --json` for every schedule,
+reads the same Actions, and can carry them out without a deadlock. The negative control lacks one backward.
 
 pytorch_schedules.py --build BUILD
 
-Exit code 77 says: skipped, because torch.distributed.pipelining cannot be imported here.
+Exits with 77 (skipped) if torch.distributed.pipelining cannot be imported.
 """
 import argparse
 import json
@@ -34,8 +35,9 @@ def load(text, stages, schedules, folder):
     of_rank_0 = [i for i in range(stages) if f"{i}F0" in text.splitlines()[0].split(",")]
     runtime = schedules._PipelineScheduleRuntime([stage(i, stages) for i in of_rank_0], MICROBATCHES,
                                                  loss_fn=lambda *_: 0)
-    runtime._load_csv(path)  # judges it, and adds messages
-    # Raises where it would hang; knows nothing of what is gathered and reduced beside.
+    runtime._load_csv(path)  # validates the schedule, and adds messages
+    # The simulation raises an exception if the schedule would deadlock. It does not know the Actions UNSHARD, RESHARD
+    # and REDUCE_GRAD.
     order = {rank: [action for action in row if not re.search("SHARD|REDUCE", str(action))]
              for rank, row in runtime.pipeline_order_with_comms.items()}
     schedules._simulate_comms_compute(order, lambda s: runtime.stage_index_to_group_rank[s], stages)
@@ -72,12 +74,12 @@ def main():
                 read = [str(action) for action in runtime.pipeline_order[rank] if action is not None]
                 assert read == line.split(","), f"{name}, rank {rank}"
             print(f"{name}: loaded")
-            # The control: without one backward it is refused.
+            # The negative control: PyTorch refuses a schedule without stage 0's backward of microbatch 3.
             try:
                 cells = text.splitlines()[0].split(",")
                 broken = [cell for cell in cells if cell not in ("0B3", "0I3", "0W3")]
                 load("\n".join([",".join(broken), *text.splitlines()[1:]]) + "\n", chunks * RANKS, schedules, folder)
-            except Exception as refused:  # whichever kind it is
+            except Exception as refused:  # PyTorch raises different types
                 print(f"  one backward less: {type(refused).__name__}")
             else:
                 raise SystemExit(f"{name}: PyTorch takes a schedule that lacks a backward")

@@ -118,8 +118,8 @@ class GenerateMemory(ProcessTest):
 
 
 class TensorRun(ProcessTest):
-    """A run on a tensor mesh, where no rank holds a full weight, leaves a model that writes the same text as the model
-    of a run on one rank. This holds also after the run was resumed on another mesh."""
+    """The model of a run on a tensor mesh writes the same text as the model of a run on one rank, although no rank held
+    a full weight. This holds also after the run was resumed on another mesh."""
     MESH = ("run.ranks=4", "parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,1,2]")
 
     def run_to(self, steps, dump, *arguments):

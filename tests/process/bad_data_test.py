@@ -1,5 +1,5 @@
-"""Tests of the errors for text and tokens that are missing, empty, too short, damaged, or from another vocabulary, and
-for losses, gradients and weights that are not finite. The message names the file and the offset, or the step."""
+"""Tests of the errors for text and tokens that are missing, empty, too short, damaged, or from another vocabulary. The
+message names the file and the offset. Also tests the errors for losses, gradients and weights that are not finite."""
 import os
 import pathlib
 import shutil

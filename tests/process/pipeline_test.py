@@ -47,8 +47,8 @@ class Pipeline(ProcessTest):
                 self.assertEqual(self.text(self.dump), self.text(one))
 
     def test_a_run_goes_on_over_other_stages(self):
-        """A run that is resumed with the same stages equals the uninterrupted run to the bit. If it is resumed with other
-        stages, its losses are equal within 1e-9."""
+        """A run that is resumed with the same stages equals the uninterrupted run to the bit. If it is resumed with
+        other stages, its losses are equal within 1e-9."""
         keys = stages("zb_v", 2)
         self.train_well(*MODEL, *keys, "training.steps=5")
         shutil.copytree(self.dump, self.folder / "half", symlinks=True)

@@ -1,5 +1,6 @@
-"""Writes the schedules of torch.distributed.pipelining (torch 2.13) for 4 ranks and 8 microbatches beside this file, in its
-own CSV; all but DualPipeV lowered by it to sends and receives.
+"""Writes schedules of torch.distributed.pipelining (torch 2.13) for 4 ranks and 8 microbatches into this folder, in the
+CSV of that library. They are the reference for our schedules. All but DualPipeV contain the sends and receives that
+the library adds.
 
   .venv/bin/python tests/golden/pipelining/make.py
 """
