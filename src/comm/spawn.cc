@@ -247,7 +247,10 @@ int available_cores() { return std::max(1, cores_of_process(0)); }
 
 int cores_of_local_ranks(int local_ranks) {
   const int own = available_cores();
-  return own < cores_of_process(getppid()) ? own * local_ranks : own;
+  constexpr const char* kRankOfABindingLauncher[] = {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"};
+  const bool may_be_bound = std::ranges::any_of(
+      kRankOfABindingLauncher, [](const char* variable) { return process_environment(variable).has_value(); });
+  return may_be_bound && own < cores_of_process(getppid()) ? own * local_ranks : own;
 }
 
 int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options) {
