@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_directory.h"
-#include "runtime/progress.h"
+#include "report/progress.h"
 #include "runtime/sample.h"
 #include "runtime/snapshot.h"
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "app/commands.h"
-#include "comm/rendezvous.h"
+#include "launch/rendezvous.h"
 #include "plan/config.h"
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"

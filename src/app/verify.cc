@@ -2,7 +2,7 @@
 #include "app/verify_text.h"
 
 #include "app/commands.h"
-#include "app/progress_bar.h"
+#include "report/progress_bar.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
 #include "base/text.h"

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "comm/rendezvous.h"
+#include "launch/rendezvous.h"
 #include "mesh/axes.h"
 #include "mesh/mesh.h"
 

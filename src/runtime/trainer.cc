@@ -16,7 +16,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "comm/spawn.h"
+#include "launch/spawn.h"
 #include "runtime/memory.h"
 #include "runtime/run_banner.h"
 #include "runtime/step_timeline.h"

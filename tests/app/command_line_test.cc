@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "app/progress_bar.h"
+#include "report/progress_bar.h"
 #include "base/text.h"
 #include "plan/config.h"
 
