@@ -71,7 +71,7 @@ double operations(const Plan& plan, const LayerChoice& choice) {
   const SequencePlan& cut = choice.sequence;
   int64_t scores = 0;
   for (int r = 0; r < cut.ring; ++r) {
-    scores = std::max(scores, num_visible_pairs(cut.placement, t.seq_len, cut.ring, r, a.causal, a.sliding_window));
+    scores = std::max(scores, num_visible_pairs(cut.placement, t.seq_len, cut.ring, r, a.causal(), a.sliding_window));
   }
   const int64_t heads = head_shard(a.num_attention_heads, a.num_key_value_heads, cut.ulysses, 0).query.size();
   const int64_t sequences = make_data_shard(t.global_batch_size, t.local_batch_size, choice.data, 0).sequences.size();

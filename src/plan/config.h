@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/architecture.h"
+
 namespace orthant {
 
 struct JobConfig {
@@ -27,34 +29,10 @@ struct RunConfig {
   double memory_gib_per_rank = 0;
 };
 
-struct ModelConfig {
+struct ModelConfig : Architecture {
   std::string from;
   std::string architecture = "llama";
-  int64_t hidden_size = 256;
-  int64_t intermediate_size = 688;
-  int64_t num_hidden_layers = 6;
-  int64_t num_attention_heads = 8;
-  int64_t num_key_value_heads = 4;
-  int64_t head_dim = 0;
-  int64_t vocab_size = 0;
-  int64_t max_position_embeddings = 1024;
-  double rms_norm_eps = 1e-5;
-  double rope_theta = 10000.0;
-  std::string rope_scaling_type = "none";
-  double rope_scaling_factor = 8.0;
-  double rope_scaling_low_freq_factor = 1.0;
-  double rope_scaling_high_freq_factor = 4.0;
-  int64_t rope_scaling_original_max_position_embeddings = 8192;
-  bool tie_word_embeddings = false;
-  bool attention_bias = false;
-  bool mlp_bias = false;
-  double final_logit_softcapping = 0.0;
-  double initializer_range = 0.02;
-  double dropout = 0.0;
-  std::string objective = "causal";
   double masked_share = 0.15;
-  int64_t sliding_window = 0;
-  int64_t linformer_length = 0;
 };
 
 /// Value of data.validation: the fraction of the documents to hold out, or a list of files. If files are given, they

@@ -72,9 +72,9 @@ std::string explain_attention(const Plan& plan) {
   if (a.linformer_length > 0) {
     return fmt::format("masked: each token sees {} learned summaries of its sequence", a.linformer_length);
   }
-  std::string text = a.causal ? "causal: each token sees those up to its own" : "masked: each token sees both sides";
+  std::string text = a.causal() ? "causal: each token sees those up to its own" : "masked: each token sees both sides";
   if (a.sliding_window > 0) {
-    text += a.causal ? fmt::format(", the last {} of them", a.sliding_window)
+    text += a.causal() ? fmt::format(", the last {} of them", a.sliding_window)
                      : fmt::format(", {} to either", a.sliding_window - 1);
   }
   return text + (plan.config.data.mask_documents ? ", inside its document" : "");

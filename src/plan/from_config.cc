@@ -18,35 +18,15 @@
 namespace orthant {
 
 Architecture make_architecture(const Config& config, int64_t vocab_size) {
-  const auto& m = config.model;
-  Architecture a;
-  a.hidden_size = m.hidden_size;
-  a.intermediate_size = m.intermediate_size;
-  a.num_hidden_layers = m.num_hidden_layers;
-  a.num_attention_heads = m.num_attention_heads;
-  a.num_key_value_heads = m.num_key_value_heads;
-  a.head_dim = m.head_dim > 0 ? m.head_dim : m.hidden_size / m.num_attention_heads;
-  a.causal = m.objective == "causal";
-  const int64_t least_vocab_size = a.causal ? vocab_size : mask_token(vocab_size) + 1;
-  a.vocab_size = m.vocab_size > 0 ? m.vocab_size : least_vocab_size;
-  a.max_position_embeddings = m.max_position_embeddings;
-  a.rms_norm_eps = m.rms_norm_eps;
-  a.rope_theta = m.rope_theta;
-  a.rope_scaling = {m.rope_scaling_type, m.rope_scaling_factor, m.rope_scaling_low_freq_factor,
-                    m.rope_scaling_high_freq_factor, m.rope_scaling_original_max_position_embeddings};
-  a.tie_word_embeddings = m.tie_word_embeddings;
-  a.attention_bias = m.attention_bias;
-  a.mlp_bias = m.mlp_bias;
-  a.final_logit_softcapping = m.final_logit_softcapping;
-  a.sliding_window = m.sliding_window;
-  a.linformer_length = m.linformer_length;
-  a.linformer_tokens = m.linformer_length > 0 ? config.training.seq_len : 0;
-  a.dropout = m.dropout;
-  a.initializer_range = m.initializer_range;
+  Architecture a = config.model;
+  if (a.head_dim == 0) a.head_dim = a.hidden_size / a.num_attention_heads;
+  const int64_t least_vocab_size = a.causal() ? vocab_size : mask_token(vocab_size) + 1;
+  if (a.vocab_size == 0) a.vocab_size = least_vocab_size;
+  if (a.linformer_length > 0) a.linformer_tokens = config.training.seq_len;
   if (a.vocab_size < least_vocab_size) {
     throw ConfigError(fmt::format(
         "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",
-        config.locate("model.vocab_size"), vocab_size, a.causal ? "" : " and the mask token", least_vocab_size));
+        config.locate("model.vocab_size"), vocab_size, a.causal() ? "" : " and the mask token", least_vocab_size));
   }
   return a;
 }

@@ -46,7 +46,10 @@ struct Layer {
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
     const int64_t row = tokens * element, stream = row * a.hidden_size;
     if (recompute) return stream;
-    return block_bytes(stream, 2 * row * a.intermediate_size, tokens * master, attention.saved_bytes);
+    return block_bytes(column_operations(block_operations(a), {}, 0), {.stream = stream,
+                                                                       .row = row,
+                                                                       .statistic = tokens * master,
+                                                                       .attention = attention.saved_bytes});
   }
   int64_t largest_microbatch(int data) const {
     const auto& t = plan.config.training;
@@ -119,7 +122,7 @@ std::vector<SequencePlan> cuts_of(const Plan& plan, int ranks) {
     SequencePlan cut{.ulysses = ulysses, .ring = ranks / ulysses};
     cut.placement = cut.ring == 1  ? SequencePlacement::contiguous
                     : own.ring > 1 ? own.placement
-                    : a.causal     ? SequencePlacement::zigzag
+                    : a.causal()     ? SequencePlacement::zigzag
                                    : SequencePlacement::contiguous;
     if (pieces(cut.placement, cut.ulysses, cut.ring) > plan.config.training.seq_len) continue;
     cuts.push_back(cut);

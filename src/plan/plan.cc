@@ -143,18 +143,12 @@ SequenceAttention attention_of(const Plan& plan, int64_t sequences) {
 
 TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
   const Architecture& a = plan.architecture;
-  const auto part = [&](int64_t extent) {
-    return shard(extent, plan.tensor.columns, plan.mesh.coord(rank, kColumn)).size();
-  };
   const SequenceAttention attention = attention_of(plan, sequences);
   return {.sequences = sequences,
           .tokens = plan.num_token_positions(rank),
           .hidden = a.hidden_size,
           .vocabulary = a.vocab_size,
-          .qkv_rows = (attention.heads + 2 * attention.key_heads) * a.head_dim,
-          .gate_up_rows = 2 * part(a.intermediate_size),
-          .attention = a.num_attention_heads * a.head_dim,
-          .intermediate = a.intermediate_size,
+          .block = column_operations(block_operations(a), plan.tensor, plan.mesh.coord(rank, kColumn)),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.tensor.columns, 0).size()),
           .loss_statistics = make_output_loss(plan.config).statistics(),
           .element_bytes = attention.element_bytes,

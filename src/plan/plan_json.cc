@@ -145,7 +145,7 @@ std::string plan_json(const Plan& plan) {
     out["parameters"]["tensors"].push_back(
         {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.layouts[i])}});
   }
-  out["attention"] = {{"objective", plan.architecture.causal ? "causal" : "masked"},
+  out["attention"] = {{"objective", plan.architecture.causal() ? "causal" : "masked"},
                       {"sliding_window", plan.architecture.sliding_window},
                       {"linformer_length", plan.architecture.linformer_length},
                       {"mask_documents", plan.config.data.mask_documents}};

@@ -19,15 +19,6 @@ namespace {
 
 constexpr const char* kChosen = "chosen by \"auto\"";
 
-// Returns the four linear layers of a block.
-std::vector<LinearShape> linears_of(const Architecture& a) {
-  const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
-  return {{.in = a.hidden_size, .out = q + 2 * kv},
-          {.in = q, .out = a.hidden_size, .to_stream = true},
-          {.in = a.hidden_size, .out = 2 * a.intermediate_size},
-          {.in = a.intermediate_size, .out = a.hidden_size, .to_stream = true}};
-}
-
 // Returns the tokens of one replica of the tensor mesh in a step.
 double tokens_of(const Plan& plan) {
   const double replicas = plan.mesh.axis_size(kData) * plan.sequence.ulysses * plan.sequence.ring;
@@ -55,7 +46,7 @@ TensorVolume count_received_elements(const Plan& plan, const TensorPlan& tensor)
   const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
   TensorVolume words =
-      linear_words(tensor, linears_of(plan.architecture), tokens_of(plan) / microbatches, split_share(plan));
+      linear_words(tensor, linear_shapes(block_operations(plan.architecture)), tokens_of(plan) / microbatches, split_share(plan));
   words.forward *= microbatches;
   words.backward *= microbatches;
   if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;
@@ -203,7 +194,7 @@ const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Con
 
 double received_elements_bound(const Plan& plan) {
   double bound = 0;
-  for (const LinearShape& linear : linears_of(plan.architecture)) {
+  for (const LinearShape& linear : linear_shapes(block_operations(plan.architecture))) {
     bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
                            plan.tensor.ranks());
   }

@@ -16,7 +16,7 @@ namespace {
 std::string describe_model(const Architecture& a) {
   return fmt::format("llama, {}, hidden {}, {} ({} key-value), vocabulary {}{}", counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size,
-                     a.causal ? "" : ", masked");
+                     a.causal() ? "" : ", masked");
 }
 
 std::string describe_data(const Config& config, const TrainingData& data) {
