@@ -30,8 +30,12 @@ ROOMS = {
     "parallel/pipeline/plan": Room("Pipeline schedules as values: gpipe, 1f1b, interleaved, zero bubble, V shapes.", False, "schedule base"),
     "parallel/vocabulary/plan": Room("The vocabulary layers cut over a pipeline's ranks, as values: orders of their shares, other ways to balance.", False, "parallel/pipeline/plan mesh schedule base"),
     "model/plan": Room("The model's parameters, shapes, bytes and operations, known without building it.", False, "base"),
-    "plan": Room("The run file, and the Plan made from it.", False,
-                 "parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+    "config": Room("The run file: its keys, their laws, and the model, mesh and sharding that it asks for.", False,
+                   "parallel/pipeline/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh base"),
+    "plan": Room("The Plan made from a run file: schedule, parameters, memory, messages and times.", False,
+                 "config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
+    "advice": Room("Other plans for the same run: alternatives, choices, and the nearest legal settings.", False,
+                   "plan config parallel/data/plan parallel/pipeline/plan parallel/vocabulary/plan parallel/sequence/plan parallel/tensor/plan model/plan mesh schedule base"),
     "comm": Room("Process groups bound to mesh axes, counted collectives, launch. Alone in naming c10d.", True, "mesh base"),
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
@@ -47,8 +51,8 @@ ROOMS = {
                                 "parallel/vocabulary/plan parallel/tensor parallel/tensor/plan comm model model/kernels mesh "
                                 "base"),
     "runtime": Room("Carries out one rank's row of a Plan; metrics.", True,
-                    "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan parallel/vocabulary plan comm model model/plan data checkpoint mesh schedule base"),
-    "app": Room("The commands.", True, "runtime plan comm model model/plan data checkpoint mesh schedule base"),
+                    "parallel/data parallel/data/plan parallel/sequence parallel/sequence/plan parallel/tensor parallel/tensor/plan parallel/vocabulary plan config comm model model/plan data checkpoint mesh schedule base"),
+    "app": Room("The commands.", True, "runtime advice plan config comm model model/plan data checkpoint mesh schedule base"),
 }
 PLAN_FOLDERS = re.compile(r"parallel/.*|model")
 PLAN_FILE = re.compile(r"(plan|[a-z0-9_]+_plan|architecture)\.(cc|h)")

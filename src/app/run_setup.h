@@ -3,7 +3,7 @@
 
 #include "app/commands.h"
 #include "comm/rendezvous.h"
-#include "plan/config.h"
+#include "config/config.h"
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/training_data.h"
