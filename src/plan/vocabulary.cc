@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/errors.h"
+#include "config/refusal.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/plan.h"
-#include "plan/config_refusal.h"
 #include "plan/pipeline.h"
 #include "schedule/passes.h"
 

@@ -3,7 +3,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "plan/config.h"
+#include "config/config.h"
 #include "plan/pipeline.h"
 
 #include <nlohmann/json.hpp>

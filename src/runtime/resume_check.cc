@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "plan/config_changes.h"
+#include "config/changes.h"
 
 namespace orthant {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "report/progress_bar.h"
 #include "base/text.h"
-#include "plan/config.h"
+#include "config/config.h"
 
 namespace orthant::command_line_test {
 namespace {
