@@ -44,8 +44,8 @@ TensorVolume count_received_elements(const Plan& plan, const TensorPlan& tensor)
   const auto& training = plan.config.training;
   const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
   const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
-  TensorVolume words =
-      linear_words(tensor, linear_shapes(block_operations(plan.architecture)), tokens_of(plan) / microbatches, split_share(plan));
+  const std::vector<LinearShape> linears = linear_shapes(block_operations(plan.architecture));
+  TensorVolume words = linear_words(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
   words.forward *= microbatches;
   words.backward *= microbatches;
   if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;

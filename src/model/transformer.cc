@@ -58,7 +58,8 @@ at::Tensor Transformer::embed(const Microbatch& batch) const {
   return embedded(primitives_.embedding(batch.tokens_BT, *embedding_), batch);
 }
 
-at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
+at::Tensor Transformer::run_block(const Primitives& primitives, int layer, const at::Tensor& x_BTC,
+                                  const Microbatch& batch) const {
   const Block& block = blocks_[static_cast<size_t>(layer)];
   auto site = 1 + 2 * static_cast<uint64_t>(layer);  // of the dropout of the next addition to the residual stream
   at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
@@ -68,18 +69,18 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
     switch (operation.kind) {
       case OperationKind::norm:
         std::tie(value, stream) = added.defined()
-                                      ? primitives_.add_norm(added, stream, *weight, architecture_.rms_norm_eps)
-                                      : primitives_.add_norm(stream, {}, *weight, architecture_.rms_norm_eps);
+                                      ? primitives.add_norm(added, stream, *weight, architecture_.rms_norm_eps)
+                                      : primitives.add_norm(stream, {}, *weight, architecture_.rms_norm_eps);
         kept.push_back(stream);
         break;
       case OperationKind::linear:
-        value = primitives_.linear(value, *weight);
+        value = primitives.linear(value, *weight);
         break;
       case OperationKind::attention:
-        value = primitives_.attention(value, batch, block.attention);
+        value = primitives.attention(value, batch, block.attention);
         break;
       case OperationKind::activation:
-        value = primitives_.swiglu(value);
+        value = primitives.swiglu(value);
         break;
     }
     if (operation.to_stream) added = drop(value, batch, site++);
@@ -89,8 +90,8 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
 }
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
-  if (!options_.recompute) return run_block(layer, x_BTC, batch);
-  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(layer, x, batch); });
+  if (!options_.recompute) return run_block(primitives_, layer, x_BTC, batch);
+  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(primitives_, layer, x, batch); });
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {

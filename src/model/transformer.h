@@ -1,6 +1,6 @@
-// A decoder, written once, on plain tensors, for one device: it carries out the operations of model/block_plan.h. A mesh
-// runs the same code with other primitives. RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202; grouped-query attention:
-// 2305.13245.
+// A decoder, written once, on plain tensors, for one device: it carries out the operations of block_plan.h. A mesh runs
+// the same code with other primitives. RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202;
+// grouped-query attention: 2305.13245.
 #pragma once
 
 #include "model/architecture.h"
@@ -64,7 +64,7 @@ class Transformer {
     AttentionShape attention;
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
-  at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
+  at::Tensor run_block(const Primitives& primitives, int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
 
   Architecture architecture_;
   Primitives primitives_;
