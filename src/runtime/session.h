@@ -9,7 +9,6 @@
 #include "plan/plan.h"
 #include "runtime/from_plan.h"
 #include "runtime/model_stages.h"
-#include "runtime/mutation.h"
 #include "runtime/post_validation.h"
 
 #include <cstdint>
@@ -37,8 +36,9 @@ struct StepResult {
 
 class Session {
  public:
-  /// Plan, loader and Comm must outlive it.
-  Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation = Mutation::none);
+  /// Plan, loader and Comm must outlive it. The second form is built from other parts than session_parts(plan, comm).
+  Session(const Plan& plan, const Loader& train, Comm& comm);
+  Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts parts);
   Session(const Session&) = delete;
 
   /// Values of this rank that the others receive with the next step.
@@ -127,9 +127,7 @@ class Session {
   const Plan& plan_;
   const Loader& train_;
   Comm& comm_;
-  Mutation mutation_;
-  DataShard share_;
-  std::vector<int64_t> positions_;  // positions of the tokens that this rank holds, in each sequence
+  const SessionParts parts_;
   std::vector<NormSlots> norm_slots_;
   Weights weights_;
   Transformer model_;

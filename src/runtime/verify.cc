@@ -256,13 +256,13 @@ class ComparedRank {
 
 }  // namespace
 
-VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data, Mutation mutation,
-                            const StepProgress& progress) {
+VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
+                            const StepProgress& progress, const PartsOf& parts_of) {
   const auto steps = static_cast<int64_t>(oracle.losses.size());
   Findings findings(rounding_bounds(plan));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
-    Session session(plan, data.train, comm, mutation);
+    Session session(plan, data.train, comm, parts_of(plan, comm));
     load_first_weights(plan, session.weights());
     ComparedRank compared(oracle, plan, session, comm, findings);
     const auto tell = [&](int64_t done) {
@@ -277,9 +277,8 @@ VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const T
   return findings.finish(steps);
 }
 
-VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
-                           const StepProgress& progress) {
-  return verify_against(trace_oracle(plan, data, steps, progress), plan, data, mutation, progress);
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
+  return verify_against(trace_oracle(plan, data, steps, progress), plan, data, progress);
 }
 
 }  // namespace orthant

@@ -62,13 +62,17 @@ using StepProgress = std::function<void(const std::string& who, int64_t done, in
 /// nearly zero. Throws Error with the tensor's name if the oracle is not finite: the layout is then not to blame, and
 /// cannot be compared.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
-                           Mutation mutation = Mutation::none, const StepProgress& progress = {});
+                           const StepProgress& progress = {});
+
+/// Makes the parts of one rank's Session.
+using PartsOf = std::function<SessionParts(const Plan& plan, Comm& comm)>;
 
 /// The two halves of verify_layout(), so that one oracle serves many layouts. trace_oracle() runs the plan's model on
 /// one device. verify_against() compares the plan's ranks with that trace, step by step. It also compares the calls and
-/// bytes that each rank sends in a step with the plan, by axes and collective, unless the plan post-validates.
+/// bytes that each rank sends in a step with the plan, by axes and collective, unless the plan post-validates. The
+/// layout's sessions are built from the parts that `parts_of` makes.
 OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress = {});
 VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
-                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
+                            const StepProgress& progress = {}, const PartsOf& parts_of = session_parts);
 
 }  // namespace orthant

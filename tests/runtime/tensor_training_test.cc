@@ -70,7 +70,7 @@ TEST(LongTensorTraining, DescentSeesAScaleThatAdamWHides) {
     Course course{.steps = kSteps, .descent_rate = descent_rate};
     const Plan alone = run.plan(1, {"training.max_norm=0", "optimizer.weight_decay=0"}), plan = run.plan(8, cut.keys);
     const auto want = train_ranks(alone, run.data(), course)[0];
-    course.mutation = Mutation::stray_mean;
+    course.fault = Fault::stray_mean;
     return relative_error(train_ranks(plan, run.data(), course)[0].last().loss, want.last().loss);
   };
   EXPECT_LT(error_of(0), kSeenInALoss);
@@ -156,7 +156,7 @@ TEST(LongTensorTraining, AHundredStepsKeepEveryCopyAndEveryBit) {
     for (size_t step = 0; step < 100; ++step) EXPECT_EQ(first[rank].steps[step].loss, second[rank].steps[step].loss);
   }
   // Control: without the reduction of a bucket, replicas drift apart.
-  const auto apart = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
+  const auto apart = train_ranks(plan, run.data(), {.steps = 2, .fault = Fault::dropped_reduction});
   EXPECT_FALSE(compare_copies(plan, apart).different.empty());
 }
 

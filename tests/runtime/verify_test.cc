@@ -87,7 +87,7 @@ TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
 TEST(NegativeControls, AFaultInASmallGradientIsFound) {
   const TinyRun run({"model.tie_word_embeddings=true", "model.initializer_range=0.0005"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   const std::string name = "model.layers.1.mlp.gate_proj.weight";
   EXPECT_TRUE(says(report.first_difference, {"the gradient of " + name}));
   const auto oracle = train_ranks(run.plan(1), run.data(), {.steps = 1});
@@ -114,7 +114,7 @@ TEST(Verify, WithoutALabelNothingIsCompared) {
 TEST(Verify, TellsHowFarItIs) {
   const TinyRun run;
   std::vector<std::string> told;
-  verify_layout(run.plan(2), run.data(), 2, Mutation::none, [&](const std::string& who, int64_t done, int64_t all) {
+  verify_layout(run.plan(2), run.data(), 2, [&](const std::string& who, int64_t done, int64_t all) {
     told.push_back(fmt::format("{} {}/{}", who, done, all));
   });
   EXPECT_EQ(told, (std::vector<std::string>{"one device 0/2", "one device 1/2", "one device 2/2", "the layout 0/2",
@@ -137,22 +137,22 @@ TEST(Verify, AnOracleThatIsNotFiniteIsNoFaultOfTheLayout) {
 }
 
 struct Control {
-  Mutation mutation;
+  Fault fault;
   const char* name;
 };
 
 class NegativeControl : public ::testing::TestWithParam<Control> {};
-INSTANTIATE_TEST_SUITE_P(Mutations, NegativeControl,
-                         ::testing::Values(Control{Mutation::dropped_reduction, "dropped_reduction"},
-                                           Control{Mutation::stray_mean, "stray_mean"},
-                                           Control{Mutation::wrong_shard, "wrong_shard"}),
+INSTANTIATE_TEST_SUITE_P(Planted, NegativeControl,
+                         ::testing::Values(Control{Fault::dropped_reduction, "dropped_reduction"},
+                                           Control{Fault::stray_mean, "stray_mean"},
+                                           Control{Fault::wrong_shard, "wrong_shard"}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(NegativeControl, FailsInEveryDtypeAndNamesTheTensor) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run({fmt::format("training.dtype={}", dtype)});
     for (const int ranks : {2, 3}) {
-      const VerifyReport report = verify_layout(run.plan(ranks), run.data(), 2, GetParam().mutation);
+      const VerifyReport report = verify_with_fault(run.plan(ranks), run.data(), 2, GetParam().fault);
       EXPECT_FALSE(report.ok) << dtype << ", " << ranks << " ranks";
       EXPECT_TRUE(says(report.first_difference, {"step 1", "rank ", "the gradient of model.", ".weight"}));
       EXPECT_GT(report.gradients.relative_error, report.gradients.bound);
@@ -164,7 +164,7 @@ TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
   const TinyRun run;
   const Plan plan = run.plan(2, {"parallelism.bucket_mib=0.02"});
   ASSERT_GT(plan.buckets.size(), 2u);
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   EXPECT_FALSE(report.ok);
   const FlatLayout flat = flat_layout(plan.parameters);
   const auto first_weight = static_cast<size_t>(plan.buckets.back().weights.front());
@@ -176,7 +176,7 @@ TEST(NegativeControls, AMatrixIsNamedWithItsLayer) {
   // With tied embeddings, the dropped bucket begins in the last block.
   const TinyRun run({"model.tie_word_embeddings=true"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   EXPECT_TRUE(says(report.first_difference, {"model.layers.1.mlp.gate_proj.weight, layer 1"}));
 }
 

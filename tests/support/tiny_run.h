@@ -7,6 +7,7 @@
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
 #include "runtime/training_data.h"
+#include "tests/support/faults.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/temp_folder.h"
 
@@ -122,7 +123,7 @@ struct Course {
   int64_t steps = 3;          // number of the last step
   std::string resume_from;    // directory of a checkpoint; empty: initialize from the seed
   bool save = false;          // saves the last step to dump_folder/checkpoints
-  Mutation mutation = Mutation::none;
+  Fault fault = Fault::none;
   double descent_rate = 0;    // above 0: gradient descent at this rate, without clipping
   std::function<void(Session& session, int rank)> prepare = {};  // runs on each rank before step 1
 };
@@ -132,7 +133,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
-    Session session(plan, data.train, comm, course.mutation);
+    Session session(plan, data.train, comm, parts_with_fault(plan, comm, course.fault));
     TrainState state;
     if (course.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
