@@ -160,6 +160,27 @@ TEST_P(NegativeControl, FailsInEveryDtypeAndNamesTheTensor) {
   }
 }
 
+// So a control with faulty primitives fails because of its factor, not because of the wrapper.
+TEST(NegativeControls, FaultyPrimitivesWithAFactorOfOneAreRight) {
+  for (const char* dtype : {"float64", "float32"}) {
+    const TinyRun run({"model.attention_bias=true", "model.mlp_bias=true", fmt::format("training.dtype={}", dtype)});
+    const Plan plan = run.plan(2);
+    const OracleTrace oracle = trace_oracle(plan, run.data(), 2);
+    for (const double factor : {1.0, 1.01}) {
+      const auto parts_of = [factor](const Plan& own, Comm& comm) {
+        const auto every = [factor](const Weight&) { return factor; };
+        SessionParts parts = session_parts(own, comm);
+        parts.primitives = with_scaled_bias_gradients(std::move(parts.primitives), every);
+        parts.primitives = with_scaled_matrix_gradients(std::move(parts.primitives), every);
+        parts.primitives = with_scaled_gradients(std::move(parts.primitives), factor);
+        return parts;
+      };
+      const VerifyReport report = verify_against(oracle, plan, run.data(), {}, parts_of);
+      EXPECT_EQ(report.ok, factor == 1) << dtype << ": " << report.first_difference;
+    }
+  }
+}
+
 TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
   const TinyRun run;
   const Plan plan = run.plan(2, {"parallelism.bucket_mib=0.02"});
