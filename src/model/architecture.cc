@@ -175,7 +175,7 @@ std::vector<double> inverse_frequencies(const Architecture& a) {
 double training_flops_per_token(const Architecture& a, int64_t seq_len) {
   double weights = static_cast<double>(a.vocab_size * a.hidden_size);  // logits; the embedding lookup costs no FLOPs
   for (const auto& parameter : parameter_table(a)) {
-    if (parameter.layer >= 0 && parameter.layer < a.num_hidden_layers && parameter.has_weight_decay()) {
+    if (parameter.layer >= 0 && parameter.layer < a.num_hidden_layers && parameter.is_matrix()) {
       weights += static_cast<double>(parameter.size());
     }
   }

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "model/optimizer_plan.h"
+
 namespace orthant {
 
 struct JobConfig {
@@ -88,15 +90,6 @@ struct TrainingConfig {
 
 struct ActivationCheckpointConfig {
   std::string mode = "none";
-};
-
-struct OptimizerConfig {
-  std::string name = "adamw";
-  double lr = 3e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0.1;
 };
 
 struct LrSchedulerConfig {

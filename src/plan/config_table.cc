@@ -127,7 +127,7 @@ const Key kTable[] = {
   KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
       "full: keep only each block's input and compute the rest again in backward"),
 
-  KEY(optimizer, name, one_of({"adamw"}), "", "optimizer"),
+  KEY(optimizer, name, one_of(optimizer_names()), "", "optimizer"),
   KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
   KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment"),
   KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment"),

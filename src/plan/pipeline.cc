@@ -103,7 +103,7 @@ LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
   one.num_hidden_layers = 1, none.num_hidden_layers = 0;
   for (const ParameterInfo& parameter : parameter_table(one)) {
     const bool multiplied =
-        parameter.layer == 0 && parameter.has_weight_decay() && parameter.role != ParameterRole::projection;
+        parameter.layer == 0 && parameter.is_matrix() && parameter.role != ParameterRole::projection;
     if (multiplied) weights += 2 * static_cast<double>(parameter.size());
   }
   const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);

@@ -80,8 +80,8 @@ class Session {
   std::string first_weight_not_finite() const;
 
   /// Returns the unsharded parameter on rank 0, and an undefined tensor elsewhere. `part` is this rank's shard of the
-  /// parameter, or of its moment or working copy. All ranks must call it together; replicas after the first send
-  /// nothing.
+  /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
+  /// send nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
   int64_t broadcast_from_main(int64_t number) const;

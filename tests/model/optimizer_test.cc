@@ -28,9 +28,9 @@ TEST(Optimizer, IsAdamW) {
       Weights ours(parameters, dtype), plain(parameters, dtype);
       ours.initialize(3);
       plain.initialize(3);
-      const AdamWOptions options{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3};
+      const OptimizerConfig options{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3};
       Optimizer optimizer(ours, options);
-      PlainAdamW oracle{.options = options, .m = {}, .v = {}};
+      PlainAdamW oracle{.config = options, .m = {}, .v = {}};
       for (int64_t step = 1; step <= 4; ++step) {
         randomize_gradients(ours, 10 + static_cast<uint64_t>(step));
         randomize_gradients(plain, 10 + static_cast<uint64_t>(step));
@@ -39,8 +39,8 @@ TEST(Optimizer, IsAdamW) {
       }
       for (size_t p = 0; p < parameters.size(); ++p) {
         EXPECT_LT(relative_error(ours.master(p), plain.master(p)), bound) << parameters[p].name;
-        EXPECT_LT(relative_error(ours.view(optimizer.first_moments(), p), oracle.m[p]), bound) << parameters[p].name;
-        EXPECT_LT(relative_error(ours.view(optimizer.second_moments(), p), oracle.v[p]), bound) << parameters[p].name;
+        EXPECT_LT(relative_error(ours.view(optimizer.state()[0].flat, p), oracle.m[p]), bound) << parameters[p].name;
+        EXPECT_LT(relative_error(ours.view(optimizer.state()[1].flat, p), oracle.v[p]), bound) << parameters[p].name;
       }
     }
   }

@@ -12,7 +12,7 @@ namespace orthant {
 
 /// Loshchilov and Hutter 2019, algorithm 2. Norm gains and biases (one dimension) have no weight decay.
 struct PlainAdamW {
-  AdamWOptions options;
+  OptimizerConfig config;
   std::vector<at::Tensor> m, v;  // one tensor per parameter
 
   void step(Weights& weights, int64_t step, double lr, double scale) {
@@ -20,12 +20,12 @@ struct PlainAdamW {
       at::Tensor w = weights.master(p);
       const at::Tensor g = weights.gradient(p) * scale;
       if (m.size() <= p) m.push_back(at::zeros_like(g)), v.push_back(at::zeros_like(g));
-      m[p] = options.beta1 * m[p] + (1 - options.beta1) * g;
-      v[p] = options.beta2 * v[p] + (1 - options.beta2) * g * g;
-      const at::Tensor m_hat = m[p] / (1 - std::pow(options.beta1, step));
-      const at::Tensor v_hat = v[p] / (1 - std::pow(options.beta2, step));
-      const double decay = w.dim() >= 2 ? options.weight_decay : 0.0;
-      w.copy_(w - lr * (m_hat / (v_hat.sqrt() + options.eps) + decay * w));
+      m[p] = config.beta1 * m[p] + (1 - config.beta1) * g;
+      v[p] = config.beta2 * v[p] + (1 - config.beta2) * g * g;
+      const at::Tensor m_hat = m[p] / (1 - std::pow(config.beta1, step));
+      const at::Tensor v_hat = v[p] / (1 - std::pow(config.beta2, step));
+      const double decay = w.dim() >= 2 ? config.weight_decay : 0.0;
+      w.copy_(w - lr * (m_hat / (v_hat.sqrt() + config.eps) + decay * w));
     }
   }
 };

@@ -27,9 +27,7 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
   const LrSchedule rate{.lr = c.optimizer.lr, .steps = c.training.steps, .warmup_steps = c.lr_scheduler.warmup_steps,
                         .decay_type = c.lr_scheduler.decay_type, .decay_ratio = c.lr_scheduler.decay_ratio,
                         .min_lr_factor = c.lr_scheduler.min_lr_factor};
-  PlainAdamW optimizer{.options = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps, c.optimizer.weight_decay},
-                       .m = {},
-                       .v = {}};
+  PlainAdamW optimizer{.config = c.optimizer, .m = {}, .v = {}};
   std::vector<int64_t> positions(static_cast<size_t>(c.training.seq_len));
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<StepTrace> trace;

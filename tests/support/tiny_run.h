@@ -13,6 +13,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -114,9 +115,22 @@ struct StepTrace {
 
 struct RankTrace {
   std::vector<StepTrace> steps;
-  at::Tensor first_moments, second_moments, values;
+  std::vector<at::Tensor> optimizer_state;  // in the order of Optimizer::state()
+  at::Tensor values;
   const StepTrace& last() const { return steps.back(); }
 };
+
+/// Copies of the optimizer's state tensors.
+inline std::vector<at::Tensor> copy_state(const Optimizer& optimizer) {
+  std::vector<at::Tensor> state;
+  for (const Optimizer::State& each : optimizer.state()) state.push_back(each.flat.clone());
+  return state;
+}
+
+/// Whether all tensors are equal in every bit.
+inline bool same_state(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
+}
 
 /// Start, length and variations of the training by train_ranks().
 struct Course {
@@ -158,8 +172,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
       step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
       trace.steps.push_back(step);
     }
-    trace.first_moments = session.optimizer().first_moments().clone();
-    trace.second_moments = session.optimizer().second_moments().clone();
+    trace.optimizer_state = copy_state(session.optimizer());
     trace.values = session.weights().values().clone();
     if (course.save) save_snapshot(plan, data, session, state);
   });
