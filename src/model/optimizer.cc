@@ -80,7 +80,7 @@ void Optimizer::step_weight(size_t weight, int64_t step, double lr, double gradi
                  .count = count,
                  .step = step,
                  .lr = lr,
-                 .weight_decay = has_weight_decay(first) ? config_.weight_decay : 0.0,
+                 .weight_decay = has_weight_decay(config_, first) ? config_.weight_decay : 0.0,
                  .gradient_scale = gradient_scale,
                  .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
 }

@@ -27,6 +27,8 @@ std::vector<std::string> optimizer_names() {
   return names;
 }
 
-bool has_weight_decay(const ParameterInfo& parameter) { return parameter.is_matrix(); }
+bool has_weight_decay(const OptimizerConfig& config, const ParameterInfo& parameter) {
+  return config.weight_decay_on == "all" || parameter.is_matrix();
+}
 
 }  // namespace orthant

@@ -17,6 +17,7 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  std::string weight_decay_on = "matrices";  // or "all" parameters
 };
 
 /// One optimizer: its names, the settings that it reads, and its state.
@@ -37,7 +38,7 @@ OptimizerSpec optimizer_spec(const OptimizerConfig& config);
 /// The optimizers' names in the run file.
 std::vector<std::string> optimizer_names();
 
-/// Whether the parameter has weight decay: matrices have it; norm gains and biases do not.
-bool has_weight_decay(const ParameterInfo& parameter);
+/// Whether the parameter has weight decay under weight_decay_on. Norm gains and biases are not matrices.
+bool has_weight_decay(const OptimizerConfig& config, const ParameterInfo& parameter);
 
 }  // namespace orthant

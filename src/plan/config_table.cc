@@ -133,6 +133,8 @@ const Key kTable[] = {
   KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment"),
   KEY(optimizer, eps, above(0), "", "added to the root of the second moment"),
   KEY(optimizer, weight_decay, at_least(0), "", "decoupled weight decay"),
+  KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
+      "parameters that decay: matrices, without norm gains and biases; or all parameters"),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),

@@ -1,5 +1,5 @@
-// AdamW over the flat buffers equals a plain AdamW for each parameter. Only matrices decay. The gradient norm and the
-// clipping factor equal their formulas.
+// AdamW over the flat buffers equals a plain AdamW for each parameter. By default only matrices decay. The gradient
+// norm and the clipping factor equal their formulas.
 #include "model/optimizer.h"
 
 #include "tests/support/biases.h"
@@ -46,26 +46,29 @@ TEST(Optimizer, IsAdamW) {
   }
 }
 
-TEST(Optimizer, MatricesDecayAndGainsAndBiasesDoNot) {
+TEST(Optimizer, GainsAndBiasesDecayOnlyWithAll) {
   const auto parameters = parameter_table(tiny_architecture({.biases = true}));
-  Weights weights(parameters, at::kDouble);
-  weights.initialize(3);
-  draw_biases(weights);
-  const at::Tensor before = weights.masters().clone();
-  Optimizer optimizer(weights, {.weight_decay = 0.5});
-  weights.gradients().zero_();
-  optimizer.step(1, 0.1, 1.0);
-  int vectors = 0;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const at::Tensor was = weights.view(before, p);
-    if (parameters[p].shape.size() == 1) {
-      ++vectors;
-      EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
-    } else {
-      EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+  for (const std::string decays : {"matrices", "all"}) {
+    Weights weights(parameters, at::kDouble);
+    weights.initialize(3);
+    draw_biases(weights);
+    const at::Tensor before = weights.masters().clone();
+    Optimizer optimizer(weights, {.weight_decay = 0.5, .weight_decay_on = decays});
+    weights.gradients().zero_();
+    optimizer.step(1, 0.1, 1.0);
+    int unchanged = 0;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const at::Tensor was = weights.view(before, p);
+      if (decays == "matrices" && parameters[p].shape.size() == 1) {
+        ++unchanged;
+        EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
+      } else {
+        EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+      }
     }
+    // 2 gains and 7 biases in each of 2 blocks, and the final gain.
+    EXPECT_EQ(unchanged, decays == "matrices" ? 5 + 14 : 0);
   }
-  EXPECT_EQ(vectors, 5 + 14);  // 2 gains and 7 biases in each of 2 blocks, and the final gain
 }
 
 // After each step, the bfloat16 working values equal the float32 master weights, rounded.

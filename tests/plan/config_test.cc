@@ -68,6 +68,7 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"optimizer.beta2", "0.95"},
     {"optimizer.eps", "1e-08"},
     {"optimizer.weight_decay", "0.1"},
+    {"optimizer.weight_decay_on", "\"matrices\""},
     {"lr_scheduler.decay_type", "\"cosine\""},
     {"lr_scheduler.warmup_steps", "20"},
     {"lr_scheduler.decay_ratio", "1.0"},

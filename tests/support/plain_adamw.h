@@ -10,7 +10,7 @@
 
 namespace orthant {
 
-/// Loshchilov and Hutter 2019, algorithm 2. Norm gains and biases (one dimension) have no weight decay.
+/// Loshchilov and Hutter 2019, algorithm 2. Norm gains and biases (one dimension) have weight decay only on request.
 struct PlainAdamW {
   OptimizerConfig config;
   std::vector<at::Tensor> m, v;  // one tensor per parameter
@@ -24,7 +24,7 @@ struct PlainAdamW {
       v[p] = config.beta2 * v[p] + (1 - config.beta2) * g * g;
       const at::Tensor m_hat = m[p] / (1 - std::pow(config.beta1, step));
       const at::Tensor v_hat = v[p] / (1 - std::pow(config.beta2, step));
-      const double decay = w.dim() >= 2 ? config.weight_decay : 0.0;
+      const double decay = w.dim() >= 2 || config.weight_decay_on == "all" ? config.weight_decay : 0.0;
       w.copy_(w - lr * (m_hat / (v_hat.sqrt() + config.eps) + decay * w));
     }
   }
