@@ -42,10 +42,24 @@ void step_adamw(const OptimizerConfig& config, const Slice<T>& slice) {
             .bf16_weights = slice.rounded});
 }
 
+template <class T>
+void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
+  sgd<T>({.weights = slice.weights,
+          .gradients = slice.gradients,
+          .momentum_buffer = slice.state.empty() ? nullptr : slice.state[0],
+          .count = slice.count,
+          .lr = slice.lr,
+          .momentum = config.momentum,
+          .weight_decay = slice.weight_decay,
+          .gradient_scale = slice.gradient_scale,
+          .bf16_weights = slice.rounded});
+}
+
 // The update rules, by name of the optimizer.
 template <class T>
 void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
   if (config.name == "adamw") return step_adamw(config, slice);
+  if (config.name == "sgd") return step_sgd(config, slice);
   ORTHANT_CHECK(false, config.name);
 }
 

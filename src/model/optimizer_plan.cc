@@ -7,11 +7,14 @@
 
 namespace orthant {
 
-std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig&) {
+std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config) {
+  std::vector<std::string> momentum;
+  if (config.momentum > 0) momentum = {"momentum_buffer"};
   return {{.name = "adamw",
            .torch_class = "AdamW",
            .settings = {"beta1", "beta2", "eps"},
-           .state = {"exp_avg", "exp_avg_sq"}}};
+           .state = {"exp_avg", "exp_avg_sq"}},
+          {.name = "sgd", .torch_class = "SGD", .settings = {"momentum"}, .state = momentum}};
 }
 
 OptimizerSpec optimizer_spec(const OptimizerConfig& config) {

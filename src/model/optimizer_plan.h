@@ -16,6 +16,7 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  double momentum = 0.9;
   double weight_decay = 0.1;
   std::string weight_decay_on = "matrices";  // or "all" parameters
 };

@@ -67,6 +67,7 @@ constexpr std::pair<std::string_view, std::string_view> kDocumented[] = {
     {"optimizer.beta1", "0.9"},
     {"optimizer.beta2", "0.95"},
     {"optimizer.eps", "1e-08"},
+    {"optimizer.momentum", "0.9"},
     {"optimizer.weight_decay", "0.1"},
     {"optimizer.weight_decay_on", "\"matrices\""},
     {"lr_scheduler.decay_type", "\"cosine\""},

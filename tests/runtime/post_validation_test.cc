@@ -188,6 +188,18 @@ SWEEP_TEST(PostValidation, ANormThatOnlyTheLastRankSeesIsUndone) {
   }
 }
 
+TEST(PostValidation, UndoesSgd) {
+  for (const char* momentum : {"0.9", "0"}) {
+    for (const char* dtype : {"float64", "bfloat16"}) {
+      const TinyRun run(with(kDeep, {kBatch[0], fmt::format("training.dtype={}", dtype), "optimizer.name=sgd",
+                                     fmt::format("optimizer.momentum={}", momentum)}));
+      const Training course{.injection = {1, {{3, 1e6}, {6, 1e6}}}};
+      const Both both = run_both(run, 2, pipeline("zb_h2", 2, {limit(100)}), course, dtype);
+      EXPECT_TRUE(sent_again(both.plan, both.ranks, course.steps)) << dtype;
+    }
+  }
+}
+
 TEST(PostValidation, ANormThatRanksOnTheWaySee) {
   const TinyRun run(with(kDeep, {kBatch[0]}));
   for (const int seen_by : {0, 1, 2}) {

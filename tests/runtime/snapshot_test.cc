@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "runtime/resume_check.h"
 #include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
@@ -42,6 +43,19 @@ TEST_P(Dtypes, SixStepsEqualThreeAndThreeMoreInEveryBit) {
   for (size_t rank = 0; rank < 2; ++rank) {
     ASSERT_EQ(resumed[rank].steps.size(), 3u);
     expect_same_bits(resumed[rank], whole[rank]);
+  }
+}
+
+// SGD has one state tensor for each parameter, or none: then the optimizer's file is empty in float32.
+TEST(Resume, OfSgdEqualsTheWholeRun) {
+  for (const char* momentum : {"0.9", "0"}) {
+    const TinyRun run({"training.dtype=float32", "optimizer.name=sgd", fmt::format("optimizer.momentum={}", momentum)});
+    const Plan plan = run.plan(2), other = run.plan(2, {kWithRing});
+    const auto whole = train_ranks(plan, run.data(), {.steps = 6});
+    train_ranks(plan, run.data(), {.steps = 3, .save = true});
+    const Course rest{.steps = 6, .resume_from = checkpoint_of(plan, 3)};
+    expect_same_bits(train_ranks(plan, run.data(), rest)[1], whole[1]);
+    EXPECT_LT(relative_error(train_ranks(other, run.data(), rest)[1].last().weights, whole[1].last().weights), 1e-5);
   }
 }
 
@@ -90,6 +104,10 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
     });
   };
   EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change
+  EXPECT_TRUE(says(message({"optimizer.name=sgd"}),
+                   {"optimizer.name = \"sgd\"", "the optimizer's state tensors must be the same",
+                    "has exp_avg and exp_avg_sq", "need momentum_buffer", "Set [optimizer] back"}));
+  EXPECT_TRUE(says(message({"optimizer.name=sgd", "optimizer.momentum=0"}), {"these settings need none"}));
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
   EXPECT_TRUE(says(message({"training.global_batch_size=8"}), {"training.global_batch_size = 8", "7"}));
   EXPECT_TRUE(says(message({"training.seq_len=8"}), {"training.seq_len = 8", "16", "other samples"}));

@@ -2,7 +2,9 @@
 #include "runtime/verify.h"
 
 #include "base/errors.h"
+#include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
@@ -55,6 +57,18 @@ TEST(Verify, StartsFromTheWeightsThatTrainingStartsFrom) {
   EXPECT_TRUE(loaded.ok) << loaded.first_difference;
   EXPECT_EQ(loaded.loss_step, 1);
   EXPECT_LT(loaded.oracle_loss, drawn.oracle_loss) << "two steps have lowered the loss of the same batch";
+}
+
+TEST(Verify, HoldsForSgdInEveryKindOfLayout) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype), "optimizer.name=sgd", "optimizer.weight_decay_on=all",
+                       "training.global_batch_size=8", "model.attention_bias=true"});
+    for (const TensorCut& cut : {TensorCut{3, {}}, {2, {kWithRing}}, grid(2, 2, 1), {2, pipeline("zb_h1", 2)}}) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 3);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+    }
+    EXPECT_FALSE(verify_with_fault(run.plan(3), run.data(), 1, Fault::stray_mean).ok);
+  }
 }
 
 TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
