@@ -5,6 +5,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <type_traits>
 
 #include "base/errors.h"
@@ -102,6 +103,24 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
 }
 
+// The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
+void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c) {
+  const std::vector<std::string> state = optimizer_spec(c.optimizer).state;
+  const std::set<std::string> now(state.begin(), state.end());
+  std::set<std::string> then;
+  for (const std::string& name : checkpoint.optimizer.names()) then.insert(name.substr(0, name.find('.')));
+  then.erase("master");
+  if (then == now) return;
+  const auto text = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : join(std::vector<std::string>(names.begin(), names.end()), " and ");
+  };
+  throw ConfigError(
+      fmt::format("{} does not fit the checkpoint {}: the optimizer's state tensors must be the same, but the "
+                  "checkpoint has {}, and these settings need {}. Set [optimizer] back, or choose another "
+                  "job.dump_folder",
+                  c.locate("optimizer.name"), checkpoint.directory, text(then), text(now)));
+}
+
 // The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
 std::optional<Config> checkpoint_config(const LoadedCheckpoint& checkpoint) {
   try {
@@ -176,6 +195,7 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   }
   refuse_other_model(make_architecture(checkpoint.model), plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_share(checkpoint, config);
 }
 
@@ -187,6 +207,7 @@ TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan
   refuse_other_tokenizer(state, *data.tokenizer, directory, config);
   refuse_other_model(make_architecture(checkpoint.model), plan.architecture, directory, config);
   refuse_other_run(state, directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
 }

@@ -70,8 +70,8 @@ bool keeps_masters(const Weights& weights) { return weights.values().scalar_type
 
 // Prefixes of tensor names in the optimizer file, with the flat buffers that they belong to.
 std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
-  std::vector<std::pair<std::string, at::Tensor>> buffers = {{"exp_avg.", session.optimizer().first_moments()},
-                                                             {"exp_avg_sq.", session.optimizer().second_moments()}};
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  for (const auto& [name, flat] : session.optimizer().state()) buffers.emplace_back(name + ".", flat);
   if (keeps_masters(session.weights())) buffers.emplace_back("master.", session.weights().masters());
   return buffers;
 }
