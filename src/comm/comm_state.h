@@ -51,11 +51,11 @@ class CommState : public std::enable_shared_from_this<CommState> {
  private:
   std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int channel);
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
-  void meet(const OpenGroup& group, const Store& store);
+  void wait_for_members(const OpenGroup& group, const Store& store);
   bool finish();
   [[noreturn]] void fail(const Operation& operation, const std::string& reason);
   void cancel_wait();
-  void on_failure(const std::string& message, bool speak);
+  void on_failure(const std::string& message, bool must_report);
   /// How long a failed operation waits until the watch knows the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& signature, const std::string& reason);

@@ -14,7 +14,7 @@ std::string describe(MessageSignature signature, int64_t bytes) {
   const auto kind = static_cast<size_t>(signature.kind);
   return fmt::format("{} of {} for {}{}{}", human_bytes(static_cast<double>(bytes)), c10::toString(signature.type),
                      kind < names.size() ? names[kind] : "an unknown operation",
-                     signature.one_round ? " in one round" : "", signature.more ? " with more to come" : "");
+                     signature.one_round ? " in one round" : "", signature.more ? " with more segments to follow" : "");
 }
 
 }  // namespace orthant
