@@ -26,7 +26,7 @@ std::string describe(const Operation& operation) {
   if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
   text += " over " + operation.group->signature;
   if (operation.tensor_bytes > 0)
-    text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
+    text += fmt::format(" ({})", format_bytes(static_cast<double>(operation.tensor_bytes)));
   return text;
 }
 

@@ -20,8 +20,8 @@ std::string shared_memory_problem(int64_t free_bytes, int64_t ranks) {
   return fmt::format(
       "/dev/shm must have {} free for the {} of this machine, but it has {}: enlarge it (docker run "
       "--shm-size=1g; mount -o remount,size=1g /dev/shm), or set run.transport = \"gloo\"",
-      human_bytes(static_cast<double>(ranks * kPerRank)), counted(ranks, "rank"),
-      human_bytes(static_cast<double>(free_bytes)));
+      format_bytes(static_cast<double>(ranks * kPerRank)), counted(ranks, "rank"),
+      format_bytes(static_cast<double>(free_bytes)));
 }
 
 }  // namespace orthant

@@ -46,7 +46,7 @@ TEST(HostileText, FailureDuringRunIsEscaped) {
     std::unique_lock lock(mutex);
     changed.wait_for(lock, std::chrono::seconds(10), [&] { return !reported.empty(); });
   }
-  EXPECT_TRUE(says(reported, {kEscaped, "bytes cut"}));
+  EXPECT_TRUE(says(reported, {kEscaped, "bytes omitted"}));
   EXPECT_LT(reported.size(), 5000u);
 }
 
@@ -55,7 +55,7 @@ TEST(HostileText, ActivityIsEscaped) {
   store.set("watch/1", "run");
   store.set("run/alive/1", "machine 1 2\n7\n" + kHostile + std::string(10000, 'x'));
   const std::string shown = last_activity(store, 1);
-  EXPECT_TRUE(says(shown, {"last reported activity: " + kEscaped, "bytes cut"}));
+  EXPECT_TRUE(says(shown, {"last reported activity: " + kEscaped, "bytes omitted"}));
   EXPECT_LT(shown.size(), 500u);
 }
 
