@@ -268,7 +268,7 @@ std::string explain_layer_choices(const Plan& plan) {
   if (choices.empty()) return "";
   const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
   const bool timed = plan.facts.links.known();
-  const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   std::vector<std::vector<std::string>> rows = {
       {"layout", "parameters sent", "activations sent", "state held", "activations kept"}};
   if (timed) rows[0].push_back("attention");
