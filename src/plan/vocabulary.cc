@@ -25,7 +25,8 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
     if (action.microbatch < last) {
       throw ConfigError(fmt::format("{}: {} stands behind that of microbatch {}, and {} go to all ranks in the order "
                                     "of microbatches where {}; put them in it, or set that to \"none\"",
-                                    config.locate("parallelism.pipeline_parallel_schedule"), to_string(action), last, what, config.locate(kKey)));
+                                    config.locate("parallelism.pipeline_parallel_schedule"), to_string(action), last, what,
+                                    config.locate(kKey)));
     }
     last = action.microbatch;
   }

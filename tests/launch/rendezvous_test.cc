@@ -186,7 +186,8 @@ TEST_F(StoreFile, LeftoversAreIgnored) {
 }
 
 TEST_F(StoreFile, MissingRanksLeaveNoFile) {
-  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 0), 0.1); }), {"only 1 of 2 ranks opened", path_}));
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 0), 0.1); }),
+                   {"only 1 of 2 ranks opened", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
   EXPECT_TRUE(
       says(message_of<Error>([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not create", path_}));
