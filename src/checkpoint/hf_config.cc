@@ -29,18 +29,18 @@ class Fields {
     return found == object_.end() || found->is_null() ? nullptr : &*found;
   }
   bool has_null(const std::string& key) const { return object_.contains(key) && object_.at(key).is_null(); }
-  [[noreturn]] void refuse(const std::string& key, const std::string& wanted) const {
+  [[noreturn]] void refuse(const std::string& key, const std::string& expectation) const {
     const auto found = object_.find(key);
     throw DataError(fmt::format("{}: {} = {}: {}", source_, key,
-                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), wanted));
+                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), expectation));
   }
-  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t least = 1) {
+  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t minimum = 1) {
     const Json* value = find(key);
     if (value == nullptr && fallback) return *fallback;
     if (value == nullptr || !value->is_number_integer() || value->is_number_float() ||
         (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) ||
-        value->get<int64_t>() < least || value->get<int64_t>() > kSizeLimit) {
-      refuse(key, fmt::format("expected an integer from {} to {}", least, kSizeLimit));
+        value->get<int64_t>() < minimum || value->get<int64_t>() > kSizeLimit) {
+      refuse(key, fmt::format("expected an integer from {} to {}", minimum, kSizeLimit));
     }
     return value->get<int64_t>();
   }
@@ -133,9 +133,9 @@ void read_all_rope(Fields& fields, HfConfig& config, const std::string& source) 
   if (v4 != nullptr) rope = read_rope(*v4, theta, source + ": rope_scaling");
   if (v5 != nullptr) {
     const Rope other = read_rope(*v5, theta, source + ": rope_parameters");
-    const bool v4_speaks = v4 != nullptr || fields.find("rope_theta") != nullptr;
+    const bool is_v4 = v4 != nullptr || fields.find("rope_theta") != nullptr;
     // A file of transformers 5 may have rope_theta and rope_parameters, without rope_scaling.
-    if (v4 != nullptr ? !(other == rope) : (v4_speaks && other.theta != theta)) {
+    if (v4 != nullptr ? !(other == rope) : (is_v4 && other.theta != theta)) {
       fields.refuse("rope_parameters", "contradicts rope_theta and rope_scaling of the same file");
     }
     rope = other;
@@ -230,15 +230,16 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   config.num_attention_heads = fields.integer("num_attention_heads", std::nullopt);
   config.num_key_value_heads = fields.integer("num_key_value_heads", config.num_attention_heads);
   if (fields.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
-    fields.refuse("hidden_size", fmt::format("not a multiple of num_attention_heads = {}", config.num_attention_heads));
+    fields.refuse("hidden_size",
+                  fmt::format("must be a multiple of num_attention_heads = {}", config.num_attention_heads));
   }
   if (config.num_attention_heads % config.num_key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
-                  fmt::format("does not divide num_attention_heads = {}", config.num_attention_heads));
+                  fmt::format("must divide num_attention_heads = {}", config.num_attention_heads));
   }
   config.head_dim = fields.integer("head_dim", config.hidden_size / config.num_attention_heads);
   if (config.head_dim % 2 != 0 || config.head_dim == 0)
-    fields.refuse("head_dim", "rotary positions want an even number");
+    fields.refuse("head_dim", "rotary positions require an even number");
   config.max_position_embeddings = fields.integer("max_position_embeddings", config.max_position_embeddings);
   config.rms_norm_eps = fields.positive("rms_norm_eps", config.rms_norm_eps);
   config.initializer_range = fields.positive("initializer_range", config.initializer_range);

@@ -59,12 +59,12 @@ class Text(ProcessTest):
 
     def test_pipes_are_no_files(self):
         os.mkfifo(self.folder / "pipe.txt")
-        self.assert_says(self.train("data.path=pipe.txt"), 1, "data.path", "pipe.txt", "no regular file",
+        self.assert_says(self.train("data.path=pipe.txt"), 1, "data.path", "pipe.txt", "not a regular file",
                          "write it to a file")
-        self.assert_says(self.orthant("tokenize", "pipe.txt", "--output", "out"), 1, "pipe.txt", "no regular file")
+        self.assert_says(self.orthant("tokenize", "pipe.txt", "--output", "out"), 1, "pipe.txt", "not a regular file")
         for name in ("pipe.model", "tokens.idx", "tokens.bin"):
             os.mkfifo(self.folder / name)
-        self.assert_says(self.train("data.tokenizer=pipe.model"), 1, "data.tokenizer", "pipe.model", "no regular file")
+        self.assert_says(self.train("data.tokenizer=pipe.model"), 1, "data.tokenizer", "pipe.model", "not a regular file")
         self.assert_says(self.train("data.path=tokens"), 1, "tokens.idx", "not a regular file")
 
     def test_paths_that_lead_nowhere(self):

@@ -104,7 +104,7 @@ class Damaged(AfterARun):
     def test_none_is_whole(self):
         for member in (self.dump / "checkpoints").glob("step-*"):
             os.truncate(member / "model.safetensors", 100)
-        self.assert_refused("no whole checkpoint")
+        self.assert_refused("no other complete checkpoint")
 
 
 class Another(AfterARun):
