@@ -37,14 +37,14 @@ bool is_given(const Config& config, const std::string& key) {
 void load_model_sizes(Config& config, const std::string& directory) {
   const HfConfig from = read_hf_config(directory);
   auto& m = config.model;
-  auto take = [&](const char* name, auto& value, const auto& theirs, bool says_nothing = false) {
+  auto take = [&](const char* name, auto& value, const auto& from_model, bool is_unset = false) {
     const std::string key = std::string("model.") + name;
-    const std::string ours = config.locate(key);
-    const bool contradicts = is_given(config, key) && !says_nothing && value != theirs;
-    value = theirs;
+    const std::string given = config.locate(key);
+    const bool contradicts = is_given(config, key) && !is_unset && value != from_model;
+    value = from_model;
     config.origins[key] = directory + "/config.json";
     if (!contradicts) return;
-    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(key)));
+    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", given, config.locate(key)));
   };
   take("hidden_size", m.hidden_size, from.hidden_size);
   take("intermediate_size", m.intermediate_size, from.intermediate_size);
@@ -108,10 +108,10 @@ std::function<void(int64_t, int64_t)> make_progress_callback(const std::string& 
 TrainingData open_run_data(const Config& config, const TextProgress& progress) {
   TrainingData data = open_training_data(config, progress);
   if (config.validation.freq > 0 && !data.held_out) {
-    throw ConfigError(
-        fmt::format("{} holds nothing out: {} is a single document; give it more lines or documents, name files in "
-                    "data.validation, or set data.validation = 0 and validation.freq = 0",
-                    config.locate("data.validation"), join(config.data.path, ", ")));
+    throw ConfigError(fmt::format(
+        "{} cannot hold a document out: {} is a single document; give it more lines or documents, name files in "
+        "data.validation, or set data.validation = 0 and validation.freq = 0",
+        config.locate("data.validation"), join(config.data.path, ", ")));
   }
   return data;
 }
@@ -153,9 +153,10 @@ std::string checkpoint_to_resume(const Config& config) {
   const fs::path link = fs::path(checkpoints_of(config)) / "latest";
   std::error_code ignored;
   if (fs::is_directory(fs::symlink_status(link, ignored))) {
-    throw DataError(fmt::format("{}: is a directory; the first save would have to make it a link to the newest "
-                                "checkpoint: rename it, or move it away",
-                                link.string()));
+    throw DataError(
+        fmt::format("{} is a directory, but it must be a link to the newest checkpoint; rename it, "
+                    "or move it away",
+                    link.string()));
   }
   const auto found = find_latest(checkpoints_of(config));
   if (!found) {
@@ -177,7 +178,7 @@ void archive_earlier_run(const Config& config) {
   for (const char* name : kWritten) {
     if (fs::exists(fs::symlink_status(folder / name))) fs::rename(folder / name, aside / name);
   }
-  std::fprintf(stderr, "an earlier run's files are now in %s\n", aside.c_str());
+  std::fprintf(stderr, "the files of an earlier run were moved to %s\n", aside.c_str());
 }
 
 std::string advice_after_failure(const Config& config, const std::string& resume_command) {
@@ -188,7 +189,7 @@ std::string advice_after_failure(const Config& config, const std::string& resume
     return error.what();
   }
   if (!latest) return "There is no checkpoint yet: start the run again.";
-  return fmt::format("Go on from {} with:\n  {}", *latest, resume_command);
+  return fmt::format("Resume from {} with:\n  {}", *latest, resume_command);
 }
 
 }  // namespace orthant

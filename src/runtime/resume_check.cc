@@ -17,38 +17,41 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory,
+void refuse_other_model(const Architecture& saved, const Architecture& requested, const std::string& directory,
                         const Config& c) {
   auto same = [&](const char* key, auto a, auto b) {
     if (a == b) return;
-    throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
-                                  "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
+    throw ConfigError(
+        fmt::format("{} differs from the checkpoint {}, which has {}; set it to that, or choose another "
+                    "job.dump_folder",
+                    c.locate(std::string("model.") + key), directory, a));
   };
   const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
-  same("objective", objective(have), objective(want));  // first: the masked objective adds a token to the vocabulary
-  same("vocab_size", have.vocab_size, want.vocab_size);
-  same("hidden_size", have.hidden_size, want.hidden_size);
-  same("intermediate_size", have.intermediate_size, want.intermediate_size);
-  same("num_hidden_layers", have.num_hidden_layers, want.num_hidden_layers);
-  same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
-  same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
-  same("head_dim", have.head_dim, want.head_dim);
-  same("sliding_window", have.sliding_window, want.sliding_window);
-  same("linformer_length", have.linformer_length, want.linformer_length);
-  same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
-  same("attention_bias", have.attention_bias, want.attention_bias);
-  same("mlp_bias", have.mlp_bias, want.mlp_bias);
-  same("final_logit_softcapping", have.final_logit_softcapping, want.final_logit_softcapping);
-  same("rope_theta", have.rope_theta, want.rope_theta);
-  same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
-  if (want.rope_scaling.type != "none") {
-    same("rope_scaling_factor", have.rope_scaling.factor, want.rope_scaling.factor);
-    same("rope_scaling_low_freq_factor", have.rope_scaling.low_freq_factor, want.rope_scaling.low_freq_factor);
-    same("rope_scaling_high_freq_factor", have.rope_scaling.high_freq_factor, want.rope_scaling.high_freq_factor);
-    same("rope_scaling_original_max_position_embeddings", have.rope_scaling.original_max_position_embeddings,
-         want.rope_scaling.original_max_position_embeddings);
+  same("objective", objective(saved),
+       objective(requested));  // first: the masked objective adds a token to the vocabulary
+  same("vocab_size", saved.vocab_size, requested.vocab_size);
+  same("hidden_size", saved.hidden_size, requested.hidden_size);
+  same("intermediate_size", saved.intermediate_size, requested.intermediate_size);
+  same("num_hidden_layers", saved.num_hidden_layers, requested.num_hidden_layers);
+  same("num_attention_heads", saved.num_attention_heads, requested.num_attention_heads);
+  same("num_key_value_heads", saved.num_key_value_heads, requested.num_key_value_heads);
+  same("head_dim", saved.head_dim, requested.head_dim);
+  same("sliding_window", saved.sliding_window, requested.sliding_window);
+  same("linformer_length", saved.linformer_length, requested.linformer_length);
+  same("tie_word_embeddings", saved.tie_word_embeddings, requested.tie_word_embeddings);
+  same("attention_bias", saved.attention_bias, requested.attention_bias);
+  same("mlp_bias", saved.mlp_bias, requested.mlp_bias);
+  same("final_logit_softcapping", saved.final_logit_softcapping, requested.final_logit_softcapping);
+  same("rope_theta", saved.rope_theta, requested.rope_theta);
+  same("rope_scaling_type", saved.rope_scaling.type, requested.rope_scaling.type);
+  if (requested.rope_scaling.type != "none") {
+    same("rope_scaling_factor", saved.rope_scaling.factor, requested.rope_scaling.factor);
+    same("rope_scaling_low_freq_factor", saved.rope_scaling.low_freq_factor, requested.rope_scaling.low_freq_factor);
+    same("rope_scaling_high_freq_factor", saved.rope_scaling.high_freq_factor, requested.rope_scaling.high_freq_factor);
+    same("rope_scaling_original_max_position_embeddings", saved.rope_scaling.original_max_position_embeddings,
+         requested.rope_scaling.original_max_position_embeddings);
   }
-  same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
+  same("rms_norm_eps", saved.rms_norm_eps, requested.rms_norm_eps);
 }
 
 // Content of a checkpoint's state.json. get() refuses a checkpoint that lacks a field: another version wrote it.
@@ -89,17 +92,17 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   auto same = [&](const char* key, const auto& now, const char* why) {
     const auto then = state.get<std::decay_t<decltype(now)>>(std::strchr(key, '.') + 1);
     if (then == now) return;
-    throw ConfigError(
-        fmt::format("{} differs from the checkpoint {}, where it was {}: {}. Set it back, or choose another "
-                    "job.dump_folder",
-                    c.locate(key), directory, then, why));
+    throw ConfigError(fmt::format(
+        "{} differs from the checkpoint {}, where it was {}; with the new value, {}. Set it back, or choose another "
+        "job.dump_folder",
+        c.locate(key), directory, then, why));
   };
-  same("training.seed", c.training.seed, "it orders the samples and holds documents out");
-  same("training.global_batch_size", c.training.global_batch_size, "samples would come twice or be left out");
-  same("training.seq_len", c.training.seq_len, "the text would be cut into other samples");
-  same("data.mask_documents", c.data.mask_documents, "attention would end elsewhere");
+  same("training.seed", c.training.seed, "samples would have another order and other documents would be held out");
+  same("training.global_batch_size", c.training.global_batch_size, "samples would be repeated or skipped");
+  same("training.seq_len", c.training.seq_len, "the text would be split into other samples");
+  same("data.mask_documents", c.data.mask_documents, "attention would see other tokens");
   if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
-  same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
+  same("training.dtype", c.training.dtype, "the weights and the optimizer state would have another precision");
 }
 
 // The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
@@ -126,7 +129,7 @@ void refuse_other_text(const LoadedCheckpoint& checkpoint, const State& state, s
 
 [[noreturn]] void refuse_tokenizer(const std::string& directory, const Config& c) {
   throw ConfigError(
-      fmt::format("{} is another tokenizer than the checkpoint {} was trained with; set it back, or choose "
+      fmt::format("{} differs from the tokenizer of the checkpoint {}; set it back, or choose "
                   "another job.dump_folder",
                   c.locate("data.tokenizer"), directory));
 }
@@ -148,8 +151,8 @@ void refuse_other_trained_tokenizer(const LoadedCheckpoint& checkpoint, const Co
 
 [[noreturn]] void refuse_data(const std::string& directory, const Config& c) {
   throw ConfigError(
-      fmt::format("{} (with {}) is other data than the checkpoint {} was trained on, or its files have "
-                  "changed since; name the same files, hold out the same share, or choose another job.dump_folder",
+      fmt::format("{} (with {}) differs from the data of the checkpoint {}, or its files have "
+                  "changed since; name the same files, hold out the same fraction, or choose another job.dump_folder",
                   c.locate("data.path"), c.locate("data.validation"), directory));
 }
 
@@ -158,7 +161,7 @@ void refuse_other_data(const State& state, uint64_t fingerprint, const std::stri
 }
 
 // Another share of held-out documents leaves other documents to train on, even if the text is the same.
-void refuse_other_share(const LoadedCheckpoint& checkpoint, const Config& c) {
+void refuse_other_fraction(const LoadedCheckpoint& checkpoint, const Config& c) {
   const auto before = checkpoint_config(checkpoint);
   if (before && before->data.validation.share != c.data.validation.share) refuse_data(checkpoint.directory, c);
 }
@@ -176,7 +179,7 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   }
   refuse_other_model(make_architecture(checkpoint.model), plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
-  refuse_other_share(checkpoint, config);
+  refuse_other_fraction(checkpoint, config);
 }
 
 TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan, const TrainingData& data) {
@@ -196,7 +199,7 @@ std::vector<std::string> changes_since_checkpoint(const std::string& directory, 
   try {
     return config_changes(load_config(file, {}), config);
   } catch (const ConfigError&) {
-    return {"not known: another version of Orthant wrote " + file};
+    return {"unknown, because another version of Orthant wrote " + file};
   }
 }
 
@@ -210,7 +213,7 @@ std::string learning_rate_change(const std::string& directory, const Config& con
     if (then == now) return "";
     const bool decays = config.lr_scheduler.decay_type != "constant";
     return fmt::format("{:.2e} in step {}, {:.2e} without the changes{}", now, next, then,
-                       decays ? fmt::format("; its decay now ends with step {}", config.training.steps) : "");
+                       decays ? fmt::format("; its decay now ends at step {}", config.training.steps) : "");
   } catch (const Error&) {
     return "";  // damage and other versions are reported elsewhere
   }

@@ -219,9 +219,9 @@ void Trainer::save_timeline() {
 
 std::string Trainer::way_out() const {
   if (checkpoint_.empty()) {
-    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or look at the data.";
+    return "There is no checkpoint yet; lower optimizer.lr or training.max_norm, or check the data.";
   }
-  return fmt::format("The last good checkpoint is {}; go on from it with a lower optimizer.lr:\n  {}", checkpoint_,
+  return fmt::format("The last good checkpoint is {}; resume from it with a lower optimizer.lr:\n  {}", checkpoint_,
                      options_.resume_command);
 }
 

@@ -173,7 +173,7 @@ class Another(AfterARun):
         decay = ("lr_scheduler.decay_type=linear", "lr_scheduler.min_lr_factor=0.5", "job.dump_folder=decay")
         first = self.train_well("training.steps=4", *decay).out
         again = self.train_well("training.steps=6", *decay, "--resume").out
-        says = "5.00e-03 without the changes; its decay now ends with step 6"
+        says = "5.00e-03 without the changes; its decay now ends at step 6"
         self.assertNotIn("without the changes", first)
         self.assertIn(says, again)
         self.assertIn("step 5, " + says, again)
@@ -214,7 +214,7 @@ class FullDisk(ProcessTest):
             result = self.train("training.steps=12", "--resume", f"run.ranks={ranks}", "run.transport=gloo",
                                 preexec_fn=set_limit, restore_signals=False)
             self.assert_says(result, 1, "saving the checkpoint of step 10", "File too large", "offset", "step-000005",
-                             "untouched")
+                             "unchanged")
             self.assertEqual(tree(self.latest()), before)
         self.assert_whole_and_resumable()
 
@@ -233,7 +233,7 @@ class FullDisk(ProcessTest):
         # The remaining 200 kB suffice for metrics and plan, but not for another checkpoint.
         (disk / "filler").write_bytes(bytes(free - 200_000))
         result = self.train("training.steps=12", "--resume", *settings)
-        self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "untouched")
+        self.assert_says(result, 1, "saving the checkpoint of step 10", "No space left", "step-000005", "unchanged")
         self.assertEqual(tree(self.latest()), before)
         (disk / "filler").unlink()
         self.assert_whole_and_resumable(*settings)

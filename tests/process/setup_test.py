@@ -172,7 +172,7 @@ class SoleWriter(ProcessTest):
                 running.until(lambda: (self.dump / "checkpoints/latest").exists(), "checkpoint")
                 for more in ([], ["--resume"]):
                     result = self.train(f"run.ranks={ranks}", *more)
-                    self.assert_says(result, 1, 'job.dump_folder = "run" (run.toml:2)', "another run is writing there")
+                    self.assert_says(result, 1, 'job.dump_folder = "run" (run.toml:2)', "another run writes to this folder")
                 self.assertFalse((self.dump / "earlier").exists())
                 seen = len(self.steps())
                 running.until(lambda: len(self.steps()) > seen, "further step")
@@ -198,7 +198,7 @@ class Hangup(ProcessTest):
 class OneDocument(ProcessTest):
     def test_validation_without_anything_held_out(self):
         (self.folder / "text.txt").write_text("one line " * 100)
-        self.assert_says(self.train(), 1, "data.validation = 0.05 (default) holds nothing out", "validation.freq = 0")
+        self.assert_says(self.train(), 1, "data.validation = 0.05 (default) cannot hold a document out", "validation.freq = 0")
         self.train_well("validation.freq=0")
         (self.folder / "text.txt").write_text("one line\n" * 100)
         self.train_well()

@@ -75,7 +75,7 @@ class NoUcx(TransportTest):
 
     def test_doctor(self):
         report = self.orthant("doctor", env=self.without_ucx()).out
-        self.assertRegex(report, r"warning +ucx +none, ranks talk over Gloo\n.*-> .*libucp.so.0")
+        self.assertRegex(report, r"warning +ucx +not available, so ranks use Gloo\n.*-> .*libucp.so.0")
 
 
 class LittleSharedMemory(TransportTest):
