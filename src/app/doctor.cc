@@ -20,7 +20,7 @@
 #include "app/machine_speed.h"
 #include "base/errors.h"
 #include "base/text.h"
-#include "comm/launch.h"
+#include "launch/launch.h"
 #include "comm/shared_memory.h"
 #include "comm/transport.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "app/commands.h"
-#include "app/progress_bar.h"
+#include "report/progress_bar.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "data/corpus.h"

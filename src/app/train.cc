@@ -11,6 +11,9 @@
 #include <optional>
 #include <thread>
 
+#include "advice/advised_plan.h"
+#include "advice/explain.h"
+#include "advice/plan_json.h"
 #include "app/commands.h"
 #include "app/report.h"
 #include "app/resume_command.h"
@@ -21,10 +24,10 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/files.h"
-#include "comm/process.h"
-#include "comm/rendezvous.h"
-#include "comm/spawn.h"
-#include "comm/watch.h"
+#include "launch/process.h"
+#include "launch/rendezvous.h"
+#include "launch/spawn.h"
+#include "launch/watch.h"
 #include "data/folder_lock.h"
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"
@@ -244,7 +247,7 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
   std::optional<Plan> plan;
   try {
     config = load_run(arguments, launch.world_size);
-    if (!arguments.print_config) plan = make_plan(config, facts_before_data(config, launch.world_size));
+    if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
     bool must_report = true;
     try {
@@ -274,7 +277,7 @@ int dry_run(const Plan& plan, const TrainArguments& arguments) {
 // Runs without a launcher: performs all checks, the slow ones last, then starts the ranks.
 int train_locally(const TrainArguments& arguments, const Config& config) {
   const auto ranks = static_cast<int>(config.run.ranks);
-  const Plan plan = make_plan(config, facts_before_data(config, ranks));
+  const Plan plan = advised_plan(config, facts_before_data(config, ranks));
   if (arguments.dry_run) return dry_run(plan, arguments);
   if (arguments.resume) validate_checkpoint_to_resume(plan);
   memory_warning(plan, ranks);

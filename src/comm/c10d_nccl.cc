@@ -16,7 +16,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include "base/errors.h"
-#include "comm/c10d_store.h"
+#include "launch/c10d_store.h"
 
 namespace orthant {
 namespace {

@@ -198,7 +198,7 @@ Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
 }
 
 Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
-  Operation operation{&group, kind};
+  GroupCall operation{&group, kind};
   for (const Transfer& transfer : transfers) {
     const int peer = transfer.peer;
     ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position, peer, group.size());

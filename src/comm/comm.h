@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "comm/group.h"
-#include "comm/rendezvous.h"
+#include "launch/rendezvous.h"
 #include "mesh/axes.h"
 #include "mesh/mesh.h"
 
@@ -60,7 +60,7 @@ class CommState;
 struct OpenGroup;
 
 /// Description of an operation, for error messages and for the check of bytes.
-struct Operation {
+struct GroupCall {
   const OpenGroup* group = nullptr;
   const char* kind = "";
   int64_t tensor_bytes = 0;
@@ -90,7 +90,7 @@ class [[nodiscard]] Work {
   friend class CommState;
   std::shared_ptr<CommState> state_;
   std::unique_ptr<Pending> pending_;
-  Operation operation_;
+  GroupCall operation_;
 };
 
 /// One rank's access to the mesh. Tensors of an operation are contiguous, of one dtype, and treated as flat memory. CPU

@@ -20,7 +20,7 @@ namespace {
 
 
 // Returns text such as "recv from rank 3 over ring (4.0 KiB)".
-std::string describe(const Operation& operation) {
+std::string describe(const GroupCall& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
   std::string text = operation.kind;
   if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
@@ -158,7 +158,7 @@ void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   }
 }
 
-Work CommState::start(const Operation& operation, int64_t sent_bytes,
+Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
                       const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
   try {
@@ -212,7 +212,7 @@ void CommState::set_activity(std::string activity) {
   if (watch) watch->set_activity(activity_);
 }
 
-void CommState::fail(const Operation& operation, const std::string& reason) {
+void CommState::fail(const GroupCall& operation, const std::string& reason) {
   const std::string known = watch->blame(patience_s());
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);

@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "base/errors.h"
-#include "comm/c10d_store.h"
+#include "launch/c10d_store.h"
 #include "comm/transport.h"
 
 namespace orthant {

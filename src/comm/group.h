@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/store.h"
+#include "launch/store.h"
 
 namespace orthant {
 

@@ -11,7 +11,7 @@
 #include "base/terminal_text.h"
 #include "base/text.h"
 #include "comm/shared_memory.h"
-#include "comm/spawn.h"
+#include "launch/spawn.h"
 
 namespace orthant {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "plan/from_config.h"
+#include "config/from_config.h"
 #include "schedule/barriers.h"
 
 namespace orthant {

@@ -5,12 +5,14 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <type_traits>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "plan/config_changes.h"
+#include "config/changes.h"
+#include "config/table.h"
 
 namespace orthant {
 namespace {
@@ -19,39 +21,15 @@ using Json = nlohmann::ordered_json;
 
 void refuse_other_model(const Architecture& saved, const Architecture& requested, const std::string& directory,
                         const Config& c) {
-  auto same = [&](const char* key, auto a, auto b) {
-    if (a == b) return;
-    throw ConfigError(
-        fmt::format("{} differs from the checkpoint {}, which has {}; set it to that, or choose another "
-                    "job.dump_folder",
-                    c.locate(std::string("model.") + key), directory, a));
-  };
-  const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
-  same("objective", objective(saved),
-       objective(requested));  // first: the masked objective adds a token to the vocabulary
-  same("vocab_size", saved.vocab_size, requested.vocab_size);
-  same("hidden_size", saved.hidden_size, requested.hidden_size);
-  same("intermediate_size", saved.intermediate_size, requested.intermediate_size);
-  same("num_hidden_layers", saved.num_hidden_layers, requested.num_hidden_layers);
-  same("num_attention_heads", saved.num_attention_heads, requested.num_attention_heads);
-  same("num_key_value_heads", saved.num_key_value_heads, requested.num_key_value_heads);
-  same("head_dim", saved.head_dim, requested.head_dim);
-  same("sliding_window", saved.sliding_window, requested.sliding_window);
-  same("linformer_length", saved.linformer_length, requested.linformer_length);
-  same("tie_word_embeddings", saved.tie_word_embeddings, requested.tie_word_embeddings);
-  same("attention_bias", saved.attention_bias, requested.attention_bias);
-  same("mlp_bias", saved.mlp_bias, requested.mlp_bias);
-  same("final_logit_softcapping", saved.final_logit_softcapping, requested.final_logit_softcapping);
-  same("rope_theta", saved.rope_theta, requested.rope_theta);
-  same("rope_scaling_type", saved.rope_scaling.type, requested.rope_scaling.type);
-  if (requested.rope_scaling.type != "none") {
-    same("rope_scaling_factor", saved.rope_scaling.factor, requested.rope_scaling.factor);
-    same("rope_scaling_low_freq_factor", saved.rope_scaling.low_freq_factor, requested.rope_scaling.low_freq_factor);
-    same("rope_scaling_high_freq_factor", saved.rope_scaling.high_freq_factor, requested.rope_scaling.high_freq_factor);
-    same("rope_scaling_original_max_position_embeddings", saved.rope_scaling.original_max_position_embeddings,
-         requested.rope_scaling.original_max_position_embeddings);
+  Config of_checkpoint, of_run;
+  static_cast<Architecture&>(of_checkpoint.model) = saved;
+  static_cast<Architecture&>(of_run.model) = requested;
+  for (const Key* key : model_keys()) {
+    const std::string value = value_text(*key, of_checkpoint);
+    if (!key->must_match_on_resume || value == value_text(*key, of_run)) continue;
+    throw ConfigError(fmt::format("{} differs from the checkpoint {}, which has {}; set it to that, or choose another "
+                                  "job.dump_folder", c.locate(key->full_name()), directory, value));
   }
-  same("rms_norm_eps", saved.rms_norm_eps, requested.rms_norm_eps);
 }
 
 // Content of a checkpoint's state.json. get() refuses a checkpoint that lacks a field: another version wrote it.
@@ -103,6 +81,24 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("data.mask_documents", c.data.mask_documents, "attention would see other tokens");
   if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
   same("training.dtype", c.training.dtype, "the weights and the optimizer state would have another precision");
+}
+
+// The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
+void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c) {
+  const std::vector<std::string> state = optimizer_spec(c.optimizer).state;
+  const std::set<std::string> now(state.begin(), state.end());
+  std::set<std::string> then;
+  for (const std::string& name : checkpoint.optimizer.names()) then.insert(name.substr(0, name.find('.')));
+  then.erase("master");
+  if (then == now) return;
+  const auto text = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : join(std::vector<std::string>(names.begin(), names.end()), " and ");
+  };
+  throw ConfigError(
+      fmt::format("{} differs from the checkpoint {}: the state tensors of the optimizer must be the same, but the "
+                  "checkpoint has {}, and these settings need {}. Set [optimizer] back, or choose another "
+                  "job.dump_folder",
+                  c.locate("optimizer.name"), checkpoint.directory, text(then), text(now)));
 }
 
 // The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
@@ -177,8 +173,9 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   } else {
     refuse_other_tokenizer(state, *load_tokenizer(config.data.tokenizer, "", {}), checkpoint.directory, config);
   }
-  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, checkpoint.directory, config);
+  refuse_other_model(checkpoint.hf_config.model, plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_fraction(checkpoint, config);
 }
 
@@ -188,8 +185,9 @@ TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan
   const State state(checkpoint);
   refuse_other_text(checkpoint, state, data.text_fingerprint, config);
   refuse_other_tokenizer(state, *data.tokenizer, directory, config);
-  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, directory, config);
+  refuse_other_model(checkpoint.hf_config.model, plan.architecture, directory, config);
   refuse_other_run(state, directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
 }

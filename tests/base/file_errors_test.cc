@@ -23,7 +23,8 @@ TEST(Explained, NamesPathReasonAndWayOut) {
   folder.write("file", "");
   fs::create_directories(folder / "full/x");
   EXPECT_TRUE(
-      says(refusal([&] { return fs::exists(folder / "loop"); }), {folder / "loop: ", "symbolic link", "points to itself"}));
+      says(refusal([&] { return fs::exists(folder / "loop"); }),
+           {folder / "loop: ", "symbolic link", "points to itself"}));
   EXPECT_TRUE(
       says(refusal([&] { return fs::exists(folder / std::string(300, 'n')); }), {"nnn: ", "too long", "shorter"}));
   EXPECT_TRUE(says(refusal([&] { fs::directory_iterator(folder / "file"); }),

@@ -8,8 +8,8 @@
 
 #include "base/errors.h"
 #include "comm/comm.h"
-#include "comm/process.h"
-#include "comm/spawn.h"
+#include "launch/process.h"
+#include "launch/spawn.h"
 #include "tests/support/program.h"
 #include "tests/support/says.h"
 #include "tests/support/sweep.h"

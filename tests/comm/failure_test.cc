@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "comm/watch.h"
+#include "launch/watch.h"
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "comm/rendezvous.h"
+#include "launch/rendezvous.h"
 #include "comm/thread_ranks.h"
-#include "comm/watch.h"
+#include "launch/watch.h"
 #include "tests/support/says.h"
 
 namespace orthant::hostile_text_test {

@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "comm/comm.h"
 #include "comm/thread_ranks.h"
-#include "comm/watch.h"
+#include "launch/watch.h"
 #include "mesh/layout.h"
 
 namespace orthant::nccl_test {

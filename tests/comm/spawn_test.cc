@@ -1,6 +1,6 @@
 // Ranks as real processes: our launcher starts them; they are killed, stopped and interrupted. This program plays all
 // parts: a test runs it as the launcher (Play.DISABLED_Launcher), which runs it as the ranks (Play.DISABLED_Rank).
-#include "comm/spawn.h"
+#include "launch/spawn.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "base/errors.h"
 #include "comm/comm.h"
-#include "comm/process.h"
+#include "launch/process.h"
 #include "comm/thread_ranks.h"
 #include "tests/support/program.h"
 #include "tests/support/says.h"

@@ -120,8 +120,10 @@ TEST(Schedule, DamagedCsvIsRefusedWithLineAndCell) {
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("line 2, cell 3"), std::string::npos);
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("'1X0'"), std::string::npos);
   EXPECT_NE(message("(0F0;1B0)\n").find("line 1, cell 1"), std::string::npos);
-  EXPECT_NE(message("0F0,999999999F0\n").find("schedule line 1, cell 2: stages x microbatches = 1000000000 x"), std::string::npos);
-  EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: stages x microbatches = 2 x"), std::string::npos);
+  EXPECT_NE(message("0F0,999999999F0\n").find("schedule line 1, cell 2: stages x microbatches = 1000000000 x"),
+            std::string::npos);
+  EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: stages x microbatches = 2 x"),
+            std::string::npos);
 }
 
 TEST(Schedule, GridShowsIdleTime) {

@@ -6,7 +6,7 @@
 // divide the extents (see shard() in mesh/mesh.h). A layer's forward, the gradient of its tokens and the gradient of
 // its weight are one of these products each. On four ranks, started by torchrun, mpirun or srun:
 //
-//   const auto launch = detect_launch(process_environment, parent_identity());         // comm/launch.h
+//   const auto launch = detect_launch(process_environment, parent_identity());         // launch/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
 //   const at::Tensor x = redistribute(comm, whole_x, unsharded_layout(2), token_matrix(), {T, K}),   //
 //   comm/redistribute.h: this
