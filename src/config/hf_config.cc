@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/file_errors.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "config/table.h"
 
 namespace orthant {
@@ -284,7 +285,9 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
 HfConfig read_hf_config(const std::string& path) {
   std::filesystem::path file(path);
   if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
-  return parse_hf_config(read_file(file), file);
+  const MappedFile mapped(file);
+  const auto* text = reinterpret_cast<const char*>(mapped.bytes().data());
+  return parse_hf_config(std::string(text, mapped.bytes().size()), file);
 }
 
 }  // namespace orthant
