@@ -213,7 +213,7 @@ void Trainer::save() {
 void Trainer::save_timeline() {
   if (comm_.group_size(kOverPipeline) == 1) return;
   comm_.set_activity("comparing clocks");
-  const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.periods());
+  const MeasuredStep measured = gather_timeline(comm_, plan_.schedule, state_.step, session_.intervals());
   if (output_) std::ofstream(plan_.config.job.dump_folder + "/timeline.json") << to_json(measured);
 }
 

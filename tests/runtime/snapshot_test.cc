@@ -105,7 +105,7 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
   };
   EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change
   EXPECT_TRUE(says(message({"optimizer.name=sgd"}),
-                   {"optimizer.name = \"sgd\"", "the optimizer's state tensors must be the same",
+                   {"optimizer.name = \"sgd\"", "the state tensors of the optimizer must be the same",
                     "has exp_avg and exp_avg_sq", "need momentum_buffer", "Set [optimizer] back"}));
   EXPECT_TRUE(says(message({"optimizer.name=sgd", "optimizer.momentum=0"}), {"these settings need none"}));
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
