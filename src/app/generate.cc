@@ -76,8 +76,8 @@ int generate(const GenerateArguments& arguments) {
   }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.model.vocab_size) {
-    throw DataError(fmt::format("{}: the tokenizer has {} tokens, but the model has {}", directory, tokenizer->vocab_size(),
-                                config.model.vocab_size));
+    throw DataError(fmt::format("{}: the tokenizer has {} tokens, but the model has {}", directory,
+                                tokenizer->vocab_size(), config.model.vocab_size));
   }
   const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));

@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/retention.h"
 #include "config/hf_config.h"
 #include "config/table.h"
 #include "launch/spawn.h"
@@ -55,6 +56,19 @@ void load_model_sizes(Config& config, const std::string& directory) {
 }
 
 std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }
+
+// How to resume the run in `folder` if it stopped before its last step; empty otherwise, or if that is unknown.
+std::string resume_hint(const std::string& folder) {
+  const std::vector<int64_t> saved = list_steps(folder + "/checkpoints");
+  try {
+    const int64_t steps = load_config(folder + "/config.toml", {}).training.steps;
+    if (saved.empty() || saved.back() >= steps) return "";
+    return fmt::format("; its last checkpoint is of step {} of {}: to resume it, add --resume --job.dump_folder {}",
+                       saved.back(), steps, folder);
+  } catch (const Error&) {
+    return "";
+  }
+}
 
 }  // namespace
 
@@ -157,7 +171,7 @@ void archive_earlier_run(const Config& config) {
   for (const char* name : kWritten) {
     if (fs::exists(fs::symlink_status(folder / name))) fs::rename(folder / name, aside / name);
   }
-  std::fprintf(stderr, "the files of an earlier run were moved to %s\n", aside.c_str());
+  std::fprintf(stderr, "the files of an earlier run were moved to %s%s\n", aside.c_str(), resume_hint(aside).c_str());
 }
 
 std::string advice_after_failure(const Config& config, const std::string& resume_command) {

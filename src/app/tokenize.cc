@@ -27,7 +27,7 @@ class ScratchFolder {
     path_ = fmt::format("{}{}", name, ::getpid());
     std::error_code error;
     fs::create_directories(path_, error);
-    if (error) throw DataError(fmt::format("{}: cannot be made: {}", path_, error.message()));
+    if (error) throw DataError(fmt::format("{}: cannot be created: {}", path_, error.message()));
   }
   ~ScratchFolder() {
     std::error_code ignored;

@@ -183,8 +183,12 @@ class OtherRun(AfterARun):
 
     def test_resume_of_finished_run(self):
         before = self.weights()
+        files = {name: (self.dump / name).read_bytes() for name in ("config.toml", "plan.json", "report.html")}
         result = self.train_well("training.steps=5", "--resume")
         self.assertEqual(self.weights(), before)
+        self.train_well("training.steps=5", "--resume", "checkpoint.keep_latest_k=3")
+        for name, content in files.items():
+            self.assertEqual((self.dump / name).read_bytes(), content, f"{name} must show settings that a step used")
         self.assertIn("resumed", result.out)
         self.assertNotIn("changed", result.out)
 

@@ -30,6 +30,11 @@ class IdleThreads(ProcessTest):
                 self.assertEqual(variables.get("GOMP_SPINCOUNT"), choice.get("GOMP_SPINCOUNT"))
                 running.end()
 
+    def test_malformed_setting_is_replaced(self):
+        running = self.start_training("run.ranks=1", until_step=1, env={"GOMP_SPINCOUNT": "many"})
+        self.assertIn(int(self.variables(running.process.pid)["GOMP_SPINCOUNT"]), range(1000, 300_001))
+        running.end()
+
 
 if __name__ == "__main__":
     main()

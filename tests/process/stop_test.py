@@ -105,6 +105,18 @@ class StopRequests(ProcessTest):
         self.assertEqual(validated, [step for step, _ in self.losses()])
         self.assertEqual(self.latest().name, f"step-{validated[-1]:06d}")
 
+    def test_second_run_states_how_to_resume_stopped_run(self):
+        running = self.start_training("checkpoint.interval=0")
+        os.kill(running.process.pid, signal.SIGTERM)
+        self.assertEqual(running.result().code, 0)
+        stopped = self.steps()[-1]["step"]
+        result = self.train_well("training.steps=2")
+        self.assertIn(f"its last checkpoint is of step {stopped} of ", result.err)
+        self.assertIn("add --resume --job.dump_folder run/earlier/1\n", result.err)
+        self.train_well(f"training.steps={stopped + 1}", "--resume", "--job.dump_folder", "run/earlier/1")
+        self.assertEqual(self.steps(self.dump / "earlier/1")[-1]["step"], stopped + 1)
+        self.assertNotIn("to resume it", self.train_well("training.steps=2").err)
+
     def test_stopped_run_resumes_with_other_number_of_ranks(self):
         double = "training.dtype=float64"
         running = self.start_training("checkpoint.interval=0", double)
