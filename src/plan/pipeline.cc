@@ -182,8 +182,8 @@ Schedule fit_schedule_to_stages(const Plan& plan) {
   if (other == plan.schedule) return other;
   const Durations durations = estimate_durations(plan);
   const Timeline now = simulate(plan.schedule, durations), then = simulate(other, durations);
-  const bool holds_more = !std::equal(then.peak_live.begin(), then.peak_live.end(), now.peak_live.begin(),
-                                      std::less_equal<>());
+  const bool holds_more = !std::equal(then.peak_in_flight.begin(), then.peak_in_flight.end(),
+                                      now.peak_in_flight.begin(), std::less_equal<>());
   return holds_more || then.makespan_s >= now.makespan_s ? plan.schedule : other;
 }
 
