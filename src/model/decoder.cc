@@ -77,14 +77,12 @@ at::Tensor Decoder::embed(std::span<const int64_t> tokens) {
 
 at::Tensor Decoder::block(int64_t layer, const at::Tensor& x) {
   const auto at = static_cast<size_t>(layer);
-  const Primitives& p = model_.primitives_;
-  const auto& w = model_.blocks_[at];
-  const double eps = model_.architecture_.rms_norm_eps;
   require_positions(model_.architecture_.max_position_embeddings, caches_[at].length + x.size(1));
-  const at::Tensor normed_x = p.add_norm(x, {}, *w.input_norm, eps).first;
-  const at::Tensor attended = p.linear(attend(at, p.linear(normed_x, *w.qkv)), *w.o);
-  const auto [normed_s, s] = p.add_norm(attended, x, *w.post_norm, eps);
-  return s + p.linear(p.swiglu(p.linear(normed_s, *w.gate_up)), *w.down);
+  Primitives with_cache = model_.primitives_;
+  with_cache.attention = [&](const at::Tensor& qkv, const Microbatch&, const AttentionShape&) {
+    return attend(at, qkv);
+  };
+  return model_.run_block(with_cache, static_cast<int>(layer), x, {});
 }
 
 at::Tensor Decoder::logits(const at::Tensor& x) const {

@@ -156,7 +156,7 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
     holds &= placement(layout, axis.name).what == Placing::S;
   }
   const bool sliced = placement(layout, kPipeline).what == Placing::S;
-  Layout here = whole(static_cast<int>(info.shape.size()));
+  Layout here = unsharded_layout(static_cast<int>(info.shape.size()));
   if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
   if (holds) all = redistribute(comm_, part, layout, here, info.shape);

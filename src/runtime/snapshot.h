@@ -37,7 +37,6 @@ void load_weights(const std::string& directory, const Architecture& architecture
 void load_first_weights(const Plan& plan, Weights& weights);
 
 /// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.
-HfConfig hf_config_of(const Architecture& architecture, Dtype dtype, int64_t end_of_text);
-Architecture make_architecture(const HfConfig& config);
+HfConfig hf_config_of(const Architecture& architecture, at::ScalarType dtype, int64_t end_of_text);
 
 }  // namespace orthant

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
-#include "runtime/metrics.h"
+#include "report/metrics.h"
 #include "tests/support/product_scratch.h"
 #include "tests/support/program.h"
 #include "tests/support/sweep.h"

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "advice/advised_plan.h"
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/plan.h"
@@ -21,7 +22,7 @@ Plan plan_of(int ranks, const Words& keys, const Words& more = {}) {
   words.insert(words.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", words);
   check_config(config);
-  return make_plan(config, {.ranks = ranks, .vocab_size = 257});
+  return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
 Words of(const std::string& schedule, int degree, const Words& more = {}) {
@@ -87,7 +88,7 @@ TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
                    {"model.num_hidden_layers=128", fmt::format("training.global_batch_size={}", batch)});
   };
   EXPECT_TRUE(says(plan(40000), {"interleaved_1f1b", "training.global_batch_size = 40000", "training.local_batch_size",
-                                 "128 stages of 40000 microbatches: their product is 4194304 at most"}));
+                                 "stages x microbatches = 128 x 40000 must be at most 4194304"}));
 }
 
 TEST(PipelineConfig, AFilesMistakesAreNamed) {

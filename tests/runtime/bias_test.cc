@@ -125,7 +125,7 @@ TEST(BiasRuns, GoOnOnAnotherMesh) {
     first.save = true;
     train_ranks(run.plan(from.ranks, from.keys), run.data(), first);
     const std::string saved = run.folder() + "/out/checkpoints/step-000002";
-    EXPECT_TRUE(read_hf_config(saved).attention_bias && read_hf_config(saved).mlp_bias);
+    EXPECT_TRUE(read_hf_config(saved).model.attention_bias && read_hf_config(saved).model.mlp_bias);
     const TensorSet tensors = open_hf_weights(saved);
     EXPECT_EQ(tensors.tensor("model.layers.1.self_attn.k_proj.bias").shape, std::vector<int64_t>{12});
     EXPECT_EQ(tensors.tensor("model.layers.1.mlp.down_proj.bias").shape, std::vector<int64_t>{24});

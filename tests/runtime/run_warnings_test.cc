@@ -41,9 +41,8 @@ TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   const int64_t needed = checkpoint_bytes(plan);
   EXPECT_EQ(disk_warning(plan, needed), "");
   EXPECT_EQ(disk_warning(plan, std::nullopt), "");
-  EXPECT_TRUE(says(disk_warning(plan, needed - 1),
-                   {"a checkpoint takes " + human_bytes(static_cast<double>(needed)), run.folder() + "/out has ",
-                    "job.dump_folder"}));
+  EXPECT_TRUE(says(disk_warning(plan, needed - 1), {"a checkpoint takes " + format_bytes(static_cast<double>(needed)),
+                                                    run.folder() + "/out has ", "job.dump_folder"}));
   const TempFolder folder;
   const auto here = free_disk_bytes(folder.path()), below = free_disk_bytes(folder / "not/yet/there");
   ASSERT_TRUE(here && below);

@@ -183,7 +183,7 @@ TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {
     LoadedCheckpoint loaded = open_checkpoint(checkpoint_of(plan, 1));
     std::string state = loaded.state_json;
     state.replace(state.find(fmt::format("\"{}\"", field)), 2, "\"_");
-    CheckpointContent content{.model = loaded.model, .state_json = state, .config_toml = loaded.config_toml};
+    CheckpointContent content{.hf_config = loaded.hf_config, .state_json = state, .config_toml = loaded.config_toml};
     for (const std::string& name : loaded.weights.names()) content.weights.push_back(loaded.weights.tensor(name));
     for (const std::string& name : loaded.optimizer.names()) content.optimizer.push_back(loaded.optimizer.tensor(name));
     TempFolder other;

@@ -2,6 +2,7 @@
 // record losses, gradients and weights after each step.
 #pragma once
 
+#include "advice/advised_plan.h"
 #include "base/hash.h"
 #include "comm/thread_ranks.h"
 #include "runtime/session.h"
@@ -62,7 +63,7 @@ class TinyRun {
   Plan plan(int ranks, const std::vector<std::string>& overrides = {}) const {
     Config config = config_;
     if (!overrides.empty()) config = parse_config(print_config(config_), "run.toml", overrides);
-    return make_plan(config, facts_of(*data_, ranks));
+    return advised_plan(config, facts_of(*data_, ranks));
   }
 
  private:
