@@ -34,6 +34,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
     };
     AttentionShape attention = attention_;
+    attention.layer = layer;
     if (a.linformer_length > 0) {
       attention.linformer_k = weight("self_attn.linformer_k");
       attention.linformer_v = weight("self_attn.linformer_v");
@@ -88,15 +89,21 @@ at::Tensor Transformer::loss(const at::Tensor& x_BTC, const Microbatch& batch) c
   return primitives_.cross_entropy(final_norm(x_BTC), *head_, batch, output_loss(batch));
 }
 
-at::Tensor Transformer::forward(const Microbatch& batch) const {
+at::Tensor Transformer::run_blocks(const Microbatch& batch) const {
   at::Tensor x = embed(batch);
   for (int layer = 0; layer < architecture_.num_hidden_layers; ++layer) x = block(layer, x, batch);
-  return loss(x, batch);
+  return x;
 }
 
-at::Tensor Transformer::logits(const at::Tensor& x_BTC) const {
-  return apply_softcap(primitives_.linear(final_norm(x_BTC), *head_), architecture_.final_logit_softcapping);
+at::Tensor Transformer::forward(const Microbatch& batch) const {
+  return loss(run_blocks(batch), batch);
 }
+
+at::Tensor Transformer::logits(const at::Tensor& x_BTC, const Microbatch& batch) const {
+  return apply_softcap(primitives_.logits(final_norm(x_BTC), *head_, batch), architecture_.final_logit_softcapping);
+}
+
+at::Tensor Transformer::logits(const Microbatch& batch) const { return logits(run_blocks(batch), batch); }
 
 int Transformer::uses(const Weight& weight) const { return &weight == embedding_ && embedding_ == head_ ? 2 : 1; }
 

@@ -40,8 +40,10 @@ class Transformer {
   at::Tensor forward(const Microbatch& batch) const;
   /// The final norm, whose result is the input of the head.
   at::Tensor final_norm(const at::Tensor& x_BTC) const;
-  /// Final norm and head, with capped logits: [B,T,C] -> [B,T,V].
-  at::Tensor logits(const at::Tensor& x_BTC) const;
+  /// Final norm and head: the capped logits [N,V] of the N tokens that have a label, in float32 (float64 for float64).
+  at::Tensor logits(const at::Tensor& x_BTC, const Microbatch& batch) const;
+  /// The complete model up to those logits: embedding, every block, head.
+  at::Tensor logits(const Microbatch& batch) const;
 
   /// How often one microbatch accumulates into a weight's gradient: twice for a tied embedding, else once.
   int uses(const Weight& weight) const;
@@ -52,12 +54,12 @@ class Transformer {
   const AttentionShape& attention_shape() const { return attention_; }
 
  private:
-  friend class Decoder;
   struct Block {
     const Weight *input_norm, *qkv, *o, *post_norm, *gate_up, *down;
     AttentionShape attention;
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;
+  at::Tensor run_blocks(const Microbatch& batch) const;
   at::Tensor run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const;
 
   Architecture architecture_;

@@ -77,7 +77,7 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const std::vector<Action> row = select_forwards(plan_.row(comm_.rank()));
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
-  ModelStages looking(pipeline_of(plan_, comm_.rank()), model, weights_, reducer_, comm_);
+  ModelStages looking(pipeline_of(plan_, comm_.rank()), model, weights_, nullptr, comm_);
   looking.run(row, {.sequences = microbatch_sequences(share_),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
                     .announce =

@@ -45,7 +45,7 @@ Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mut
                             .eps = plan.config.optimizer.eps,
                             .weight_decay = plan.config.optimizer.weight_decay}),
       reducer_(comm, weights_.gradients(), spoiled(plan.buckets_of(comm.rank()), mutation), uses_of(model_, weights_)),
-      stages_(spoiled(pipeline_of(plan, comm.rank()), mutation), model_, weights_, reducer_, comm),
+      stages_(spoiled(pipeline_of(plan, comm.rank()), mutation), model_, weights_, &reducer_, comm),
       chain_(comm),
       before_(weights_, optimizer_) {
   if (mutation == Mutation::late_messages) stages_.hand_on_late();
