@@ -19,9 +19,9 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "comm/comm.h"
-#include "comm/launch.h"
-#include "comm/process.h"
-#include "comm/spawn.h"
+#include "launch/launch.h"
+#include "launch/process.h"
+#include "launch/spawn.h"
 
 namespace orthant {
 

@@ -3,8 +3,8 @@
 //   build/benchmarks/schedule_plan [stages [microbatches]]
 //
 // The first table is for the schedule alone: make its order, add messages, validate it, simulate it, and draw it. The
-// second table is for the complete plan of a model with two layers per stage, as `orthant plan` makes it: the plan with
-// its alternatives, and its text or JSON, which both contain every other schedule. Times are CPU times in milliseconds,
+// second table is for the complete plan of a model with two layers per stage, as `orthant plan` makes it: the plan, and
+// its text or JSON, which both contain every other schedule and the alternatives. Times are CPU times in milliseconds,
 // medians of three.
 #include <fmt/format.h>
 
@@ -14,6 +14,8 @@
 #include <functional>
 #include <vector>
 
+#include "advice/explain.h"
+#include "advice/plan_json.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/plan.h"
 #include "schedule/draw.h"

@@ -7,7 +7,7 @@
 
 #include "app/command_table.h"
 #include "base/text.h"
-#include "plan/config.h"
+#include "config/config.h"
 
 namespace orthant {
 namespace {

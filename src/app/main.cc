@@ -12,8 +12,8 @@
 #include "app/openmp_wait.h"
 #include "app/streams.h"
 #include "base/file_errors.h"
-#include "comm/launch.h"
-#include "comm/store.h"
+#include "launch/launch.h"
+#include "launch/store.h"
 #include "comm/vector_math.h"
 
 namespace {

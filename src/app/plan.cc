@@ -1,8 +1,11 @@
 // orthant plan: prints the layout, schedule, memory and communication of a run before it starts.
+#include "advice/advised_plan.h"
+#include "advice/explain.h"
+#include "advice/layer_choices.h"
+#include "advice/plan_json.h"
 #include "app/commands.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
-#include "plan/layer_choices.h"
 #include "plan/plan.h"
 #include "runtime/run_warnings.h"
 
@@ -32,7 +35,7 @@ int plan(const PlanArguments& arguments) {
   }
   RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   facts.links = links_of(arguments);
-  const Plan the_plan = make_plan(config, facts);
+  const Plan the_plan = advised_plan(config, facts);
   std::fputs((arguments.json ? plan_json(the_plan) : explain(the_plan)).c_str(), stdout);
   if (facts.links.known() && layer_choices(the_plan).empty()) {
     fmt::print(stderr, "warning: --inner-gbit and --outer-gbit change nothing here: how long a layer takes is told of "

@@ -1,8 +1,8 @@
 #include "app/report.h"
 
 #include "app/commands.h"
-#include "app/report_data.h"
-#include "app/report_page.h"
+#include "report/data.h"
+#include "report/page.h"
 #include "base/errors.h"
 
 #include <cerrno>

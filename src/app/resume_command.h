@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/launch.h"
+#include "launch/launch.h"
 
 namespace orthant {
 

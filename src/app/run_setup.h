@@ -2,8 +2,8 @@
 #pragma once
 
 #include "app/commands.h"
-#include "comm/rendezvous.h"
-#include "plan/config.h"
+#include "config/config.h"
+#include "launch/rendezvous.h"
 #include "plan/plan.h"
 #include "runtime/machine_memory.h"
 #include "runtime/training_data.h"

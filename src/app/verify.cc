@@ -1,13 +1,14 @@
 // orthant verify: compares the layout of a run file with one device.
 #include "app/verify_text.h"
 
+#include "advice/advised_plan.h"
 #include "app/commands.h"
-#include "app/progress_bar.h"
+#include "report/progress_bar.h"
 #include "app/run_setup.h"
 #include "base/errors.h"
 #include "base/text.h"
+#include "base/text_table.h"
 #include "plan/rounding.h"
-#include "plan/text_table.h"
 
 #include <nlohmann/json.hpp>
 
@@ -119,13 +120,13 @@ int verify(const VerifyArguments& arguments) {
   const RunFacts facts = facts_before_data(config, static_cast<int>(config.run.ranks));
   Config own = config;
   own.training.dtype = dtype;
-  config.parallelism = make_plan(own, facts).config.parallelism;
+  config.parallelism = advised_plan(own, facts).config.parallelism;
   config.run.memory_gib_per_rank = 0;  // the limit holds for the run; float64 and the reference need more memory
-  const Plan plan = make_plan(config, facts);
+  const Plan plan = advised_plan(config, facts);
   require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
-  const VerifyReport report = verify_layout(plan, data, arguments.steps, Mutation::none, make_step_progress_callback());
+  const VerifyReport report = verify_layout(plan, data, arguments.steps, make_step_progress_callback());
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }

@@ -6,7 +6,7 @@
 
 #include "comm/comm.h"
 #include "comm/engine.h"
-#include "comm/watch.h"
+#include "launch/watch.h"
 
 namespace orthant {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/errors.h"
-#include "comm/watch.h"
+#include "launch/watch.h"
 
 namespace orthant {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/rendezvous.h"
+#include "launch/rendezvous.h"
 
 namespace orthant {
 

@@ -1,5 +1,5 @@
-// The description of a LLaMA-style decoder without torch: its sizes, its parameters by name, and its FLOPs. Planning
-// and the model read the same tables, so a plan cannot disagree with the run.
+// Architecture: the sizes and rules of a decoder, as one plain struct; its parameters by name; and its FLOPs. Without
+// torch: planning and the model read the same tables, so a plan cannot disagree with the run.
 #pragma once
 
 #include <cstdint>
@@ -9,42 +9,44 @@
 
 namespace orthant {
 
-struct RopeScaling {
-  std::string type = "none";  // none | linear | llama3
-  double factor = 1.0;
-  double low_freq_factor = 1.0;
-  double high_freq_factor = 4.0;
-  int64_t original_max_position_embeddings = 8192;
-};
-
-/// Sizes of one decoder, named as in Hugging Face's config.json.
+/// The description of one decoder. Members are named as the keys of the run file's [model] section; fields_plan.h lists
+/// them with their legal values and their spelling in Hugging Face's config.json. In a run file, a head_dim or
+/// vocab_size of 0 stands for a value that follows from other facts; make_architecture() fills it in.
 struct Architecture {
-  int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;
-  int64_t num_hidden_layers = 0;
-  int64_t num_attention_heads = 0;
-  int64_t num_key_value_heads = 0;
+  int64_t hidden_size = 256;
+  int64_t intermediate_size = 688;
+  int64_t num_hidden_layers = 6;
+  int64_t num_attention_heads = 8;
+  int64_t num_key_value_heads = 4;
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
-  int64_t max_position_embeddings = 0;
+  int64_t max_position_embeddings = 1024;
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000.0;
-  RopeScaling rope_scaling = {};
+  std::string rope_scaling_type = "none";  // none | linear | llama3; the factors below are for these two
+  double rope_scaling_factor = 8.0;
+  double rope_scaling_low_freq_factor = 1.0;
+  double rope_scaling_high_freq_factor = 4.0;
+  int64_t rope_scaling_original_max_position_embeddings = 8192;
   bool tie_word_embeddings = false;
   bool attention_bias = false;  // the query, key, value and output projections have biases
-  bool mlp_bias = false;        // the gate, up and down projections have biases
-  bool causal = true;          // false: every token attends to the whole sequence
-  // Number of tokens a token attends to, itself included (to each side, if not causal); 0 = unlimited.
-  int64_t sliding_window = 0;
-  int64_t linformer_length = 0;  // number of summary rows that replace keys and values (Linformer); 0 = full attention
-  int64_t linformer_tokens = 0;  // sequence length of Linformer's projections
+  bool mlp_bias = false;        // the projections of the MLP have biases
   double final_logit_softcapping = 0.0;  // c: the logits are c tanh(y / c) for products y of the head; 0 = not capped
   double dropout = 0.0;
   double initializer_range = 0.02;
+  std::string objective = "causal";  // causal | masked: every token attends to the whole sequence
+  // Number of tokens a token attends to, itself included (to each side, if not causal); 0 = unlimited.
+  int64_t sliding_window = 0;
+  int64_t linformer_length = 0;  // number of summary rows that replace keys and values (Linformer); 0 = full attention
+  int64_t linformer_tokens = 0;  // sequence length of Linformer's projections; no key of the run file
+
+  bool causal() const { return objective == "causal"; }
+  bool operator==(const Architecture&) const = default;
 };
 
-/// Relation of a parameter to the residual stream. from_stream reads the stream (q, k, v, gate, up). to_stream writes
-/// to it (output and down projections).
+/// Relation of a parameter to the residual stream, which decides how meshes shard it. from_stream reads the stream (q,
+/// k, v, gate, up). to_stream writes to it (output and down projections). gain has the stream's width.
+/// projection (Linformer) has one row for each token of a sequence.
 enum class ParameterRole {
   embedding, gain, from_stream, from_stream_bias, to_stream, to_stream_bias, head, projection
 };
@@ -58,7 +60,6 @@ struct ParameterInfo {
   std::string fused = {};
   double init_std = 0.0;   // 0: initialized to one (a norm's gain) or to zero (a bias)
   int layer = -1;          // -1: before the first block; num_hidden_layers: after the last
-  /// projection (Linformer): its rows are the tokens of a sequence, and each rank holds the rows of its own tokens.
   ParameterRole role = ParameterRole::gain;
   int group = 0;           // parameters of one group are adjacent in a flat buffer
   std::string copy_of = {};  // name of the parameter that this one always equals; a copy is stored in no file
@@ -70,7 +71,7 @@ struct ParameterInfo {
   int64_t shard_size() const;
   /// The name under which the parameter is initialized, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
-  bool has_weight_decay() const { return shape.size() >= 2; }  // weight decay applies to matrices only
+  bool is_matrix() const { return shape.size() >= 2; }
   bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
 };
 
@@ -91,14 +92,13 @@ struct FlatLayout {
 inline constexpr int64_t kFlatAlignElements = 32;
 FlatLayout flat_layout(const std::vector<ParameterInfo>& parameters);
 
+/// FLOPs to train on one token, forward and backward, by Megatron's convention: see training_flops() in block_plan.h.
+/// The logits count 6 x the head's weights. Recomputation is not counted.
+double training_flops_per_token(const Architecture& a, int64_t seq_len);
+
 /// The inverse frequencies theta^(-2k/D) for k < D/2, after scaling. linear divides them by the factor; llama3 scales
 /// by wavelength, as Llama 3.1 does in Hugging Face's modeling_rope_utils.
 std::vector<double> inverse_frequencies(const Architecture& a);
-
-/// FLOPs to train on one token, forward and backward, by Megatron's convention. Matrix products, logits included, count
-/// 6 x their weights. Attention adds 12 L T d (half of that if causal), or 12 L K_p (d + d_kv) with Linformer.
-/// Recomputation is not counted.
-double training_flops_per_token(const Architecture& a, int64_t seq_len);
 
 /// Number of rows (tokens) whose logits the loss holds at a time.
 int64_t loss_chunk_rows(int64_t vocab_size);

@@ -6,7 +6,7 @@
 
 #include <ATen/ATen.h>
 
-#include <cmath>
+#include <tuple>
 
 namespace orthant {
 
@@ -28,7 +28,7 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
                 a.head_dim,
                 cos,
                 sin,
-                {.causal = a.causal, .sliding_window = a.sliding_window}};
+                {.causal = a.causal(), .sliding_window = a.sliding_window}};
   for (int64_t layer = 0; layer < a.num_hidden_layers; ++layer) {
     auto weight = [&](const std::string& name) {
       return &weights[fmt::format("model.layers.{}.{}", layer, name)];
@@ -39,9 +39,11 @@ Transformer::Transformer(const Architecture& architecture, const Weights& weight
       attention.linformer_k = weight("self_attn.linformer_k");
       attention.linformer_v = weight("self_attn.linformer_v");
     }
-    blocks_.push_back({weight("input_layernorm.weight"), weight("self_attn.qkv_proj"),
-                       weight("self_attn.o_proj.weight"), weight("post_attention_layernorm.weight"),
-                       weight("mlp.gate_up_proj"), weight("mlp.down_proj.weight"), attention});
+    Block& block = blocks_.emplace_back();
+    block.attention = attention;
+    for (const Operation& operation : block_operations(a)) {
+      block.operations.push_back({operation, operation.weight.empty() ? nullptr : weight(operation.weight)});
+    }
   }
   embedding_ = &weights["model.embed_tokens.weight"];
   final_norm_ = &weights["model.norm.weight"];
@@ -58,15 +60,33 @@ at::Tensor Transformer::embed(const Microbatch& batch) const {
 }
 
 at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
-  const Block& w = blocks_[static_cast<size_t>(layer)];
-  const double eps = architecture_.rms_norm_eps;
-  const auto site = 1 + 2 * static_cast<uint64_t>(layer);
-  const auto [normed_x, x] = primitives_.add_norm(x_BTC, {}, *w.input_norm, eps);
-  const at::Tensor attended = primitives_.attention(primitives_.linear(normed_x, *w.qkv), batch, w.attention);
-  const at::Tensor after_attention = drop(primitives_.linear(attended, *w.o), batch, site);
-  const auto [normed_s, s] = primitives_.add_norm(after_attention, x, *w.post_norm, eps);
-  const at::Tensor mixed = primitives_.swiglu(primitives_.linear(normed_s, *w.gate_up));
-  return s + drop(primitives_.linear(mixed, *w.down), batch, site + 1);
+  const Block& block = blocks_[static_cast<size_t>(layer)];
+  auto site = 1 + 2 * static_cast<uint64_t>(layer);  // of the dropout of the next addition to the residual stream
+  at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
+  at::Tensor value;                  // output of the last operation
+  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary()
+  for (const auto& [operation, weight] : block.operations) {
+    switch (operation.kind) {
+      case OperationKind::norm:
+        std::tie(value, stream) = added.defined()
+                                      ? primitives_.add_norm(added, stream, *weight, architecture_.rms_norm_eps)
+                                      : primitives_.add_norm(stream, {}, *weight, architecture_.rms_norm_eps);
+        kept.push_back(stream);
+        break;
+      case OperationKind::linear:
+        value = primitives_.linear(value, *weight);
+        break;
+      case OperationKind::attention:
+        value = primitives_.attention(value, batch, block.attention);
+        break;
+      case OperationKind::activation:
+        value = primitives_.swiglu(value);
+        break;
+    }
+    if (operation.to_stream) added = drop(value, batch, site++);
+    if (!operation.output_is_temporary()) kept.push_back(operation.to_stream ? added : value);
+  }
+  return stream + added;
 }
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
@@ -95,9 +115,7 @@ at::Tensor Transformer::run_blocks(const Microbatch& batch) const {
   return x;
 }
 
-at::Tensor Transformer::forward(const Microbatch& batch) const {
-  return loss(run_blocks(batch), batch);
-}
+at::Tensor Transformer::forward(const Microbatch& batch) const { return loss(run_blocks(batch), batch); }
 
 at::Tensor Transformer::logits(const at::Tensor& x_BTC, const Microbatch& batch) const {
   return apply_softcap(primitives_.logits(final_norm(x_BTC), *head_, batch), architecture_.final_logit_softcapping);

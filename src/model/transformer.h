@@ -1,9 +1,10 @@
-// A LLaMA-style decoder, written once, on plain tensors, for one device. A mesh runs the same code with other
-// primitives. RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202; grouped-query attention:
-// 2305.13245.
+// A decoder, written once, on plain tensors, for one device: it carries out the operations of block_plan.h. A mesh runs
+// the same code with other primitives. RMSNorm: arXiv 1910.07467; rotary positions: 2104.09864; SwiGLU: 2002.05202;
+// grouped-query attention: 2305.13245.
 #pragma once
 
 #include "model/architecture.h"
+#include "model/block_plan.h"
 #include "model/primitives.h"
 #include "model/weights.h"
 
@@ -54,8 +55,13 @@ class Transformer {
   const AttentionShape& attention_shape() const { return attention_; }
 
  private:
+  /// An operation with the weight that it reads in one layer; null for operations without one.
+  struct BoundOperation {
+    Operation operation;
+    const Weight* weight = nullptr;
+  };
   struct Block {
-    const Weight *input_norm, *qkv, *o, *post_norm, *gate_up, *down;
+    std::vector<BoundOperation> operations;
     AttentionShape attention;
   };
   at::Tensor drop(const at::Tensor& x_BTC, const Microbatch& batch, uint64_t site) const;

@@ -3,6 +3,7 @@
 #include "plan/microbatch_memory.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "parallel/tensor/memory_plan.h"
@@ -23,6 +24,15 @@ class MemoryTrace {
   int64_t now_ = 0, most_ = 0;
 };
 
+// One operation of the block, with the bytes of its tensors on this rank.
+struct BlockStep {
+  OperationKind kind;
+  bool to_stream, output_is_temporary;
+  int64_t in, out;
+  int64_t statistics = 0;     // numbers kept by a norm
+  ProductBytes product = {};  // of a linear operation
+};
+
 // Sizes in bytes of the tensors of one block for a microbatch.
 struct Block {
   Block(const Plan& plan, int rank, int64_t sequences)
@@ -34,110 +44,166 @@ struct Block {
     const bool tokens_cut = plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens;
     stream = product.stream;
     statistic = (tokens_cut ? tokens / plan.tensor.columns : tokens) * shape.sum_bytes;
-    qkv = row * shape.qkv_rows;
-    attended = row * (shape.attention / plan.tensor.columns);
-    gate_up = row * shape.gate_up_rows;
-    mixed = gate_up / 2;
+    kept = block_bytes(shape.block,
+                       {.stream = stream, .row = row, .statistic = statistic, .attention = attention.saved_bytes});
+    size_t linears = 0;
+    for (const auto& [operation, in, out] : shape.block) {
+      const bool linear = operation.kind == OperationKind::linear, norm = operation.kind == OperationKind::norm;
+      steps.push_back({.kind = operation.kind,
+                       .to_stream = operation.to_stream,
+                       .output_is_temporary = operation.output_is_temporary(),
+                       .in = operation.reads_stream() ? stream : row * in,
+                       .out = operation.to_stream || norm ? stream : row * out,
+                       .statistics = operation.statistics * statistic,
+                       .product = linear ? product.linears[linears++] : ProductBytes()});
+    }
     cut = plan.sequence.ulysses * plan.sequence.ring > 1;
     recomputes = plan.config.activation_checkpoint.mode == "full";
     drops = plan.architecture.dropout > 0;
   }
-  int64_t kept() const { return block_bytes(stream, gate_up, statistic, attention.saved_bytes); }
 
   TensorShape shape;
   ProductMemory product;
   SequenceMemory attention;
-  int64_t stream, statistic;          // the residual stream; one number per token
-  int64_t qkv, attended;              // attention's input and output
-  int64_t gate_up, mixed;             // the MLP's gate and up; their product
-  bool cut;                           // sequences are sharded over ranks
+  std::vector<BlockStep> steps;
+  int64_t stream, statistic;  // the residual stream; one number per token
+  int64_t kept;               // from forward to backward, without recomputation
+  bool cut;                   // sequences are sharded over ranks
   bool recomputes, drops;
 };
 
 // Follows the backward of a block, which begins with the block's kept tensors and the gradient of its output. `splits`:
 // inputs of products and gradients of their outputs stay for W. `holds`: the caller holds the output's gradient too.
-MemoryTrace backward(const Block& b, bool splits, bool holds) {
-  MemoryTrace held;
-  const bool gradient_stays = holds || b.recomputes || (splits && !b.drops);
-  const auto to_weights = [&](int64_t bytes) {
-    if (!splits) held.free(bytes);
-  };
-  const auto multiply = [&](const ProductBytes& product) {
-    held.for_a_while(splits ? product.for_input : product.backward);
-  };
-  held.take(b.stream);
-  if (b.recomputes) {  // the block's output, held to the end, counts in place of its input, which is kept already
-    held.for_a_while(b.kept() + b.product.down.forward);
-    held.take(b.kept());
+class BlockBackward {
+ public:
+  BlockBackward(const Block& b, bool splits, bool holds) : b_(b), splits_(splits), holds_(holds) {
+    held_.take(b.stream);
+    if (b.recomputes) {  // the block's output, held to the end, counts in place of its input, which is kept already
+      held_.for_a_while(b.kept + b.steps.back().product.forward);
+      held_.take(b.kept);
+    }
+    for (size_t i = b.steps.size(); i-- > 0;) {
+      switch (b.steps[i].kind) {
+        case OperationKind::norm:
+          norm(b.steps[i]);
+          break;
+        case OperationKind::linear:
+          linear(b.steps[i], i > 0 && b.steps[i - 1].kind == OperationKind::attention);
+          break;
+        case OperationKind::attention:
+          attention(b.steps[i]);
+          break;
+        case OperationKind::activation:
+          held_.take(b.steps[i].in);  // then the gradient of the output and the kept input are freed
+          held_.free(b.steps[i].out + b.steps[i].in);
+          break;
+      }
+    }
+    if (b.recomputes) held_.free(b.stream);
+    if ((holds || b.recomputes) && !weights_read_stream_gradient()) held_.free(b.stream);
   }
-  if (b.drops) held.take(b.stream);
-  multiply(b.product.down);
-  held.take(b.mixed);
-  to_weights(b.mixed + (b.drops ? b.stream : 0));
-  held.take(b.gate_up);  // gradient of gate and up; then the gradient of `mixed` and the kept gate and up are freed
-  held.free(b.mixed + b.gate_up);
-  multiply(b.product.gate_up);
-  held.take(b.stream);
-  to_weights(b.gate_up + b.stream);
-  // Gradient of the norm's input. The gradients of the norm's output and of the block's output are freed, and so is the
-  // kept input of the norm.
-  held.take(b.stream);
-  held.free(2 * b.stream + b.statistic + (gradient_stays ? 0 : b.stream));
-  if (b.drops) held.take(b.stream);
-  multiply(b.product.attended);
-  held.take(b.attended);
-  if (b.drops) to_weights(b.stream);
+
+  int64_t most() const { return held_.most(); }
+  int64_t now() const { return held_.now(); }
+
+ private:
+  // Without dropout, the gradient of the stream is that of a product's output, which W reads.
+  bool weights_read_stream_gradient() const { return splits_ && !b_.drops; }
+  void free_unless_for_weights(int64_t bytes) {
+    if (!splits_) held_.free(bytes);
+  }
+
+  void linear(const BlockStep& step, bool input_belongs_to_attention) {
+    if (step.to_stream && b_.drops) held_.take(b_.stream);  // gradient of the product, after that of dropout
+    held_.for_a_while(splits_ ? step.product.for_input : step.product.backward);
+    held_.take(step.in);
+    const int64_t kept_input = input_belongs_to_attention ? 0 : step.in;
+    const int64_t gradient = !step.to_stream ? step.out : b_.drops ? b_.stream : 0;
+    free_unless_for_weights(kept_input + gradient);
+  }
+  // Takes the gradient of the norm's input. Frees the gradients of its output and of the stream after it, and its kept
+  // input. The gradient that the block was given may belong to somebody else.
+  void norm(const BlockStep& step) {
+    const bool stays = weights_read_stream_gradient() || (given_ && (holds_ || b_.recomputes));
+    given_ = false;
+    held_.take(step.in);
+    held_.free(step.out + step.in + step.statistics + (stays ? 0 : b_.stream));
+  }
   // The kernel returns gradients of queries, keys and values per query head. At first they exist as returned and as
   // contiguous copies, later as separate tensors and joined into one. If sequences are sharded,
   // attention.temporary_bytes includes the kernel's results.
-  const int64_t left = b.cut ? 0 : 6 * b.attended;
-  held.for_a_while(std::max(2 * b.qkv + b.attended, left) + b.attention.temporary_bytes);
-  held.take(b.qkv);
-  held.free(b.attended + b.attention.saved_bytes - (splits ? b.attended : 0));
-  multiply(b.product.qkv);
-  held.take(b.stream);
-  to_weights(b.qkv + b.stream);
-  held.take(b.stream);  // gradient of the block's input, which the previous block reads
-  held.free(2 * b.stream + b.statistic + (splits && !b.drops ? 0 : b.stream));
-  if (b.recomputes) held.free(b.stream);
-  if (gradient_stays && !(splits && !b.drops)) held.free(b.stream);
-  return held;
-}
+  void attention(const BlockStep& step) {
+    const int64_t left = b_.cut ? 0 : 6 * step.out;
+    held_.for_a_while(std::max(2 * step.in + step.out, left) + b_.attention.temporary_bytes);
+    held_.take(step.in);
+    held_.free(step.out + b_.attention.saved_bytes - (splits_ ? step.out : 0));
+  }
 
-// Returns the peak of a block's forward in addition to the bytes kept at its end. Its local tensors live until it ends.
+  const Block& b_;
+  bool splits_, holds_;
+  bool given_ = true;  // no norm has freed the gradient of the block's output yet
+  MemoryTrace held_;
+};
+
+// Returns the peak of a block's forward in addition to the bytes kept at its end. It comes after the last norm, when
+// most tensors exist. Outputs that are not temporary live until the block ends. Without recomputation, backward keeps
+// all of them except the product that is added to the stream.
 int64_t forward(const Block& b) {
-  const int64_t down = std::max(b.product.down.forward, (b.drops ? 3 : 2) * b.stream);
-  const int64_t gate_up = std::max(b.product.gate_up.forward, b.gate_up + b.mixed);
-  if (!b.recomputes) return b.stream + std::max(down, gate_up - b.gate_up - b.mixed);
-  return 4 * b.stream + b.attended + std::max(b.mixed + down, gate_up);
+  size_t after_norms = b.steps.size();
+  while (b.steps[after_norms - 1].kind != OperationKind::norm) --after_norms;
+  MemoryTrace held;
+  for (size_t i = 0; i < after_norms; ++i) {
+    const BlockStep& step = b.steps[i];
+    if (b.recomputes ? !step.output_is_temporary : step.to_stream) held.take(step.out);
+    // The sum of the stream and the product before the norm. The first norm reads the block's input itself.
+    if (b.recomputes && step.kind == OperationKind::norm && i > 0) held.take(b.stream);
+  }
+  int64_t kept = 0, temporary = 0;
+  for (size_t i = after_norms; i < b.steps.size(); ++i) {
+    const BlockStep& step = b.steps[i];
+    const int64_t additions = step.to_stream ? (b.drops ? 3 : 2) * b.stream : 0;
+    held.for_a_while(std::max(step.product.forward, additions));
+    if (step.to_stream) break;
+    held.take(step.out);
+    if (!b.recomputes) kept += step.out;
+    held.free(std::exchange(temporary, b.recomputes && step.output_is_temporary ? step.out : 0));
+  }
+  return held.most() - kept;
 }
 
 // Returns the peak of W in addition to the bytes that the block has left for it. W computes product after product and
 // frees the tensors that each has read.
 int64_t weight_gradients(const Block& b) {
   MemoryTrace held;
-  for (const auto& [product, read] : {std::pair{b.product.down, b.mixed + b.stream},
-                                      {b.product.gate_up, b.gate_up + b.stream},
-                                      {b.product.attended, b.attended + b.stream},
-                                      {b.product.qkv, b.qkv + b.stream}}) {
-    held.for_a_while(product.for_weights);
-    held.free(read);
+  for (size_t i = b.steps.size(); i-- > 0;) {
+    const BlockStep& step = b.steps[i];
+    if (step.kind != OperationKind::linear) continue;
+    held.for_a_while(step.product.for_weights);
+    held.free(step.in + step.out);
   }
   return held.most();
 }
 
 }  // namespace
 
-int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention) {
-  // Inputs and outputs of two norms, and their statistics; gate and up, and their product.
-  return attention + 4 * stream + gate_up + gate_up / 2 + 2 * statistic;
+int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes& sizes) {
+  int64_t bytes = 0;
+  bool input_is_kept = false;  // attention keeps its output, which the next product reads
+  for (const auto& [operation, in, out] : block) {
+    const bool attention = operation.kind == OperationKind::attention;
+    if (attention) bytes += sizes.attention;
+    if (operation.keeps_input() && !input_is_kept) bytes += operation.reads_stream() ? sizes.stream : sizes.row * in;
+    bytes += operation.statistics * sizes.statistic;
+    input_is_kept = attention;
+  }
+  return bytes;
 }
 
 MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences) {
   const Block b(plan, rank, sequences);
   MicrobatchMemory memory;
   memory.boundary = b.stream;
-  memory.block = b.recomputes ? b.stream : b.kept();
+  memory.block = b.recomputes ? b.stream : b.kept;
   // The input of the last norm and, unless the vocabulary is sharded, the gradient that the loss makes.
   memory.head = (plan.vocabulary.empty() ? 2 : 1) * b.stream + b.statistic;
   memory.batch = 3 * sequences * b.shape.tokens * static_cast<int64_t>(sizeof(int64_t));
@@ -147,7 +213,7 @@ MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences
   memory.weights = weight_gradients(b);
   memory.vocabulary = vocabulary_memory(plan, rank, sequences);
   for (const bool holds : {false, true}) {
-    const MemoryTrace whole = backward(b, false, holds), split = backward(b, true, holds);
+    const BlockBackward whole(b, false, holds), split(b, true, holds);
     (holds ? memory.backward_held : memory.backward) = {.whole = whole.most(), .for_input = split.most()};
     // Bytes left after I, without the gradient for the previous block.
     memory.for_weights = memory.block + split.now() - b.stream;

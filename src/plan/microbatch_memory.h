@@ -35,10 +35,13 @@ struct MicrobatchMemory {
 /// Returns the bytes of a microbatch of `sequences` sequences on the rank.
 MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
 
-/// Returns the bytes that the norms, the MLP and the attention of a block keep, its input included. `stream`: bytes of
-/// the residual stream; `gate_up`: of the MLP's gate and up outputs; `statistic`: of one number per token;
-/// `attention`: of the tensors that attention keeps.
-int64_t block_bytes(int64_t stream, int64_t gate_up, int64_t statistic, int64_t attention);
+/// Bytes of tensors in a block. `stream`: this rank's shard of the residual stream; `row`: one element of every token;
+/// `statistic`: one number that a norm over the stream keeps of every token; `attention`: what attention keeps.
+struct BlockSizes {
+  int64_t stream = 0, row = 0, statistic = 0, attention = 0;
+};
+/// Returns the bytes that a block keeps from forward to backward, its input included.
+int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes& sizes);
 
 /// Returns the bytes that a stage takes for the microbatch. For the microbatch that completes the stage's gradients,
 /// `begun` is the result of GradientStaging::of(): other ranks' partial sums, by the layer whose backward starts their

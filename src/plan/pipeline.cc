@@ -13,12 +13,13 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "config/from_config.h"
+#include "config/refusal.h"
+#include "model/block_plan.h"
 #include "parallel/pipeline/csv_plan.h"
 #include "parallel/pipeline/plan.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/redistribution_plan.h"
-#include "plan/config_refusal.h"
-#include "plan/from_config.h"
 #include "plan/vocabulary.h"
 #include "schedule/passes.h"
 #include "schedule/validate.h"
@@ -47,7 +48,8 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
     throw ConfigError(where + ": it is no file");
   if (const auto bytes = std::filesystem::file_size(path, failed); !failed && bytes > kMostBytes)
-    throw ConfigError(fmt::format("{}: {} is too long for a schedule", where, human_bytes(static_cast<double>(bytes))));
+    throw ConfigError(
+        fmt::format("{}: {} is too long for a schedule", where, format_bytes(static_cast<double>(bytes))));
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
@@ -99,16 +101,11 @@ std::vector<int64_t> split_by_cost(int64_t layers, const std::vector<int>& stage
 }  // namespace
 
 LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
-  Architecture one = a, none = a;
-  one.num_hidden_layers = 1, none.num_hidden_layers = 0;
-  for (const ParameterInfo& parameter : parameter_table(one)) {
-    const bool multiplied =
-        parameter.layer == 0 && parameter.has_weight_decay() && parameter.role != ParameterRole::projection;
-    if (multiplied) weights += 2 * static_cast<double>(parameter.size());
+  for (const Operation& operation : block_operations(a)) {
+    const double forward = training_flops(operation, a, seq_len) / 3;
+    (operation.kind == OperationKind::linear ? weights : attention) += forward;
   }
-  const double all = training_flops_per_token(one, seq_len), ends = training_flops_per_token(none, seq_len);
-  attention = (all - ends) / 3 - weights;
-  head = ends / 3;
+  head = 2 * static_cast<double>(a.vocab_size * a.hidden_size);
 }
 
 Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers) {

@@ -2,6 +2,7 @@
 // ranks, can be printed, and is saved with the run. The runtime reads one rank's row of it.
 #pragma once
 
+#include "config/from_config.h"
 #include "mesh/axes.h"
 #include "mesh/layout.h"
 #include "mesh/mesh.h"
@@ -9,7 +10,6 @@
 #include "parallel/data/plan.h"
 #include "parallel/sequence/plan.h"
 #include "parallel/tensor/traffic_plan.h"
-#include "plan/config.h"
 #include "plan/links.h"
 #include "schedule/schedule.h"
 #include "schedule/simulate.h"
@@ -55,14 +55,6 @@ struct CommunicationEntry {
   std::vector<int64_t> bytes_per_rank;  // bytes sent per step, by rank
 };
 
-/// The same run with one setting changed.
-struct Alternative {
-  std::string change;
-  int64_t memory_bytes = 0;          // of the rank that needs most
-  int64_t communication_bytes = 0;   // sent per step by the busiest rank
-  std::string remark;
-};
-
 /// Parameters of one stage whose gradients are reduced over the same axes and that are sharded over the same axes
 /// (`split`). Vocabulary rows that are sharded over the pipeline belong to no single stage, since every rank has some.
 struct ParameterGroup {
@@ -72,17 +64,6 @@ struct ParameterGroup {
 };
 
 inline constexpr int kEveryStage = -1;
-
-/// One arrangement of the tensor mesh's ranks, and its costs.
-struct TensorChoice {
-  std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
-  TensorPlan tensor;
-  TensorVolume words;        // elements received for one layer per step
-  int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
-  int64_t memory_bytes = 0;  // of the rank that needs most
-  std::string refusal;  // why the arrangement is illegal; empty if it is legal
-  bool chosen = false;
-};
 
 struct Plan {
   Config config;
@@ -106,8 +87,6 @@ struct Plan {
   Timeline timeline;                    // from FLOPs, in mean forwards of a microbatch; communication is hidden
   std::vector<MemoryBytes> memory;      // by rank
   std::vector<CommunicationEntry> communication;
-  std::vector<Alternative> alternatives;
-  std::vector<TensorChoice> tensor_choices;  // empty if the tensor mesh has one rank
 
   int64_t num_parameters() const;
   int64_t tokens_per_step() const;
@@ -150,6 +129,8 @@ struct Plan {
   const std::vector<Action>& row(int rank) const;
   /// The mesh as text for people, without axes of size 1.
   std::string mesh_text() const;
+  /// The same. If tensor_parallel_kind was "auto", the text names the selected kind.
+  std::string mesh_and_kind() const;
   int64_t largest_memory_bytes() const;
   int64_t largest_communication_bytes() const;
 };
@@ -171,10 +152,8 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences);
 /// compute one token at a time. Columns that shard the residual stream by tokens replicate it instead.
 Plan make_generation_plan(Plan plan);
 
-/// The token id of the mask if model.objective = "masked": the first id after the tokenizer's own.
-constexpr int64_t mask_token(int64_t tokenizer_vocab_size) { return tokenizer_vocab_size; }
-
-/// Plans the run; a pure function of config and facts. Throws ConfigError if the run is impossible.
+/// Plans the run; a pure function of config and facts. tensor_parallel_kind must not be "auto", which advised_plan()
+/// resolves. Throws ConfigError if the run is impossible.
 Plan make_plan(const Config& config, const RunFacts& facts);
 
 /// Elements of the float64 vector that all ranks sum after each step: loss, stop signals and the memory peak of every
@@ -183,15 +162,5 @@ struct StepSignals {
   static constexpr int kLoss = 0, kTerminate = 1, kInterrupt = 2, kFirstPeakBytes = 3;
   static int64_t elements(int ranks) { return kFirstPeakBytes + int64_t{ranks}; }
 };
-
-/// Returns the plan as text for people: mesh, sharding, schedule, bytes sent, memory and alternatives.
-std::string explain(const Plan& plan);
-/// Returns the plan as JSON, with the fields documented for `orthant plan --json`.
-std::string plan_json(const Plan& plan);
-
-/// Bytes of one element: "float32" 4, "bfloat16" 2, "float64" 8.
-int dtype_bytes(const std::string& dtype);
-/// Bytes of one element of master weights, gradients or optimizer moments: 8 for float64, otherwise 4.
-int master_bytes(const Config& config);
 
 }  // namespace orthant

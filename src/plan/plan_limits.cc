@@ -8,16 +8,9 @@
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "plan/from_config.h"
-#include "plan/schedule_choices.h"
+#include "config/from_config.h"
 
 namespace orthant {
-
-std::string gib_text(int64_t bytes) {
-  const double gib = static_cast<double>(bytes) / 0x1p30;
-  const double digit = std::pow(10, std::floor(std::log10(gib)) - 2);
-  return fmt::format("{:.3g} GiB", std::ceil(gib / digit) * digit);
-}
 
 void require_countable(const Config& config, const Architecture& a, int ranks) {
   const auto of = [](int64_t number) { return static_cast<double>(number); };
@@ -62,41 +55,6 @@ void require_countable(const Config& config, const Architecture& a, int ranks) {
       "{} in microbatches of {} makes {:.0f} of them a rank, {:.0f} at most; lower the one or raise the other",
       config.locate("training.global_batch_size"), config.locate("training.local_batch_size"), microbatches,
       kMostMicrobatches));
-}
-
-bool fits_a_rank(const Config& config, int64_t bytes) {
-  const double gib = config.run.memory_gib_per_rank;
-  return gib == 0 || static_cast<double>(bytes) <= gib * 0x1p30;
-}
-
-void require_fitting(const Plan& plan) {
-  const auto total = [](const MemoryBytes& a, const MemoryBytes& b) { return a.total() < b.total(); };
-  const auto largest = std::max_element(plan.memory.begin(), plan.memory.end(), total);
-  if (fits_a_rank(plan.config, largest->total())) return;
-  std::vector<std::string> fitting;
-  for (const Alternative& other : plan.alternatives) {
-    if (fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("{} ({})", other.change, gib_text(other.memory_bytes)));
-    }
-  }
-  for (const TensorChoice& other : plan.tensor_choices) {
-    if (other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("the tensor mesh {} ({})", other.name, gib_text(other.memory_bytes)));
-    }
-  }
-  for (const ScheduleChoice& other : schedule_choices(plan)) {
-    if (!other.chosen && other.refusal.empty() && fits_a_rank(plan.config, other.memory_bytes)) {
-      fitting.push_back(fmt::format("parallelism.pipeline_parallel_schedule = \"{}\"{} ({})", other.name,
-                                    other.otherwise.empty() ? "" : " with " + other.otherwise,
-                                    gib_text(other.memory_bytes)));
-    }
-  }
-  const std::string ways = fitting.empty() ? "no single change that was compared would fit: use more ranks, shorter "
-                                             "sequences or a smaller model"
-                                           : "what would fit: " + join(fitting, ", ");
-  throw ConfigError(fmt::format("{} is less than the tensors of rank {} take; raise it to {} or more; {}",
-                                plan.config.locate("run.memory_gib_per_rank"), largest - plan.memory.begin(),
-                                gib_text(largest->total()), ways));
 }
 
 }  // namespace orthant

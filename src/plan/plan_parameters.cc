@@ -5,14 +5,14 @@
 #include <algorithm>
 
 #include "base/errors.h"
-#include "plan/from_config.h"
+#include "config/from_config.h"
 #include "schedule/barriers.h"
 
 namespace orthant {
 namespace {
 
 Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
-  Layout layout = whole(static_cast<int>(parameter.shape.size()));
+  Layout layout = unsharded_layout(static_cast<int>(parameter.shape.size()));
   switch (parameter.role) {
     case ParameterRole::projection:  // its rows stand for tokens, and are sharded as these are over the ring
       layout.split[0] = {kRing};

@@ -9,9 +9,9 @@
 #include <map>
 #include <tuple>
 
+#include "config/from_config.h"
 #include "parallel/tensor/slice_traffic_plan.h"
 #include "parallel/vocabulary/layers_plan.h"
-#include "plan/from_config.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {

@@ -7,36 +7,69 @@
 
 #include "base/errors.h"
 #include "base/text.h"
+#include "model/block_plan.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {
+namespace {
+
+// What the bounds count in one block. docs/numerics.md explains each number.
+struct BlockRoundings {
+  int64_t additions = 0;  // that an element passes through one after the other, forward and backward
+  int64_t stored = 0;     // tensors that forward stores in the working dtype; backward stores as many gradients
+  int64_t products = 0, biases = 0;
+
+  void add(const Operation& operation, const Architecture& a, int64_t seq_len);
+};
+
+void BlockRoundings::add(const Operation& operation, const Architecture& a, int64_t seq_len) {
+  switch (operation.kind) {
+    case OperationKind::norm:
+      additions += operation.in + operation.out;
+      stored += 1;
+      break;
+    case OperationKind::linear:
+      additions += operation.in + operation.out + (operation.has_bias() ? 1 : 0);
+      stored += operation.to_stream ? 2 : 1;  // its output, and the sum with the residual stream
+      products += 1;
+      biases += operation.has_bias() ? 1 : 0;
+      break;
+    case OperationKind::attention: {
+      // Keys; with Linformer, the tokens of a summary and the summaries.
+      const int64_t keys = seq_len + a.linformer_length;
+      additions += 2 * a.head_dim + 3 * keys;
+      stored += 2;  // rotated queries and keys, and the output
+      break;
+    }
+    case OperationKind::activation:
+      stored += 1;
+      break;
+  }
+}
+
+}  // namespace
 
 RoundingBounds rounding_bounds(const Plan& plan) {
   const Config& config = plan.config;
   const auto& a = plan.architecture;
-  const int64_t h = a.hidden_size, i = a.intermediate_size, d = a.head_dim;
-  const int64_t t = config.training.seq_len + a.linformer_length;  // keys; or tokens of a summary, and the summaries
-  const int64_t q = a.num_attention_heads * d, kv = a.num_key_value_heads * d;
-  // Number of additions that an element of the first block's gradients passes through one after the other.
-  const int64_t biases = (a.attention_bias ? 2 : 0) + (a.mlp_bias ? 2 : 0);
-  const int64_t forward = 4 * h + q + i + d + t + biases;
-  const int64_t backward = 4 * h + q + 2 * kv + 2 * i + d + 2 * t;
-  const int64_t head = 3 * h + 2 * a.vocab_size;
+  BlockRoundings block;
+  for (const Operation& operation : block_operations(a)) block.add(operation, a, config.training.seq_len);
+  const int64_t head = 3 * a.hidden_size + 2 * a.vocab_size;
   const auto additions =
-      static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * (forward + backward) + head);
+      static_cast<double>(plan.tokens_per_step() + a.num_hidden_layers * block.additions + head);
   const double random = std::sqrt(2 * additions);
   if (config.training.dtype == "float64") return {.gradients = 1e-10, .weights = 1e-10, .rest = random * 0x1p-53};
   double bound = 2 * additions * 0x1p-24;
   if (config.training.dtype == "bfloat16") {
-    int64_t roundings = 2 * (22 * a.num_hidden_layers + 4);
+    int64_t roundings = 2 * (2 * block.stored * a.num_hidden_layers + 4);
     // The slope of a capped logit is rounded.
     if (a.final_logit_softcapping > 0) roundings += 2;
     // Ring self-attention keeps rounded probabilities; the oracle, which runs on one device, keeps none.
     if (plan.sequence.method == SequenceMethod::ring_self_attention) roundings += a.num_hidden_layers;
     // The partial sums of columns are rounded before they are summed.
-    if (plan.tensor.columns > 1) roundings += 4 * a.num_hidden_layers + 1;
+    if (plan.tensor.columns > 1) roundings += block.products * a.num_hidden_layers + 1;
     // Products are rounded before a bias is added.
-    if (plan.tensor.rows * plan.tensor.columns > 1) roundings += biases * a.num_hidden_layers;
+    if (plan.tensor.rows * plan.tensor.columns > 1) roundings += block.biases * a.num_hidden_layers;
     // Exponentials are rounded in place of logits, and so are the ranks' partial sums of the head's input gradient.
     if (!plan.vocabulary.empty()) roundings += 3;
     // Algorithm 2 rounds the sum of these over columns too, before the factors of tokens are known.

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "base/errors.h"
+#include "config/refusal.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/plan.h"
-#include "plan/config_refusal.h"
 #include "plan/pipeline.h"
 #include "schedule/passes.h"
 
@@ -14,7 +14,6 @@ namespace orthant {
 namespace {
 
 constexpr std::string_view kKey = "parallelism.vocabulary_parallel";
-constexpr std::string_view kScheduleKey = "parallelism.pipeline_parallel_schedule";
 
 // Throws ConfigError unless the stage's passes of this kind are in the order of microbatches. Their results are
 // broadcast to all ranks in that order.
@@ -26,7 +25,8 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
     if (action.microbatch < last) {
       throw ConfigError(fmt::format("{}: {} stands behind that of microbatch {}, and {} go to all ranks in the order "
                                     "of microbatches where {}; put them in it, or set that to \"none\"",
-                                    config.locate(kScheduleKey), to_string(action), last, what, config.locate(kKey)));
+                                    config.locate("parallelism.pipeline_parallel_schedule"), to_string(action), last, what,
+                                    config.locate(kKey)));
     }
     last = action.microbatch;
   }
@@ -51,7 +51,7 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
     return "";
   }
   if (p.vocabulary_parallel != "interlaced") return p.vocabulary_parallel;
-  require(config, kScheduleKey, p.pipeline_parallel_schedule == "1f1b",
+  require(config, "parallelism.pipeline_parallel_schedule", p.pipeline_parallel_schedule == "1f1b",
           config.locate(kKey) + " is an order of 1F1B's passes", "\"1f1b\"");
   return "algorithm_1";
 }

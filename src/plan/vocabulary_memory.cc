@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "config/from_config.h"
 #include "mesh/staging.h"
-#include "plan/from_config.h"
 #include "plan/vocabulary.h"
 
 namespace orthant {

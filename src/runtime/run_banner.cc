@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "plan/pipeline.h"
-#include "plan/tensor_choices.h"
 #include "runtime/resume_check.h"
 
 namespace orthant {
@@ -16,14 +15,14 @@ namespace {
 std::string describe_model(const Architecture& a) {
   return fmt::format("llama, {}, hidden {}, {} ({} key-value), vocabulary {}{}", counted(a.num_hidden_layers, "layer"),
                      a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size,
-                     a.causal ? "" : ", masked");
+                     a.causal() ? "" : ", masked");
 }
 
 std::string describe_data(const Config& config, const TrainingData& data) {
   const auto& paths = config.data.path;
   return fmt::format("{}{}, {} training tokens, {}", paths.front(),
                      paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : "",
-                     human_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
+                     format_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
 }
 
 }  // namespace
@@ -49,7 +48,7 @@ Banner make_banner(const Plan& plan, const TrainingData& data, const TrainerOpti
   b.batch = fmt::format("{} of {}, microbatches of {}", counted(c.training.global_batch_size, "sequence"),
                         counted(c.training.seq_len, "token"), c.training.local_batch_size);
   b.ranks = plan.mesh.size();
-  b.mesh = mesh_and_kind(plan);
+  b.mesh = plan.mesh_and_kind();
   if (plan.mesh.axis_size(kPipeline) > 1) b.mesh += "; " + schedule_text(c);
   b.device = fmt::format("{}, {}", c.run.device, c.training.dtype);
   b.threads_per_rank = options.threads;

@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "runtime/progress.h"
+#include "report/progress.h"
 #include "runtime/trainer.h"
 
 namespace orthant {

@@ -16,7 +16,7 @@
 
 #include "base/errors.h"
 #include "base/text.h"
-#include "comm/spawn.h"
+#include "launch/spawn.h"
 #include "runtime/memory.h"
 #include "runtime/run_banner.h"
 #include "runtime/step_timeline.h"
@@ -38,7 +38,7 @@ struct Trainer::Output {
   Output(const Config& config, std::optional<int64_t> resumed)
       : style(terminal_style(STDOUT_FILENO)), metrics(config.job.dump_folder + "/metrics.jsonl", resumed) {
     if (config.metrics.enable_tensorboard) {
-      tensorboard.emplace(config.job.dump_folder + "/tb", resumed);
+      tensorboard.emplace(config.job.dump_folder + "/tb", resumed, optimizer_spec(config.optimizer).torch_class);
       tensorboard->write_text("config", "```toml\n" + print_config(config) + "```\n");
     }
   }
@@ -191,7 +191,7 @@ void Trainer::validate(int64_t step) {
   ValidationMetrics m{
       .step = step, .validation_loss = sums.nats / static_cast<double>(sums.labels), .bits_per_byte = 0};
   // Bits per byte has no meaning if the model guesses only some of the tokens.
-  const bool known = sums.bytes > 0 && plan_.architecture.causal;
+  const bool known = sums.bytes > 0 && plan_.architecture.causal();
   m.bits_per_byte = known ? sums.nats / std::log(2.0) / static_cast<double>(sums.bytes)
                           : std::numeric_limits<double>::quiet_NaN();
   output_->validations.push_back(m);
@@ -245,7 +245,7 @@ void Trainer::print_banner() const {
 
 void Trainer::finish() {
   const Config& config = plan_.config;
-  const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal;
+  const bool complete = state_.step == config.training.steps, masked = !plan_.architecture.causal();
   const std::string sample_file = config.job.dump_folder + "/sample.txt";
   std::string text;
   if (complete) note_that_all_is_trained();

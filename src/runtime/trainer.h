@@ -3,12 +3,12 @@
 
 #include "comm/comm.h"
 #include "plan/plan.h"
-#include "runtime/metrics.h"
-#include "runtime/progress.h"
+#include "report/metrics.h"
+#include "report/progress.h"
 #include "runtime/sample.h"
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
-#include "runtime/tensorboard.h"
+#include "report/tensorboard.h"
 #include "runtime/training_data.h"
 
 #include <functional>

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
-#include "app/progress_bar.h"
+#include "report/progress_bar.h"
 #include "base/text.h"
-#include "plan/config.h"
+#include "config/config.h"
 
 namespace orthant::command_line_test {
 namespace {

@@ -1,11 +1,11 @@
 // The HTML report of a run folder: its sections and figures, missing or damaged files, and independence of the network.
 #include "app/report.h"
 
-#include "app/report_chart.h"
+#include "report/chart.h"
 #include "base/errors.h"
-#include "runtime/metrics.h"
+#include "report/metrics.h"
 #include "schedule/measured.h"
-#include "tests/app/html_balance.h"
+#include "tests/report/html_balance.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
 

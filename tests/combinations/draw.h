@@ -2,7 +2,7 @@
 // random, and gives the settings and the command of a draw.
 #pragma once
 
-#include "plan/config.h"
+#include "config/config.h"
 #include "tests/combinations/features.h"
 
 #include <cstdint>

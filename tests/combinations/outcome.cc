@@ -1,6 +1,7 @@
 // Plans and runs one combination, and compares it with one device. Plain operations check that device in turn.
 #include "tests/combinations/outcome.h"
 
+#include "advice/advised_plan.h"
 #include "base/errors.h"
 #include "base/text.h"
 #include "plan/rounding.h"
@@ -75,7 +76,7 @@ const OracleTrace& CombinationRunner::oracle_of(const Config& config) {
   const auto found = oracles_.find(text);
   if (found != oracles_.end()) return found->second;
   const TrainingData& data = data_of(one);
-  const Plan plan = make_plan(one, facts_of(data, 1));
+  const Plan plan = advised_plan(one, facts_of(data, 1));
   OracleTrace trace = trace_oracle(plan, data, kSteps);
   require_plain(plan, data, trace);
   return oracles_.emplace(text, std::move(trace)).first->second;
@@ -84,7 +85,7 @@ const OracleTrace& CombinationRunner::oracle_of(const Config& config) {
 std::string CombinationRunner::difference(const Settings& settings, const Change& change) {
   const Config config = checked(settings);
   const TrainingData& data = data_of(config);
-  Plan plan = make_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
+  Plan plan = advised_plan(config, facts_of(data, static_cast<int>(config.run.ranks)));
   require_telling_bounds(plan);
   try {
     if (!change) return verify_against(oracle_of(config), plan, data).first_difference;

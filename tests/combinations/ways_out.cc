@@ -5,7 +5,7 @@
 #include <optional>
 #include <regex>
 
-#include "plan/config.h"
+#include "config/config.h"
 
 namespace orthant {
 namespace {

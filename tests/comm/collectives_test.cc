@@ -1,7 +1,7 @@
 // Rules of use of the operations: matching by tag, groups over several axes, many operations in progress, dropped
 // Works, and refused arguments. The results of each collective are checked in every_collective_test.cc.
 #include "base/errors.h"
-#include "comm/launch.h"
+#include "launch/launch.h"
 #include "tests/comm/line.h"
 #include "tests/support/says.h"
 

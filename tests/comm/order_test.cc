@@ -2,7 +2,7 @@
 // from the first position to the last. bf16 and half are added in float32.
 #include <unistd.h>
 
-#include "comm/process.h"
+#include "launch/process.h"
 #include "tests/comm/line.h"
 #include "tests/support/program.h"
 

@@ -2,7 +2,7 @@
 // step, and equal weights and moments at the end.
 #include <gtest/gtest.h>
 
-#include "comm/launch.h"
+#include "launch/launch.h"
 #include "comm/transport.h"
 #include "tests/support/says.h"
 #include "tests/support/sweep.h"

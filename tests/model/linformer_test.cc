@@ -14,7 +14,7 @@ namespace {
 
 Architecture with_summaries(int64_t kv_heads, int64_t tokens) {
   Architecture a = tiny_architecture({.kv_heads = kv_heads});
-  a.causal = false;
+  a.objective = "masked";
   a.linformer_length = 5;
   a.linformer_tokens = tokens;
   return a;

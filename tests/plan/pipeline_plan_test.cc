@@ -8,11 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "advice/advised_plan.h"
+#include "advice/explain.h"
+#include "advice/plan_json.h"
+#include "advice/schedule_choices.h"
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/pipeline.h"
 #include "plan/plan.h"
-#include "plan/schedule_choices.h"
 #include "schedule/bubbles.h"
 #include "schedule/passes.h"
 #include "tests/support/says.h"
@@ -29,7 +32,7 @@ Plan plan_of(int ranks, const std::string& schedule, const Words& more = {}) {
   keys.insert(keys.end(), more.begin(), more.end());
   Config config = parse_config("", "run.toml", keys);
   config.parallelism.pipeline_parallel_schedule = schedule;
-  return make_plan(config, {.ranks = ranks, .vocab_size = 2048});
+  return advised_plan(config, {.ranks = ranks, .vocab_size = 2048});
 }
 
 std::vector<int64_t> layers_of(const Plan& plan) {

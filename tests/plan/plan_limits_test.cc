@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <ctime>
 
+#include "advice/advised_plan.h"
+#include "advice/alternatives.h"
+#include "advice/layer_choices.h"
 #include "base/errors.h"
 #include "parallel/sequence/placement_plan.h"
-#include "plan/layer_choices.h"
 #include "tests/support/says.h"
 
 namespace orthant::plan_limits_test {
@@ -19,13 +21,13 @@ std::string error_of(const Words& overrides, const RunFacts& facts = {.ranks = 2
   try {
     const Config config = parse_config("", "run.toml", overrides);
     check_config(config);
-    const Plan plan = make_plan(config, facts);
+    const Plan plan = advised_plan(config, facts);
     // All numbers are sums of positive parts, so that an overflow shows as a number that is not positive.
     for (const MemoryBytes& m : plan.memory) {
       for (const int64_t part : {m.parameters, m.gradients, m.optimizer, m.activations, m.working}) EXPECT_GT(part, 0);
       EXPECT_GE(m.total(), m.optimizer);
     }
-    for (const auto& other : plan.alternatives) EXPECT_GT(other.memory_bytes, 0) << other.change;
+    for (const auto& other : alternatives_to(plan)) EXPECT_GT(other.memory_bytes, 0) << other.change;
     for (const auto& entry : plan.communication) {
       for (const int64_t bytes : entry.bytes_per_rank) EXPECT_GT(bytes, 0) << entry.what;
     }
@@ -205,9 +207,9 @@ TEST(PlanLimits, MicrobatchesAreThoseOfADataRank) {
   ring.push_back("parallelism.context_parallel_ring=2");
   EXPECT_TRUE(says(error_of(ring, two), {"global_batch_size = 65537", "65537 of them a rank, 65536 at most"}));
   // A run on one rank would be refused, so that it is not offered as an alternative.
-  const Plan plan = make_plan(parse_config("", "run.toml", words), two);
+  const Plan plan = advised_plan(parse_config("", "run.toml", words), two);
   const auto offered = [&](const char* change) {
-    return std::ranges::count(plan.alternatives, change, &Alternative::change);
+    return std::ranges::count(alternatives_to(plan), change, &Alternative::change);
   };
   EXPECT_EQ(offered("run.ranks = 1"), 0);
   EXPECT_EQ(offered("run.ranks = 4"), 1);
@@ -239,7 +241,7 @@ TEST(PlanLimits, RowsOfScoresBeyondCountingAreRefusedAndInNoTable) {
   const Words shorter = {"training.seq_len=65536", "training.local_batch_size=4"};
   EXPECT_EQ(error_of(with(with(kLong, shorter), {kept}), four), "no error");
   const auto choices = [&](const Words& words) {
-    return explain_layer_choices(make_plan(parse_config("", "run.toml", words), four));
+    return explain_layer_choices(advised_plan(parse_config("", "run.toml", words), four));
   };
   EXPECT_EQ(choices(kLong).find("self-attention"), std::string::npos) << choices(kLong);
   EXPECT_NE(choices(with(kLong, shorter)).find("self-attention"), std::string::npos);

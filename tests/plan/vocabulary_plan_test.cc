@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "advice/advised_plan.h"
+#include "advice/explain.h"
+#include "advice/plan_json.h"
+#include "advice/vocabulary_choices.h"
 #include "base/errors.h"
 #include "parallel/pipeline/plan.h"
 #include "plan/plan.h"
-#include "plan/vocabulary_choices.h"
 #include "schedule/barriers.h"
 #include "tests/support/says.h"
 #include "tests/support/temp_folder.h"
@@ -30,7 +33,8 @@ Plan plan_of(int ranks, const std::string& how, const Words& more = {}) {
   keys.insert(keys.end(), more.begin(), more.end());
   const Config config = parse_config("", "run.toml", keys);
   check_config(config);
-  return make_plan(config, {.ranks = config.run.ranks > 0 ? static_cast<int>(config.run.ranks) : 1, .vocab_size = 257});
+  return advised_plan(config,
+                      {.ranks = config.run.ranks > 0 ? static_cast<int>(config.run.ranks) : 1, .vocab_size = 257});
 }
 
 std::string refusal(int ranks, const std::string& how, const Words& more = {}) {

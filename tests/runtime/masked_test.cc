@@ -110,7 +110,7 @@ SWEEP_TEST(MaskedRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
        sweep.of(std::vector<TensorCut>{TensorCut{2, {}}, TensorCut{2, kRingSelfAttention}}, 2)) {
     const Plan plan = run.plan(layout.ranks, layout.keys);
     EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok);
-    EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok);
+    EXPECT_FALSE(verify_with_fault(plan, run.data(), 2, Fault::stray_mean).ok);
   }
 }
 
@@ -170,14 +170,14 @@ TEST(MaskedRuns, CountTokensNotLabelsAndTheWholeSquareOfAttention) {
     EXPECT_LT(result.valid_labels, 7 * 16 / 2);
   });
   Architecture causal = plan.architecture;
-  causal.causal = true;
+  causal.objective = "causal";
   EXPECT_EQ(training_flops_per_token(plan.architecture, 16) - training_flops_per_token(causal, 16), 6 * 2 * 16 * 24);
 }
 
 TEST(MaskedRuns, HaveATokenMoreThanTheTokenizer) {
   const TinyRun run({"model.objective=masked"});
   EXPECT_EQ(run.plan(1).architecture.vocab_size, 258);
-  EXPECT_FALSE(run.plan(1).architecture.causal);
+  EXPECT_FALSE(run.plan(1).architecture.causal());
   EXPECT_EQ(run.plan(1, {"model.vocab_size=258"}).architecture.vocab_size, 258);
   EXPECT_TRUE(says(message_of<ConfigError>([&] { run.plan(1, {"model.vocab_size=257"}); }),
                    {"model.vocab_size = 257", "vocabulary of 257 and the mask token", "at least 258"}));

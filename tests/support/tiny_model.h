@@ -32,7 +32,10 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .mlp_bias = options.biases,
                  .dropout = options.dropout,
                  .initializer_range = 0.2};
-  if (options.llama3) a.rope_scaling = {.type = "llama3", .factor = 8, .original_max_position_embeddings = 32};
+  if (options.llama3) {
+    a.rope_scaling_type = "llama3";
+    a.rope_scaling_original_max_position_embeddings = 32;
+  }
   return a;
 }
 

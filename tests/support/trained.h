@@ -2,7 +2,7 @@
 #pragma once
 
 #include "checkpoint/checkpoint.h"
-#include "runtime/metrics.h"
+#include "report/metrics.h"
 #include "tests/support/program.h"
 #include "tests/support/tiny_run.h"
 

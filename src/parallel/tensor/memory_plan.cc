@@ -170,8 +170,7 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
     return papers ? summa(plan, s, s.hidden, rows)
                   : z.from_stream(row * rows, {plan, s, rows * s.hidden, Stationary::output});
   };
-  const int64_t width = share(s.hidden, plan.columns), heads = share(s.attention, plan.columns);
-  const int64_t mixed = s.gate_up_rows / 2;
+  const int64_t width = share(s.hidden, plan.columns);
   const auto into_stream = [&](int64_t in, int64_t columns_in) {
     if (papers) return summa(plan, s, in, width);
     if (stationary_of(plan, {.in = in, .out = s.hidden, .to_stream = true}) == Stationary::output) {
@@ -186,13 +185,15 @@ ProductMemory product_memory(const TensorPlan& plan, const TensorShape& s) {
   const int64_t statistics =
       plan.rows * plan.columns > 1 ? chunk * plan.columns * s.loss_statistics * int64_t{sizeof(double)} : 0;
   const int64_t logits = chunk * vocabulary * s.element_bytes + std::max(statistics, turned);
-  return {.stream = z.part,
-          .qkv = from_stream(s.qkv_rows),
-          .attended = into_stream(s.attention, heads),
-          .gate_up = from_stream(s.gate_up_rows),
-          .down = into_stream(s.intermediate, mixed),
-          .embedding = embedding(plan, s),
-          .loss = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output})};
+  ProductMemory memory{.stream = z.part,
+                       .linears = {},
+                       .embedding = embedding(plan, s),
+                       .loss = z.loss(logits, {plan, s, vocabulary * s.hidden, Stationary::output})};
+  for (const ColumnOperation& own : s.block) {
+    if (own.operation.kind != OperationKind::linear) continue;
+    memory.linears.push_back(own.operation.to_stream ? into_stream(own.operation.in, own.in) : from_stream(own.out));
+  }
+  return memory;
 }
 
 }  // namespace orthant

@@ -16,7 +16,7 @@ struct ProductBytes {
 /// Bytes for one microbatch.
 struct ProductMemory {
   int64_t stream = 0;  // this rank's shard of the residual stream
-  ProductBytes qkv, attended, gate_up, down;  // named by the tensor that they make or read
+  std::vector<ProductBytes> linears;          // of the block's linear operations, in order
   ProductBytes embedding;                     // only forward and backward are set
   // Peak of the loss in addition to its kept tensors. The bytes kept for the gradient that the loss makes stand for the
   // last norm's output meanwhile.

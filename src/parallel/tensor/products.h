@@ -6,12 +6,14 @@
 // divide the extents (see shard() in mesh/mesh.h). A layer's forward, the gradient of its tokens and the gradient of
 // its weight are one of these products each. On four ranks, started by torchrun, mpirun or srun:
 //
-//   const auto launch = detect_launch(process_environment, parent_identity());         // comm/launch.h
+//   const auto launch = detect_launch(process_environment, parent_identity());         // launch/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
-//   const at::Tensor x = redistribute(comm, whole_x, whole(2), token_matrix(), {T, K}),   // comm/redistribute.h: this
-//                    w = redistribute(comm, whole_w, whole(2), weight_matrix(), {K, N});  // rank's shards
+//   const at::Tensor x = redistribute(comm, whole_x, unsharded_layout(2), token_matrix(), {T, K}),   //
+//   comm/redistribute.h: this
+//                    w = redistribute(comm, whole_w, unsharded_layout(2), weight_matrix(), {K, N});  // rank's shards
 //   const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
-//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), whole(2), {T, N});  // the unsharded product
+//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), unsharded_layout(2), {T, N});  // the unsharded
+//   product
 #pragma once
 
 #include <ATen/core/Tensor.h>

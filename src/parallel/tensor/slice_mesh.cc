@@ -45,9 +45,9 @@ at::Tensor SliceMesh::gather_columns(const at::Tensor& own) const {
 
 at::Tensor SliceMesh::gather_logits(Comm& comm, const at::Tensor& own, Axes axes, int64_t vocabulary) const {
   if (columns() > 1) axes.emplace_back(kColumn);
-  Layout sharded = orthant::whole(2);
+  Layout sharded = unsharded_layout(2);
   sharded.split[1] = std::move(axes);
-  const at::Tensor all = redistribute(comm, own, sharded, orthant::whole(2), {own.size(0), vocabulary});
+  const at::Tensor all = redistribute(comm, own, sharded, unsharded_layout(2), {own.size(0), vocabulary});
   if (rows()) comm.broadcast(all, kOverRows).wait();
   return all;
 }

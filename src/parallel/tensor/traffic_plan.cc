@@ -1,7 +1,6 @@
 #include "parallel/tensor/traffic_plan.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "mesh/redistribute.h"
@@ -41,26 +40,27 @@ class Sender {
   // An all-reduce over columns of one number a token.
   void statistics(const char* what) {
     if (plan_.stream != StreamSharding::width) return;
-    Layout sum = whole(1);
+    Layout sum = unsharded_layout(1);
     sum.partial = {kColumn};
-    move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
+    move(what, {sum, unsharded_layout(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
   }
   // One all-gather over columns of several numbers a token.
   void statistics_of_columns(const char* what, int numbers, int element_bytes) {
-    Layout parts = whole(1);
+    Layout parts = unsharded_layout(1);
     parts.split[0] = {kColumn};
-    move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
+    move(what, {parts, unsharded_layout(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}},
+         element_bytes);
   }
   // All-gathers over columns of the softmax statistics, one for each chunk of every panel.
   void softmax_statistics() {
-    Layout parts = whole(1);
+    Layout parts = unsharded_layout(1);
     parts.split[0] = {kColumn};
     for (const auto& shape : panels_of(shape_.hidden, true)) {
       const int64_t all = shape[0] * shape[1];
       for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
         const int64_t rows = std::min(shape_.loss_chunk, all - begin);
         const int64_t numbers = plan_.columns * rows * shape_.loss_statistics;
-        move("statistics of the loss", {parts, whole(1), {numbers}}, sizeof(double));
+        move("statistics of the loss", {parts, unsharded_layout(1), {numbers}}, sizeof(double));
       }
     }
   }
@@ -152,6 +152,13 @@ struct Linear {
   LinearShape whole;
   int64_t column_part;
 };
+// Columns shard the rows of an output-stationary weight, and the inputs of an input-stationary one.
+Linear linear_of(const ColumnOperation& product, const TensorPlan& plan, int column) {
+  const LinearShape whole = linear_shape(product.operation);
+  if (!whole.to_stream) return {whole, product.out};
+  const bool output = stationary_of(plan, whole) == Stationary::output;
+  return {whole, output ? shard(whole.out, plan.columns, column).size() : product.in};
+}
 
 // Messages of tensor_linear().
 void forward(Sender& send, const TensorPlan& plan, const Linear& l) {
@@ -192,33 +199,43 @@ void weight_gradient_alone(Sender& send, const TensorPlan& plan, const Linear& l
 
 }  // namespace
 
+std::vector<ColumnOperation> column_operations(const std::vector<Operation>& block, const TensorPlan& plan,
+                                               int column) {
+  const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
+  std::vector<ColumnOperation> operations;
+  int64_t width = 0;  // of this column, of the last output that is not the stream
+  for (const Operation& operation : block) {
+    ColumnOperation own{.operation = operation, .in = width, .out = operation.out};
+    if (operation.reads_stream()) own.in = operation.in;
+    if (operation.kind == OperationKind::linear && !operation.to_stream) {
+      own.out = 0;
+      for (const ParameterInfo& parameter : operation.parameters) {
+        if (!parameter.is_bias()) own.out += part(parameter.shape[0]);
+      }
+    } else if (operation.kind == OperationKind::attention || operation.kind == OperationKind::activation) {
+      own.out = part(operation.out);
+    }
+    width = own.out;
+    operations.push_back(std::move(own));
+  }
+  return operations;
+}
+
 TensorTraffic tensor_traffic(const TensorPlan& plan, const TensorShape& s, const Mesh& mesh, int rank) {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
-  // A layer whose output is added to the stream. Columns shard its input if its output is summed and scattered,
-  // otherwise its output.
-  const auto into_stream = [&](int64_t in) {
-    const LinearShape whole{.in = in, .out = s.hidden, .to_stream = true};
-    return Linear{whole, part(stationary_of(plan, whole) == Stationary::output ? s.hidden : in)};
-  };
-  const Linear linears[] = {{{s.hidden, s.qkv_rows * plan.columns}, s.qkv_rows},
-                            into_stream(s.attention),
-                            {{s.hidden, s.gate_up_rows * plan.columns}, s.gate_up_rows},
-                            into_stream(s.intermediate)};
   Sender send(plan, s, mesh, rank);
   TensorTraffic traffic;
-  for (size_t i = 0; i < std::size(linears); ++i) {
-    if (i % 2 == 0) send.statistics("statistics of norms");
-    forward(send, plan, linears[i]);
-  }
-  traffic.block_forward = send.take();
-  for (size_t i = 0; i < std::size(linears); ++i) {
-    if (i % 2 == 0) send.statistics("statistics of norms");
-    backward(send, plan, linears[i]);
-  }
-  traffic.block_backward = send.take();
-  for (const Linear& linear : linears) weight_gradient_alone(send, plan, linear);
-  traffic.block_split = send.take();
+  const auto of_block = [&](const auto& send_for_linear, bool norms) {
+    for (const ColumnOperation& own : s.block) {
+      if (own.operation.kind == OperationKind::norm && norms) send.statistics("statistics of norms");
+      if (own.operation.kind == OperationKind::linear) send_for_linear(send, plan, linear_of(own, plan, column));
+    }
+    return send.take();
+  };
+  traffic.block_forward = of_block(forward, true);
+  traffic.block_backward = of_block(backward, true);
+  traffic.block_split = of_block(weight_gradient_alone, false);
 
   const std::vector<int64_t> table{part(s.vocabulary), s.hidden};
   send.gather_rows("weights", table, 1);

@@ -7,18 +7,25 @@
 #include <vector>
 
 #include "mesh/mesh.h"
+#include "model/block_plan.h"
 #include "parallel/tensor/volume_plan.h"
 
 namespace orthant {
 
-/// Sizes of one microbatch on one rank, and of the model. Fused weights have the rows of this rank's column.
+/// An operation of a block on one column: the elements of a token's input and output that the column has. Where the
+/// input or output is the residual stream, the size is that of the stream's full width.
+struct ColumnOperation {
+  Operation operation;
+  int64_t in = 0, out = 0;
+};
+/// The operations as the column carries them out. A fused product has the column's rows of each of its matrices.
+std::vector<ColumnOperation> column_operations(const std::vector<Operation>& block, const TensorPlan& plan, int column);
+
+/// Sizes of one microbatch on one rank, and of the model.
 struct TensorShape {
   int64_t sequences = 0, tokens = 0;  // tokens of each sequence, before columns shard the stream
   int64_t hidden = 0, vocabulary = 0;
-  int64_t qkv_rows = 0;        // of this column
-  int64_t gate_up_rows = 0;    // of this column
-  int64_t attention = 0;       // H D, unsharded
-  int64_t intermediate = 0;    // unsharded
+  std::vector<ColumnOperation> block = {};
   int64_t loss_chunk = 0;      // tokens whose logits are in memory at a time
   int loss_statistics = 3;     // float64 numbers of each token that a column sends to the other columns
   int element_bytes = 4, sum_bytes = 4;  // of activations; of statistics and of weight gradients

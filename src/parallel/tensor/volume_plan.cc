@@ -13,6 +13,18 @@ TensorVolume& TensorVolume::operator+=(const TensorVolume& other) {
   return *this;
 }
 
+LinearShape linear_shape(const Operation& linear) {
+  return {.in = linear.in, .out = linear.out, .to_stream = linear.to_stream};
+}
+
+std::vector<LinearShape> linear_shapes(const std::vector<Operation>& block) {
+  std::vector<LinearShape> shapes;
+  for (const Operation& operation : block) {
+    if (operation.kind == OperationKind::linear) shapes.push_back(linear_shape(operation));
+  }
+  return shapes;
+}
+
 Stationary stationary_of(const TensorPlan& plan, const LinearShape& linear) {
   if (plan.form == ProductForm::summa) return Stationary::output;
   if (!linear.to_stream) return Stationary::output;

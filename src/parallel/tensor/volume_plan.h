@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "model/block_plan.h"
 #include "parallel/tensor/plan.h"
 
 namespace orthant {
@@ -29,6 +30,9 @@ struct LinearShape {
   int64_t in = 0, out = 0;
   bool to_stream = false;  // its output is added to the residual stream; otherwise its input is read from it
 };
+/// The shape of a linear operation of a block; and of all of them, in order.
+LinearShape linear_shape(const Operation& linear);
+std::vector<LinearShape> linear_shapes(const std::vector<Operation>& block);
 
 /// Words of the layer on `tokens` tokens of one replica, in the plan's form. split: fraction of the tokens whose
 /// backward is split into I and W.

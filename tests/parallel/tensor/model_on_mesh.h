@@ -55,7 +55,7 @@ inline bool contains(const std::string& text, const char* part) { return text.fi
 inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   if (p.shape.size() == 1) {
-    Layout layout = whole(1);
+    Layout layout = unsharded_layout(1);
     const bool between = contains(p.name, "bias") && !to_stream;
     if (between || plan.stream == StreamSharding::width) layout.split[0] = {kColumn};
     return layout;
@@ -137,15 +137,11 @@ inline Microbatch share_of(const Microbatch& batch, const Range& sequences) {
 }
 
 inline TensorShape shape_of(const Architecture& a, const TensorPlan& plan, int64_t sequences, int column) {
-  const auto part = [&](int64_t extent) { return shard(extent, plan.columns, column).size(); };
   return {.sequences = sequences,
           .tokens = kLength,
           .hidden = a.hidden_size,
           .vocabulary = a.vocab_size,
-          .qkv_rows = (a.num_attention_heads + 2 * a.num_key_value_heads) / plan.columns * a.head_dim,
-          .gate_up_rows = 2 * part(a.intermediate_size),
-          .attention = a.num_attention_heads * a.head_dim,
-          .intermediate = a.intermediate_size,
+          .block = column_operations(block_operations(a), plan, column),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, plan.columns, 0).size()),
           .element_bytes = 8,
           .sum_bytes = 8};

@@ -1,0 +1,227 @@
+// Writes the sections of the text one after the other.
+#include "advice/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "advice/alternatives.h"
+#include "advice/layer_choices.h"
+#include "advice/schedule_choices.h"
+#include "advice/tensor_choices.h"
+#include "advice/vocabulary_choices.h"
+#include "base/text.h"
+#include "base/text_table.h"
+#include "config/from_config.h"
+#include "plan/pipeline.h"
+#include "plan/vocabulary.h"
+
+namespace orthant {
+namespace {
+
+// Returns ascending ranks as ranges, with their number: "0-3 (4)", "0, 2 (2)". Of more than 8 ranges it shows the first
+// 6 and the last.
+std::string rank_list(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> runs;
+  for (size_t begin = 0, end = 0; begin < ranks.size(); begin = end) {
+    do ++end;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1);
+    runs.push_back(end - begin == 1 ? fmt::format("{}", ranks[begin])
+                                    : fmt::format("{}-{}", ranks[begin], ranks[end - 1]));
+  }
+  if (runs.size() > kShown) {
+    runs[kShown - 2] = "...";
+    runs.erase(runs.begin() + kShown - 1, runs.end() - 1);
+  }
+  return join(runs, ", ") + (ranks.size() > 1 ? fmt::format(" ({})", ranks.size()) : "");
+}
+
+std::string explain_memory(const Plan& plan) {
+  // Ranks with equal memory share a row.
+  std::map<std::vector<int64_t>, std::vector<int>> groups;
+  for (size_t rank = 0; rank < plan.memory.size(); ++rank) {
+    const auto& m = plan.memory[rank];
+    groups[{m.total(), m.parameters, m.gradients, m.optimizer, m.activations, m.working}].push_back(
+        static_cast<int>(rank));
+  }
+  std::vector<std::vector<std::string>> rows = {
+      {"ranks", "total", "parameters", "gradients", "optimizer", "activations", "working"}};
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    const auto& [bytes, ranks] = *group;
+    std::vector<std::string> row = {rank_list(ranks)};
+    for (const int64_t part : bytes) row.push_back(format_bytes(static_cast<double>(part)));
+    rows.push_back(row);
+  }
+  return text_table(rows);
+}
+
+std::string explain_communication(const Plan& plan) {
+  if (plan.communication.empty()) return "  none\n";
+  std::vector<std::vector<std::string>> rows = {{"what", "collective", "axis", "calls", "bytes sent by a rank"}};
+  for (const auto& entry : plan.communication) {
+    const auto most = *std::max_element(entry.bytes_per_rank.begin(), entry.bytes_per_rank.end());
+    const auto most_calls = *std::max_element(entry.calls_per_rank.begin(), entry.calls_per_rank.end());
+    rows.push_back({entry.what, entry.collective, entry.axis, fmt::format("{}", most_calls), grouped(most)});
+  }
+  return text_table(rows);
+}
+
+// Describes the tokens that a token attends to.
+std::string explain_attention(const Plan& plan) {
+  const auto& a = plan.architecture;
+  if (a.linformer_length > 0) {
+    return fmt::format("masked: each token sees {} learned summaries of its sequence", a.linformer_length);
+  }
+  std::string text = a.causal() ? "causal: each token sees those up to its own" : "masked: each token sees both sides";
+  if (a.sliding_window > 0) {
+    text += a.causal() ? fmt::format(", the last {} of them", a.sliding_window)
+                     : fmt::format(", {} to either", a.sliding_window - 1);
+  }
+  return text + (plan.config.data.mask_documents ? ", inside its document" : "");
+}
+
+// Explains the letters of the vocabulary passes, in the order of the plan's algorithm; empty if it has none.
+std::string vocabulary_passes(const Plan& plan) {
+  const VocabularyAlgorithm* algorithm = algorithm_of(plan);
+  if (algorithm == nullptr) return "";
+  std::string text =
+      ";\n  of each rank's rows of the vocabulary: E and EB embeddings and their gradient, S logits and ";
+  if (algorithm->early()) return text + "the gradient of\n  what they are made of, TW that of the head's weights";
+  if (algorithm->rounds() == 2) text += "maxima,\n  Z exponentials, ";
+  return text + (algorithm->rounds() == 2 ? "" : "exponentials,\n  ") + "T the head's gradients";
+}
+
+// Describes the loss if it differs from the plain cross entropy of the logits.
+std::string explain_loss(const Plan& plan) {
+  const OutputLoss loss = make_output_loss(plan.config);
+  std::vector<std::string> parts;
+  if (loss.softcap > 0) parts.push_back(fmt::format("logits y capped to {0} tanh(y / {0})", loss.softcap));
+  if (loss.smoothing > 0) parts.push_back(fmt::format("in training {} of each label spread evenly", loss.smoothing));
+  if (loss.z_weight > 0) parts.push_back(fmt::format("in training {} of the squared log-sum-exp added", loss.z_weight));
+  return parts.empty() ? "" : fmt::format("loss     cross entropy; {}\n", join(parts, "; "));
+}
+
+// Describes the layouts of sharded parameters, one line for each layout.
+std::string explain_split(const Plan& plan) {
+  std::map<std::string, std::vector<std::string>> names;
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const Layout& layout = plan.layouts[i];
+    if (!(layout == unsharded_layout(static_cast<int>(layout.split.size()))))
+      names[to_string(layout)].push_back(plan.parameters[i].name);
+  }
+  std::string text;
+  for (const auto& [layout, members] : names) {
+    text += fmt::format("split    {}: {}, the first {}\n", layout,
+                        counted(static_cast<int64_t>(members.size()), "tensor"), members[0]);
+  }
+  if (!text.empty()) text += "         a part a dimension: S(axis) cut over that axis, - not cut\n";
+  return text;
+}
+
+// Returns the Actions of a single pipeline rank in order. The middle of a long row is left out.
+std::string explain_rows(const std::vector<Action>& row) {
+  constexpr size_t kShown = 12;
+  std::string out = " ";
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool cut = row.size() > 2 * kShown && i >= kShown && i < row.size() - kShown;
+    if (!cut) out += " " + to_string(row[i]);
+    if (cut && i == kShown) out += fmt::format(" ... {} more ...", row.size() - 2 * kShown);
+  }
+  return out + "\n";
+}
+
+// Returns the sequences of each microbatch: "2 2 1". More than 12 microbatches are counted by their sequences:
+// "1000 of 2, 24 of 1".
+std::string explain_sizes(const DataShard& share) {
+  constexpr size_t kShown = 12;
+  std::vector<std::string> sizes;
+  if (share.microbatches.size() <= kShown) {
+    for (const Range& m : share.microbatches) sizes.push_back(fmt::format("{}", m.size()));
+    return join(sizes, " ");
+  }
+  for (const auto& [size, count] : microbatch_sizes(share)) {
+    sizes.insert(sizes.begin(), fmt::format("{} of {}", count, size));
+  }
+  return sizes.empty() ? "none" : join(sizes, ", ");
+}
+
+std::string explain_shares(const Plan& plan) {
+  std::vector<std::string> axes;
+  for (const std::string& axis : kBatchAxes) {
+    if (plan.mesh.axis_size(axis) > 1) axes.push_back(axis);
+  }
+  const bool data = axes.empty() || axes == kOverData;
+  std::vector<std::vector<std::string>> rows = {
+      {data ? "data rank" : "share over " + join(axes, "+"), "sequences", "sequences of each microbatch"}};
+  for (size_t coord = 0; coord < plan.data_shards.size(); ++coord) {
+    rows.push_back({fmt::format("{}", coord), fmt::format("{}", plan.data_shards[coord].sequences.size()),
+                    explain_sizes(plan.data_shards[coord])});
+    if (coord == 7 && plan.data_shards.size() > 8) {
+      rows.push_back({"...", "", ""});
+      break;
+    }
+  }
+  return text_table(rows);
+}
+
+}  // namespace
+
+std::string explain(const Plan& plan) {
+  const auto& a = plan.architecture;
+  const auto& t = plan.config.training;
+  std::string out;
+  out += fmt::format("model    {} parameters in {} tensors; {}, hidden {}, {} ({} key-value), vocabulary {}\n",
+                     grouped(plan.num_parameters()), plan.parameters.size(), counted(a.num_hidden_layers, "layer"),
+                     a.hidden_size, counted(a.num_attention_heads, "head"), a.num_key_value_heads, a.vocab_size);
+  out +=
+      fmt::format("batch    {} of {} a step, microbatches of at most {}, {}\n",
+                  counted(t.global_batch_size, "sequence"), counted(t.seq_len, "token"), t.local_batch_size, t.dtype);
+  out += fmt::format("attends  {}\n", explain_attention(plan));
+  out += explain_loss(plan);
+  const std::string split = explain_split(plan);
+  out += fmt::format("mesh     {}: {}{}\n{}", plan.mesh_and_kind(), counted(plan.mesh.size(), "rank"),
+                     !split.empty()            ? ""
+                     : plan.stages.size() > 1 ? "; every rank holds its stages' parameters whole"
+                                              : "; every rank holds every parameter whole",
+                     split);
+  out += "\nwho reads what, a step\n" + explain_shares(plan);
+  if (plan.schedule.rows.size() == 1) {
+    out +=
+        "\nwho does what, in which order: stage, Action (F forward, B backward, REDUCE_GRAD), microbatch or bucket\n" +
+        explain_rows(plan.schedule.rows[0]);
+  } else {
+    out += fmt::format(
+        "\nwho does what, when, were all passes equally long: {}\n"
+        "  stage, pass (F forward, B backward; I the half for its input, W for its weights{}), microbatch\n{}",
+        schedule_text(plan.config), vocabulary_passes(plan), explain_pipeline(plan));
+  }
+  if (const std::string choices = explain_schedule_choices(plan); !choices.empty()) {
+    out += "\nevery schedule of as many pipeline ranks: how long they idle; what one holds and sends\n" + choices;
+  }
+  if (const std::string choices = explain_vocabulary_choices(plan); !choices.empty()) {
+    out += "\nthe vocabulary's layers over as many pipeline ranks: parallelism.vocabulary_parallel\n" + choices;
+  }
+  out += "\ncommunication, a step\n" + explain_communication(plan);
+  if (const std::string choices = explain_layer_choices(plan); !choices.empty()) {
+    out += "\none layer over as many ranks: what a rank sends for it a step, holds of it, and keeps of a microbatch\n" +
+           choices;
+  }
+  if (const std::string choices = explain_tensor_choices(plan); !choices.empty()) {
+    out += "\nevery tensor mesh of as many ranks, of a rank and a step\n" + choices;
+  }
+  out += "\nmemory of a rank's tensors, at their peak (the process itself, with libtorch, comes on top)\n" +
+         explain_memory(plan);
+  out += "\nalternatives\n";
+  std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
+  rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),
+                  grouped(plan.largest_communication_bytes()), ""});
+  for (const Alternative& other : alternatives_to(plan)) {
+    rows.push_back({other.change, format_bytes(static_cast<double>(other.memory_bytes)),
+                    grouped(other.communication_bytes), other.remark});
+  }
+  return out + text_table(rows);
+}
+
+}  // namespace orthant

@@ -1,0 +1,179 @@
+// Writes the fields one after the other.
+#include "advice/plan_json.h"
+
+#include <nlohmann/json.hpp>
+
+#include "advice/alternatives.h"
+#include "advice/layer_choices.h"
+#include "advice/memory_limit.h"
+#include "advice/schedule_choices.h"
+#include "advice/tensor_choices.h"
+#include "advice/vocabulary_choices.h"
+#include "config/from_config.h"
+#include "plan/pipeline.h"
+#include "schedule/bubbles.h"
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+void add_ranks(Json& out, const Plan& plan) {
+  out["per_rank"] = Json::array();
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    const auto& m = plan.memory[static_cast<size_t>(rank)];
+    const auto& share = plan.data_shard(rank);
+    Json microbatches = Json::array();
+    for (const Range& r : share.microbatches) microbatches.push_back(r.size());
+    int64_t sent = 0;
+    for (const auto& entry : plan.communication) sent += entry.bytes_per_rank[static_cast<size_t>(rank)];
+    out["per_rank"].push_back({{"rank", rank},
+                               {"sequences", share.sequences.size()},
+                               {"microbatches", microbatches},
+                               {"communication_bytes", sent},
+                               {"memory_bytes",
+                                {{"total", m.total()},
+                                 {"parameters", m.parameters},
+                                 {"gradients", m.gradients},
+                                 {"optimizer", m.optimizer},
+                                 {"activations", m.activations},
+                                 {"working", m.working}}}});
+  }
+}
+
+void add_schedule(Json& out, const Plan& plan) {
+  out["schedule"] = {{"name", plan.config.parallelism.pipeline_parallel_schedule},
+                     {"csv", to_csv(plan.schedule)},
+                     {"pytorch_csv", to_pytorch_csv(plan.schedule)},
+                     {"microbatches", plan.data_shards[0].microbatches.size()},
+                     {"stages", Json::array()}};
+  const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    const Stage& stage = plan.stages[s];
+    out["schedule"]["stages"].push_back({{"pipeline_rank", stage.owner},
+                                         {"first_layer", stage.layers.begin},
+                                         {"layers", stage.layers.size()},
+                                         {"embedding", stage.first && plan.vocabulary.empty()},
+                                         {"head", stage.last && plan.vocabulary.empty()},
+                                         {"forward_flops_per_token", flops[s].forward},
+                                         {"input_flops_per_token", flops[s].input},
+                                         {"weight_flops_per_token", flops[s].weights}});
+  }
+  out["timeline"] = {{"unit", plan.timeline.unit},
+                     {"makespan", plan.timeline.makespan_s},
+                     {"bubble", plan.timeline.bubble},
+                     {"makespan_bubble", makespan_bubble(plan.timeline)},
+                     {"own_bubble", max_rank_bubble(plan.timeline)},
+                     {"busy", plan.timeline.busy_s},
+                     {"peak_live_passes", plan.timeline.peak_live}};
+  out["schedule_choices"] = Json::array();
+  for (const ScheduleChoice& choice : schedule_choices(plan)) {
+    out["schedule_choices"].push_back({{"schedule", choice.name},
+                                       {"bubble", choice.bubble},
+                                       {"makespan", choice.makespan},
+                                       {"memory_bytes", choice.memory_bytes},
+                                       {"sent_bytes", choice.sent_bytes},
+                                       {"otherwise", choice.otherwise},
+                                       {"refusal", choice.refusal},
+                                       {"chosen", choice.chosen}});
+  }
+  out["vocabulary_choices"] = Json::array();
+  const auto placements = vocabulary_choices(plan);
+  for (const VocabularyChoice& choice : placements) {
+    out["vocabulary_choices"].push_back({{"vocabulary_parallel", choice.name},
+                                         {"compute", choice.compute},
+                                         {"parameter_bytes", choice.parameter_bytes},
+                                         {"makespan", choice.makespan},
+                                         {"memory_bytes", choice.memory_bytes},
+                                         {"otherwise", choice.otherwise},
+                                         {"refusal", choice.refusal},
+                                         {"chosen", choice.chosen},
+                                         {"recommended", &choice == &recommended(placements)}});
+  }
+}
+
+void add_choices(Json& out, const Plan& plan) {
+  out["layer_choices"] = Json::array();
+  const auto choices = layer_choices(plan);
+  const bool timed = plan.facts.links.known();
+  for (const auto& choice : choices) {
+    out["layer_choices"].push_back(
+        {{"layout", choice.name},
+         {"data", choice.data},
+         {"ulysses", choice.sequence.ulysses},
+         {"ring", choice.sequence.ring},
+         {"parameter_bytes", choice.parameter_bytes},
+         {"activation_bytes", choice.activation_bytes},
+         {"state_bytes", choice.state_bytes},
+         {"kept_bytes", choice.saved_bytes},
+         {"refusal", choice.refusal},
+         {"chosen", choice.chosen},
+         {"sends_least", &choice == &sends_least(choices)},
+         {"seconds", timed && choice.shards_batch_or_sequences() ? Json(choice.seconds) : Json()},
+         {"fastest", timed && &choice == &fastest(choices)},
+         {"holds_least", &choice == &holds_least(choices)}});
+  }
+  const std::vector<TensorChoice> meshes = tensor_choices(plan);
+  out["tensor_words_bound"] = meshes.empty() ? Json() : Json(received_elements_bound(plan));
+  out["tensor_choices"] = Json::array();
+  const TensorChoice* const least = cheapest(meshes, plan.config);
+  for (const TensorChoice& choice : meshes) {
+    out["tensor_choices"].push_back({{"mesh", choice.name},
+                                     {"rows", choice.tensor.rows},
+                                     {"columns", choice.tensor.columns},
+                                     {"depth", choice.tensor.depth},
+                                     {"product", choice.tensor.form == ProductForm::summa ? "summa" : "stationary"},
+                                     {"words_forward", choice.words.forward},
+                                     {"words_backward", choice.words.backward},
+                                     {"words_depth", choice.words.depth},
+                                     {"sent_bytes", choice.sent_bytes},
+                                     {"memory_bytes", choice.memory_bytes},
+                                     {"refusal", choice.refusal},
+                                     {"fits", choice.refusal.empty() && fits_a_rank(plan.config, choice.memory_bytes)},
+                                     {"sends_least", &choice == least},
+                                     {"chosen", choice.chosen}});
+  }
+}
+
+}  // namespace
+
+std::string plan_json(const Plan& plan) {
+  Json out;
+  out["mesh"] = Json::array();
+  for (const Axis& axis : plan.mesh.axes) out["mesh"].push_back({{"axis", axis.name}, {"size", axis.size}});
+  out["ranks"] = plan.mesh.size();
+  out["parameters"] = {{"count", plan.num_parameters()}, {"tensors", Json::array()}};
+  for (size_t i = 0; i < plan.parameters.size(); ++i) {
+    const auto& p = plan.parameters[i];
+    out["parameters"]["tensors"].push_back(
+        {{"name", p.name}, {"shape", p.shape}, {"layout", to_string(plan.layouts[i])}});
+  }
+  out["attention"] = {{"objective", plan.architecture.causal() ? "causal" : "masked"},
+                      {"sliding_window", plan.architecture.sliding_window},
+                      {"linformer_length", plan.architecture.linformer_length},
+                      {"mask_documents", plan.config.data.mask_documents}};
+  const OutputLoss loss = make_output_loss(plan.config);
+  out["loss"] = {
+      {"final_logit_softcapping", loss.softcap}, {"label_smoothing", loss.smoothing}, {"z_loss", loss.z_weight}};
+  add_ranks(out, plan);
+  out["communication"] = Json::array();
+  for (const auto& entry : plan.communication) {
+    out["communication"].push_back({{"what", entry.what},
+                                    {"collective", entry.collective},
+                                    {"axis", entry.axis},
+                                    {"calls_per_step", entry.calls_per_rank},
+                                    {"bytes_per_step", entry.bytes_per_rank}});
+  }
+  add_schedule(out, plan);
+  add_choices(out, plan);
+  out["alternatives"] = Json::array();
+  for (const Alternative& other : alternatives_to(plan)) {
+    out["alternatives"].push_back({{"change", other.change},
+                                   {"memory_bytes", other.memory_bytes},
+                                   {"communication_bytes", other.communication_bytes},
+                                   {"remark", other.remark}});
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace orthant

@@ -1,0 +1,233 @@
+// Plans the run again on every tensor mesh with the same number of ranks, and selects the cheapest.
+#include "advice/tensor_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "advice/memory_limit.h"
+#include "base/errors.h"
+#include "base/text.h"
+#include "base/text_table.h"
+#include "config/refusal.h"
+#include "config/table.h"
+#include "config/tensor_check.h"
+
+namespace orthant {
+namespace {
+
+
+// Returns the tokens of one replica of the tensor mesh in a step.
+double tokens_of(const Plan& plan) {
+  const double replicas = plan.mesh.axis_size(kData) * plan.sequence.ulysses * plan.sequence.ring;
+  return static_cast<double>(plan.tokens_per_step()) / replicas;
+}
+
+// Returns the fraction of the layers' backwards that the schedule splits into I and W.
+double split_share(const Plan& plan) {
+  double split = 0, all = 0;
+  for (const auto& row : plan.schedule.rows) {
+    for (const Action& action : row) {
+      if (action.kind != ActionKind::B && action.kind != ActionKind::I) continue;
+      const auto layers = static_cast<double>(plan.stages[static_cast<size_t>(action.stage)].layers.size());
+      all += layers;
+      if (action.kind == ActionKind::I) split += layers;
+    }
+  }
+  return split / all;
+}
+
+// Returns the elements received per step for one layer's products. Every microbatch gathers the weights again, and
+// recomputation repeats the forward's communication.
+TensorVolume count_received_elements(const Plan& plan, const TensorPlan& tensor) {
+  const auto& training = plan.config.training;
+  const int shares = plan.mesh.axis_size(kData) * tensor.rows * tensor.depth;
+  const int microbatches = num_microbatches(training.global_batch_size, training.local_batch_size, shares);
+  const std::vector<LinearShape> linears = linear_shapes(block_operations(plan.architecture));
+  TensorVolume words = linear_words(tensor, linears, tokens_of(plan) / microbatches, split_share(plan));
+  words.forward *= microbatches;
+  words.backward *= microbatches;
+  if (plan.config.activation_checkpoint.mode == "full") words.backward += words.forward;
+  return words;
+}
+
+std::string name_of(const TensorPlan& tensor) {
+  const std::string columns = counted(tensor.columns, "column");
+  if (tensor.stream == StreamSharding::none) return fmt::format("1d, {}", columns);
+  if (tensor.stream == StreamSharding::tokens) return fmt::format("1d, {}, sequence", columns);
+  return fmt::format("[{}, {}, {}]{}", tensor.rows, tensor.columns, tensor.depth,
+                     tensor.form == ProductForm::summa ? ", summa" : "");
+}
+
+bool same(const TensorPlan& a, const TensorPlan& b) {
+  return a.rows == b.rows && a.columns == b.columns && a.depth == b.depth && a.stream == b.stream && a.form == b.form;
+}
+
+// Returns with_tensor_plan(). Its keys have the origin kChosenByAuto unless the run file sets them to these values.
+Config chosen(const Config& config, const TensorPlan& tensor) {
+  Config out = with_tensor_plan(config, tensor);
+  for (const char* name : {"kind", "degree", "mesh", "sequence", "product"}) {
+    const std::string key = std::string("parallelism.tensor_parallel_") + name;
+    const Key& entry = *find_key(key);
+    const bool asked = config.origins.contains(key) && value_text(entry, config) == value_text(entry, out);
+    if (!asked) out.origins[key] = kChosenByAuto;
+  }
+  return out;
+}
+
+std::string words_text(double words) { return grouped(static_cast<int64_t>(words + 0.5)); }
+
+}  // namespace
+
+Config with_tensor_plan(Config config, const TensorPlan& tensor) {
+  auto& p = config.parallelism;
+  const ParallelismConfig defaults;
+  p.tensor_parallel_degree = defaults.tensor_parallel_degree;
+  p.tensor_parallel_mesh = defaults.tensor_parallel_mesh;
+  p.tensor_parallel_sequence = tensor.stream != StreamSharding::none;
+  p.tensor_parallel_product = tensor.form == ProductForm::summa ? "summa" : "stationary";
+  if (tensor.stream == StreamSharding::width) {
+    p.tensor_parallel_kind = tensor.depth > 1 ? "2.5d" : "2d";
+    p.tensor_parallel_mesh = {tensor.rows, tensor.columns, tensor.depth};
+  } else {
+    p.tensor_parallel_kind = "1d";
+    p.tensor_parallel_degree = tensor.columns;
+  }
+  return config;
+}
+
+std::vector<TensorChoice> tensor_choices(const Plan& plan) {
+  std::vector<TensorChoice> choices;
+  if (plan.tensor.ranks() == 1) return choices;
+  for (TensorPlan tensor : tensor_arrangements(plan.tensor.ranks())) {
+    // On a mesh of one row and one column no product is sharded, and the form has no effect.
+    if (tensor.stream == StreamSharding::width && tensor.rows * tensor.columns > 1) tensor.form = plan.tensor.form;
+    TensorChoice& choice = choices.emplace_back();
+    choice.name = name_of(tensor);
+    choice.tensor = tensor;
+    choice.chosen = same(tensor, plan.tensor);
+    choice.words = count_received_elements(plan, tensor);
+    try {
+      const Plan other = make_plan(with_tensor_plan(plan.config, tensor), plan.facts);
+      choice.sent_bytes = other.largest_communication_bytes();
+      choice.memory_bytes = other.largest_memory_bytes();
+    } catch (const ConfigError& error) {
+      const std::string misfit = tensor_misfit(plan.config, tensor, plan.sequence, plan.mesh.axis_size(kData));
+      choice.refusal = misfit.empty() ? error.what() : misfit;
+    }
+  }
+  return choices;
+}
+
+namespace {
+
+// Collects the ways out for the case that no tensor mesh of the ranks is legal. First come the ways out of the refused
+// meshes that change no tensor_parallel key, then smaller degrees.
+class AutoWays {
+ public:
+  void add(const Refusal& refusal) {
+    if (problem_.empty()) problem_ = refusal.problem;
+    for (const Remedy& way : refusal.ways) {
+      const auto of_mesh = [](const Setting& one) { return one.key.starts_with("parallelism.tensor_parallel"); };
+      if (std::ranges::none_of(way, of_mesh) && std::ranges::find(ways_, way) == ways_.end()) ways_.push_back(way);
+    }
+  }
+  void add(const ConfigError& error) {
+    if (problem_.empty()) problem_ = error.what();
+  }
+
+  Refusal refusal(const Config& config, int ranks) const {
+    constexpr const char* kKey = "parallelism.tensor_parallel_degree";
+    std::vector<Remedy> ways = ways_;
+    for (int fewer = ranks - 1; fewer > 1; --fewer)
+      if (ranks % fewer == 0) ways.push_back({{kKey, fmt::format("{}", fewer)}});
+    if (ways.empty()) ways.push_back({{kKey, "1"}, {"parallelism.tensor_parallel_kind", "\"1d\""}});
+    return {kKey, fmt::format("{}: none of its meshes can be; the first, because {}", config.locate(kKey), problem_),
+            ways};
+  }
+
+ private:
+  std::string problem_;
+  std::vector<Remedy> ways_;
+};
+
+}  // namespace
+
+Config with_cheapest_tensor_plan(const Config& config, int ranks, const RunFacts& facts) {
+  std::vector<TensorChoice> choices;
+  AutoWays refused;
+  for (const TensorPlan& tensor : tensor_arrangements(ranks)) {
+    try {
+      const Plan plan = make_plan(with_tensor_plan(config, tensor), facts);
+      choices.push_back({.name = name_of(tensor),
+                         .tensor = tensor,
+                         .words = count_received_elements(plan, tensor),
+                         .sent_bytes = plan.largest_communication_bytes(),
+                         .memory_bytes = plan.largest_memory_bytes()});
+    } catch (const Refusal& error) {
+      refused.add(error);
+    } catch (const ConfigError& error) {
+      refused.add(error);
+    }
+  }
+  if (choices.empty()) throw refused.refusal(config, ranks);
+  if (const TensorChoice* best = cheapest(choices, config)) return chosen(config, best->tensor);
+  const auto by_memory = [](const TensorChoice& a, const TensorChoice& b) { return a.memory_bytes < b.memory_bytes; };
+  const TensorChoice& least = *std::min_element(choices.begin(), choices.end(), by_memory);
+  throw ConfigError(fmt::format(
+      "{} fits no tensor mesh of {}: the least is {}, of {}; raise it, use more ranks, or set "
+      "activation_checkpoint.mode to \"full\"",
+      config.locate("run.memory_gib_per_rank"), counted(ranks, "rank"), gib_text(least.memory_bytes), least.name));
+}
+
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config) {
+  const TensorChoice* best = nullptr;
+  const auto cost = [](const TensorChoice& c) { return std::tuple(c.sent_bytes, c.memory_bytes); };
+  for (const TensorChoice& choice : choices) {
+    if (!choice.refusal.empty() || !fits_a_rank(config, choice.memory_bytes)) continue;
+    if (best == nullptr || cost(choice) < cost(*best)) best = &choice;
+  }
+  return best;
+}
+
+double received_elements_bound(const Plan& plan) {
+  double bound = 0;
+  for (const LinearShape& linear : linear_shapes(block_operations(plan.architecture))) {
+    bound += product_bound(tokens_of(plan), static_cast<double>(linear.out), static_cast<double>(linear.in),
+                           plan.tensor.ranks());
+  }
+  return bound;
+}
+
+std::string explain_tensor_choices(const Plan& plan) {
+  const std::vector<TensorChoice> choices = tensor_choices(plan);
+  if (choices.empty()) return "";
+  const TensorChoice* const best = cheapest(choices, plan.config);
+  std::vector<std::vector<std::string>> rows = {
+      {"mesh", "layer: words received forward", "backward", "over depth", "step: bytes sent", "memory of a rank", ""}};
+  for (const TensorChoice& choice : choices) {
+    std::vector<std::string> remarks;
+    if (choice.chosen) remarks.push_back("as planned");
+    if (&choice == best) remarks.push_back("sends least");
+    if (!choice.refusal.empty()) remarks.push_back("cannot be: " + choice.refusal);
+    const bool fits = fits_a_rank(plan.config, choice.memory_bytes);
+    if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
+    rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
+                    words_text(choice.words.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
+                    choice.refusal.empty() ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    join(remarks, "; ")});
+  }
+  std::string out = text_table(rows);
+  out += fmt::format("  forward, no mesh without depth can send fewer than {} words (Al Daas et al. 2022)\n",
+                     words_text(received_elements_bound(plan)));
+  const auto own = std::find_if(choices.begin(), choices.end(),
+                                [](const TensorChoice& choice) { return choice.chosen; });
+  if (best != nullptr && !best->chosen && own != choices.end()) {
+    out += fmt::format("  {} sends {:.2f} of the plan's bytes\n", best->name,
+                       static_cast<double>(best->sent_bytes) / static_cast<double>(own->sent_bytes));
+  }
+  return out;
+}
+
+}  // namespace orthant

@@ -1,0 +1,46 @@
+// Compares all tensor meshes with the plan's number of ranks: bytes sent by each, and whether it fits in memory.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "parallel/tensor/volume_plan.h"
+#include "plan/plan.h"
+
+namespace orthant {
+
+/// One arrangement of the tensor mesh's ranks, and its costs.
+struct TensorChoice {
+  std::string name;     // "[2, 2, 1]", "1d, 4 columns, sequence"
+  TensorPlan tensor;
+  TensorVolume words;        // elements received for one layer per step
+  int64_t sent_bytes = 0;    // sent in total per step by the busiest rank
+  int64_t memory_bytes = 0;  // of the rank that needs most
+  std::string refusal;  // why the arrangement is illegal; empty if it is legal
+  bool chosen = false;
+};
+
+/// Returns the configuration that asks for this mesh.
+Config with_tensor_plan(Config config, const TensorPlan& tensor);
+
+/// Returns all arrangements, the plan's own included. Each has, per step, the elements received for one layer (averaged
+/// over ranks) and the total bytes that the busiest rank sends; and the memory of the largest rank. An illegal
+/// arrangement has the reason instead. Empty if the tensor mesh has one rank.
+std::vector<TensorChoice> tensor_choices(const Plan& plan);
+
+/// Resolves tensor_parallel_kind = "auto": returns the configuration with the mesh of `ranks` ranks that cheapest()
+/// selects. Throws ConfigError if no mesh is legal, or none fits run.memory_gib_per_rank.
+Config with_cheapest_tensor_plan(const Config& config, int ranks, const RunFacts& facts);
+
+/// Returns the choice that sends fewest bytes, among those that are legal and fit run.memory_gib_per_rank. Of equals it
+/// takes the one that needs least memory. Returns nullptr if there is none.
+const TensorChoice* cheapest(const std::vector<TensorChoice>& choices, const Config& config);
+
+/// Lower bound on the elements that some rank must receive for the forward products of a layer, on any mesh without
+/// depth; see product_bound().
+double received_elements_bound(const Plan& plan);
+
+/// Returns a table of the choices for people, the lower bound, and how the cheapest mesh compares with the plan's.
+std::string explain_tensor_choices(const Plan& plan);
+
+}  // namespace orthant

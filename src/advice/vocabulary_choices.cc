@@ -1,0 +1,117 @@
+// Plans the run again with every placement of the vocabulary layers, and recommends one.
+#include "advice/vocabulary_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/errors.h"
+#include "base/text.h"
+#include "base/text_table.h"
+#include "plan/plan.h"
+
+namespace orthant {
+namespace {
+
+constexpr std::string_view kPlacements[] = {"none",        "redistribution", "interlaced",
+                                            "naive",       "algorithm_1",    "algorithm_2"};
+
+void judge(VocabularyChoice& choice, const Plan& plan) {
+  choice.compute = plan.timeline.busy_s;
+  choice.makespan = plan.timeline.makespan_s;
+  choice.memory_bytes = plan.largest_memory_bytes();
+  const int element = dtype_bytes(plan.config.training.dtype);
+  choice.parameter_bytes.assign(choice.compute.size(), 0);
+  for (int rank = 0; rank < plan.mesh.size(); ++rank) {
+    int64_t elements = 0;
+    for (size_t p = 0; p < plan.parameters.size(); ++p) {
+      if (!plan.holds(rank, p)) continue;
+      elements += volume(local_shape(plan.mesh, plan.layouts[p], plan.parameters[p].shape, rank));
+    }
+    int64_t& most = choice.parameter_bytes[static_cast<size_t>(plan.pipeline_rank(rank))];
+    most = std::max(most, elements * element);
+  }
+}
+
+// Returns the least and the greatest value, and their ratio.
+template <class T, class Text>
+std::string span_text(const std::vector<T>& values, Text text) {
+  const auto [least, most] = std::minmax_element(values.begin(), values.end());
+  const std::string both = text(*least) + " to " + text(*most);
+  if (!(*least > 0)) return both;
+  return fmt::format("{} ({:.2f})", both, static_cast<double>(*most) / static_cast<double>(*least));
+}
+
+}  // namespace
+
+std::vector<VocabularyChoice> vocabulary_choices(const Plan& plan) {
+  std::vector<VocabularyChoice> choices;
+  if (plan.schedule.rows.size() == 1) return choices;
+  const std::string& own = plan.config.parallelism.vocabulary_parallel;
+  for (const std::string_view name : kPlacements) {
+    VocabularyChoice& choice = choices.emplace_back();
+    choice.name = name;
+    choice.chosen = name == own;
+    if (choice.chosen) {
+      judge(choice, plan);
+      continue;
+    }
+    Config other = plan.config;
+    other.parallelism.vocabulary_parallel = name;
+    other.origins["parallelism.vocabulary_parallel"] = "compared";
+    if (name != "none" && name != "redistribution" && plan.post_validates()) {
+      other.parallelism.pipeline_parallel_post_validation = false;
+      choice.otherwise = "parallelism.pipeline_parallel_post_validation = false";
+    }
+    try {
+      judge(choice, make_plan(other, plan.facts));
+    } catch (const ConfigError& error) {
+      choice.refusal = error.what();
+    }
+  }
+  return choices;
+}
+
+const VocabularyChoice& recommended(const std::vector<VocabularyChoice>& choices) {
+  const auto can_be = [](const VocabularyChoice& choice) { return choice.refusal.empty(); };
+  double shortest = 0;
+  for (const VocabularyChoice& choice : choices) {
+    if (can_be(choice) && (shortest == 0 || choice.makespan < shortest)) shortest = choice.makespan;
+  }
+  const VocabularyChoice* best = nullptr;
+  for (const VocabularyChoice& choice : choices) {
+    if (!can_be(choice) || choice.makespan > 1.01 * shortest) continue;
+    if (best == nullptr || choice.memory_bytes < best->memory_bytes) best = &choice;
+  }
+  ORTHANT_CHECK(best != nullptr, choices.size());
+  return *best;
+}
+
+std::string explain_vocabulary_choices(const Plan& plan) {
+  const std::vector<VocabularyChoice> choices = vocabulary_choices(plan);
+  if (choices.empty()) return "";
+  const VocabularyChoice& best = recommended(choices);
+  std::vector<std::vector<std::string>> rows = {
+      {"placement", "a rank computes", "its weights", "a step takes", "its memory", ""}};
+  for (const VocabularyChoice& choice : choices) {
+    if (!choice.refusal.empty()) {
+      rows.push_back({choice.name, "", "", "", "", "cannot be: " + choice.refusal});
+      continue;
+    }
+    std::vector<std::string> remarks;
+    if (choice.chosen) remarks.push_back("as planned");
+    if (&choice == &best) remarks.push_back("recommended");
+    if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
+    rows.push_back(
+        {choice.name, span_text(choice.compute, [](double units) { return fmt::format("{:.2f}", units); }),
+         span_text(choice.parameter_bytes, [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }),
+         fmt::format("{:.2f}", choice.makespan), format_bytes(static_cast<double>(choice.memory_bytes)),
+         join(remarks, "; ")});
+  }
+  return text_table(rows) +
+         "  from the least to the most of any pipeline rank, and their ratio; times are FLOPs, with messages hidden:\n"
+         "  a head of one rank makes its gradients in its forward. Recommended is the shortest step; of those within\n"
+         "  1 % of it, what holds least\n";
+}
+
+}  // namespace orthant

@@ -1,0 +1,290 @@
+// Reads config.json. Every key that changes the computation is either interpreted or refused; the others are kept.
+#include "config/hf_config.h"
+
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/errors.h"
+#include "base/file_errors.h"
+#include "base/json.h"
+#include "config/table.h"
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSizeLimit = int64_t{1} << 31;  // of any dimension: products of two cannot overflow
+
+// Reads keys of an object with checked types, and records which keys were read.
+class Fields {
+ public:
+  Fields(const Json& object, std::string source) : object_(object), source_(std::move(source)) {}
+
+  // Returns null for an absent key. A null value counts as absent, as in transformers.
+  const Json* find(const std::string& key) {
+    taken_.insert(key);
+    const auto found = object_.find(key);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+  bool has_null(const std::string& key) const { return object_.contains(key) && object_.at(key).is_null(); }
+  [[noreturn]] void refuse(const std::string& key, const std::string& wanted) const {
+    const auto found = object_.find(key);
+    throw DataError(fmt::format("{}: {} = {}: {}", source_, key,
+                                found == object_.end() ? "(absent)" : found->dump().substr(0, 200), wanted));
+  }
+  int64_t integer(const std::string& key, std::optional<int64_t> fallback, int64_t least = 1) {
+    const Json* value = find(key);
+    if (value == nullptr && fallback) return *fallback;
+    if (value == nullptr || !value->is_number_integer() || value->is_number_float() ||
+        (value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) ||
+        value->get<int64_t>() < least || value->get<int64_t>() > kSizeLimit) {
+      refuse(key, fmt::format("expected an integer from {} to {}", least, kSizeLimit));
+    }
+    return value->get<int64_t>();
+  }
+  double positive(const std::string& key, std::optional<double> fallback) {
+    const Json* value = find(key);
+    if (value == nullptr && fallback) return *fallback;
+    if (value == nullptr || !value->is_number() || !(value->get<double>() > 0.0)) {
+      refuse(key, "expected a number above 0");
+    }
+    return value->get<double>();
+  }
+  double not_negative(const std::string& key, double fallback) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_number() || !(value->get<double>() >= 0.0)) refuse(key, "expected a number of at least 0");
+    return value->get<double>();
+  }
+  bool boolean(const std::string& key, bool fallback) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (!value->is_boolean()) refuse(key, "expected true or false");
+    return value->get<bool>();
+  }
+  std::optional<std::string> text(const std::string& key) {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_string()) refuse(key, "expected a string");
+    return value->get<std::string>();
+  }
+  Json rest() const {
+    Json rest = Json::object();
+    for (const auto& [key, value] : object_.items()) {
+      if (!taken_.contains(key)) rest[key] = value;
+    }
+    return rest;
+  }
+
+ private:
+  const Json& object_;
+  std::string source_;
+  std::set<std::string> taken_;
+};
+
+// Reads one rope dictionary: rope_scaling of transformers 4, or rope_parameters of transformers 5.
+Architecture read_rope(const Json& object, Architecture model, const std::string& source) {
+  if (!object.is_object()) throw DataError(fmt::format("{}: expected an object", source));
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_object()) {
+      throw DataError(
+          fmt::format("{}.{}: rotary parameters per layer type are not supported; expected one set for all "
+                      "layers",
+                      source, key));
+    }
+  }
+  Fields fields(object, source);
+  model.rope_theta = fields.positive("rope_theta", model.rope_theta);
+  const auto old_type = fields.text("type");  // older name of rope_type
+  const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
+  if (type == "default") return model;
+  if (type != "linear" && type != "llama3") {
+    throw DataError(
+        fmt::format("{}.rope_type = \"{}\": this kind of rotary scaling is not supported; expected default, "
+                    "linear or llama3",
+                    source, type));
+  }
+  model.rope_scaling_type = type;
+  model.rope_scaling_factor = fields.positive("factor", std::nullopt);
+  if (type == "linear") return model;
+  model.rope_scaling_low_freq_factor = fields.positive("low_freq_factor", std::nullopt);
+  model.rope_scaling_high_freq_factor = fields.positive("high_freq_factor", std::nullopt);
+  model.rope_scaling_original_max_position_embeddings =
+      fields.integer("original_max_position_embeddings", std::nullopt);
+  if (model.rope_scaling_high_freq_factor <= model.rope_scaling_low_freq_factor) {
+    fields.refuse("high_freq_factor",
+                  fmt::format("expected more than low_freq_factor = {}", model.rope_scaling_low_freq_factor));
+  }
+  return model;
+}
+
+void read_all_rope(Fields& fields, Architecture& model, const std::string& source) {
+  const double theta = model.rope_theta = fields.positive("rope_theta", model.rope_theta);
+  const Architecture plain = model;
+  const Json* v4 = fields.find("rope_scaling");
+  const Json* v5 = fields.find("rope_parameters");
+  if (v4 != nullptr) model = read_rope(*v4, plain, source + ": rope_scaling");
+  if (v5 == nullptr) return;
+  const Architecture other = read_rope(*v5, plain, source + ": rope_parameters");
+  // A file of transformers 5 may have rope_theta and rope_parameters, without rope_scaling.
+  const bool has_theta = fields.find("rope_theta") != nullptr;
+  if (v4 != nullptr ? other != model : (has_theta && other.rope_theta != theta)) {
+    fields.refuse("rope_parameters", "contradicts rope_theta and rope_scaling of the same file");
+  }
+  model = other;
+}
+
+// Refuses settings that change the computation in a way that Orthant does not support.
+void refuse_unsupported(Fields& fields) {
+  const auto type = fields.text("model_type");
+  if (!type || (*type != "llama" && *type != "mistral")) {
+    fields.refuse("model_type", "only \"llama\" and \"mistral\" are supported");
+  }
+  for (const char* key : {"attention_bias", "mlp_bias"}) {  // transformers' Mistral would ignore them
+    if (*type == "mistral" && fields.boolean(key, false)) {
+      fields.refuse(key, "only \"llama\" has biases; expected false");
+    }
+  }
+  if (fields.text("hidden_act").value_or("silu") != "silu") fields.refuse("hidden_act", "only \"silu\" is supported");
+  if (fields.find("quantization_config") != nullptr) {
+    fields.refuse("quantization_config", "quantized weights are not supported; store them as float32 or bfloat16");
+  }
+  const Json* dropout = fields.find("attention_dropout");
+  if (dropout != nullptr && *dropout != 0) {
+    fields.refuse("attention_dropout", "not supported; expected 0, null or no such key");
+  }
+  const Json* partial = fields.find("partial_rotary_factor");
+  if (partial != nullptr && *partial != 1) fields.refuse("partial_rotary_factor", "only 1 is supported");
+}
+
+// Only Mistral has a sliding window. A llama file that states one was not written for transformers' Llama.
+int64_t read_sliding_window(Fields& fields) {
+  constexpr int64_t kMistralDefault = 4096;
+  const bool mistral = fields.text("model_type") == "mistral";
+  const Json* value = fields.find("sliding_window");
+  if (value == nullptr) return mistral && !fields.has_null("sliding_window") ? kMistralDefault : 0;
+  const int64_t window = fields.integer("sliding_window", std::nullopt, 0);
+  if (window > 0 && !mistral)
+    fields.refuse("sliding_window", "only \"mistral\" has one; expected 0, null or no such key");
+  return window;
+}
+
+std::string read_dtype(Fields& fields) {
+  const auto v5 = fields.text("dtype");
+  const auto v4 = fields.text("torch_dtype");
+  const std::string name = v5 ? *v5 : v4.value_or("float32");
+  for (const char* known : {"float32", "bfloat16", "float16", "float64"}) {
+    if (name == known) return name;
+  }
+  fields.refuse(v5 ? "dtype" : "torch_dtype", "expected float32, bfloat16, float16 or float64");
+}
+
+void read_token_ids(Fields& fields, HfConfig& config) {
+  const auto one = [&](const std::string& key) -> std::optional<int64_t> {
+    if (fields.find(key) == nullptr) return std::nullopt;
+    return fields.integer(key, std::nullopt, -1);  // -1 is the older LLaMA notation for "none"
+  };
+  config.bos_token_id = one("bos_token_id");
+  config.pad_token_id = one("pad_token_id");
+  const Json* eos = fields.find("eos_token_id");
+  if (eos == nullptr) return;
+  if (!eos->is_array()) {
+    config.eos_token_ids = {*one("eos_token_id")};
+    return;
+  }
+  for (const Json& id : *eos) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kSizeLimit)) {
+      fields.refuse("eos_token_id", "expected token ids");
+    }
+    config.eos_token_ids.push_back(id.get<int64_t>());
+  }
+}
+
+// True for keys that read_model_keys() reads: a number or a flag under a name of its own.
+bool is_plain(const Key& key, const Field& field) {
+  return !key.hugging_face.spelling.empty() && !key.name.starts_with("rope_") && key.name != "sliding_window" &&
+         !std::holds_alternative<std::string*>(field);
+}
+
+// Reads the keys of the table of config/table.h into the model.
+void read_model_keys(Fields& fields, Architecture& model) {
+  const std::set<std::string_view> required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                                               "num_attention_heads"};
+  Config config;
+  static_cast<Architecture&>(config.model) = model;
+  for (const Key* key : model_keys()) {
+    const Field field = key->field(config);
+    if (!is_plain(*key, field)) continue;
+    const std::string name(key->hugging_face.spelling);
+    if (auto* const* flag = std::get_if<bool*>(&field)) {
+      **flag = fields.boolean(name, **flag);
+    } else if (auto* const* number = std::get_if<double*>(&field)) {
+      **number = key->legal.above_least ? fields.positive(name, **number) : fields.not_negative(name, **number);
+    } else {
+      int64_t& size = *std::get<int64_t*>(field);
+      if (name == "num_key_value_heads") size = config.model.num_attention_heads;
+      if (name == "head_dim") size = config.model.hidden_size / config.model.num_attention_heads;
+      const bool may_be_zero = key->hugging_face.only_if_set;
+      size = fields.integer(name, required.contains(name) ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
+    }
+  }
+  model = config.model;
+}
+
+void check_heads(Fields& fields, const Architecture& model) {
+  if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
+    fields.refuse("hidden_size", fmt::format("num_attention_heads = {} must divide it", model.num_attention_heads));
+  }
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    fields.refuse("num_key_value_heads",
+                  fmt::format("it must divide num_attention_heads = {}", model.num_attention_heads));
+  }
+  if (model.head_dim % 2 != 0 || model.head_dim == 0) {
+    fields.refuse("head_dim", "it must be even, because rotary positions turn pairs of elements");
+  }
+}
+
+}  // namespace
+
+Architecture llama_defaults() {
+  return {.hidden_size = 4096,
+          .intermediate_size = 11008,
+          .num_hidden_layers = 32,
+          .num_attention_heads = 32,
+          .num_key_value_heads = 32,
+          .head_dim = 128,
+          .vocab_size = 32000,
+          .max_position_embeddings = 2048,
+          .rms_norm_eps = 1e-6};
+}
+
+HfConfig parse_hf_config(const std::string& text, const std::string& source) {
+  const Json object = parse_json(text, source);
+  if (!object.is_object()) throw DataError(fmt::format("{}: expected a JSON object", source));
+  Fields fields(object, source);
+  refuse_unsupported(fields);
+  HfConfig config;
+  Architecture& model = config.model;
+  read_model_keys(fields, model);
+  check_heads(fields, model);
+  model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";
+  model.sliding_window = read_sliding_window(fields);
+  model.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
+  read_all_rope(fields, model, source);
+  read_token_ids(fields, config);
+  config.torch_dtype = read_dtype(fields);
+  fields.find("architectures");
+  config.other_keys = fields.rest().dump();
+  return config;
+}
+
+HfConfig read_hf_config(const std::string& path) {
+  std::filesystem::path file(path);
+  if (explained([&] { return std::filesystem::is_directory(file); })) file /= "config.json";
+  return parse_hf_config(read_file(file), file);
+}
+
+}  // namespace orthant

@@ -1,0 +1,329 @@
+// The table of keys: legal values, units and help texts; and the search for keys by name.
+#include "config/table.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/text.h"
+#include "parallel/pipeline/plan.h"
+
+namespace orthant {
+namespace {
+
+Legal any() { return {}; }
+Legal at_least(double least) { return {.least = least}; }
+Legal above(double least) { return {.least = least, .above_least = true}; }
+Legal between(double least, double most) { return {.least = least, .most = most}; }
+Legal above_to(double least, double most) { return {.least = least, .most = most, .above_least = true}; }
+Legal from_to_below(double least, double most) { return {.least = least, .most = most, .below_most = true}; }
+Legal degree() { return {.least = 1, .or_minus_one = true}; }
+Legal one_of(std::vector<std::string> choices) { return {.choices = std::move(choices)}; }
+Legal one_of_or(std::vector<std::string> choices, bool (*accepts)(std::string_view), std::vector<std::string> texts) {
+  return {.choices = std::move(choices), .accepts = accepts, .accepts_texts = std::move(texts)};
+}
+
+bool is_tokenizer(std::string_view text) {
+  if (text.ends_with(".model")) return text.size() > 6;
+  if (!text.starts_with("train:")) return false;
+  int size = 0;
+  const auto [end, error] = std::from_chars(text.data() + 6, text.data() + text.size(), size);
+  return error == std::errc() && end == text.data() + text.size() && size >= 1;
+}
+
+bool is_csv(std::string_view text) { return text.ends_with(".csv") && text.size() > 4; }
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const PipelineSchedule& schedule : pipeline_schedules()) names.emplace_back(schedule.name);
+  return names;
+}
+
+#define KEY(section, name, ...)                                                                             \
+  Key {                                                                                                     \
+#section, #name, [](Config & config) -> Field { return &config.section.name; }, {}, false, __VA_ARGS__ \
+  }
+// A key of the model: its spelling in config.json, and whether a resumed run must keep it.
+#define MODEL(name, hugging_face, resume, ...)                                                                 \
+  Key {                                                                                                        \
+"model", #name, [](Config & config) -> Field { return &config.model.name; }, hugging_face, resume, __VA_ARGS__ \
+  }
+constexpr bool kMustMatch = true, kMayChange = false;
+constexpr HuggingFaceKey json(std::string_view spelling) { return {spelling, false}; }
+constexpr HuggingFaceKey json_if_set(std::string_view spelling) { return {spelling, true}; }
+constexpr HuggingFaceKey not_in_json() { return {}; }
+
+// clang-format off
+const Key kTable[] = {
+  KEY(job, dump_folder, any(), "", "folder of everything that the run writes; NAME is the name of the run file",
+      "folder of everything the run writes", "\"runs/NAME\""),
+  KEY(job, description, any(), "", "free text, kept with the run"),
+
+  KEY(run, ranks, between(1, 65536), "", "local ranks, when no launcher (torchrun, mpirun, srun) started the program",
+      "local ranks, without a launcher"),
+  KEY(run, device, one_of({"cpu", "cuda"}), "", "where tensors live", "cpu or cuda"),
+  KEY(run, transport, one_of({"auto", "ucx", "gloo", "nccl"}), "", "what carries messages between ranks"),
+  KEY(run, threads_per_rank, between(0, 1024), "", "threads inside a rank; 0 = cores / ranks, at least 1"),
+  KEY(run, memory_gib_per_rank, at_least(0), "GiB",
+      "most that a plan may fill with tensors of a rank; tensor_parallel_kind = \"auto\" keeps to it; 0 = no limit"),
+  KEY(run, timeout_s, between(0.1, 1e6), "s", "longest wait for a peer before the run is stopped"),
+
+  KEY(model, from, any(), "",
+      "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
+  KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer; this version: llama only"),
+  MODEL(objective, json_if_set("is_causal"), kMustMatch,
+      one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
+  KEY(model, masked_share, above_to(0, 1), "",
+      "share of the tokens that objective = \"masked\" hides or changes, and asks for"),
+  MODEL(hidden_size, json("hidden_size"), kMustMatch,
+      between(1, 1048576), "", "width of the residual stream", "width of the residual stream"),
+  MODEL(intermediate_size, json("intermediate_size"), kMustMatch,
+      between(1, 4194304), "", "width inside the feed-forward block"),
+  MODEL(num_hidden_layers, json("num_hidden_layers"), kMustMatch,
+      between(1, 10000), "", "transformer blocks", "transformer blocks"),
+  MODEL(num_attention_heads, json("num_attention_heads"), kMustMatch,
+      between(1, 65536), "", "query heads"),
+  MODEL(num_key_value_heads, json("num_key_value_heads"), kMustMatch,
+      between(1, 65536), "",
+      "key and value heads; fewer than query heads is grouped-query attention"),
+  MODEL(head_dim, json("head_dim"), kMustMatch,
+      between(0, 65536), "", "width of a head; 0 = hidden_size / num_attention_heads"),
+  MODEL(vocab_size, json("vocab_size"), kMustMatch,
+      between(0, 268435456), "tokens", "rows of the embedding; 0 = the tokenizer's"),
+  MODEL(max_position_embeddings, json("max_position_embeddings"), kMayChange,
+      between(1, 134217728), "tokens", "longest sequence the model accepts"),
+  MODEL(rms_norm_eps, json("rms_norm_eps"), kMustMatch,
+      above(0), "", "added to the mean square inside the norms"),
+  MODEL(rope_theta, json("rope_theta"), kMustMatch,
+      above(0), "", "base of the rotary frequencies"),
+  MODEL(rope_scaling_type, json("rope_scaling.rope_type"), kMustMatch,
+      one_of({"none", "llama3", "linear"}), "",
+      "how rotary frequencies are stretched for longer contexts"),
+  MODEL(rope_scaling_factor, json("rope_scaling.factor"), kMustMatch,
+      at_least(1), "", "stretch of the rotary wavelengths (linear, llama3)"),
+  MODEL(rope_scaling_low_freq_factor, json("rope_scaling.low_freq_factor"), kMustMatch,
+      above(0), "",
+      "wavelengths above original / this are stretched in full (llama3)"),
+  MODEL(rope_scaling_high_freq_factor, json("rope_scaling.high_freq_factor"), kMustMatch,
+      above(0), "",
+      "wavelengths below original / this are left alone (llama3)"),
+  MODEL(rope_scaling_original_max_position_embeddings, json("rope_scaling.original_max_position_embeddings"),
+      kMustMatch,
+      at_least(1), "tokens",
+      "context before stretching (llama3)"),
+  MODEL(tie_word_embeddings, json("tie_word_embeddings"), kMustMatch,
+      any(), "", "the output layer uses the embedding's weights"),
+  MODEL(attention_bias, json("attention_bias"), kMustMatch,
+      any(), "", "biases of the query, key, value and output projections, as Llama's"),
+  MODEL(mlp_bias, json("mlp_bias"), kMustMatch,
+      any(), "", "biases of the gate, up and down projections"),
+  MODEL(final_logit_softcapping, json_if_set("final_logit_softcapping"), kMustMatch,
+      at_least(0), "",
+      "c: logits y become c tanh(y / c), as Gemma 2's; 0 = they stay"),
+  MODEL(initializer_range, json("initializer_range"), kMayChange,
+      above(0), "", "standard deviation of the first weights"),
+  MODEL(dropout, not_in_json(), kMayChange,
+      from_to_below(0, 1), "",
+      "share of the embedding and of what each block adds that training zeroes; attention probabilities stay"),
+  MODEL(sliding_window, json_if_set("sliding_window"), kMustMatch,
+      between(0, 134217728), "tokens", "a token sees so many up to its own; 0 = all"),
+  MODEL(linformer_length, json_if_set("linformer_length"), kMustMatch,
+      between(0, 1048576), "tokens",
+      "Linformer: attention to so many learned summaries of the sequence's keys and values; 0 = to all tokens"),
+
+  KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory",
+      "text files and globs ('*.txt', quoted)"),
+  KEY(data, validation, from_to_below(0, 1), "",
+      "held out for validation: a share of the documents, or a list of files"),
+  KEY(data, tokenizer, one_of_or({"byte"}, is_tokenizer, {"FILE.model", "train:N"}), "",
+      "bytes, a SentencePiece model, or one of N pieces trained on the data", "byte, FILE.model or train:N"),
+  KEY(data, mask_documents, any(), "",
+      "attention stays inside a document, and positions begin anew in each; false: a sample is one text"),
+  KEY(data, long_documents, one_of({"refuse", "cut"}), "",
+      "documents longer than training.seq_len, with mask_documents: an error, or cut where samples end"),
+
+  KEY(training, steps, at_least(1), "", "optimizer steps of the whole run", "optimizer steps of the whole run"),
+  KEY(training, seq_len, between(1, 134217728), "tokens", "length of a training sequence",
+      "tokens of a training sequence"),
+  KEY(training, global_batch_size, between(1, 16777216), "sequences", "per optimizer step, over all ranks",
+      "sequences per step, over all ranks"),
+  KEY(training, local_batch_size, between(1, 16777216), "sequences",
+      "of a microbatch, at most: where they do not divide a rank's share, microbatches differ by one"),
+  KEY(training, dtype, one_of({"float32", "bfloat16", "float64"}), "",
+      "of the computation; bfloat16 keeps float32 master weights and gradients", "float32, bfloat16 or float64"),
+  KEY(training, max_norm, at_least(0), "", "gradients are clipped to this global norm; 0 = no clipping"),
+  KEY(training, label_smoothing, between(0, 1), "",
+      "share of each label that training spreads evenly over the vocabulary, as torch's cross_entropy does"),
+  KEY(training, z_loss, at_least(0), "",
+      "training's loss of a token gets this times the square of its logits' log-sum-exp; 0 = nothing"),
+  KEY(training, seed, at_least(0), "", "of first weights, order of data and dropout"),
+  KEY(training, seed_weights, any(), "", "draw first weights from the seed; false: read those of model.from"),
+
+  KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
+      "full: keep only each block's input and compute the rest again in backward"),
+
+  KEY(optimizer, name, one_of(optimizer_names()), "", "update rule, as in torch.optim"),
+  KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
+  KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment (adamw)"),
+  KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment (adamw)"),
+  KEY(optimizer, eps, above(0), "", "added to the root of the second moment (adamw)"),
+  KEY(optimizer, momentum, from_to_below(0, 1), "", "decay of the momentum buffer (sgd); 0 = no buffer"),
+  KEY(optimizer, weight_decay, at_least(0), "",
+      "decoupled with adamw; added to the gradient with sgd"),
+  KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
+      "parameters that decay: matrices, without norm gains and biases; or all parameters"),
+
+  KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
+      "shape of the decay after warm-up"),
+  KEY(lr_scheduler, warmup_steps, at_least(0), "steps", "linear rise at the start"),
+  KEY(lr_scheduler, decay_ratio, between(0, 1), "", "share of the steps that decay, at the end of the run"),
+  KEY(lr_scheduler, min_lr_factor, between(0, 1), "", "last learning rate as a share of the highest"),
+
+  KEY(validation, freq, at_least(0), "steps", "steps between validations; 0 = never"),
+  KEY(validation, steps, at_least(1), "batches", "global batches per validation"),
+
+  KEY(metrics, log_freq, at_least(1), "steps", "steps between progress lines"),
+  KEY(metrics, enable_tensorboard, any(), "", "write event files to DUMP/tb"),
+
+  KEY(checkpoint, interval, at_least(0), "steps", "steps between checkpoints; 0 = only at the end",
+      "steps between checkpoints"),
+  KEY(checkpoint, keep_latest_k, between(0, 1000000), "", "checkpoints kept; 0 = all"),
+
+  KEY(parallelism, data_parallel_degree, degree(), "ranks",
+      "copies of the model, each on its share of the batch; -1 = the rest of the ranks",
+      "copies of the model; -1 = the rest"),
+  KEY(parallelism, zero_stage, between(0, 3), "",
+      "shard over data ranks: 1 optimizer state, 2 and gradients, 3 and weights; this version: 0 only"),
+  KEY(parallelism, bucket_mib, above(0), "MiB", "size of the buckets in which gradients are reduced"),
+  KEY(parallelism, tensor_parallel_kind, one_of({"1d", "2d", "2.5d", "auto"}), "",
+      "1d Megatron, 2d Optimus (SUMMA), 2.5d Tesseract; auto takes what sends least of tensor_parallel_degree ranks"),
+  KEY(parallelism, tensor_parallel_degree, degree(), "ranks", "ranks that share each matrix (kinds 1d and auto)",
+      "ranks that share each matrix"),
+  KEY(parallelism, tensor_parallel_mesh, at_least(1), "ranks", "rows, columns, depth (kinds 2d and 2.5d)"),
+  KEY(parallelism, tensor_parallel_sequence, any(), "", "Megatron's sequence parallelism between matrices (kind 1d)"),
+  KEY(parallelism, tensor_parallel_product, one_of({"stationary", "summa"}), "",
+      "stationary: each matrix moves once, the largest not at all; summa: the papers' panels (kinds 2d and 2.5d)"),
+  KEY(parallelism, context_parallel_ulysses, degree(), "ranks", "ranks that trade sequence for heads"),
+  KEY(parallelism, context_parallel_ring, degree(), "ranks", "ranks that pass keys and values around"),
+  KEY(parallelism, context_parallel_attention, one_of({"ring_attention", "ring_self_attention", "linformer"}), "",
+      "how the ring computes attention"),
+  KEY(parallelism, context_parallel_placement, one_of({"contiguous", "zigzag", "stripe"}), "",
+      "which positions of a sequence a rank of the ring holds"),
+  KEY(parallelism, context_parallel_window, at_least(0), "ranks",
+      "double ring: neighbours inside which blocks go round while others travel between windows; 0 = one ring"),
+  KEY(parallelism, context_parallel_reduction, one_of({"reduce_scatter", "all_reduce"}), "",
+      "how ring_self_attention sums gradients of keys and values; all_reduce is the paper's form"),
+  KEY(parallelism, pipeline_parallel_degree, degree(), "ranks", "ranks that each hold some of the layers",
+      "ranks that each hold some layers"),
+  KEY(parallelism, pipeline_parallel_schedule, one_of_or(schedule_names(), is_csv, {"FILE.csv"}), "",
+      "who does what, when; a file, seen from the working directory, says it as PyTorch's pipelining writes it, one "
+      "line a rank"),
+  KEY(parallelism, pipeline_parallel_stages_per_rank, at_least(0), "", "0 = what the schedule wants"),
+  KEY(parallelism, pipeline_parallel_layers, at_least(-1), "", "layers of each stage, the first stage first; empty = "
+      "as equal as can be; -1 = fewer beside the head, so that the costliest rank costs least"),
+  KEY(parallelism, pipeline_parallel_post_validation, any(), "",
+      "ranks step one after the other, before the gradients' norm is known, and again where it is more than max_norm"),
+  KEY(parallelism, vocabulary_parallel, one_of({"none", "naive", "algorithm_1", "algorithm_2", "redistribution",
+                                                "interlaced"}), "",
+      "how the vocabulary layers spread over the pipeline: naive, algorithm_1 and algorithm_2 cut them by rows over "
+      "all ranks, with 3, 2 and 1 barriers; interlaced too, in turns; redistribution: fewer layers beside the head"),
+  KEY(parallelism, expert_parallel_degree, degree(), "ranks", "ranks that share the experts; this version: 1 only"),
+};
+// clang-format on
+#undef KEY
+#undef MODEL
+
+constexpr std::pair<std::string_view, std::string_view> kSections[] = {
+    {"job", "where a run writes"},
+    {"run", "processes and devices"},
+    {"model", "the transformer; names as in Hugging Face's config.json"},
+    {"data", "text and tokens"},
+    {"training", "length, batch and precision"},
+    {"activation_checkpoint", "memory for time"},
+    {"optimizer", "the update rule"},
+    {"lr_scheduler", "learning rate over the run"},
+    {"validation", "loss on held-out documents"},
+    {"metrics",
+     "output and logs; mfu: model FLOPs over those that products of matrices reach; exposed communication (exposed "
+     "comm; communication_seconds in metrics.jsonl): time in which rank 0 waits for messages and computes nothing"},
+    {"checkpoint", "what is saved"},
+    {"parallelism", "degrees of the mesh; at most one of them -1, which is the rest of the ranks"},
+};
+
+}  // namespace
+
+std::span<const Key> config_table() { return kTable; }
+
+std::vector<const Key*> model_keys() {
+  std::vector<const Key*> keys;
+  for (const Key& key : config_table()) {
+    if (key.section == "model") keys.push_back(&key);
+  }
+  return keys;
+}
+
+std::string_view section_help(std::string_view section) {
+  for (const auto& [name, help] : kSections) {
+    if (name == section) return help;
+  }
+  return {};
+}
+
+std::vector<std::string> config_sections() {
+  std::vector<std::string> names;
+  for (const auto& section : kSections) names.emplace_back(section.first);
+  return names;
+}
+
+std::vector<std::string> config_keys() {
+  std::vector<std::string> names;
+  for (const Key& key : config_table()) names.push_back(key.full_name());
+  return names;
+}
+
+std::string normal_key(std::string_view text) {
+  std::string out(text);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+const Key* find_key(std::string_view full_name) {
+  const std::string wanted = normal_key(full_name);
+  for (const Key& key : config_table()) {
+    if (key.full_name() == wanted) return &key;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> keys_named(std::string_view name) {
+  std::vector<std::string> names;
+  const std::string wanted = normal_key(name);
+  for (const Key& key : config_table()) {
+    if (key.name == wanted) names.push_back(key.full_name());
+  }
+  return names;
+}
+
+std::string suggest_key(std::string_view section, std::string_view name) {
+  const std::string wanted = normal_key(name);
+  const auto sections = config_sections();
+  std::string wanted_section = normal_key(section);
+  const bool known = !section_help(wanted_section).empty();
+  if (!known) wanted_section = nearest(wanted_section, sections).value_or("");
+  const std::vector<std::string> elsewhere = keys_named(name);
+  std::vector<std::string> siblings;
+  for (const Key& key : config_table()) {
+    if (key.section == wanted_section) siblings.emplace_back(key.name);
+  }
+  if (const auto sibling = nearest(wanted, siblings)) return "did you mean " + wanted_section + "." + *sibling + "?";
+  if (!elsewhere.empty()) return "did you mean " + join_or(elsewhere) + "?";
+  if (known) return "[" + wanted_section + "] has " + join(siblings, ", ");
+  return "the sections are " + join(sections, ", ");
+}
+
+std::string suggest_section(std::string_view section) {
+  const auto sections = config_sections();
+  if (const auto name = nearest(normal_key(section), sections)) return "did you mean [" + *name + "]?";
+  return "the sections are " + join(sections, ", ");
+}
+
+}  // namespace orthant

@@ -1,0 +1,268 @@
+// Connects the ranks through a TCP store or a file, finds the local address, and compares the configurations.
+#include "launch/rendezvous.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/hash.h"
+#include "base/terminal_text.h"
+#include "launch/process.h"
+#include "launch/run_claim.h"
+#include "launch/watch.h"
+
+namespace orthant {
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+constexpr const char* kHostFile = ".host";
+constexpr const char* kArrivals = "store_file/arrived";
+constexpr auto kLook = std::chrono::milliseconds(20);
+
+// Whether all ranks run on this machine.
+bool is_local(const Launch& launch) { return launch.local_size == launch.world_size; }
+
+// A wait for other ranks with a time limit. After 2 s it reports on stderr what it waits for.
+class Wait {
+ public:
+  Wait(double timeout_s, std::string what) : timeout_s_(timeout_s), what_(std::move(what)) {}
+
+  bool is_over() {
+    constexpr double kQuiet_s = 2;
+    const double waited_s = seconds_since(start_);
+    if (waited_s >= kQuiet_s && !what_.empty()) {
+      fmt::print(stderr, "waiting for {}, for at most {:.0f} s\n", std::exchange(what_, ""), timeout_s_);
+    }
+    return waited_s >= timeout_s_;
+  }
+
+ private:
+  const double timeout_s_;
+  std::string what_;  // empty after the report
+  const Clock::time_point start_ = Clock::now();
+};
+
+std::string text_of(const in_addr& address) {
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &address, text, sizeof text);
+  return text;
+}
+
+// Returns the IPv4 address of an interface. Without a name: of the first interface that is up and not the loopback.
+// Empty if there is no such interface.
+std::string interface_address(const std::string& name) {
+  ifaddrs* list = nullptr;
+  if (getifaddrs(&list) != 0) return "";
+  std::string found;
+  for (const ifaddrs* i = list; i != nullptr && found.empty(); i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_UP) == 0) continue;
+    const bool wanted = name.empty() ? (i->ifa_flags & IFF_LOOPBACK) == 0 : name == i->ifa_name;
+    if (wanted) found = text_of(reinterpret_cast<const sockaddr_in*>(i->ifa_addr)->sin_addr);
+  }
+  freeifaddrs(list);
+  return found;
+}
+
+// Returns the local address from which packets to the host would leave, which is the one that the host's network sees.
+// Empty if unknown.
+std::string address_towards(const std::string& host) {
+  addrinfo hints{}, *target = nullptr;
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(host.c_str(), "9", &hints, &target) != 0) return "";
+  std::string found;
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_in local{};
+  socklen_t length = sizeof local;
+  if (fd >= 0 && ::connect(fd, target->ai_addr, target->ai_addrlen) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&local), &length) == 0) {
+    found = text_of(local.sin_addr);
+  }
+  if (fd >= 0) close(fd);
+  freeaddrinfo(target);
+  return found;
+}
+
+std::string local_address(const Launch& launch) {
+  if (!launch.interface_name.empty()) {
+    const std::string address = interface_address(launch.interface_name);
+    if (address.empty()) {
+      throw ConfigError(
+          fmt::format("GLOO_SOCKET_IFNAME = {}: this machine has no such network interface with an IPv4 "
+                      "address (ip -4 addr lists them)",
+                      launch.interface_name));
+    }
+    return address;
+  }
+  if (is_local(launch)) return kLoopback;
+  std::string address = address_towards(launch.address);
+  // The name of a host often resolves to 127.0.1.1 on the host itself, which is useless to other hosts.
+  if (address.empty() || address.starts_with("127.")) address = interface_address("");
+  return address.empty() ? kLoopback : address;
+}
+
+// A store in an open file, which works even after the file is renamed or removed. It lasts until the last process that
+// opened it ends.
+Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd)); }
+
+// Rank 0 of a rendezvous through a file. It replaces any file that an earlier start left under this name. It removes
+// the name once all ranks have arrived, or after timeout_s.
+Store create_store_file(const Launch& launch, double timeout_s) {
+  std::string fresh = launch.path + ".XXXXXX";
+  const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // stays open until the process ends
+  const auto refuse = [&](const std::string& why) {
+    throw CommError(fmt::format(
+        "the ranks cannot connect through the file {}: {}; set TMPDIR to a folder that all ranks can write, or "
+        "set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+        launch.path, why));
+  };
+  if (fd < 0) refuse(std::strerror(errno));
+  const Store store = store_in(fd);
+  // The identity of rank 0 is in a separate file. Other ranks must not open a store before they know that it belongs to
+  // this start.
+  std::ofstream(fresh + kHostFile) << process_identity() << std::flush;
+  if (std::rename(fresh.c_str(), launch.path.c_str()) != 0 ||
+      std::rename((fresh + kHostFile).c_str(), (launch.path + kHostFile).c_str()) != 0) {
+    const std::string why = std::strerror(errno);
+    unlink(fresh.c_str());
+    unlink((fresh + kHostFile).c_str());
+    refuse(why);
+  }
+  Wait wait(timeout_s, fmt::format("all {} ranks to open {}", launch.world_size, launch.path));
+  while (store.add(kArrivals, 0) < launch.world_size - 1 && !wait.is_over()) std::this_thread::sleep_for(kLook);
+  unlink((launch.path + kHostFile).c_str());
+  unlink(launch.path.c_str());
+  const auto arrived = store.add(kArrivals, 0) + 1;
+  if (arrived < launch.world_size) {
+    throw CommError(fmt::format("rank 0: only {} of {} ranks opened {} within {:g} s", arrived, launch.world_size,
+                                launch.path, timeout_s));
+  }
+  return store;
+}
+
+// The other ranks wait for a file whose rank 0 is alive. A file left by an earlier start names a process that is gone.
+Store join_store_file(const Launch& launch, double timeout_s) {
+  Wait wait(timeout_s, fmt::format("rank 0 to create {}", launch.path));
+  do {
+    std::string host;
+    std::getline(std::ifstream(launch.path + kHostFile), host);
+    const Life life = life_of(host);
+    const int fd = life == Life::running || life == Life::stopped ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+      const Store store = store_in(fd);
+      store.add(kArrivals, 1);
+      return store;
+    }
+    std::this_thread::sleep_for(kLook);
+  } while (!wait.is_over());
+  throw CommError(
+      fmt::format("rank {}: rank 0 did not create {} within {:g} s; if the ranks are in "
+                  "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+                  launch.rank, launch.path, timeout_s));
+}
+
+// Whether a run of Orthant serves its store on this port of this machine. Writes nothing.
+bool is_served_by_a_run(int port) {
+  constexpr double kAnswer_s = 1;
+  try {
+    return serves_a_run(Store::join(kLoopback, port, kAnswer_s));
+  } catch (const CommError&) {
+    return false;
+  }
+}
+
+// Serves the store of the run. If all ranks run on this machine, no other machine can reach it.
+Store serve_store(const Launch& launch, double timeout_s) {
+  try {
+    return Store::serve(launch.port, timeout_s, launch.world_size,
+                        is_local(launch) ? Reach::kThisMachine : Reach::kNetwork);
+  } catch (const PortInUse&) {
+    if (is_served_by_a_run(launch.port)) throw CommError(other_run_message(launch, ""));
+    throw;
+  }
+}
+
+// Returns the store of the run under a prefix that no other run uses. `text`: see connect().
+Store open_store(const Launch& launch, const std::string& text, double timeout_s) {
+  if (launch.store_kind == StoreKind::kFile) {
+    const Store store = launch.rank == 0 ? create_store_file(launch, timeout_s) : join_store_file(launch, timeout_s);
+    return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id, launch.attempt));
+  }
+  const std::string host =
+      is_local(launch) && launch.store_kind == StoreKind::kServedByRankZero ? kLoopback : launch.address;
+  const bool serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
+  const Store store = serves ? serve_store(launch, timeout_s) : Store::join(host, launch.port, timeout_s);
+  return claim_rank(store, launch, text, timeout_s);
+}
+
+}  // namespace
+
+std::string run_prefix(const std::string& run_id, int attempt) {
+  return fmt::format("orthant/{:016x}/{}", xxh3(run_id), attempt);
+}
+
+Rendezvous connect(const Launch& launch, double timeout_s, const std::string& text) {
+  Rendezvous rendezvous{.rank = launch.rank, .world_size = launch.world_size};
+  if (launch.world_size == 1) {
+    rendezvous.store = Store::in_process();
+    return rendezvous;
+  }
+  rendezvous.address = local_address(launch);
+  rendezvous.interface_name = launch.interface_name;
+  rendezvous.store = open_store(launch, text, timeout_s);
+  if (launch.store_kind == StoreKind::kFile) rendezvous.beat_s = 10;
+  rendezvous.serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
+  return rendezvous;
+}
+
+void check_agreement(const Rendezvous& rendezvous, const std::string& text, double timeout_s) {
+  if (rendezvous.world_size == 1) return;
+  const Store store = rendezvous.store.under(fmt::format("agree/{}", (*rendezvous.comms)++));
+  const std::string ours = fmt::format("world size {}\n{}", rendezvous.world_size, text);
+  const auto get = [&](const std::string& key, int rank) {
+    // Waits in pieces of 2 s, because the wait may be long and a rank that has failed never arrives. Only ranks 0 and 1
+    // report the wait.
+    constexpr double kPiece_s = 2;
+    Wait wait(timeout_s, rendezvous.rank > 1 ? ""
+                                             : fmt::format("rank {} of {} to connect to the {}", rank,
+                                                           rendezvous.world_size, store.name()));
+    while (true) {
+      try {
+        return store.get(key, std::min(kPiece_s, timeout_s));
+      } catch (const CommError&) {
+        if (has_failed(rendezvous.store)) throw PeerFailed();
+        if (!wait.is_over()) continue;
+        throw CommError(fmt::format("rank {}: rank {} of {} did not connect to the {} within {:g} s", rendezvous.rank,
+                                    rank, rendezvous.world_size, store.name(), timeout_s));
+      }
+    }
+  };
+  if (rendezvous.rank == 0) store.set("text", ours);
+  const std::string difference = first_difference(get("text", 0), ours, rendezvous.rank);
+  store.set(fmt::format("verdict/{}", rendezvous.rank), difference);
+  if (!difference.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", difference));
+  for (int rank = 0; rank < rendezvous.world_size; ++rank) {
+    const std::string verdict = escape_for_terminal(get(fmt::format("verdict/{}", rank), rank));
+    if (!verdict.empty()) throw ConfigError(fmt::format("the ranks were started for different runs: {}", verdict));
+  }
+}
+
+}  // namespace orthant

@@ -1,0 +1,40 @@
+// Our own launcher for the ranks of one machine. It starts copies of a program with torchrun's environment, serves
+// their store, and supervises them until the last one has ended.
+//
+// Growth with P ranks: P child processes, up to three store connections per rank, and O(P) system calls per check; it
+// checks at least five times a second.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace orthant {
+
+struct SpawnOptions {
+  /// The executable, if argv[0] is only a name; "/proc/self/exe" is the current program. Empty: argv[0].
+  std::string program;
+  /// Threads of each rank (OMP_NUM_THREADS). 0: the cores of this machine divided by the ranks, at least 1.
+  int threads_per_rank = 0;
+  /// How long the other ranks may take to end after one failed, in seconds. Then they are killed.
+  double grace_s = 5;
+  /// Returns advice for the user to print below the message when a rank died, e.g. how to resume. It may be empty.
+  std::function<std::string()> advice;
+  /// Receives the message about a failed rank; the default prints it to stderr.
+  std::function<void(const std::string& message)> report;
+};
+
+/// Number of cores that this process may run on.
+int available_cores();
+/// Number of cores on which this machine's ranks may run together. mpirun and srun may bind each rank to cores of its
+/// own: the process then has fewer cores than its parent, and every rank of the machine has as many as this one.
+int cores_of_local_ranks(int local_ranks);
+
+/// Starts `ranks` processes of argv and waits for all. Passes the first SIGINT or SIGTERM on to them, and SIGUSR1 and
+/// SIGHUP as SIGTERM. A second SIGINT or SIGTERM kills them. Returns 0 if all exited with 0, and 130 after SIGINT.
+/// Otherwise returns the failed rank's exit code, or 1 if a signal killed it. Prints one message about which rank died
+/// and how, unless a rank has already reported. The ranks must call die_with_parent() (launch/process.h), so that none
+/// outlives this process.
+int run_local_ranks(const std::vector<std::string>& argv, int ranks, const SpawnOptions& options = {});
+
+}  // namespace orthant

@@ -1,0 +1,302 @@
+// The thread of a Watch: posts heartbeats, reads those of the other ranks, and decides who has failed.
+#include "launch/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/errors.h"
+#include "base/terminal_text.h"
+#include "base/text.h"
+#include "launch/process.h"
+
+namespace orthant {
+namespace {
+
+// A rank is silent only after this many periods without a heartbeat: at one every 10 s, a single one proves nothing.
+constexpr double kMissedBeats = 3;
+// Delay after a process has ended. A launcher knows its signal or exit code, and gets this time to report first.
+constexpr double kLauncherFirst_s = 0.6;
+constexpr const char* kClaim = "abort/claim";
+constexpr const char* kRecord = "abort/record";
+
+std::chrono::duration<double> seconds(double s) { return std::chrono::duration<double>(s); }
+std::string alive_key(int rank) { return fmt::format("alive/{}", rank); }
+std::string left_key(int rank) { return fmt::format("left/{}", rank); }
+std::string latest_key(int rank) { return fmt::format("watch/{}", rank); }  // value: the name of a rank's latest Watch
+// The failure that a rank posted, escaped because any program that reaches the store can write there.
+std::string read_failure(const Store& store, double timeout_s) {
+  return escape_for_terminal(store.get(kRecord, timeout_s));
+}
+std::string readable_activity(const std::string& posted) {
+  constexpr size_t kMostBytes = 300;
+  return escape_for_terminal(posted, kMostBytes);
+}
+std::string during(const std::string& activity) {
+  return activity.empty() ? "" : fmt::format(" (last reported activity: {})", activity);
+}
+
+}  // namespace
+
+bool post_failure(const Store& store, const std::string& message) {
+  if (store.add(kClaim, 1) != 1) return false;
+  store.set(kRecord, message);
+  return true;
+}
+
+bool has_failed(const Store& store) { return store.has(kClaim); }
+
+std::string last_activity(const Store& store, int rank) {
+  constexpr double kThere_s = 1;
+  if (!store.has(latest_key(rank))) return "";
+  const Store board = store.under(store.get(latest_key(rank), kThere_s));
+  if (!board.has(alive_key(rank))) return "";
+  const auto lines = split(board.get(alive_key(rank), kThere_s), '\n');
+  return lines.size() < 3 ? "" : during(readable_activity(lines[2]));
+}
+
+Watch::Watch(const Store& store, const std::string& name, int rank, int world_size, double timeout_s,
+             WatchOptions options)
+    : record_(store.clone()),
+      store_(record_.under(name)),
+      rank_(rank),
+      world_size_(world_size),
+      options_(std::move(options)),
+      identity_(options_.heartbeats ? process_identity() : "") {
+  if (world_size_ == 1) return;
+  beat();
+  record_.set(latest_key(rank_), name);
+  const auto start = Clock::now();
+  for (int other = 0; other < world_size_; ++other) {
+    while (!store_.has(alive_key(other))) {
+      if (record_.has(kRecord)) throw CommError(read_failure(record_, 1));
+      if (seconds_since(start) > timeout_s) {
+        std::vector<std::string> missing;
+        for (int r = 0; r < world_size_; ++r) {
+          if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
+        }
+        throw CommError(fmt::format("rank {}: {} {} of {} did not connect to the {} within {:g} s", rank_,
+                                    missing.size() == 1 ? "rank" : "ranks", join(missing, ", "), world_size_,
+                                    store_.name(), timeout_s));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
+    }
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Watch::~Watch() { leave(false); }
+
+void Watch::leave(bool goodbye) {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  deaths_.wake();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  if (!goodbye) return;
+  try {
+    store_.set(left_key(rank_), "");
+  } catch (const CommError&) {  // the process that served the store is gone; no rank needs the goodbye
+  }
+}
+
+void Watch::wait_for_others(double timeout_s) {
+  const auto start = Clock::now();
+  try {
+    for (int other = 0; other < world_size_; ++other) {
+      while (!store_.has(left_key(other)) && !record_.has(kRecord) && seconds_since(start) < timeout_s) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+  } catch (const CommError&) {  // this rank's own store is gone: nothing to wait for
+  }
+}
+
+std::string Watch::wait_for_value(const Store& store, const std::string& key, int from, double timeout_s) const {
+  const auto start = Clock::now();
+  for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
+    if (const auto known = failure()) throw CommError(*known);
+    if (seconds_since(start) > timeout_s) {
+      throw CommError(fmt::format("rank {}: rank {} of {} did not post its {} on the {} within {:g} s", rank_, from,
+                                  world_size_, key, store.name(), timeout_s));
+    }
+    std::this_thread::sleep_for(pause);
+  }
+  return store.get(key, timeout_s);
+}
+
+void Watch::set_activity(std::string activity) {
+  const std::lock_guard lock(mutex_);
+  activity_ = std::move(activity);
+}
+
+std::string Watch::activity() const {
+  const std::lock_guard lock(mutex_);
+  return activity_;
+}
+
+std::optional<std::string> Watch::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool Watch::abort(const std::string& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (must_report_) return *must_report_;
+    if (failure_) return *(must_report_ = false);
+    must_report_ = true;
+    failure_ = message;
+  }
+  bool first = true;
+  if (world_size_ > 1) {
+    try {
+      first = post_failure(record_.clone(), message);
+    } catch (const CommError&) {  // without a store there is no record: each rank reports for itself
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  must_report_ = first;
+  return first;
+}
+
+void Watch::abort_and_end(const std::string& message) { fail(message, abort(message)); }
+
+std::string Watch::blame(double patience_s) {
+  std::unique_lock lock(mutex_);
+  suspicious_ = true;
+  changed_.wait_for(lock, seconds(patience_s), [&] { return failure_.has_value(); });
+  return failure_ ? *failure_ : others();
+}
+
+std::string Watch::others() const {
+  std::vector<std::string> lines;
+  for (const auto& [rank, peer] : peers_) {
+    if (peer.left) {
+      lines.push_back(fmt::format("rank {} has ended its run", rank));
+    } else if (!peer.activity.empty()) {
+      lines.push_back(fmt::format("activity of rank {}: {}", rank, peer.activity));
+    }
+  }
+  return join(lines, "; ");
+}
+
+void Watch::run() {
+  auto last = Clock::now();
+  double failed_s = 0, next_s = options_.period_s;
+  for (;;) {
+    next_s = deaths_.wait(next_s) ? std::min(options_.period_s, kLauncherFirst_s) : options_.period_s;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stop_) return;
+    }
+    const double elapsed_s = seconds_since(last);
+    last = Clock::now();
+    if (failure()) {
+      // The failure is known already, from this rank's own abort() or from the code below. The main thread gets leave_s
+      // to leave.
+      if (called_ || (failed_s += elapsed_s) < options_.leave_s) continue;
+      fail(*failure(), false);
+      continue;
+    }
+    try {
+      tick(elapsed_s);
+    } catch (const std::exception& error) {
+      // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
+      const std::string dead = find_dead_rank();
+      fail(!dead.empty() ? dead
+                         : fmt::format("rank {}: {} (rank 0 or the launcher, which serves it, has died or cannot be "
+                                       "reached)",
+                                       rank_, error.what()),
+           rank_ <= 1);
+    }
+  }
+}
+
+void Watch::tick(double elapsed_s) {
+  if (record_.has(kRecord)) return fail(read_failure(record_, 1), false);
+  if (!options_.heartbeats) return;
+  since_beat_s_ += elapsed_s;
+  if (since_beat_s_ >= options_.beat_s - options_.period_s / 2) beat();
+  look_at_peers(elapsed_s);
+}
+
+void Watch::beat() {
+  since_beat_s_ = 0;
+  store_.set(alive_key(rank_), fmt::format("{}\n{}\n{}", identity_, ++beats_, activity()));
+}
+
+void Watch::look_at_peers(double elapsed_s) {
+  std::vector<std::string> keys;
+  for (int r = 0; r < world_size_; ++r) keys.push_back(alive_key(r));
+  const auto beats = store_.get_all(keys);
+  std::string problem;
+  for (int r = 0; r < world_size_; ++r) {
+    if (r == rank_) continue;
+    const auto lines = split(beats[static_cast<size_t>(r)], '\n');
+    std::unique_lock lock(mutex_);
+    Peer& peer = peers_[r];
+    if (peer.left || lines.size() < 3) continue;
+    // A pause of this thread (a stopped or swapped process) must not count as silence of the others. So count at most
+    // two periods.
+    peer.still_s = peer.beat == lines[1] ? peer.still_s + std::min(elapsed_s, 2 * options_.period_s) : 0;
+    peer.identity = lines[0], peer.beat = lines[1], peer.activity = readable_activity(lines[2]);
+    deaths_.expect(peer.identity);
+    problem = describe_failure(r, peer);
+    if (problem.empty()) continue;
+    lock.unlock();
+    const bool left = store_.has(left_key(r));
+    lock.lock();
+    if (!left) break;
+    peer.left = true;
+    problem.clear();
+  }
+  if (problem.empty()) return;
+  const bool first = post_failure(record_, problem);
+  fail(first ? problem : read_failure(record_, 2), first);
+}
+
+std::string Watch::describe_failure(int rank, Peer& peer) const {
+  const Life life = life_of(peer.identity);
+  if (life == Life::gone) {
+    if (++peer.gone_ticks < 2) return "";
+    return fmt::format("rank {} died: its process {} has ended{}", rank, pid_of(peer.identity), during(peer.activity));
+  }
+  const double beats_s = kMissedBeats * options_.beat_s;
+  double patience_s = std::max(options_.silence_s, beats_s);
+  // A process that is seen to be stopped is not a slow machine, for which the longer limit exists.
+  if (life == Life::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
+  if (suspicious_ && life != Life::running) patience_s = std::min(patience_s, options_.suspicion_s);
+  if (peer.still_s < patience_s) return "";
+  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
+                     life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
+                     during(peer.activity));
+}
+
+// Finds the dead rank after the store is gone, together with the rank that served it.
+std::string Watch::find_dead_rank() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [rank, peer] : peers_) {
+    if (life_of(peer.identity) != Life::gone) continue;
+    return fmt::format("rank {} died: its process {} has ended, and with it the store that it served", rank,
+                       pid_of(peer.identity));
+  }
+  return "";
+}
+
+void Watch::fail(const std::string& message, bool must_report) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = message;
+    if (called_) return;
+    called_ = true;
+  }
+  changed_.notify_all();
+  if (options_.on_failure) options_.on_failure(message, must_report);
+}
+
+}  // namespace orthant

@@ -1,0 +1,57 @@
+// A transformer block as a value: the ordered list of its operations. Parameters, FLOPs, messages, memory and roundings
+// of a block are sums over this list, and the runtime binds a primitive to each kind of operation. A new norm,
+// activation or attention variant is a new entry here.
+//
+// Example, a LLaMA block of width C, with H query and K key heads of D elements, and an MLP of width I:
+//
+//   kind        weight                    in -> out          keeps for backward
+//   norm        input_layernorm           C -> C             its input, 1 number a token
+//   linear      self_attn.qkv_proj        C -> (H + 2 K) D   its input
+//   attention                             (H + 2 K) D -> H D what its core keeps
+//   linear      self_attn.o_proj          H D -> C, added    its input
+//   norm        post_attention_layernorm  C -> C             its input, 1 number a token
+//   linear      mlp.gate_up_proj          C -> 2 I           its input
+//   activation                            2 I -> I           its input
+//   linear      mlp.down_proj             I -> C, added      its input
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/architecture.h"
+
+namespace orthant {
+
+enum class OperationKind { norm, linear, attention, activation };
+
+/// One operation of a block. Sizes are elements of one token, unsharded.
+struct Operation {
+  OperationKind kind;
+  std::string weight;      // name of its weight within the block: that of the matrix, or the fused name of several
+  int64_t in = 0, out = 0;
+  bool to_stream = false;  // the output is added to the residual stream; otherwise the next operation reads it
+  int64_t statistics = 0;  // numbers of each token that a norm keeps for backward, in float32 or float64
+  std::vector<ParameterInfo> parameters = {};  // named within the block, matrices before their biases
+
+  bool reads_stream() const { return kind == OperationKind::norm || (kind == OperationKind::linear && !to_stream); }
+  bool has_bias() const { return !parameters.empty() && parameters.back().is_bias(); }
+  /// True if the operation keeps its input for backward. Attention keeps other tensors: see sequence_memory().
+  bool keeps_input() const { return kind != OperationKind::attention; }
+  /// True if the model frees the output in forward as soon as the next operation has read it, unless that one keeps it.
+  /// All other outputs live until the block ends.
+  bool output_is_temporary() const { return kind == OperationKind::linear && !to_stream; }
+};
+
+/// The operations of every block, in forward order.
+std::vector<Operation> block_operations(const Architecture& a);
+
+/// FLOPs of one operation to train on one token, forward and backward, by Megatron's convention: a product counts 6 x
+/// its weights. Attention counts 12 T H D (half of that if causal), or 12 K_p (H + K) D with Linformer's K_p summaries.
+/// Norms and activations count nothing.
+double training_flops(const Operation& operation, const Architecture& a, int64_t seq_len);
+
+/// A norm over the residual stream: two of them belong to each block, and one precedes the output layer.
+Operation stream_norm(const Architecture& a, const std::string& name);
+
+}  // namespace orthant

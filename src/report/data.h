@@ -1,0 +1,43 @@
+// Reads a run folder into the data of a report. Only metrics.jsonl is required.
+#pragma once
+
+#include "report/metrics.h"
+#include "schedule/measured.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace orthant {
+
+/// Facts about the run, in the order of the page, such as "Model" -> "llama, 6 layers, ...".
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+struct MemoryPart {
+  std::string name;
+  double bytes = 0;
+};
+
+struct ReportData {
+  std::string folder;
+  std::string description;
+  Metrics metrics;
+  Facts facts;                                          // model, data, mesh, and others, if known
+  std::string started;                                  // such as "2026-01-31 12:00 UTC"; empty if unknown
+  std::optional<int64_t> expected_communication_bytes;  // bytes sent per step by rank 0, from plan.json
+  std::vector<MemoryPart> expected_memory;  // the rank with the largest planned memory; empty if unknown
+  std::string config_text, schedule_svg, sample_text;  // empty if the file is missing
+  bool has_pipeline = true;                            // false if plan.json has one pipeline rank
+  std::optional<MeasuredStep> measured;                // the last measured step of a pipeline
+  std::vector<std::string> problems;                   // errors in optional files, one sentence each
+};
+
+/// Reads metrics.jsonl (required), config.toml, plan.json, schedule.svg, timeline.json, sample.txt and the name of the
+/// first event file in tb/. plan.json has the form that `orthant plan --json` prints; used are mesh, ranks,
+/// parameters.count and per_rank[] with communication_bytes and memory_bytes, an object of bytes by part. Throws
+/// DataError for metrics.jsonl only.
+ReportData read_run_folder(const std::string& folder);
+
+}  // namespace orthant

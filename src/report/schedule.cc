@@ -1,0 +1,86 @@
+// The section of a report that shows the schedule, planned and measured.
+#include "report/chart.h"
+#include "report/page.h"
+#include "report/parts.h"
+#include "schedule/draw.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+
+namespace orthant {
+namespace {
+
+// Embeds a drawing as an image, so that its styles, names and scripts cannot affect the page.
+std::string image(const std::string& svg, std::string_view what) {
+  std::string encoded;
+  for (const char c : svg) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) ||
+                       std::string_view("-_.~/ :;,=()").find(c) != std::string_view::npos;
+    encoded += plain ? std::string(1, c) : fmt::format("%{:02X}", static_cast<unsigned char>(c));
+  }
+  return fmt::format("<div class=\"wide\"><img alt=\"{}\" src=\"data:image/svg+xml,{}\"></div>\n", what, encoded);
+}
+
+// Removes messages from the timeline. The cost of a message is visible as idle time of the rank that waits for it; the
+// start of the message shows nothing.
+Timeline without_messages(Timeline timeline) {
+  std::erase_if(timeline.spans, [](const Span& span) { return is_message(span.action); });
+  return timeline;
+}
+
+// Mean duration of Actions in milliseconds, by stage and kind.
+std::string durations_table(const MeasuredStep& measured) {
+  const Durations means = mean_durations(measured.timeline);
+  std::vector<const KindFacts*> shown;
+  for (const KindFacts& kind : action_kinds()) {
+    for (const auto& stage : means.stage_seconds) {
+      if (kind.stream != Stream::compute || stage[static_cast<size_t>(kind.kind)] == 0) continue;
+      shown.push_back(&kind);
+      break;
+    }
+  }
+  std::string out = "<div class=\"wide\"><table>\n<tr><th>stage</th><th>rank</th>";
+  for (const KindFacts* kind : shown) out += fmt::format("<th>{}, ms</th>", kind->meaning);
+  out += "</tr>\n";
+  for (size_t stage = 0; stage < means.stage_seconds.size(); ++stage) {
+    out += fmt::format("<tr><td>{}</td><td>{}</td>", stage, measured.schedule.stage_owner[stage]);
+    for (const KindFacts* kind : shown) {
+      out += fmt::format("<td>{}</td>", show(1e3 * means.stage_seconds[stage][static_cast<size_t>(kind->kind)], 3));
+    }
+    out += "</tr>\n";
+  }
+  return out + "</table></div>\n";
+}
+
+std::string measured_part(const MeasuredStep& measured) {
+  const Timeline& timeline = measured.timeline;
+  std::string out = fmt::format(
+      "<h3>Measured: step {} took <b>{} ms</b> from its first Action to its last, bubble <b>{}%</b>; clocks of ranks "
+      "agree to {} ms</h3>\n",
+      measured.step, show(1e3 * timeline.makespan_s, 1), show(100 * timeline.bubble, 1),
+      show(1e3 * measured.clock_error_s, 3));
+  out += image(draw_svg(measured.schedule, without_messages(timeline), fmt::format("Measured, step {}", measured.step)),
+               "The measured schedule");
+  out += fmt::format(
+      "<h3>Simulated with what each computation took: <b>{} ms</b>; measured / simulated <b>{}</b>. The difference is "
+      "what messages cost. Means by stage:</h3>\n",
+      show(1e3 * measured.simulated_s, 1), show(timeline.makespan_s / measured.simulated_s, 3));
+  return out + durations_table(measured);
+}
+
+}  // namespace
+
+std::string schedule_section(const ReportData& data) {
+  if (!data.has_pipeline) return "";
+  std::string body = data.schedule_svg.empty() ? missing("The folder has no schedule.svg.")
+                                               : image(data.schedule_svg, "The planned schedule");
+  const char* note = "Who does what, when, as planned.";
+  if (data.measured) {
+    note = "Who does what, when: as planned, and as it was.";
+    body += measured_part(*data.measured);
+  }
+  return card("schedule", "Schedule", note, body);
+}
+
+}  // namespace orthant

@@ -1,0 +1,92 @@
+// The description of attention, loss and ranks by `orthant plan`, as text and as JSON.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "advice/advised_plan.h"
+#include "advice/explain.h"
+#include "advice/plan_json.h"
+#include "plan/plan.h"
+#include "tests/support/says.h"
+
+namespace orthant::explain_test {
+namespace {
+
+using Json = nlohmann::json;
+
+TEST(Explain, SaysWhatATokenSees) {
+  struct Case {
+    std::vector<std::string> keys;
+    std::string line;
+    Json json;
+  };
+  const auto json = [](const char* objective, int window, int summaries, bool documents) {
+    return Json{{"objective", objective},
+                {"sliding_window", window},
+                {"linformer_length", summaries},
+                {"mask_documents", documents}};
+  };
+  const std::string masked = "model.objective=masked", window = "model.sliding_window=16";
+  const std::string documents = "data.mask_documents=true";
+  const Case table[] = {
+      {{}, "causal: each token sees those up to its own", json("causal", 0, 0, false)},
+      {{window}, "causal: each token sees those up to its own, the last 16 of them", json("causal", 16, 0, false)},
+      {{documents}, "causal: each token sees those up to its own, inside its document", json("causal", 0, 0, true)},
+      {{masked}, "masked: each token sees both sides", json("masked", 0, 0, false)},
+      {{masked, window, documents},
+       "masked: each token sees both sides, 15 to either, inside its document",
+       json("masked", 16, 0, true)},
+      {{masked, "model.linformer_length=8"},
+       "masked: each token sees 8 learned summaries of its sequence",
+       json("masked", 0, 8, false)},
+  };
+  for (const auto& [keys, line, want] : table) {
+    const Config config = parse_config("", "run.toml", keys);
+    check_config(config);
+    const Plan plan = advised_plan(config, {.ranks = 2, .vocab_size = 257});
+    EXPECT_TRUE(says(explain(plan), {fmt::format("\nattends  {}\n", line)}));
+    EXPECT_EQ(Json::parse(plan_json(plan))["attention"], want) << line;
+  }
+}
+
+TEST(Explain, SaysWhatTheLossIsWhereItIsNoPlainOne) {
+  const auto plan_of = [](const std::vector<std::string>& keys) {
+    return advised_plan(parse_config("", "run.toml", keys), {.ranks = 2, .vocab_size = 257});
+  };
+  EXPECT_EQ(explain(plan_of({})).find("\nloss "), std::string::npos);
+  const Plan plan =
+      plan_of({"model.final_logit_softcapping=30", "training.label_smoothing=0.1", "training.z_loss=0.0001"});
+  EXPECT_TRUE(says(explain(plan), {"\nloss     cross entropy; logits y capped to 30 tanh(y / 30); in training 0.1 of "
+                                   "each label spread evenly; in training 0.0001 of the squared log-sum-exp added\n"}));
+  const Json want = {{"final_logit_softcapping", 30.0}, {"label_smoothing", 0.1}, {"z_loss", 0.0001}};
+  EXPECT_EQ(Json::parse(plan_json(plan))["loss"], want);
+}
+
+// With 18 tokens over ulysses 2 x ring 2 in zigzag, ranks alternately hold 5 and 4 tokens.
+TEST(Explain, NamesTheRanksThatHoldTheSame) {
+  const auto text = [](const std::vector<std::string>& keys, int ranks) {
+    return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+  };
+  const std::string ulysses = "parallelism.context_parallel_ulysses=2", ring = "parallelism.context_parallel_ring=2";
+  const std::string uneven = text({"training.seq_len=18", ulysses, ring}, 4);
+  EXPECT_TRUE(says(uneven, {"\n  0, 2 (2)  ", "\n  1, 3 (2)  "})) << uneven;
+  EXPECT_TRUE(says(text({"training.seq_len=16", ulysses, ring}, 4), {"\n  0-3 (4)  "}));
+  // A long list of ranks shows its first ranks and the last.
+  EXPECT_TRUE(says(text({"training.seq_len=18", ulysses, ring}, 64), {"\n  0, 2, 4, 6, 8, 10, ..., 62 (32)  "}));
+}
+
+TEST(Explain, SaysWhyALayersWaysAreNotCompared) {
+  const auto text = [](const std::vector<std::string>& keys, int ranks) {
+    return explain(advised_plan(parse_config("", "run.toml", keys), {.ranks = ranks, .vocab_size = 257}));
+  };
+  const std::vector<std::string> linformer = {"model.objective=masked", "model.linformer_length=8"};
+  const std::string title = "one layer over as many ranks";
+  EXPECT_TRUE(says(text(linformer, 2), {title, "not compared: with Linformer"}));
+  EXPECT_EQ(text(linformer, 1).find(title), std::string::npos);
+  EXPECT_TRUE(says(text({}, 2), {title, "sends least"}));
+  EXPECT_EQ(text({}, 2).find("not compared"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace orthant::explain_test

@@ -1,0 +1,270 @@
+// Hugging Face config.json: read and written for the versions 4 and 5 of transformers. Configurations that we cannot
+// run are refused with file and key.
+#include "config/hf_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "tests/checkpoint/fixtures.h"
+
+namespace orthant::hf_config_test {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json small() {
+  return {{"model_type", "llama"},  {"vocab_size", 100},        {"hidden_size", 64},        {"intermediate_size", 128},
+          {"num_hidden_layers", 2}, {"num_attention_heads", 8}, {"num_key_value_heads", 4}, {"rms_norm_eps", 1e-5}};
+}
+
+Json llama3() {
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}};
+}
+
+HfConfig parse(const Json& object) { return parse_hf_config(object.dump(), "config.json"); }
+std::string refusal(const Json& object) {
+  return message_of<DataError>([&] { parse(object); });
+}
+
+// The Llama of transformers ignores sliding_window. Therefore a model with a window is written as a Mistral.
+TEST(HfConfig, AWindowMakesAMistral) {
+  HfConfig config;
+  config.model.sliding_window = 64;
+  const Json written = Json::parse(config_json(config));
+  EXPECT_EQ(written["model_type"], "mistral");
+  EXPECT_EQ(written["architectures"], Json::array({"MistralForCausalLM"}));
+  EXPECT_EQ(parse(written), config);
+  Json object = small();
+  object["model_type"] = "mistral";
+  EXPECT_EQ(parse(object).model.sliding_window, 4096);  // the default of MistralConfig
+  object["sliding_window"] = nullptr;
+  EXPECT_EQ(parse(object).model.sliding_window, 0);
+  object["sliding_window"] = 7;
+  EXPECT_EQ(parse(object).model.sliding_window, 7);
+  config = {};
+  config.model.linformer_length = 8;
+  config.model.linformer_tokens = 32;
+  EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+}
+
+// No other loader applies final_logit_softcapping to a Llama. Therefore such a model is written with an architecture
+// name that other loaders do not know.
+TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
+  HfConfig config;
+  config.model.final_logit_softcapping = 30.5;
+  const Json written = Json::parse(config_json(config));
+  EXPECT_EQ(written["final_logit_softcapping"], 30.5);
+  EXPECT_EQ(written["architectures"], Json::array({"LlamaSoftcappedForCausalLM"}));
+  EXPECT_EQ(parse(written), config);
+  EXPECT_FALSE(Json::parse(config_json(HfConfig{})).contains("final_logit_softcapping"));
+  Json object = small();
+  for (const Json& none : {Json(nullptr), Json(0)}) {
+    object["final_logit_softcapping"] = none;
+    EXPECT_EQ(parse(object).model.final_logit_softcapping, 0);
+  }
+  for (const Json& bad : {Json(-1), Json("30"), Json(true)}) {
+    object["final_logit_softcapping"] = bad;
+    EXPECT_NE(refusal(object).find("final_logit_softcapping"), std::string::npos);
+  }
+}
+
+TEST(HfConfig, RoundTrips) {
+  HfConfig config{.model = {.hidden_size = 96,
+                            .intermediate_size = 200,
+                            .num_hidden_layers = 3,
+                            .num_attention_heads = 6,
+                            .num_key_value_heads = 2,
+                            .head_dim = 32,
+                            .vocab_size = 257,
+                            .max_position_embeddings = 777,
+                            .rms_norm_eps = 3e-6,
+                            .rope_theta = 500000.0,
+                            .tie_word_embeddings = true,
+                            .initializer_range = 0.0123456789},
+                  .bos_token_id = 1,
+                  .eos_token_ids = {2, 3},
+                  .pad_token_id = 0,
+                  .torch_dtype = "bfloat16"};
+  Architecture& model = config.model;
+  config.other_keys = R"({"use_cache":true,"transformers_version":"5.0.0"})";
+  for (const char* type : {"none", "linear", "llama3"}) {
+    model.rope_scaling_type = type;
+    if (model.rope_scaling_type == "llama3") {
+      model.rope_scaling_low_freq_factor = 1.5;
+      model.rope_scaling_original_max_position_embeddings = 512;
+    }
+    EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config) << config_json(config);
+  }
+  config.bos_token_id = config.pad_token_id = std::nullopt;
+  config.eos_token_ids.clear();
+  for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}}) {
+    model.attention_bias = attention;
+    model.mlp_bias = mlp;
+    const Json object = parse_json(config_json(config), "config.json");
+    EXPECT_EQ(object["attention_bias"], attention);
+    EXPECT_EQ(object["mlp_bias"], mlp);
+    EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+  }
+  EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+}
+
+TEST(HfConfig, WritesBothSpellings) {
+  HfConfig config{.eos_token_ids = {2}};
+  config.model.rope_theta = 500000.0;
+  config.model.rope_scaling_type = "llama3";
+  const Json object = parse_json(config_json(config), "config.json");
+  EXPECT_EQ(object["architectures"], Json::array({"LlamaForCausalLM"}));
+  EXPECT_EQ(object["rope_theta"], 500000.0);
+  EXPECT_EQ(object["rope_scaling"], llama3());
+  Json with_theta = llama3();
+  with_theta["rope_theta"] = 500000.0;
+  EXPECT_EQ(object["rope_parameters"], with_theta);
+  EXPECT_EQ(object["eos_token_id"], 2);
+  EXPECT_TRUE(object.contains("bos_token_id") && object["bos_token_id"].is_null()) << "absent would mean 1";
+  EXPECT_EQ(object["torch_dtype"], "float32");
+  config.model.rope_scaling_type = "none";
+  const Json plain = parse_json(config_json(config), "config.json");
+  EXPECT_TRUE(plain["rope_scaling"].is_null());
+  EXPECT_EQ(plain["rope_parameters"]["rope_type"], "default");
+  EXPECT_EQ(parse_json(generation_config_json(config), "")["eos_token_id"], 2);
+}
+
+TEST(HfConfig, AModelOfMaskedTokensIsNotCalledACausalOne) {
+  HfConfig config;
+  config.model.objective = "masked";
+  config.other_keys = R"({"mask_token_id":257})";
+  const Json object = parse_json(config_json(config), "config.json");
+  EXPECT_EQ(object["architectures"], Json::array({"LlamaForMaskedLM"}));
+  EXPECT_EQ(object["is_causal"], false);
+  EXPECT_EQ(object["mask_token_id"], 257);
+  EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
+  EXPECT_FALSE(parse_json(config_json(HfConfig()), "config.json").contains("is_causal"));
+  EXPECT_TRUE(parse_hf_config(config_json(HfConfig()), "config.json").model.causal());
+}
+
+TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
+  Json object = small();
+  object["num_key_value_heads"] = nullptr;
+  const HfConfig config = parse(object);
+  EXPECT_EQ(config.model.num_key_value_heads, 8);
+  EXPECT_EQ(config.model.head_dim, 8);
+  EXPECT_EQ(config.model.max_position_embeddings, 2048);
+  EXPECT_EQ(config.model.rope_theta, 10000.0);
+  EXPECT_EQ(config.model.rope_scaling_type, "none");
+  EXPECT_EQ(config.torch_dtype, "float32");
+  EXPECT_FALSE(config.model.tie_word_embeddings);
+}
+
+TEST(HfConfig, ReadsRopeOfTransformers4And5) {
+  Json v4 = small(), v5 = small(), old = small();
+  v4["rope_theta"] = 5e5;
+  v4["rope_scaling"] = llama3();
+  v4["torch_dtype"] = "bfloat16";
+  v5["rope_parameters"] = llama3();
+  v5["rope_parameters"]["rope_theta"] = 5e5;
+  v5["dtype"] = "bfloat16";
+  EXPECT_EQ(parse(v4), parse(v5));
+  EXPECT_EQ(parse(v4).model.rope_scaling_type, "llama3");
+  EXPECT_EQ(parse(v4).model.rope_theta, 5e5);
+  old["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  EXPECT_EQ(parse(old).model.rope_scaling_type, "linear");
+  EXPECT_EQ(parse(old).model.rope_scaling_factor, 2.0);
+  v4["rope_parameters"] = v5["rope_parameters"];
+  EXPECT_EQ(parse(v4).model.rope_theta, 5e5);
+  v4["rope_parameters"]["factor"] = 9.0;
+  expect_pieces(refusal(v4), {"rope_parameters", "contradicts"});
+  v5["rope_theta"] = 1e4;
+  expect_pieces(refusal(v5), {"rope_parameters", "contradicts"});
+}
+
+TEST(HfConfig, KeepsKeysItDoesNotKnow) {
+  Json object = small();
+  object["use_cache"] = true;
+  object["nested"] = {{"b", {1, 2}}, {"a", "x"}};
+  const HfConfig config = parse(object);
+  const Json again = parse_json(config_json(config), "");
+  EXPECT_EQ(again["use_cache"], true);
+  EXPECT_EQ(again["nested"].dump(), object["nested"].dump());
+}
+
+TEST(HfConfig, RefusesWhatWeCannotRun) {
+  const auto with = [](const char* key, const Json& value) {
+    Json object = small();
+    object[key] = value;
+    return object;
+  };
+  const auto check = [&](const char* key, const Json& value, std::initializer_list<std::string> pieces) {
+    const std::string message = refusal(with(key, value));
+    expect_pieces(message, {"config.json: ", key});
+    expect_pieces(message, pieces);
+  };
+  check("model_type", "qwen3", {"\"qwen3\"", "only \"llama\""});
+  check("model_type", nullptr, {"only \"llama\""});
+  check("model_type", "qwen2", {"\"qwen2\"", "only \"llama\""});  // it has biases of q, k and v only
+  check("attention_bias", "no", {"expected true or false"});
+  check("hidden_act", "gelu", {"silu"});
+  check("quantization_config", {{"bits", 4}}, {"quantized"});
+  check("attention_dropout", 0.1, {"expected 0"});
+  check("sliding_window", 4096, {"expected 0, null"});
+  check("partial_rotary_factor", 0.5, {"only 1"});
+  check("rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, {"yarn", "default, linear or llama3"});
+  check("rope_scaling", {{"rope_type", "linear"}}, {"factor", "(absent)", "above 0"});
+  check("rope_scaling", {{"rope_type", "linear"}, {"factor", -1}}, {"factor = -1"});
+  check("rope_scaling", 3, {"expected an object"});
+  check("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}, {"full_attention", "per layer type"});
+  check("torch_dtype", "int8", {"bfloat16"});
+  Json high = llama3();
+  high["high_freq_factor"] = 1.0;
+  check("rope_scaling", high, {"high_freq_factor", "more than low_freq_factor"});
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    Json mistral = with(key, true);
+    mistral["model_type"] = "mistral";
+    expect_pieces(refusal(mistral), {"config.json: ", key, "only \"llama\" has biases", "expected false"});
+  }
+  for (const char* key : {"attention_dropout", "sliding_window", "partial_rotary_factor"}) {
+    EXPECT_NO_THROW(parse(with(key, nullptr))) << key;
+  }
+}
+
+TEST(HfConfig, RefusesNumbersThatMakeNoModel) {
+  const std::vector<std::pair<const char*, Json>> table{{"vocab_size", 0},
+                                                        {"vocab_size", -3},
+                                                        {"vocab_size", 1.5},
+                                                        {"vocab_size", "100"},
+                                                        {"vocab_size", nullptr},
+                                                        {"hidden_size", 1ull << 40},
+                                                        {"hidden_size", 65},
+                                                        {"num_key_value_heads", 3},
+                                                        {"num_hidden_layers", 0},
+                                                        {"head_dim", 7},
+                                                        {"rms_norm_eps", 0.0},
+                                                        {"rms_norm_eps", "x"},
+                                                        {"rope_theta", -1.0},
+                                                        {"eos_token_id", {1, "x"}},
+                                                        {"eos_token_id", "x"},
+                                                        {"tie_word_embeddings", 1},
+                                                        {"hidden_size", 18446744073709551615ull}};
+  for (const auto& [key, value] : table) {
+    Json object = small();
+    object[key] = value;
+    expect_pieces(refusal(object), {"config.json: ", key});
+  }
+  EXPECT_NO_THROW(parse(small()));
+}
+
+TEST(HfConfig, RefusesWhatIsNoConfig) {
+  for (const char* text : {"", "[]", "{", "3", R"({"a":1,"a":2})"}) {
+    EXPECT_THROW(parse_hf_config(text, "config.json"), DataError) << text;
+  }
+  TempFolder dir;
+  expect_pieces(message_of<DataError>([&] { read_hf_config(dir.path()); }), {"config.json", "No such file"});
+  spill(dir / "config.json", small().dump());
+  EXPECT_EQ(read_hf_config(dir.path()), read_hf_config(dir / "config.json"));
+}
+
+}  // namespace
+}  // namespace orthant::hf_config_test

@@ -1,0 +1,185 @@
+// A rank that connects to the store of another run fails, and has not written a single key to that store.
+#include "launch/run_claim.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/errors.h"
+#include "launch/c10d_store.h"
+#include "launch/rendezvous.h"
+#include "launch/watch.h"
+#include "tests/support/says.h"
+
+namespace orthant::run_claim_test {
+namespace {
+
+constexpr double kSoon_s = 0.2;
+
+Launch rank_of(int rank, int world_size = 2, const std::string& run_id = "") {
+  return {.launcher = run_id.empty() ? "environment" : "openmpi",
+          .rank = rank,
+          .world_size = world_size,
+          .local_rank = rank,
+          .local_size = world_size,
+          .run_id = run_id,
+          .address = "localhost",
+          .port = 29500};
+}
+
+std::string refusal(const Store& store, const Launch& launch, const std::string& text = "seed = 7") {
+  return message_of<CommError>([&] { (void)claim_rank(store, launch, text, kSoon_s); });
+}
+
+// All keys of the store with their values, sorted.
+std::vector<std::string> contents(const Store& store) {
+  std::vector<std::string> all;
+  for (const auto& key : store.handle().board->listKeys())
+    all.push_back(key + " = " + store.handle().board->get_to_str(key));
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+// A run of two ranks on a store of its own, where rank 0 has published the run's record.
+class RunClaim : public testing::Test {
+ protected:
+  void come(int rank) { claim_rank(store_, rank_of(rank, 2, id_), "seed = 7", kSoon_s); }
+
+  // Expects that the rank is refused for this reason, and that the store is unchanged.
+  void expect_refused(const Launch& launch, const std::string& reason, const std::string& text = "seed = 7") {
+    const auto before = contents(store_);
+    EXPECT_TRUE(says(refusal(store_, launch, text),
+                     {fmt::format("rank {}: another run already uses localhost:29500: ", launch.rank), reason,
+                      "Choose another MASTER_PORT"}));
+    EXPECT_EQ(contents(store_), before);
+  }
+
+  const Store store_ = Store::serve(0, 5);
+  std::string id_;
+};
+
+TEST_F(RunClaim, RanksOfOneRunShareTheirKeys) {
+  const Store zero = claim_rank(store_, rank_of(0), "seed = 7", kSoon_s);
+  const Store one = claim_rank(store_, rank_of(1), "seed = 7", kSoon_s);
+  zero.set("key", "value");
+  EXPECT_EQ(one.get("key", kSoon_s), "value");
+}
+
+TEST_F(RunClaim, OnceAllRanksHaveComeNobodyElseCan) {
+  come(0), come(1);
+  expect_refused(rank_of(1), "another process has already claimed its rank 1");
+  expect_refused(rank_of(0), "another process has already claimed its rank 0");
+}
+
+TEST_F(RunClaim, AnotherNumberOfRanks) {
+  come(0);
+  expect_refused(rank_of(1, 4), "it has 2 ranks, but this rank was started as one of 4");
+  expect_refused(rank_of(3, 4), "it has 2 ranks");
+  come(1);
+}
+
+TEST_F(RunClaim, AnotherRunFile) {
+  come(0);
+  expect_refused(rank_of(1), "`seed = 7` on rank 0, but `seed = 8` on rank 1", "seed = 8");
+  // Its run file cannot be read: it joins in order to report that.
+  EXPECT_NO_THROW(claim_rank(store_, rank_of(1), "", kSoon_s));
+}
+
+TEST_F(RunClaim, AnotherJobOfTheLauncher) {
+  id_ = "openmpi 27/1";
+  come(0);
+  expect_refused(rank_of(1, 2, "openmpi 28/1"), "its launcher set another run id");
+  expect_refused(rank_of(1), "its launcher set another run id");
+  Launch restarted = rank_of(1, 2, id_);
+  restarted.attempt = 1;
+  expect_refused(restarted, "it is attempt 0 of its launcher, but this rank is of attempt 1");
+  // Within one job, a difference is for check_agreement() to report to all ranks.
+  EXPECT_NO_THROW(claim_rank(store_, rank_of(1, 2, id_), "seed = 8", kSoon_s));
+}
+
+TEST_F(RunClaim, OneOfTwoThatComeAtOnceIsRefused) {
+  come(0);
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { refused += !refusal(store_.clone(), rank_of(1)).empty(); });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(refused, 3);
+}
+
+TEST_F(RunClaim, AStoreWithoutARun) {
+  store_.set("a/stranger's", "key");
+  EXPECT_FALSE(serves_a_run(store_));
+  const auto before = contents(store_);
+  EXPECT_TRUE(says(refusal(store_, rank_of(1)),
+                   {"rank 1: waited 0.2 s for rank 0 of 2 to publish the run", "MASTER_PORT"}));
+  EXPECT_EQ(contents(store_), before);
+  come(0);
+  EXPECT_TRUE(serves_a_run(store_));
+}
+
+TEST_F(RunClaim, InvalidRecordIsRefused) {
+  store_.set("orthant/run", "\x1b[2J");
+  expect_refused(rank_of(1), "another version of Orthant, or by another program");
+  EXPECT_FALSE(serves_a_run(store_));
+}
+
+// The store of a launcher may hold several runs with different ids. A second run with the same id is refused.
+TEST_F(RunClaim, OnTheStoreOfALauncher) {
+  const auto launch = [](int rank, const std::string& id) {
+    Launch one = rank_of(rank, 2, id);
+    one.store_kind = StoreKind::kServedByLauncher;
+    return one;
+  };
+  std::vector<Store> stores;
+  for (const std::string id : {"torchrun a", "torchrun b"}) {
+    for (const int rank : {0, 1}) stores.push_back(claim_rank(store_, launch(rank, id), "", kSoon_s));
+  }
+  stores[0].set("key", "a"), stores[2].set("key", "b");
+  EXPECT_EQ(stores[1].get("key", kSoon_s), "a");
+  EXPECT_EQ(stores[3].get("key", kSoon_s), "b");
+  expect_refused(launch(0, "torchrun a"), "another process has already claimed its rank 0");
+  expect_refused(launch(1, "torchrun a"), "another process has already claimed its rank 1");
+}
+
+// The launcher's store outlives a rank that dies. Without this agreement every waiting rank would print an error.
+TEST_F(RunClaim, OneWaitingRankReportsWhenRankZeroDoesNotCome) {
+  const auto waiting = [](int rank) {
+    Launch launch = rank_of(rank, 3, "job 8");
+    launch.store_kind = StoreKind::kServedByLauncher;
+    return launch;
+  };
+  EXPECT_TRUE(says(refusal(store_, waiting(1)), {"rank 1: waited 0.2 s for rank 0 of 3"}));
+  EXPECT_THROW(claim_rank(store_, waiting(2), "seed = 7", kSoon_s), PeerFailed);
+}
+
+TEST_F(RunClaim, AFailureThatTheLauncherReportedIsNotReportedAgain) {
+  Launch launch = rank_of(1, 3, "job 9");
+  launch.store_kind = StoreKind::kServedByLauncher;
+  post_failure(store_.under(run_prefix(launch.run_id, launch.attempt)), "rank 0 was killed");
+  EXPECT_THROW(claim_rank(store_, launch, "seed = 7", kSoon_s), PeerFailed);
+}
+
+TEST(RunRecord, IsReadAsItWasWritten) {
+  const RunRecord record{.nonce = "0123", .world_size = 8, .attempt = 2, .run_id = "77", .text = "a = 1\n\nb = 2\n"};
+  const auto read = parse_run_record(to_text(record));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(to_text(*read), to_text(record));
+  EXPECT_EQ(read->text, record.text);
+  for (const char* bad : {"", "\n", "orthant-run-1 0123 8 2 77", "orthant-run-2 0123 8 2 77\n",
+                          "orthant-run-1 0123 eight 2 77\n", "orthant-run-1 0123 8 2\n"}) {
+    EXPECT_FALSE(parse_run_record(bad)) << bad;
+  }
+}
+
+TEST(RunRecord, TextOfARankIsEscapedBeforeItIsShown) {
+  EXPECT_EQ(first_difference("a\n  path = \x1b[2J\n", "a\npath = x\n", 3),
+            "`path = \\x1b[2J` on rank 0, but `path = x` on rank 3");
+  EXPECT_EQ(first_difference("a\nb", "a\nb", 3), "");
+  EXPECT_EQ(first_difference("a", "a\nb", 3), "`(nothing)` on rank 0, but `b` on rank 3");
+}
+
+}  // namespace
+}  // namespace orthant::run_claim_test
