@@ -89,6 +89,12 @@ TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences) {
           .sum_bytes = attention.sum_bytes()};
 }
 
+Plan make_generation_plan(Plan plan) {
+  plan.sequence = {};
+  if (plan.tensor.stream == StreamSharding::tokens) plan.tensor.stream = StreamSharding::none;
+  return plan;
+}
+
 int64_t Plan::num_token_positions(int rank) const {
   return num_held_positions(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
                             sequence.ring, mesh.coord(rank, kRing));
@@ -112,9 +118,13 @@ std::vector<Stage> Plan::stages_on(int rank) const {
 }
 
 std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences) const {
+  return stream_shape(rank, sequences, num_token_positions(rank));
+}
+
+std::vector<int64_t> Plan::stream_shape(int rank, int64_t sequences, int64_t tokens) const {
   const int column = mesh.coord(rank, kColumn);
   const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };
-  const int64_t tokens = num_token_positions(rank), width = architecture.hidden_size;
+  const int64_t width = architecture.hidden_size;
   return {sequences, tensor.stream == StreamSharding::tokens ? part(tokens) : tokens,
           tensor.stream == StreamSharding::width ? part(width) : width};
 }

@@ -116,8 +116,10 @@ struct Plan {
   /// The stages that the rank owns, in ascending order.
   std::vector<Stage> stages_on(int rank) const;
   /// Shape [sequences, tokens, width] of this rank's shard of the residual stream for a microbatch of `sequences`
-  /// sequences; the tensor sent to the next stage. Its size in bytes.
+  /// sequences; the tensor sent to the next stage. Its size in bytes. The second form is for sequences of which the
+  /// rank's columns hold `tokens` tokens, instead of those of training.
   std::vector<int64_t> stream_shape(int rank, int64_t sequences) const;
+  std::vector<int64_t> stream_shape(int rank, int64_t sequences, int64_t tokens) const;
   int64_t stream_bytes(int rank, int64_t sequences) const;
   /// The rank's vocabulary rows if the vocabulary is sharded over the pipeline, and within each shard over columns.
   Range vocabulary_rows(int rank) const;
@@ -145,6 +147,10 @@ std::vector<NormSlots> norm_slots(const Plan& plan);
 SequenceAttention attention_of(const Plan& plan, int64_t sequences);
 /// Returns the sizes that tensor parallelism needs of such a microbatch on a rank.
 TensorShape tensor_shape_of(const Plan& plan, int rank, int64_t sequences);
+
+/// The plan of generation: the ranks of one replica continue a text, and each holds all of its tokens, because they
+/// compute one token at a time. Columns that shard the residual stream by tokens replicate it instead.
+Plan make_generation_plan(Plan plan);
 
 /// Plans the run; a pure function of config and facts. tensor_parallel_kind must not be "auto", which advised_plan()
 /// resolves. Throws ConfigError if the run is impossible.
