@@ -44,7 +44,7 @@ ROOMS = {
     "model/kernels": Room("One-pass elementwise kernels on raw pointers.", False, "base"),
     "model": Room("The transformer, its loss and its optimizer, on one device.", True, "model/plan model/kernels base"),
     "data": Room("Text to tokens to microbatches, in an order that no layout changes.", False, "mesh base"),
-    "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "base"),
+    "checkpoint": Room("Weights and training state on disk, written whole or not at all.", False, "config model/plan base"),
     "parallel/data": Room("Data parallelism carried out: gradients reduced while backward runs.", True,
                           "parallel/data/plan comm mesh base"),
     "parallel/sequence": Room("Attention over sequences that no rank holds whole: rings, all-to-alls.", True,

@@ -51,7 +51,7 @@ std::string explain_memory(const Plan& plan) {
   for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
     const auto& [bytes, ranks] = *group;
     std::vector<std::string> row = {rank_list(ranks)};
-    for (const int64_t part : bytes) row.push_back(human_bytes(static_cast<double>(part)));
+    for (const int64_t part : bytes) row.push_back(format_bytes(static_cast<double>(part)));
     rows.push_back(row);
   }
   return text_table(rows);
@@ -108,7 +108,7 @@ std::string explain_split(const Plan& plan) {
   std::map<std::string, std::vector<std::string>> names;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const Layout& layout = plan.layouts[i];
-    if (!(layout == whole(static_cast<int>(layout.split.size()))))
+    if (!(layout == unsharded_layout(static_cast<int>(layout.split.size()))))
       names[to_string(layout)].push_back(plan.parameters[i].name);
   }
   std::string text;
@@ -215,10 +215,10 @@ std::string explain(const Plan& plan) {
          explain_memory(plan);
   out += "\nalternatives\n";
   std::vector<std::vector<std::string>> rows = {{"change", "memory of a rank", "bytes sent by a rank", ""}};
-  rows.push_back({"as planned", human_bytes(static_cast<double>(plan.largest_memory_bytes())),
+  rows.push_back({"as planned", format_bytes(static_cast<double>(plan.largest_memory_bytes())),
                   grouped(plan.largest_communication_bytes()), ""});
   for (const Alternative& other : alternatives_to(plan)) {
-    rows.push_back({other.change, human_bytes(static_cast<double>(other.memory_bytes)),
+    rows.push_back({other.change, format_bytes(static_cast<double>(other.memory_bytes)),
                     grouped(other.communication_bytes), other.remark});
   }
   return out + text_table(rows);

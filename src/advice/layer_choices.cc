@@ -26,6 +26,7 @@ struct Layer {
   explicit Layer(const Plan& plan_in) : plan(plan_in), a(plan_in.architecture), ranks(plan_in.mesh.size()) {
     element = dtype_bytes(plan.config.training.dtype);
     master = master_bytes(plan.config);
+    states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
     recompute = plan.config.activation_checkpoint.mode == "full";
     for (const auto& parameter : plan.parameters) {
       if (parameter.layer == 0) parameters += parameter.size();
@@ -40,7 +41,7 @@ struct Layer {
   }
   int64_t gradients() const { return parameters * master; }
   int64_t working_copy() const { return element == master ? 0 : parameters * element; }
-  int64_t optimizer() const { return parameters * 3 * master; }  // master weights and two moments
+  int64_t optimizer() const { return parameters * (1 + states) * master; }  // master weights and optimizer state
   int64_t state() const { return optimizer() + working_copy() + gradients(); }
   // Returns the bytes kept for backward by a rank that holds `tokens` tokens at their full width.
   int64_t kept(int64_t tokens, const SequenceMemory& attention) const {
@@ -64,6 +65,7 @@ struct Layer {
   int ranks, element = 4, master = 4;
   bool recompute = false;  // forward keeps only its input, and runs again in backward
   int64_t parameters = 0;  // elements
+  int64_t states = 0;      // state tensors of a parameter
   int64_t step_row = 0;    // elements of the residual stream for the global batch
 };
 
@@ -266,7 +268,7 @@ std::string explain_layer_choices(const Plan& plan) {
   if (choices.empty()) return "";
   const LayerChoice &light = sends_least(choices), &small = holds_least(choices);
   const bool timed = plan.facts.links.known();
-  const auto bytes = [](int64_t count) { return human_bytes(static_cast<double>(count)); };
+  const auto bytes = [](int64_t count) { return format_bytes(static_cast<double>(count)); };
   std::vector<std::vector<std::string>> rows = {
       {"layout", "parameters sent", "activations sent", "state held", "activations kept"}};
   if (timed) rows[0].push_back("attention");

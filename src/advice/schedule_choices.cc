@@ -106,7 +106,7 @@ std::string explain_ranks(const Plan& plan) {
         memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
     }
     rows.push_back({fmt::format("{}", at), times(plan.timeline.busy_s[at]),
-                    fmt::format("{}", plan.timeline.peak_live[at]), human_bytes(static_cast<double>(memory))});
+                    fmt::format("{}", plan.timeline.peak_live[at]), format_bytes(static_cast<double>(memory))});
   }
   return text_table(rows);
 }
@@ -182,7 +182,7 @@ std::string explain_schedule_choices(const Plan& plan) {
     std::erase(remarks, "");
     rows.push_back({choice.name, can_be ? fmt::format("{:.1f} %", 100 * choice.bubble) : "",
                     can_be ? times(choice.makespan) : "",
-                    can_be ? human_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    can_be ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     can_be ? grouped(choice.sent_bytes) : "", join(remarks, "; ")});
   }
   return text_table(rows);

@@ -215,7 +215,7 @@ std::string explain_tensor_choices(const Plan& plan) {
     if (choice.refusal.empty() && !fits) remarks.push_back("does not fit");
     rows.push_back({choice.name, words_text(choice.words.forward), words_text(choice.words.backward),
                     words_text(choice.words.depth), choice.refusal.empty() ? grouped(choice.sent_bytes) : "",
-                    choice.refusal.empty() ? human_bytes(static_cast<double>(choice.memory_bytes)) : "",
+                    choice.refusal.empty() ? format_bytes(static_cast<double>(choice.memory_bytes)) : "",
                     join(remarks, "; ")});
   }
   std::string out = text_table(rows);

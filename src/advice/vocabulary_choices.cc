@@ -102,11 +102,11 @@ std::string explain_vocabulary_choices(const Plan& plan) {
     if (choice.chosen) remarks.push_back("as planned");
     if (&choice == &best) remarks.push_back("recommended");
     if (!choice.otherwise.empty()) remarks.push_back("with " + choice.otherwise);
-    rows.push_back({choice.name, span_text(choice.compute, [](double units) { return fmt::format("{:.2f}", units); }),
-                    span_text(choice.parameter_bytes,
-                              [](int64_t bytes) { return human_bytes(static_cast<double>(bytes)); }),
-                    fmt::format("{:.2f}", choice.makespan), human_bytes(static_cast<double>(choice.memory_bytes)),
-                    join(remarks, "; ")});
+    rows.push_back(
+        {choice.name, span_text(choice.compute, [](double units) { return fmt::format("{:.2f}", units); }),
+         span_text(choice.parameter_bytes, [](int64_t bytes) { return format_bytes(static_cast<double>(bytes)); }),
+         fmt::format("{:.2f}", choice.makespan), format_bytes(static_cast<double>(choice.memory_bytes)),
+         join(remarks, "; ")});
   }
   return text_table(rows) +
          "  from the least to the most of any pipeline rank, and their ratio; times are FLOPs, with messages hidden:\n"

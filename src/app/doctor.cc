@@ -87,12 +87,12 @@ Finding check_memory() {
   const std::string text = read_all("/proc/meminfo");
   const auto kib = [&](const char* name) { return std::atof(proc_field(text, name).c_str()) * 1024; };
   double available = kib("MemAvailable");
-  Finding finding{"memory", fmt::format("{} of {} available", human_bytes(available), human_bytes(kib("MemTotal"))),
+  Finding finding{"memory", fmt::format("{} of {} available", format_bytes(available), format_bytes(kib("MemTotal"))),
                   ""};
   double limit = 0, used = 0;
   if (std::istringstream(read_all("/sys/fs/cgroup/memory.max")) >> limit) {
     std::istringstream(read_all("/sys/fs/cgroup/memory.current")) >> used;
-    finding.found += fmt::format(", this container may use {} and uses {}", human_bytes(limit), human_bytes(used));
+    finding.found += fmt::format(", this container may use {} and uses {}", format_bytes(limit), format_bytes(used));
     available = std::min(available, limit - used);
   }
   if (available < 2 * kGib) finding.advice = "little room for ranks; orthant plan run.toml shows what a run needs";
@@ -154,13 +154,13 @@ Finding check_space(const std::string& name, const std::string& path, double lea
   const double unit = static_cast<double>(space.f_frsize);
   const double free = static_cast<double>(space.f_bavail) * unit;
   return {name,
-          fmt::format("{} free of {}", human_bytes(free), human_bytes(static_cast<double>(space.f_blocks) * unit)),
+          fmt::format("{} free of {}", format_bytes(free), format_bytes(static_cast<double>(space.f_blocks) * unit)),
           free < least_bytes ? advice : ""};
 }
 
 Finding check_shared_memory() {
   const int64_t free = free_shared_memory();
-  return {"/dev/shm", fmt::format("{} free", human_bytes(static_cast<double>(free))),
+  return {"/dev/shm", fmt::format("{} free", format_bytes(static_cast<double>(free))),
           shared_memory_problem(free, std::max(2, usable_cores()))};
 }
 

@@ -29,8 +29,8 @@ std::string model_directory(const std::string& directory) {
       fmt::format("{} is neither a run folder with checkpoints nor a directory with config.json", directory));
 }
 
-at::ScalarType working_dtype(Dtype stored) {
-  return stored == Dtype::bf16 ? at::kBFloat16 : stored == Dtype::f64 ? at::kDouble : at::kFloat;
+at::ScalarType working_dtype(const std::string& stored) {
+  return stored == "float16" ? at::kFloat : scalar_type(stored);
 }
 
 // Prints a text while it grows. A terminal receives visible_text(), because it would execute control characters that a
@@ -68,18 +68,18 @@ class TextStream {
 int generate(const GenerateArguments& arguments) {
   const std::string directory = model_directory(arguments.directory);
   const HfConfig config = read_hf_config(directory);
-  if (!config.is_causal) {
+  if (!config.model.causal()) {
     throw ConfigError(
         fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
                     "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
                     directory));
   }
   const auto tokenizer = load_saved_tokenizer(directory);
-  if (tokenizer->vocab_size() > config.vocab_size) {
+  if (tokenizer->vocab_size() > config.model.vocab_size) {
     throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),
-                                config.vocab_size));
+                                config.model.vocab_size));
   }
-  const Architecture architecture = make_architecture(config);
+  const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
   load_weights(directory, architecture, weights);
   for (size_t i = 0; i < weights.parameters().size(); ++i) {

@@ -5,7 +5,8 @@
 #include "base/errors.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
+#include "config/table.h"
 #include "launch/spawn.h"
 #include "comm/group.h"
 #include "comm/transport.h"
@@ -35,44 +36,22 @@ bool is_given(const Config& config, const std::string& key) {
 // Takes the model's sizes from a Hugging Face directory. Keys given in the run file or on the command line must have
 // the same values; a head_dim or vocab_size of 0 counts as not given.
 void load_model_sizes(Config& config, const std::string& directory) {
-  const HfConfig from = read_hf_config(directory);
-  auto& m = config.model;
-  auto take = [&](const char* name, auto& value, const auto& theirs, bool says_nothing = false) {
-    const std::string key = std::string("model.") + name;
-    const std::string ours = config.locate(key);
-    const bool contradicts = is_given(config, key) && !says_nothing && value != theirs;
-    value = theirs;
-    config.origins[key] = directory + "/config.json";
-    if (!contradicts) return;
-    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(key)));
-  };
-  take("hidden_size", m.hidden_size, from.hidden_size);
-  take("intermediate_size", m.intermediate_size, from.intermediate_size);
-  take("num_hidden_layers", m.num_hidden_layers, from.num_hidden_layers);
-  take("num_attention_heads", m.num_attention_heads, from.num_attention_heads);
-  take("num_key_value_heads", m.num_key_value_heads, from.num_key_value_heads);
-  take("head_dim", m.head_dim, from.head_dim, m.head_dim == 0);
-  take("vocab_size", m.vocab_size, from.vocab_size, m.vocab_size == 0);
-  // A masked model must stay masked; a causal model may continue as either.
-  if (!from.is_causal) take("objective", m.objective, std::string("masked"));
-  if (from.sliding_window > 0) take("sliding_window", m.sliding_window, from.sliding_window);
-  if (from.final_logit_softcapping > 0) {
-    take("final_logit_softcapping", m.final_logit_softcapping, from.final_logit_softcapping);
+  Config theirs;
+  static_cast<Architecture&>(theirs.model) = read_hf_config(directory).model;
+  const Config defaults;
+  for (const Key* key : model_keys()) {
+    if (key->hugging_face.spelling.empty()) continue;
+    const std::string name = key->full_name(), value = value_text(*key, theirs), before = value_text(*key, config);
+    // A masked model must stay masked; a causal model may continue as either. A window or cap may be added.
+    if (key->hugging_face.only_if_set && value == value_text(*key, defaults)) continue;
+    const bool derived = (key->name == "head_dim" || key->name == "vocab_size") && before == "0";
+    const std::string ours = config.locate(name);
+    const bool contradicts = is_given(config, name) && !derived && value != before;
+    copy_value(*key, theirs, config);
+    config.origins[name] = directory + "/config.json";
+    if (!contradicts) continue;
+    throw ConfigError(fmt::format("{}, but {}; leave it out, or make the two equal", ours, config.locate(name)));
   }
-  if (from.linformer_length > 0) take("linformer_length", m.linformer_length, from.linformer_length);
-  take("max_position_embeddings", m.max_position_embeddings, from.max_position_embeddings);
-  take("rms_norm_eps", m.rms_norm_eps, from.rms_norm_eps);
-  take("rope_theta", m.rope_theta, from.rope_theta);
-  take("rope_scaling_type", m.rope_scaling_type, from.rope_scaling_type);
-  take("rope_scaling_factor", m.rope_scaling_factor, from.rope_scaling_factor);
-  take("rope_scaling_low_freq_factor", m.rope_scaling_low_freq_factor, from.rope_scaling_low_freq_factor);
-  take("rope_scaling_high_freq_factor", m.rope_scaling_high_freq_factor, from.rope_scaling_high_freq_factor);
-  take("rope_scaling_original_max_position_embeddings", m.rope_scaling_original_max_position_embeddings,
-       from.rope_scaling_original_max_position_embeddings);
-  take("tie_word_embeddings", m.tie_word_embeddings, from.tie_word_embeddings);
-  take("attention_bias", m.attention_bias, from.attention_bias);
-  take("mlp_bias", m.mlp_bias, from.mlp_bias);
-  take("initializer_range", m.initializer_range, from.initializer_range);
 }
 
 std::string checkpoints_of(const Config& config) { return config.job.dump_folder + "/checkpoints"; }

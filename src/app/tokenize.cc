@@ -61,9 +61,10 @@ std::string describe_documents(const TokenizedText& text, size_t files) {
                           : fmt::format("{}; every file without such a line is one document ({})", separator,
                                         counted(static_cast<int64_t>(files) - text.files_with_separators, "file"));
   if (text.pieces > text.documents) {
-    whole += fmt::format("; long documents are stored in pieces of about {}, cut at blank lines or else at line ends "
-                         "({} in all)",
-                         human_bytes(static_cast<double>(text.piece_bytes)), counted(text.pieces, "piece"));
+    whole += fmt::format(
+        "; long documents are stored in pieces of about {}, cut at blank lines or else at line ends "
+        "({} in all)",
+        format_bytes(static_cast<double>(text.piece_bytes)), counted(text.pieces, "piece"));
   }
   return whole;
 }

@@ -74,13 +74,13 @@ void end_if_stopped_early() {
 // threads may call this: the training thread and the watch thread. The first one ends the process; a thread that may
 // not report waits a second, to let one that may report go first. The rank that serves the store waits until the other
 // ranks have read it once more.
-[[noreturn]] void end_failed(const std::string& message, bool speak, bool serves) {
+[[noreturn]] void end_failed(const std::string& message, bool must_report, bool serves) {
   end_if_stopped_early();
   static std::mutex first_in;
   constexpr double kNextLook_s = 2;
-  if (!speak) std::this_thread::sleep_for(std::chrono::seconds(1));
+  if (!must_report) std::this_thread::sleep_for(std::chrono::seconds(1));
   first_in.lock();
-  if (speak) std::fprintf(stderr, "error: %s\n", message.c_str());
+  if (must_report) std::fprintf(stderr, "error: %s\n", message.c_str());
   write_error_file(process_environment, "Error", message);
   if (serves) std::this_thread::sleep_for(std::chrono::duration<double>(kNextLook_s));
   _exit(kFailed);  // no destructors: other threads may hang in a collective while they hold a stream's lock
@@ -150,8 +150,8 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
   options.transport = config.run.transport;
   options.timeout_s = config.run.timeout_s;
   options.silence_s = std::min(options.silence_s, config.run.timeout_s);
-  options.on_failure = [arguments, config, serves](const std::string& message, bool speak) {
-    end_failed(message + "\n" + advice_after_failure(config, arguments.resume_command), speak, serves);
+  options.on_failure = [arguments, config, serves](const std::string& message, bool must_report) {
+    end_failed(message + "\n" + advice_after_failure(config, arguments.resume_command), must_report, serves);
   };
   return options;
 }
@@ -161,7 +161,7 @@ CommOptions comm_options(const TrainArguments& arguments, const Config& config, 
 std::unique_ptr<Watch> watch_setup(const Rendezvous& rendezvous, const CommOptions& options) {
   if (rendezvous.world_size == 1) return nullptr;
   return std::make_unique<Watch>(
-      rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size, options.meet_timeout_s,
+      rendezvous.store, "setup", rendezvous.rank, rendezvous.world_size, options.connect_timeout_s,
       WatchOptions{.beat_s = rendezvous.beat_s, .silence_s = options.silence_s, .on_failure = options.on_failure});
 }
 
@@ -171,7 +171,7 @@ std::string describe_lost_store(const Rendezvous& rendezvous) {
     rendezvous.store.has("abort/claim");
     return "";
   } catch (const CommError&) {
-    return " (rank 0 or the launcher, whichever serves the store, has died or is cut off)";
+    return " (rank 0 or the launcher, which serves the store, has died or cannot be reached)";
   }
 }
 
@@ -225,9 +225,9 @@ int train_rank(const TrainArguments& arguments, const Plan& plan, const Launch& 
     if (lost_peer && setup && !comm) wait_for_watch_to_end(*setup);
     if (lost_peer && !comm) text += describe_lost_store(rendezvous);
     const std::string advice = lost_peer ? "\n" + advice_after_failure(config, arguments.resume_command) : "";
-    const bool speak = comm ? comm->abort(text) : first_to_fail(rendezvous, text);
+    const bool must_report = comm ? comm->abort(text) : first_to_fail(rendezvous, text);
     // The watches of the other ranks still read the store, so the rank that serves it must not end at once.
-    end_failed(text + advice, speak, (comm || setup) && rendezvous.serves);
+    end_failed(text + advice, must_report, (comm || setup) && rendezvous.serves);
   }
 }
 
@@ -249,14 +249,14 @@ int train_launched(const TrainArguments& arguments, const Launch& launch) {
     config = load_run(arguments, launch.world_size);
     if (!arguments.print_config) plan = advised_plan(config, facts_before_data(config, launch.world_size));
   } catch (const Error& error) {
-    bool speak = true;
+    bool must_report = true;
     try {
-      speak = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
+      must_report = first_to_fail(connect(launch, kMeetAfterFailure_s), error.what());
     } catch (const PeerFailed&) {
-      speak = false;
+      must_report = false;
     } catch (const Error&) {  // no rendezvous: this rank must report
     }
-    end_failed(error.what(), speak, false);
+    end_failed(error.what(), must_report, false);
   }
   if (plan) return train_rank(arguments, *plan, launch, connect_or_end(config, launch));
   if (launch.rank == 0) std::fputs(print_config(config).c_str(), stdout);
@@ -283,7 +283,7 @@ int train_locally(const TrainArguments& arguments, const Config& config) {
   memory_warning(plan, ranks);
   open_run_data(config, make_progress_callback("tokenizing"));
   if (ranks == 1) {
-    return train_rank(arguments, plan, {.launcher = "orthant", .meeting = Meeting::kLauncherServes},
+    return train_rank(arguments, plan, {.launcher = "orthant", .store_kind = StoreKind::kServedByLauncher},
                       {.store = Store::in_process(), .in_process = true});
   }
   hold_stop_signals();  // until each rank can handle them

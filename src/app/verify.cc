@@ -126,7 +126,7 @@ int verify(const VerifyArguments& arguments) {
   require_telling_bounds(plan);
   require_memory(memory_need(plan, plan.mesh.size(), machine_memory()), config);
   const TrainingData data = open_training_data(config, make_progress_callback("tokenizing"));
-  const VerifyReport report = verify_layout(plan, data, arguments.steps, Mutation::none, make_step_progress_callback());
+  const VerifyReport report = verify_layout(plan, data, arguments.steps, make_step_progress_callback());
   std::fputs((arguments.json ? verify_json(report, plan) : verify_text(report, plan)).c_str(), stdout);
   return report.ok ? kDone : kFailed;
 }

@@ -9,15 +9,15 @@ namespace {
 const char* way_out(int reason) {
   switch (reason) {
     case ELOOP:
-      return "a symbolic link on the way leads back to itself; name the file that it should lead to";
+      return "a symbolic link in this path points to itself; name the file that it should point to";
     case ENAMETOOLONG:
       return "a part of this path is longer than the file system allows; choose a shorter one";
     case ENOTDIR:
-      return "a file stands where a folder is expected; move it away, or name another path";
+      return "a file has the name of a folder in this path; move the file, or choose another path";
     case EISDIR:
     case EEXIST:
     case ENOTEMPTY:
-      return "a folder stands where a file or a link is expected; move it away";
+      return "this path must be a file or a link, but it is a folder; move the folder";
     case EACCES:
     case EPERM:
     case EROFS:
@@ -26,7 +26,7 @@ const char* way_out(int reason) {
     case EDQUOT:
       return "free some space, or choose another folder";
     default:
-      return "look at this path, or choose another";
+      return "check this path, or choose another";
   }
 }
 

@@ -41,7 +41,7 @@ class StrictBuilder : public nlohmann::detail::json_sax_dom_parser<Json> {
 
  private:
   void enter() {
-    if (keys_.size() >= 64) throw DataError(fmt::format("{}: JSON nested deeper than 64", source_));
+    if (keys_.size() >= 64) throw DataError(fmt::format("{}: JSON is nested deeper than 64 levels", source_));
     keys_.emplace_back();
   }
 

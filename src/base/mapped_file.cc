@@ -47,7 +47,7 @@ void MappedFile::Mapping::on_bus_error(int, siginfo_t* info, void*) {
       length += bytes;
     };
     append(mapping->path.c_str());
-    append(": the file was shortened while it was being read, or its disk fails; put it back whole and start again\n");
+    append(": the file was shortened while it was being read, or its disk failed; restore the file and start again\n");
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, length);
     ::_exit(kFailed);
   }

@@ -58,7 +58,7 @@ std::string escape_for_terminal(std::string_view text, size_t max_bytes) {
       piece = fmt::format("\\u{{{:04x}}}", code);
     }
     if (out.size() + piece.size() > max_bytes) {
-      return out + fmt::format("... ({} cut)", counted(static_cast<int64_t>(text.size() - at), "byte"));
+      return out + fmt::format("... ({} omitted)", counted(static_cast<int64_t>(text.size() - at), "byte"));
     }
     out += piece;
     at += std::max<size_t>(1, length);

@@ -9,14 +9,14 @@
 
 namespace orthant {
 
-std::string human_bytes(double bytes) {
+std::string format_bytes(double bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;
   while (std::abs(bytes) >= 1024 && unit + 1 < kUnits.size()) bytes /= 1024, ++unit;
   return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.1f} {}", bytes, kUnits[unit]);
 }
 
-std::string human_count(double count) {
+std::string format_count(double count) {
   constexpr std::array kUnits = {"", "k", "M", "G", "T", "P"};
   size_t unit = 0;
   while (std::abs(count) >= 999.5 && unit + 1 < kUnits.size()) count /= 1000, ++unit;
@@ -25,7 +25,7 @@ std::string human_count(double count) {
   return fmt::format("{:.{}f}{}", count, decimals, kUnits[unit]);
 }
 
-std::string human_seconds(double seconds) {
+std::string format_seconds(double seconds) {
   if (!std::isfinite(seconds)) return "?";
   if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1000);
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);

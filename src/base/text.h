@@ -11,11 +11,11 @@
 namespace orthant {
 
 /// Bytes with a binary unit: "1.5 GiB", "12.0 KiB", "17 B".
-std::string human_bytes(double bytes);
+std::string format_bytes(double bytes);
 /// A count with a decimal unit, in powers of 1000: "1.23M", "45.6k", "789".
-std::string human_count(double count);
+std::string format_count(double count);
 /// A duration given in seconds: "1h 02m", "3m 05s", "12.3 s", "45 ms".
-std::string human_seconds(double seconds);
+std::string format_seconds(double seconds);
 /// Decimal digits in groups of three: "1,234,567".
 std::string grouped(int64_t number);
 /// A count with its noun in singular or plural: "1 document", "1,234 documents".

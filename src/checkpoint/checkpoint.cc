@@ -42,7 +42,7 @@ void add_extra_files(const fs::path& directory, std::map<std::string, FileDigest
 void write_content(const fs::path& directory, int64_t step, const CheckpointContent& content) {
   fs::create_directory(directory / "orthant");
   if (content.write_extra_files) content.write_extra_files(directory);
-  auto files = write_hf_directory(directory, content.model, content.weights, content.shard_limit_bytes);
+  auto files = write_hf_directory(directory, content.hf_config, content.weights, content.shard_limit_bytes);
   files[kOptimizerFile] = write_safetensors(directory / kOptimizerFile, content.optimizer);
   files[kStateFile] = write_file(directory / kStateFile, content.state_json);
   files[kConfigFile] = write_file(directory / kConfigFile, content.config_toml);
@@ -83,7 +83,7 @@ LoadedCheckpoint load(const fs::path& directory, Verify verify) {
     }
   }
   LoadedCheckpoint loaded{.directory = directory, .step = manifest.step};
-  loaded.model = read_hf_config(directory / "config.json");
+  loaded.hf_config = read_hf_config(directory / "config.json");
   // Weights may be in one file, in shards by size, or (later) in one file per rank.
   loaded.weights = TensorSet(tensor_files(directory, manifest, "model"));
   loaded.optimizer = TensorSet(tensor_files(directory, manifest, "orthant/optimizer"));

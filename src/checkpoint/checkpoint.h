@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/safetensors.h"
 
@@ -18,7 +18,7 @@ namespace orthant {
 
 /// Content to save. Spans, and the data that TensorBytes::make reads, must stay valid until save_checkpoint returns.
 struct CheckpointContent {
-  HfConfig model;
+  HfConfig hf_config;
   std::vector<TensorBytes> weights;
   std::vector<TensorBytes> optimizer;
   std::string state_json;   // one JSON object: step, next global sample, tokens seen, seed, data fingerprint, ...
@@ -44,7 +44,7 @@ enum class Verify { sizes, checksums };
 struct LoadedCheckpoint {
   std::string directory;
   int64_t step = 0;
-  HfConfig model;
+  HfConfig hf_config;
   TensorSet weights;
   TensorSet optimizer;
   std::string state_json;

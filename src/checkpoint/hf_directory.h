@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
 #include "checkpoint/safetensors.h"
 
 namespace orthant {

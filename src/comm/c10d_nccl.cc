@@ -52,7 +52,7 @@ class Enqueued : public Pending {
  public:
   explicit Enqueued(WorkPtr work) : work_(std::move(work)) {}
   void wait() override {
-    if (cancelled_) throw std::runtime_error("broken off");
+    if (cancelled_) throw std::runtime_error("the wait was cancelled");
     work_->wait();
   }
   bool done() override { return work_->isCompleted(); }
@@ -153,9 +153,9 @@ class NcclGroup : public Group {
   }
 
   // Gathers the tensors of all members at the root, which sums them as reduce_scatter() does.
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
-    if (behind.operation != nullptr) behind.operation->wait();  // blocks the stream, not the host
-    if (behind.make) behind.make();
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const StartAfter& after) override {
+    if (after.operation != nullptr) after.operation->wait();  // blocks the stream, not the host
+    if (after.make) after.make();
     const bool here = group_->getRank() == root;
     const at::Tensor input = flat(on_device(tensor));
     at::Tensor chunks = at::empty({here ? group_->getSize() : 0, input.numel()}, input.options());

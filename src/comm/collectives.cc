@@ -230,23 +230,23 @@ Task all_to_all(Peers peers, Bytes output, ConstBytes input, std::vector<int64_t
 }
 
 Task broadcast(Peers peers, Bytes memory, int root) {
-  const int n = peers.size(), place = (peers.position() - root + n) % n;
-  const Chunk whole{.bytes = static_cast<int64_t>(memory.size())};
+  const int n = peers.size(), chain_position = (peers.position() - root + n) % n;
+  const Chunk full{.bytes = static_cast<int64_t>(memory.size())};
   std::vector<Posted> arriving, leaving;
-  for (int64_t i = 0; place > 0 && i < whole.segments(); ++i) {
-    arriving.push_back(peers.receive(peers.at(-1), whole.segment(i).of(memory), whole.segment(i).more));
+  for (int64_t i = 0; chain_position > 0 && i < full.segments(); ++i) {
+    arriving.push_back(peers.receive(peers.at(-1), full.segment(i).of(memory), full.segment(i).more));
   }
-  for (int64_t i = 0; i < whole.segments(); ++i) {
-    if (place > 0) {
+  for (int64_t i = 0; i < full.segments(); ++i) {
+    if (chain_position > 0) {
       Posted& segment = arriving[static_cast<size_t>(i)];
       co_await segment;
     }
-    if (place == n - 1) continue;
+    if (chain_position == n - 1) continue;
     if (i >= kWindow) {
       Posted& oldest = leaving[static_cast<size_t>(i - kWindow)];
       co_await oldest;
     }
-    leaving.push_back(peers.send(peers.at(1), whole.segment(i).of(memory), whole.segment(i).more));
+    leaving.push_back(peers.send(peers.at(1), full.segment(i).of(memory), full.segment(i).more));
   }
   for (Posted& posted : leaving) co_await posted;
 }

@@ -75,18 +75,18 @@ Comm::Comm(Mesh mesh, int rank, Rendezvous rendezvous, CommOptions options)
   resolve_vector_math();
 }
 
-Comm::Comm(std::shared_ptr<CommState> state, int channel) : state_(std::move(state)), lane_(channel) {}
+Comm::Comm(std::shared_ptr<CommState> state, int channel) : state_(std::move(state)), channel_(channel) {}
 
 Comm::~Comm() {
-  if (lane_ == 0) state_->close(std::uncaught_exceptions() > 0);
+  if (channel_ == 0) state_->close(std::uncaught_exceptions() > 0);
 }
 
 Comm Comm::channel(int number) const {
-  ORTHANT_CHECK(lane_ == 0 && number > 0 && number < kLanes, lane_, number);
+  ORTHANT_CHECK(channel_ == 0 && number > 0 && number < kNumChannels, channel_, number);
   return Comm(state_, number);
 }
 
-OpenGroup& Comm::open(const Axes& axes, at::Device device) const { return state_->open(axes, device, lane_); }
+OpenGroup& Comm::open(const Axes& axes, at::Device device) const { return state_->open(axes, device, channel_); }
 
 const Mesh& Comm::mesh() const { return state_->mesh; }
 int Comm::rank() const { return state_->rank; }
@@ -152,18 +152,19 @@ Work Comm::broadcast(const at::Tensor& tensor, const Axes& axes, int root) {
 
 Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root) { return reduce(tensor, axes, root, {}, {}); }
 
-Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind,
-                  std::function<void()> make) {
+Work Comm::reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make) {
   check_sum(tensor);
   OpenGroup& group = open(axes, tensor.device());
   ORTHANT_CHECK(root >= 0 && root < group.size(), root, group.size());
   if (group.size() == 1) {
-    ORTHANT_CHECK(behind.done());
+    ORTHANT_CHECK(after.done());
     if (make) make();
     return {};
   }
   return state_->start({&group, "reduce", bytes_of(tensor)}, group.position == root ? 0 : bytes_of(tensor),
-                       [&](Group& g) { return g.reduce(tensor, root, {behind.pending_.get(), std::move(make)}); });
+                       [&](Group& g) {
+                         return g.reduce(tensor, root, {after.pending_.get(), std::move(make)});
+                       });
 }
 
 Work Comm::shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by) {
@@ -197,7 +198,7 @@ Work Comm::exchange(std::span<const Transfer> transfers, const Axes& axes) {
 }
 
 Work Comm::messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group) {
-  Operation operation{&group, kind};
+  GroupCall operation{&group, kind};
   for (const Transfer& transfer : transfers) {
     const int peer = transfer.peer;
     ORTHANT_CHECK(peer >= 0 && peer < group.size() && peer != group.position, peer, group.size());

@@ -45,22 +45,22 @@ struct CommOptions {
   /// Ranks that died or fell silent are detected much earlier (silence_s).
   double timeout_s = 300;
   /// How long ranks wait for each other while they connect.
-  double meet_timeout_s = 60;
+  double connect_timeout_s = 60;
   /// A rank without a heartbeat for this long has failed, e.g. because its machine was cut off. At least three
   /// heartbeats must be missed; heartbeats are rare if the store is a file. A process of this machine that is stopped
   /// or gone is detected within seconds.
   double silence_s = 30;
   /// Called once, on another thread, when the run has failed elsewhere and this rank's main thread may be blocked.
-  /// `speak` is true on the one rank that must report to the user. The default prints the message on that rank and
-  /// calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
-  std::function<void(const std::string& message, bool speak)> on_failure;
+  /// `must_report` is true on the one rank that must report to the user. The default prints the message on that rank
+  /// and calls `_exit(1)` without flushing. If ranks are threads, the default cancels the current wait instead.
+  std::function<void(const std::string& message, bool must_report)> on_failure;
 };
 
 class CommState;
 struct OpenGroup;
 
 /// Description of an operation, for error messages and for the check of bytes.
-struct Operation {
+struct GroupCall {
   const OpenGroup* group = nullptr;
   const char* kind = "";
   int64_t tensor_bytes = 0;
@@ -90,7 +90,7 @@ class [[nodiscard]] Work {
   friend class CommState;
   std::shared_ptr<CommState> state_;
   std::unique_ptr<Pending> pending_;
-  Operation operation_;
+  GroupCall operation_;
 };
 
 /// One rank's access to the mesh. Tensors of an operation are contiguous, of one dtype, and treated as flat memory. CPU
@@ -137,12 +137,12 @@ class Comm {
   Work broadcast(const at::Tensor& tensor, const Axes& axes, int root = 0);
   /// Sums over the group at the root, in place. Other ranks send their tensor once; it does not change.
   Work reduce(const at::Tensor& tensor, const Axes& axes, int root = 0);
-  /// The same sum, started as soon as the operation `behind` has completed and `make` has filled the tensor. The caller
-  /// need not wait for `behind` in between. `make` may run on any thread, while no message of this rank moves. It must
+  /// The same sum, started as soon as the operation `after` has completed and `make` has filled the tensor. The caller
+  /// need not wait for `after` in between. `make` may run on any thread, while no message of this rank moves. It must
   /// be short and must not call Comm. It must own the data that it reads, because it may run after the Work is
-  /// destroyed, even while an exception unwinds this rank. An exception from `make` or an error of `behind` fails the
-  /// sum. On a GPU, `make` runs at once and enqueues its work on the current stream, after `behind`.
-  Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& behind, std::function<void()> make);
+  /// destroyed, even while an exception unwinds this rank. An exception from `make` or an error of `after` fails the
+  /// sum. On a GPU, `make` runs at once and enqueues its work on the current stream, after `after`.
+  Work reduce(const at::Tensor& tensor, const Axes& axes, int root, const Work& after, std::function<void()> make);
   /// Shifts along the ring: input goes to position + `by`, output comes from position - `by`. Their sizes may differ.
   Work shift(const at::Tensor& output, const at::Tensor& input, const Axes& axes, int by = 1);
   /// Sends to, or receives from, a position of the group. Messages match by tag (0 to 2^19 - 2), in order within a tag.
@@ -179,7 +179,7 @@ class Comm {
   Work messages(const char* kind, std::span<const Transfer> transfers, OpenGroup& group);
 
   std::shared_ptr<CommState> state_;
-  int lane_ = 0;
+  int channel_ = 0;
 };
 
 }  // namespace orthant

@@ -20,13 +20,13 @@ namespace {
 
 
 // Returns text such as "recv from rank 3 over ring (4.0 KiB)".
-std::string describe(const Operation& operation) {
+std::string describe(const GroupCall& operation) {
   const bool send = std::strcmp(operation.kind, "send") == 0;
   std::string text = operation.kind;
   if (operation.peer >= 0) text += fmt::format(" {} rank {}", send ? "to" : "from", operation.peer);
   text += " over " + operation.group->signature;
   if (operation.tensor_bytes > 0)
-    text += fmt::format(" ({})", human_bytes(static_cast<double>(operation.tensor_bytes)));
+    text += fmt::format(" ({})", format_bytes(static_cast<double>(operation.tensor_bytes)));
   return text;
 }
 
@@ -42,9 +42,9 @@ CommState::CommState(Mesh mesh_in, int rank_in, Rendezvous rendezvous, CommOptio
   WatchOptions watching{
       .beat_s = rendezvous_.beat_s, .silence_s = options_.silence_s, .heartbeats = !rendezvous_.in_process};
   if (rendezvous_.in_process) watching.period_s = 0.1;
-  watching.on_failure = [this](const std::string& message, bool speak) { on_failure(message, speak); };
-  watch =
-      std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.meet_timeout_s, std::move(watching));
+  watching.on_failure = [this](const std::string& message, bool must_report) { on_failure(message, must_report); };
+  watch = std::make_unique<Watch>(rendezvous_.store, name, rank, mesh.size(), options_.connect_timeout_s,
+                                  std::move(watching));
   engine = open_engine(rendezvous_, store_, *watch, options_);
 }
 
@@ -62,7 +62,7 @@ void CommState::close(bool unwinding) {
   dropped_.clear();
   for (auto& [signature, open_group] : groups_) open_group.group.reset();
   engine.reset();
-  if (rendezvous_.serves) watch->wait_for_others(options_.meet_timeout_s);
+  if (rendezvous_.serves) watch->wait_for_others(options_.connect_timeout_s);
 }
 
 // Waits until this rank may leave: its own operations are done, and all other ranks report the same. Returns false if
@@ -70,21 +70,21 @@ void CommState::close(bool unwinding) {
 bool CommState::finish() {
   constexpr double kSlice_s = 0.1;  // after each slice it checks whether the run has failed
   const auto late = [&](const std::string& what) {
-    watch->abort_and_end(fmt::format("rank {}: at its end, {} within {:g} s", rank, what, options_.timeout_s));
+    watch->abort_and_end(
+        fmt::format("rank {}: at the end of the run, {} within {:g} s", rank, what, options_.timeout_s));
     return false;
   };
   const auto drained = [&] {
     const auto start = Clock::now();
     while (!engine->drain(kSlice_s)) {
       if (watch->failure()) return false;
-      if (seconds_since(start) > options_.timeout_s) return late("operations that nobody waited for did not end");
+      if (seconds_since(start) > options_.timeout_s) return late("some operations without a wait() did not complete");
     }
     store_.set(fmt::format("drained/{}", rank), "");
     for (int other = 0; other < mesh.size(); ++other) {
       while (!store_.has(fmt::format("drained/{}", other))) {
         if (watch->failure()) return false;
-        if (seconds_since(start) > options_.timeout_s)
-          return late(fmt::format("rank {} did not come to its own", other));
+        if (seconds_since(start) > options_.timeout_s) return late(fmt::format("rank {} did not reach its end", other));
         engine->nudge();
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
@@ -113,7 +113,7 @@ OpenGroup& CommState::open(const Axes& axes, at::Device device, int channel) {
 
 // A group's number encodes its axes and its channel, which distinguish the groups of one rank.
 std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& axes, int channel) {
-  uint32_t number = static_cast<uint32_t>(channel), bit = kLanes;
+  uint32_t number = static_cast<uint32_t>(channel), bit = kNumChannels;
   for (const Axis& axis : mesh.axes) {
     if (axis.size == 1) continue;
     if (std::find(axes.begin(), axes.end(), axis.name) != axes.end()) number |= bit;
@@ -124,7 +124,7 @@ std::unique_ptr<Group> CommState::open_cpu(const OpenGroup& group, const Axes& a
 
 std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::string& name, at::Device device) {
   const Store store = store_.under(fmt::format("group/{}/{}", name, group.ranks[0]));
-  meet(group, store);
+  wait_for_members(group, store);
   // Holds a weak reference, because threads of an abandoned group may outlive this Comm.
   const auto on_lost = [self = weak_from_this(), signature = group.signature](const std::string& reason) {
     if (const auto state = self.lock()) state->lost(signature, reason);
@@ -140,7 +140,7 @@ std::unique_ptr<Group> CommState::open_cuda(const OpenGroup& group, const std::s
 
 // Waits until all members want to open the group. NCCL would wait too, but that wait cannot be cancelled and does not
 // name the missing rank.
-void CommState::meet(const OpenGroup& group, const Store& store) {
+void CommState::wait_for_members(const OpenGroup& group, const Store& store) {
   const auto start = Clock::now();
   double pause_s = 0.0005;
   store.set(fmt::format("here/{}", group.position), "");
@@ -149,7 +149,7 @@ void CommState::meet(const OpenGroup& group, const Store& store) {
       if (watch->failure()) fail({&group, "opening the group"}, "the run has failed");
       if (seconds_since(start) > options_.timeout_s) {
         fail({&group, "opening the group"},
-             fmt::format("rank {} has not come within {:g} s", group.ranks[static_cast<size_t>(position)],
+             fmt::format("rank {} has not opened the group within {:g} s", group.ranks[static_cast<size_t>(position)],
                          options_.timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::duration<double>(pause_s));
@@ -158,7 +158,7 @@ void CommState::meet(const OpenGroup& group, const Store& store) {
   }
 }
 
-Work CommState::start(const Operation& operation, int64_t sent_bytes,
+Work CommState::start(const GroupCall& operation, int64_t sent_bytes,
                       const std::function<std::unique_ptr<Pending>(Group&)>& issue) {
   Work work;
   try {
@@ -212,7 +212,7 @@ void CommState::set_activity(std::string activity) {
   if (watch) watch->set_activity(activity_);
 }
 
-void CommState::fail(const Operation& operation, const std::string& reason) {
+void CommState::fail(const GroupCall& operation, const std::string& reason) {
   const std::string known = watch->blame(patience_s());
   const std::string during = activity_.empty() ? "" : fmt::format(" during {}", activity_);
   const std::string cause = watch->failure() ? known : known.empty() ? reason : fmt::format("{}; {}", reason, known);
@@ -234,10 +234,10 @@ void CommState::cancel_wait() {
   if (waiting_ != nullptr) waiting_->cancel();
 }
 
-void CommState::on_failure(const std::string& message, bool speak) {
-  if (options_.on_failure) return options_.on_failure(message, speak);
+void CommState::on_failure(const std::string& message, bool must_report) {
+  if (options_.on_failure) return options_.on_failure(message, must_report);
   if (rendezvous_.in_process) return cancel_wait();
-  if (speak) fmt::print(stderr, "error: {}\n", message);
+  if (must_report) fmt::print(stderr, "error: {}\n", message);
   // Does not flush, because the main thread may be blocked while it holds a stream's lock.
   _exit(kFailed);
 }

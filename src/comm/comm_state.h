@@ -34,7 +34,7 @@ class CommState : public std::enable_shared_from_this<CommState> {
   /// of n ranks costs O(n) store requests.
   OpenGroup& open(const Axes& axes, at::Device device = at::kCPU, int channel = 0);
   /// Starts an operation over a group of at least two ranks and counts `sent_bytes` for it.
-  Work start(const Operation& operation, int64_t sent_bytes,
+  Work start(const GroupCall& operation, int64_t sent_bytes,
              const std::function<std::unique_ptr<Pending>(Group&)>& issue);
   void wait(Work& work);
   void keep(std::unique_ptr<Pending> dropped);
@@ -51,11 +51,11 @@ class CommState : public std::enable_shared_from_this<CommState> {
  private:
   std::unique_ptr<Group> open_cpu(const OpenGroup& group, const Axes& axes, int channel);
   std::unique_ptr<Group> open_cuda(const OpenGroup& group, const std::string& name, at::Device device);
-  void meet(const OpenGroup& group, const Store& store);
+  void wait_for_members(const OpenGroup& group, const Store& store);
   bool finish();
-  [[noreturn]] void fail(const Operation& operation, const std::string& reason);
+  [[noreturn]] void fail(const GroupCall& operation, const std::string& reason);
   void cancel_wait();
-  void on_failure(const std::string& message, bool speak);
+  void on_failure(const std::string& message, bool must_report);
   /// How long a failed operation waits until the watch knows the cause, in seconds.
   double patience_s() const { return rendezvous_.in_process ? 1 : 8; }
   void lost(const std::string& signature, const std::string& reason);

@@ -73,7 +73,7 @@ Engine::Engine(const MakeTransport& make, EngineOptions options)
     : transport_(make(*this)), options_(options), patience_s_(options.away_s),
       wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       timer_fd_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
-  if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
+  if (wake_fd_ < 0 || timer_fd_ < 0) throw CommError(fmt::format("cannot create an event: {}", std::strerror(errno)));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -84,29 +84,29 @@ Engine::~Engine() {
   close(timer_fd_);
 }
 
-std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body, Job* behind) {
+std::shared_ptr<Job> Engine::start(bool in_background, const std::function<Task(Job&)>& body, Job* predecessor) {
   auto job = std::make_shared<Job>();
   job->in_background = in_background;
   Turn turn(*this);
-  if (behind != nullptr && !behind->done) {
-    behind->next.push_back([this, behind, body, waiting = job.get()] { begin(*waiting, body, behind); });
+  if (predecessor != nullptr && !predecessor->done) {
+    predecessor->next.push_back([this, predecessor, body, waiting = job.get()] { begin(*waiting, body, predecessor); });
   } else {
-    begin(*job, body, behind);
+    begin(*job, body, predecessor);
   }
   active_.push_back(job);
   in_background_ += in_background;
-  if (job->begun && job->task.done()) settle();
+  if (job->begun && job->task.done()) finalize_jobs();
   return job;
 }
 
-void Engine::begin(Job& job, const std::function<Task(Job&)>& body, const Job* behind) {
+void Engine::begin(Job& job, const std::function<Task(Job&)>& body, const Job* predecessor) {
   job.begun = true;
-  if (behind == nullptr) {
+  if (predecessor == nullptr) {
     job.task = body(job);
     return;
   }
   try {
-    behind->task.rethrow();
+    predecessor->task.rethrow();
     job.task = body(job);
   } catch (...) {
     job.task = failed(std::current_exception());
@@ -137,11 +137,11 @@ bool Engine::step() {
     ready_.pop_front();
     task.resume();
   }
-  if (moved) settle();
+  if (moved) finalize_jobs();
   return moved;
 }
 
-void Engine::settle() {
+void Engine::finalize_jobs() {
   std::vector<std::shared_ptr<Job>> ended;
   std::erase_if(active_, [&](const std::shared_ptr<Job>& job) {
     if (!job->begun || !job->task.done()) return false;
@@ -159,7 +159,7 @@ void Engine::settle() {
   for (const auto& job : ended) {
     for (const auto& begin_next : std::exchange(job->next, {})) begin_next(), again = true;
   }
-  if (again) settle();  // a job started here may have ended at once
+  if (again) finalize_jobs();  // a job started here may have ended at once
 }
 
 // Steps until the job is done or nothing has moved for quiet_s; at most for kLookAtMost_s.
@@ -198,7 +198,7 @@ void Engine::wait(Job& job) {
     const auto start = Clock::now();
     Turn turn(*this);
     while (look(&job, options_.look_s), !job.done) {
-      if (cancelled_) throw CommError("broken off");
+      if (cancelled_) throw CommError("the wait was cancelled");
       const double left_s = options_.timeout_s - seconds_since(start);
       if (const std::string lost = transport_->lost(); !lost.empty()) throw CommError(lost);
       if (left_s < 0) throw CommError(fmt::format("Timed out after {} s", options_.timeout_s));

@@ -81,10 +81,10 @@ class Engine final : private MessageSink {
 
   const Transport& transport() const { return *transport_; }
 
-  /// Starts the task that `body` makes, now or once the job `behind` is done. It runs to its first wait. After a job,
-  /// `body` may run on any thread, while no message moves. An exception from `body`, or an error of `behind`, becomes
-  /// the error of the new job.
-  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, Job* behind = nullptr);
+  /// Starts the task that `body` makes, now or once the job `predecessor` is done. It runs to its first wait. After a
+  /// job, `body` may run on any thread, while no message moves. An exception from `body`, or an error of `predecessor`,
+  /// becomes the error of the new job.
+  std::shared_ptr<Job> start(bool in_background, const std::function<Task(Job&)>& body, Job* predecessor = nullptr);
   /// Post a message of a task. Only tasks may call these.
   Posted send(std::unique_ptr<Message> message);
   Posted receive(std::unique_ptr<Message> message);
@@ -111,10 +111,10 @@ class Engine final : private MessageSink {
   class Turn;
   friend class Posted;
 
-  void begin(Job& job, const std::function<Task(Job&)>& body, const Job* behind);
+  void begin(Job& job, const std::function<Task(Job&)>& body, const Job* predecessor);
   void on_ended(Message& message) override;
   bool step();
-  void settle();
+  void finalize_jobs();
   void look(const Job* job, double quiet_s);
   void sleep(std::unique_lock<std::mutex>& lock, double seconds);
   void set_timer(double seconds);

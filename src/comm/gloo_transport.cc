@@ -91,7 +91,7 @@ class GlooTransport : public Transport {
   GlooTransport(const TransportOptions& options, MessageSink& sink)
       : sink_(sink), timeout_(milliseconds(options.timeout_s)), event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     ORTHANT_CHECK(event_fd_ >= 0);
-    auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.meet_timeout_s));
+    auto gloo = c10d::ProcessGroupGloo::Options::create(milliseconds(options.connect_timeout_s));
     gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(options.address, /*lazyInit=*/false));
     gloo->threads = 1;
     group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(options.store.under("gloo").handle().board, options.rank,
@@ -193,7 +193,7 @@ class GlooTransport : public Transport {
     std::vector<std::byte> aside(static_cast<size_t>(header.bytes > room ? header.bytes : 0));
     void* const memory = aside.empty() ? message.data : aside.data();
     if (header.bytes > 0) post_receive(memory, header.bytes, message)->wait(timeout_);
-    if (header.bytes > room) throw CommError("a message larger than expected");
+    if (header.bytes > room) throw CommError("its message is larger than expected");
   }
 
   // Runs on a pool thread. An exception from `wait` becomes the error of the message.

@@ -39,8 +39,8 @@ class Underway : public Pending {
 
 class MessageGroup : public Group {
  public:
-  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number, bool beside)
-      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number), beside_(beside) {
+  MessageGroup(Engine& engine, std::vector<int> ranks, int position, uint32_t number, bool is_channel)
+      : engine_(engine), ranks_(std::move(ranks)), position_(position), number_(number), is_channel_(is_channel) {
     ORTHANT_CHECK(number < kGroups, number);
   }
 
@@ -77,13 +77,13 @@ class MessageGroup : public Group {
                  [&](Peers peers) { return orthant::broadcast(peers, memory_of(tensor), root); });
   }
 
-  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const Behind& behind) override {
-    const auto body = [memory = memory_of(tensor), root, make = behind.make](Peers peers) {
+  std::unique_ptr<Pending> reduce(const at::Tensor& tensor, int root, const StartAfter& after) override {
+    const auto body = [memory = memory_of(tensor), root, make = after.make](Peers peers) {
       if (make) make();
       return orthant::reduce(peers, memory, root);
     };
-    Job* before = behind.operation == nullptr ? nullptr : dynamic_cast<Underway&>(*behind.operation).job();
-    return start(MessageKind::reduce, {tensor}, body, before);
+    Job* predecessor = after.operation == nullptr ? nullptr : dynamic_cast<Underway&>(*after.operation).job();
+    return start(MessageKind::reduce, {tensor}, body, predecessor);
   }
 
   std::unique_ptr<Pending> exchange(std::span<const Transfer> transfers) override {
@@ -128,38 +128,38 @@ class MessageGroup : public Group {
   uint32_t tag(uint32_t low) const { return number_ * 2 * kUserTags + low; }
 
   std::unique_ptr<Pending> run(std::vector<at::Tensor> tensors, const std::function<Task(Job&)>& body,
-                               Job* behind = nullptr) {
+                               Job* predecessor = nullptr) {
     int64_t bytes = 0;
     for (const at::Tensor& tensor : tensors) bytes += tensor.numel() * tensor.element_size();
-    const bool in_background = beside_ || bytes > kForegroundBytes;
-    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, behind));
+    const bool in_background = is_channel_ || bytes > kForegroundBytes;
+    return std::make_unique<Underway>(engine_, std::move(tensors), engine_.start(in_background, body, predecessor));
   }
 
   // The tag numbers the operations of a group, which distinguishes those that overlap. The number wraps around at 2^19,
   // long after the earlier operation has ended.
   std::unique_ptr<Pending> start(MessageKind kind, std::vector<at::Tensor> tensors,
-                                 const std::function<Task(Peers)>& body, Job* behind = nullptr) {
+                                 const std::function<Task(Peers)>& body, Job* predecessor = nullptr) {
     const uint32_t operation_tag = tag(next_++ % kUserTags);
     const MessageSignature signature{kind, tensors.empty() ? at::kByte : tensors[0].scalar_type()};
     const auto task = [this, body, operation_tag, signature](Job& job) {
       return body(Peers(engine_, job, ranks_, position_, operation_tag, signature));
     };
-    return run(std::move(tensors), task, behind);
+    return run(std::move(tensors), task, predecessor);
   }
 
   Engine& engine_;
   const std::vector<int> ranks_;
   const int position_;
   const uint32_t number_;
-  const bool beside_;
+  const bool is_channel_;
   uint32_t next_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
-                                     bool beside) {
-  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number, beside);
+                                     bool is_channel) {
+  return std::make_unique<MessageGroup>(engine, std::move(ranks), position, number, is_channel);
 }
 
 }  // namespace orthant

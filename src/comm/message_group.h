@@ -10,15 +10,15 @@ namespace orthant {
 
 /// Returns the group of these ranks, in which this rank has the given position. `number` identifies the group on this
 /// rank; it must be below kGroups and equal on all members. Opening needs no communication, because all groups share
-/// the engine's connections. A group holds O(n) memory for n ranks. With `beside`, even small operations advance in the
-/// background while the rank computes.
+/// the engine's connections. A group holds O(n) memory for n ranks. With `is_channel`, even small operations advance in
+/// the background while the rank computes.
 std::unique_ptr<Group> message_group(Engine& engine, std::vector<int> ranks, int position, uint32_t number,
-                                     bool beside = false);
+                                     bool is_channel = false);
 
 /// Number of groups that one rank can distinguish.
 inline constexpr uint32_t kGroups = 1 << 11;
 /// Number of those that may have the same ranks: the groups of a Comm and of its channels.
-inline constexpr int kLanes = 1 << 3;
+inline constexpr int kNumChannels = 1 << 3;
 /// Number of user tags. The last one is for shift; all others are for send, recv and exchange.
 inline constexpr int kUserTags = 1 << 19;
 inline constexpr int kShiftTag = kUserTags - 1;

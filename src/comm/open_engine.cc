@@ -31,19 +31,19 @@ struct Member {
   int64_t free_bytes;           // free shared memory, before any rank has used some
 };
 
-using Hear = std::function<std::string(const std::string& key, int rank)>;
+using WaitForValue = std::function<std::string(const std::string& key, int rank)>;
 
 // Posts this rank's host and transport, and reads those of all ranks.
-std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, const Hear& hear,
-                              const CommOptions& options) {
-  const std::string problem = options.transport == "gloo" ? "gloo was asked for" : ucx_problem();
+std::vector<Member> exchange_members(const Rendezvous& rendezvous, const Store& store,
+                                     const WaitForValue& wait_for_value, const CommOptions& options) {
+  const std::string problem = options.transport == "gloo" ? "its transport is gloo" : ucx_problem();
   const auto key = [](int rank) { return fmt::format("host/{}", rank); };
   store.set(key(rendezvous.rank),
             fmt::format("{}\n{}\n{}", host_key(), problem.empty() ? "ucx" : problem, free_shared_memory()));
   constexpr size_t kMostBytes = 1000;
   std::vector<Member> members;
   for (int rank = 0; rank < rendezvous.world_size; ++rank) {
-    const auto lines = split(hear(key(rank), rank), '\n');
+    const auto lines = split(wait_for_value(key(rank), rank), '\n');
     ORTHANT_CHECK(lines.size() == 3, lines.size());
     members.push_back({lines[0], escape_for_terminal(lines[1], kMostBytes), std::stoll(lines[2])});
   }
@@ -54,10 +54,10 @@ std::vector<Member> introduce(const Rendezvous& rendezvous, const Store& store, 
 
 std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& store, const Watch& watch,
                                     const CommOptions& options) {
-  const Hear hear = [&](const std::string& key, int rank) {
-    return watch.hear(store, key, rank, options.meet_timeout_s);
+  const WaitForValue wait_for_value = [&](const std::string& key, int rank) {
+    return watch.wait_for_value(store, key, rank, options.connect_timeout_s);
   };
-  const auto members = introduce(rendezvous, store, hear, options);
+  const auto members = exchange_members(rendezvous, store, wait_for_value, options);
   const auto without =
       std::find_if(members.begin(), members.end(), [](const Member& member) { return member.transport != "ucx"; });
   if (options.transport == "ucx" && without != members.end()) {
@@ -67,10 +67,10 @@ std::unique_ptr<Engine> open_engine(const Rendezvous& rendezvous, const Store& s
   TransportOptions transport{.rank = rendezvous.rank,
                              .world_size = rendezvous.world_size,
                              .store = store,
-                             .hear = hear,
+                             .wait_for_value = wait_for_value,
                              .address = rendezvous.address,
                              .interface_name = rendezvous.interface_name,
-                             .meet_timeout_s = options.meet_timeout_s,
+                             .connect_timeout_s = options.connect_timeout_s,
                              .timeout_s = options.timeout_s};
   const Member& self = members[static_cast<size_t>(rendezvous.rank)];
   int64_t free_bytes = self.free_bytes;

@@ -6,7 +6,7 @@
 namespace orthant {
 
 Posted Peers::post(int peer, std::span<std::byte> memory, bool send, bool more) const {
-  MessageSignature signature = label_;
+  MessageSignature signature = signature_;
   signature.more = more;
   auto message = std::make_unique<Message>(Message{.peer = (*ranks_)[static_cast<size_t>(peer)],
                                                    .tag = tag_,

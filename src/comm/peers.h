@@ -14,7 +14,7 @@ namespace orthant {
 class Peers {
  public:
   Peers(Engine& engine, Job& job, const std::vector<int>& ranks, int position, uint32_t tag, MessageSignature signature)
-      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), label_(signature) {}
+      : engine_(&engine), job_(&job), ranks_(&ranks), position_(position), tag_(tag), signature_(signature) {}
 
   int size() const { return static_cast<int>(ranks_->size()); }
   int position() const { return position_; }
@@ -23,11 +23,11 @@ class Peers {
   /// The same peers for a one-round algorithm, which is noted in the signature of every message.
   Peers in_one_round() const {
     Peers peers = *this;
-    peers.label_.one_round = true;
+    peers.signature_.one_round = true;
     return peers;
   }
-  at::ScalarType type() const { return label_.type; }
-  int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(label_.type)); }
+  at::ScalarType type() const { return signature_.type; }
+  int64_t element_bytes() const { return static_cast<int64_t>(c10::elementSize(signature_.type)); }
 
   /// Post a message to, or from, a position. Empty messages are sent too, so that a receiver that expected data detects
   /// the mismatch. `more`: this is a segment, and not the last one. It reveals tensors of different length on the two
@@ -45,7 +45,7 @@ class Peers {
   const std::vector<int>* ranks_;
   int position_;
   uint32_t tag_;
-  MessageSignature label_;
+  MessageSignature signature_;
 };
 
 }  // namespace orthant

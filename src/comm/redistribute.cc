@@ -21,13 +21,13 @@ struct Step {
   Axes axes;
   int size, position;
 
-  // The local shape with dim `dim` unsharded along the step's axis; cut() gives the part of each position.
+  // The local shape with dim `dim` unsharded along the step's axis; shard_range() gives the part of each position.
   std::vector<int64_t> unsharded_shape(const Layout& layout, int dim) const {
     Layout unsharded = layout;
     if (dim >= 0) std::erase(unsharded.split[static_cast<size_t>(dim)], what.axis);
     return local_shape(comm.mesh(), unsharded, global_shape, comm.rank());
   }
-  Range cut(int64_t extent, int at) const { return shard(extent, size, at); }
+  Range shard_range(int64_t extent, int at) const { return shard(extent, size, at); }
 };
 
 std::vector<int64_t> with_extent(std::vector<int64_t> shape, int dim, int64_t extent) {
@@ -45,18 +45,18 @@ struct Started {
 // Shards of a dim are contiguous in memory only if it is the first dim. So gather into flat memory, then concatenate.
 Started all_gather(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
-  const auto whole = step.unsharded_shape(step.before, dim);
+  const auto unsharded = step.unsharded_shape(step.before, dim);
   std::vector<int64_t> counts;
   std::vector<std::vector<int64_t>> shapes;
   for (int i = 0; i < step.size; ++i) {
-    shapes.push_back(with_extent(whole, dim, step.cut(whole[static_cast<size_t>(dim)], i).size()));
+    shapes.push_back(with_extent(unsharded, dim, step.shard_range(unsharded[static_cast<size_t>(dim)], i).size()));
     counts.push_back(volume(shapes.back()));
   }
-  at::Tensor flat = at::empty({volume(whole)}, local.options());
+  at::Tensor flat = at::empty({volume(unsharded)}, local.options());
   const at::Tensor own = local.contiguous();
   return {step.comm.all_gather(flat, own, step.axes, counts), [=] {
             (void)own;
-            if (dim == 0) return flat.view(whole);
+            if (dim == 0) return flat.view(unsharded);
             auto parts = flat.split_with_sizes(counts);
             for (size_t i = 0; i < parts.size(); ++i) parts[i] = parts[i].view(shapes[i]);
             return at::cat(parts, dim);
@@ -68,12 +68,12 @@ Started reduce_scatter(const Step& step, const at::Tensor& local) {
   const at::Tensor all = dim == 0 ? local.contiguous() : at::empty({local.numel()}, local.options());
   std::vector<int64_t> counts;
   for (int64_t i = 0, begin = 0; i < step.size; ++i, begin += counts.back()) {
-    const Range range = step.cut(local.size(dim), static_cast<int>(i));
+    const Range range = step.shard_range(local.size(dim), static_cast<int>(i));
     const at::Tensor part = local.slice(dim, range.begin, range.end);
     counts.push_back(part.numel());
     if (dim != 0) all.narrow(0, begin, part.numel()).view(part.sizes()).copy_(part);
   }
-  const Range own = step.cut(local.size(dim), step.position);
+  const Range own = step.shard_range(local.size(dim), step.position);
   at::Tensor mine = at::empty(local.slice(dim, own.begin, own.end).sizes(), local.options());
   return {step.comm.reduce_scatter(mine, all, step.axes, counts), [=] {
             (void)all;
@@ -83,20 +83,20 @@ Started reduce_scatter(const Step& step, const at::Tensor& local) {
 
 Started all_to_all(const Step& step, const at::Tensor& local) {
   const int from = step.what.from_dim, to = step.what.to_dim;
-  const auto whole = step.unsharded_shape(step.before, from);
+  const auto unsharded = step.unsharded_shape(step.before, from);
   std::vector<int64_t> sent, received;
   std::vector<at::Tensor> parts;
   std::vector<std::vector<int64_t>> shapes;
-  const int64_t mine = step.cut(whole[static_cast<size_t>(to)], step.position).size();
+  const int64_t mine = step.shard_range(unsharded[static_cast<size_t>(to)], step.position).size();
   for (int i = 0; i < step.size; ++i) {
-    const Range range = step.cut(local.size(to), i);
+    const Range range = step.shard_range(local.size(to), i);
     parts.push_back(local.slice(to, range.begin, range.end).reshape(-1));
     sent.push_back(parts.back().numel());
-    shapes.push_back(
-        with_extent(with_extent(whole, to, mine), from, step.cut(whole[static_cast<size_t>(from)], i).size()));
+    shapes.push_back(with_extent(with_extent(unsharded, to, mine), from,
+                                 step.shard_range(unsharded[static_cast<size_t>(from)], i).size()));
     received.push_back(volume(shapes.back()));
   }
-  at::Tensor flat = at::empty({volume(with_extent(whole, to, mine))}, local.options());
+  at::Tensor flat = at::empty({volume(with_extent(unsharded, to, mine))}, local.options());
   const at::Tensor leaving = at::cat(parts);
   return {step.comm.all_to_all(flat, leaving, step.axes, received, sent), [=] {
             (void)leaving;
@@ -116,15 +116,15 @@ Started at_once(const at::Tensor& result) {
 }
 
 at::Tensor slice(const Step& step, const at::Tensor& local) {
-  const Range range = step.cut(local.size(step.what.to_dim), step.position);
+  const Range range = step.shard_range(local.size(step.what.to_dim), step.position);
   return local.slice(step.what.to_dim, range.begin, range.end).contiguous();
 }
 
 at::Tensor pad(const Step& step, const at::Tensor& local) {
   const int dim = step.what.from_dim;
-  const auto whole = step.unsharded_shape(step.before, dim);
-  const Range range = step.cut(whole[static_cast<size_t>(dim)], step.position);
-  at::Tensor padded = at::zeros(whole, local.options());
+  const auto unsharded = step.unsharded_shape(step.before, dim);
+  const Range range = step.shard_range(unsharded[static_cast<size_t>(dim)], step.position);
+  at::Tensor padded = at::zeros(unsharded, local.options());
   padded.slice(dim, range.begin, range.end).copy_(local);
   return padded;
 }
@@ -155,7 +155,7 @@ Started start(Comm& comm, const Collective& collective, const at::Tensor& local,
     case CollectiveKind::shift:
       break;  // these change no layout, so no list of steps contains them
   }
-  throw LogicError(fmt::format("{} is no step between layouts", to_string(collective)));
+  throw LogicError(fmt::format("{} is not a step between layouts", to_string(collective)));
 }
 
 struct Redistribute : torch::autograd::Function<Redistribute> {

@@ -17,10 +17,11 @@ int64_t free_shared_memory() {
 std::string shared_memory_problem(int64_t free_bytes, int64_t ranks) {
   constexpr int64_t kPerRank = 4300 << 10;  // UCX 1.13 takes 4208 KiB
   if (free_bytes >= ranks * kPerRank) return "";
-  return fmt::format("/dev/shm has {} free, and {} ranks of this machine need {}: enlarge it (docker run "
-                     "--shm-size=1g; mount -o remount,size=1g /dev/shm), or set run.transport = \"gloo\"",
-                     human_bytes(static_cast<double>(free_bytes)), ranks,
-                     human_bytes(static_cast<double>(ranks * kPerRank)));
+  return fmt::format(
+      "/dev/shm must have {} free for the {} of this machine, but it has {}: enlarge it (docker run "
+      "--shm-size=1g; mount -o remount,size=1g /dev/shm), or set run.transport = \"gloo\"",
+      format_bytes(static_cast<double>(ranks * kPerRank)), counted(ranks, "rank"),
+      format_bytes(static_cast<double>(free_bytes)));
 }
 
 }  // namespace orthant

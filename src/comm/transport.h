@@ -72,13 +72,13 @@ struct TransportOptions {
   Store store;
   /// Waits for a value that a rank posts there. Throws CommError if it does not arrive, or if the run has failed
   /// meanwhile.
-  std::function<std::string(const std::string& key, int rank)> hear;
+  std::function<std::string(const std::string& key, int rank)> wait_for_value;
   /// For each rank, whether it shares this rank's memory.
   std::vector<bool> local = {};
   /// The local address that the peers can reach (Gloo), and the network interface that the user named, if any (UCX).
   std::string address = "127.0.0.1";
   std::string interface_name;
-  double meet_timeout_s = 60;  // timeout to connect
+  double connect_timeout_s = 60;  // timeout to connect
   double timeout_s = 300;      // timeout for a message
 };
 

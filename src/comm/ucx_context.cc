@@ -38,7 +38,7 @@ ucp_context_h open_context(const Changes& changes) {
   // Refuses to go on if a requested device or transport is not available: UCX would silently use others.
   if (const std::string text = ucx_complaints(); text.find("is not available") != std::string::npos) {
     ucx().ucp_cleanup(out);
-    throw ConfigError("UCX: starting: it cannot do as it is told" + text);
+    throw ConfigError("UCX failed while starting: a requested device or transport is not available" + text);
   }
   return out;
 }
@@ -55,7 +55,7 @@ bool has_tcp_only(ucp_context_h context) {
 
 void check_ucx(ucs_status_t status, const char* what) {
   if (status == UCS_OK) return;
-  throw ConfigError(fmt::format("UCX: {}: {}{}", what, ucx().ucs_status_string(status), ucx_complaints()));
+  throw ConfigError(fmt::format("UCX failed while {}: {}{}", what, ucx().ucs_status_string(status), ucx_complaints()));
 }
 
 std::vector<std::string> ucx_transports(ucp_context_h context) {

@@ -72,9 +72,10 @@ UcxLibrary load() {
     library.problem = fmt::format("its library cannot be loaded (Debian's package: libucx0): {}", dlerror());
     return library;
   }
-#define ORTHANT_LOOK_UP(name)                                                     \
-  library.name = reinterpret_cast<decltype(&::name)>(dlsym(handle, #name));       \
-  if (library.name == nullptr) library.problem = fmt::format("{} has no {}; UCX 1.13 or newer is needed", kName, #name);
+#define ORTHANT_LOOK_UP(name)                                               \
+  library.name = reinterpret_cast<decltype(&::name)>(dlsym(handle, #name)); \
+  if (library.name == nullptr)                                              \
+    library.problem = fmt::format("{} has no {}; UCX 1.13 or newer is required", kName, #name);
   ORTHANT_UCX_FUNCTIONS(ORTHANT_LOOK_UP)
 #undef ORTHANT_LOOK_UP
   if (library.problem.empty()) library.ucs_log_push_handler(listen);
@@ -99,7 +100,7 @@ std::string ucx_complaints() {
     const bool ours = std::any_of(std::begin(kDefaults), std::end(kDefaults), [&](const auto& set) {
       return text == fmt::format("{}={}", set.first, set.second);
     });
-    if (text.starts_with("UCX_") && !ours) parts.push_back("the environment has " + text);
+    if (text.starts_with("UCX_") && !ours) parts.push_back("the environment sets " + text);
   }
   return parts.empty() ? "" : fmt::format(" ({})", join(parts, "; "));
 }

@@ -24,7 +24,7 @@
 namespace orthant {
 namespace {
 
-// The 64 bits of a UCX tag: message tag (32), sender (16) and label (16). The label takes no part in matching.
+// The 64 bits of a UCX tag: message tag (32), sender (16) and signature (16). The signature takes no part in matching.
 constexpr uint64_t kMatched = ~uint64_t{0} << kSignatureBits;
 uint64_t wire_tag(uint32_t tag, int source, uint32_t signature) {
   return uint64_t{tag} << 32 | static_cast<uint64_t>(source) << kSignatureBits | signature;
@@ -40,35 +40,35 @@ struct Events {
   const int fd = epoll_create1(EPOLL_CLOEXEC);
 };
 
-// A worker: this rank's end for some of its peers.
-struct Lane {
-  explicit Lane(ucp_context_h context) {
+// A UCX worker, which carries the messages to and from some of the peers.
+struct Worker {
+  explicit Worker(ucp_context_h context) {
     ucp_worker_params_t params{};
     params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
     params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-    check_ucx(ucx().ucp_worker_create(context, &params, &worker), "opening this rank's end");
+    check_ucx(ucx().ucp_worker_create(context, &params, &handle), "creating a worker");
   }
-  ~Lane() { ucx().ucp_worker_destroy(worker); }
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  ~Worker() { ucx().ucp_worker_destroy(handle); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   std::string address() const {
     ucp_address_t* text = nullptr;
     size_t length = 0;
-    check_ucx(ucx().ucp_worker_get_address(worker, &text, &length), "reading this rank's address");
+    check_ucx(ucx().ucp_worker_get_address(handle, &text, &length), "reading the address of a worker");
     std::string copy(reinterpret_cast<const char*>(text), length);
-    ucx().ucp_worker_release_address(worker, text);
+    ucx().ucp_worker_release_address(handle, text);
     return copy;
   }
   int event_fd() const {
     int fd = -1;
-    check_ucx(ucx().ucp_worker_get_efd(worker, &fd), "getting its event");
+    check_ucx(ucx().ucp_worker_get_efd(handle, &fd), "getting the event of a worker");
     return fd;
   }
   bool flushed() {
     if (flush == nullptr) {
       ucp_request_param_t param{};
-      flush = ucx().ucp_worker_flush_nbx(worker, &param);
+      flush = ucx().ucp_worker_flush_nbx(handle, &param);
     }
     if (UCS_PTR_IS_PTR(flush)) {
       if (ucx().ucp_request_check_status(flush) == UCS_INPROGRESS) return false;
@@ -78,7 +78,7 @@ struct Lane {
     return true;
   }
 
-  ucp_worker_h worker = nullptr;
+  ucp_worker_h handle = nullptr;
   void* flush = nullptr;
 };
 
@@ -101,29 +101,29 @@ class UcxTransport : public Transport {
     const bool undecided = options.interface_name.empty() && std::getenv("UCX_TLS") == nullptr;
     const ucp_context_h within =
         one_machine && undecided ? loopback_context() : ucx_context(options.interface_name);
-    lanes_.push_back(std::make_unique<Lane>(within));
+    workers_.push_back(std::make_unique<Worker>(within));
     if (!one_machine) {
       const ucp_context_h network = ucx_network_context(options.interface_name);
-      if (network != within) lanes_.push_back(std::make_unique<Lane>(network));
+      if (network != within) workers_.push_back(std::make_unique<Worker>(network));
     }
-    for (const auto& lane : lanes_) {
+    for (const auto& worker : workers_) {
       epoll_event wanted{.events = EPOLLIN, .data = {}};
-      if (epoll_ctl(events_.fd, EPOLL_CTL_ADD, lane->event_fd(), &wanted) != 0)
-        throw CommError(fmt::format("UCX: watching its events: {}", std::strerror(errno)));
+      if (epoll_ctl(events_.fd, EPOLL_CTL_ADD, worker->event_fd(), &wanted) != 0)
+        throw CommError(fmt::format("UCX failed while watching its events: {}", std::strerror(errno)));
     }
-    meet(options);
+    exchange_addresses(options);
   }
 
   std::string name() const override { return "ucx"; }
   int event_fd() const override { return events_.fd; }
   bool progress() override {
     bool some = false;
-    for (const auto& lane : lanes_) some |= ucx().ucp_worker_progress(lane->worker) != 0;
+    for (const auto& worker : workers_) some |= ucx().ucp_worker_progress(worker->handle) != 0;
     return some;
   }
   bool arm() override {
-    return std::all_of(lanes_.begin(), lanes_.end(),
-                       [](const auto& lane) { return ucx().ucp_worker_arm(lane->worker) != UCS_ERR_BUSY; });
+    return std::all_of(workers_.begin(), workers_.end(),
+                       [](const auto& worker) { return ucx().ucp_worker_arm(worker->handle) != UCS_ERR_BUSY; });
   }
 
   void send(Message& message) override {
@@ -146,17 +146,17 @@ class UcxTransport : public Transport {
     if (!peers_[static_cast<size_t>(message.peer)].local) endpoint(message.peer);
     message.sink = &sink_;
     ucp_request_param_t param{};
-    // Always with the callback: UCX 1.13 does not report size and label if a receive completes at once.
+    // Always with the callback: UCX 1.13 does not report size and signature if a receive completes at once.
     param.op_attr_mask =
         UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-    param.cb.recv = [](void* request, ucs_status_t status, const ucp_tag_recv_info_t* came, void* user) {
-      learn(*static_cast<Message*>(user), status, *came);
+    param.cb.recv = [](void* request, ucs_status_t status, const ucp_tag_recv_info_t* info, void* user) {
+      learn(*static_cast<Message*>(user), status, *info);
       end(*static_cast<Message*>(user), status);
       ucx().ucp_request_free(request);
     };
     param.user_data = &message;
     void* const request =
-        ucx().ucp_tag_recv_nbx(lane_to(message.peer).worker, message.data, static_cast<size_t>(message.bytes),
+        ucx().ucp_tag_recv_nbx(worker_for(message.peer).handle, message.data, static_cast<size_t>(message.bytes),
                                wire_tag(message.tag, message.peer, 0), kMatched, &param);
     if (!UCS_PTR_IS_PTR(request)) ended_at_once(message, UCS_PTR_STATUS(request));  // the receive could not be posted
   }
@@ -164,14 +164,14 @@ class UcxTransport : public Transport {
   std::string lost() const override { return lost_; }
 
   bool flushed() override {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->flushed(); });
+    return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->flushed(); });
   }
 
  private:
-  static void learn(Message& message, ucs_status_t status, const ucp_tag_recv_info_t& came) {
+  static void learn(Message& message, ucs_status_t status, const ucp_tag_recv_info_t& info) {
     if (status != UCS_OK && status != UCS_ERR_MESSAGE_TRUNCATED) return;
-    message.bytes = static_cast<int64_t>(came.length);
-    message.signature = static_cast<uint32_t>(came.sender_tag & ~kMatched);
+    message.bytes = static_cast<int64_t>(info.length);
+    message.signature = static_cast<uint32_t>(info.sender_tag & ~kMatched);
   }
 
   static void end(Message& message, ucs_status_t status) {
@@ -184,17 +184,19 @@ class UcxTransport : public Transport {
     message.ended = true;
   }
 
-  void meet(const TransportOptions& options) {
-    options.store.set(fmt::format("ucx/{}/host", rank_), lanes_.front()->address());
-    options.store.set(fmt::format("ucx/{}/network", rank_), lanes_.back()->address());
+  void exchange_addresses(const TransportOptions& options) {
+    options.store.set(fmt::format("ucx/{}/host", rank_), workers_.front()->address());
+    options.store.set(fmt::format("ucx/{}/network", rank_), workers_.back()->address());
     for (int rank = 0; rank < options.world_size; ++rank) {
       const bool local = options.local[static_cast<size_t>(rank)];
       const std::string key = fmt::format("ucx/{}/{}", rank, local ? "host" : "network");
-      peers_.push_back({.owner = this, .rank = rank, .address = options.hear(key, rank), .local = local});
+      peers_.push_back({.owner = this, .rank = rank, .address = options.wait_for_value(key, rank), .local = local});
     }
   }
 
-  Lane& lane_to(int rank) { return peers_[static_cast<size_t>(rank)].local ? *lanes_.front() : *lanes_.back(); }
+  Worker& worker_for(int rank) {
+    return peers_[static_cast<size_t>(rank)].local ? *workers_.front() : *workers_.back();
+  }
 
   // Opens the endpoint at first use. UCX does not detect lost peers over shared memory; the Watch does. Over a network,
   // a lost connection fails the messages in progress.
@@ -209,13 +211,13 @@ class UcxTransport : public Transport {
     // Messages sent to the lost peer end with an error.
     params.err_handler.cb = [](void* user, ucp_ep_h, ucs_status_t why) {
       const Peer& gone = *static_cast<Peer*>(user);
-      gone.owner->lost_ = fmt::format("rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
+      gone.owner->lost_ = fmt::format("the connection to rank {} is lost: {}", gone.rank, ucx().ucs_status_string(why));
     };
     params.err_handler.arg = &peer;
-    const ucs_status_t status = ucx().ucp_ep_create(lane_to(rank).worker, &params, &peer.endpoint);
+    const ucs_status_t status = ucx().ucp_ep_create(worker_for(rank).handle, &params, &peer.endpoint);
     if (status != UCS_OK) {
-      throw CommError(fmt::format("UCX finds no way to rank {}: {}{}", rank, ucx().ucs_status_string(status),
-                                  ucx_complaints()));
+      throw CommError(
+          fmt::format("UCX cannot reach rank {}: {}{}", rank, ucx().ucs_status_string(status), ucx_complaints()));
     }
     return peer.endpoint;
   }
@@ -231,7 +233,7 @@ class UcxTransport : public Transport {
   MessageSink& sink_;
   const int rank_;
   // The first is for ranks of this host. A second exists if ranks of other hosts need another context.
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<std::unique_ptr<Worker>> workers_;
   Events events_;
   std::vector<Peer> peers_;  // complete before the first endpoint is made, because UCX keeps pointers to its elements
   std::string lost_;

@@ -1,4 +1,5 @@
 // Checks the laws that involve several keys, and refuses features that this version does not run.
+#include <algorithm>
 #include <filesystem>
 
 #include "base/errors.h"
@@ -102,6 +103,12 @@ void check_idle_settings(const Config& config) {
   };
   unless(config.model.objective == "masked", "model.masked_share", "model.objective");
   unless(config.data.mask_documents, "data.long_documents", "data.mask_documents");
+  const auto read = optimizer_spec(config.optimizer).settings;
+  for (const OptimizerSpec& other : optimizer_specs(config.optimizer)) {
+    for (const std::string& setting : other.settings) {
+      unless(std::ranges::count(read, setting) > 0, "optimizer." + setting, "optimizer.name");
+    }
+  }
 }
 
 void check_linformer(const Config& config) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/architecture.h"
+#include "model/optimizer_plan.h"
 
 namespace orthant {
 
@@ -66,15 +67,6 @@ struct TrainingConfig {
 
 struct ActivationCheckpointConfig {
   std::string mode = "none";
-};
-
-struct OptimizerConfig {
-  std::string name = "adamw";
-  double lr = 3e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0.1;
 };
 
 struct LrSchedulerConfig {

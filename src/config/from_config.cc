@@ -21,6 +21,13 @@ Architecture make_architecture(const Config& config, int64_t vocab_size) {
   const int64_t least_vocab_size = a.causal() ? vocab_size : mask_token(vocab_size) + 1;
   if (a.vocab_size == 0) a.vocab_size = least_vocab_size;
   if (a.linformer_length > 0) a.linformer_tokens = config.training.seq_len;
+  if (a.rope_scaling_type == "none") {  // then the factors mean nothing, and config.json does not have them
+    const Architecture defaults;
+    a.rope_scaling_factor = defaults.rope_scaling_factor;
+    a.rope_scaling_low_freq_factor = defaults.rope_scaling_low_freq_factor;
+    a.rope_scaling_high_freq_factor = defaults.rope_scaling_high_freq_factor;
+    a.rope_scaling_original_max_position_embeddings = defaults.rope_scaling_original_max_position_embeddings;
+  }
   if (a.vocab_size < least_vocab_size) {
     throw ConfigError(fmt::format(
         "{} is smaller than the tokenizer's vocabulary of {}{}; set it to 0 or to at least {}",

@@ -38,10 +38,19 @@ std::vector<std::string> schedule_names() {
   return names;
 }
 
-#define KEY(section, name, ...)                                                                 \
-  Key {                                                                                         \
-#section, #name, [](Config & config) -> Field { return &config.section.name; }, __VA_ARGS__ \
+#define KEY(section, name, ...)                                                                             \
+  Key {                                                                                                     \
+#section, #name, [](Config & config) -> Field { return &config.section.name; }, {}, false, __VA_ARGS__ \
   }
+// A key of the model: its spelling in config.json, and whether a resumed run must keep it.
+#define MODEL(name, hugging_face, resume, ...)                                                                 \
+  Key {                                                                                                        \
+"model", #name, [](Config & config) -> Field { return &config.model.name; }, hugging_face, resume, __VA_ARGS__ \
+  }
+constexpr bool kMustMatch = true, kMayChange = false;
+constexpr HuggingFaceKey json(std::string_view spelling) { return {spelling, false}; }
+constexpr HuggingFaceKey json_if_set(std::string_view spelling) { return {spelling, true}; }
+constexpr HuggingFaceKey not_in_json() { return {}; }
 
 // clang-format off
 const Key kTable[] = {
@@ -61,39 +70,64 @@ const Key kTable[] = {
   KEY(model, from, any(), "",
       "a directory with config.json: the model's shape, and its weights if training.seed_weights = false"),
   KEY(model, architecture, one_of({"llama", "gpt2"}), "", "kind of transformer; this version: llama only"),
-  KEY(model, hidden_size, between(1, 1048576), "", "width of the residual stream", "width of the residual stream"),
-  KEY(model, intermediate_size, between(1, 4194304), "", "width inside the feed-forward block"),
-  KEY(model, num_hidden_layers, between(1, 10000), "", "transformer blocks", "transformer blocks"),
-  KEY(model, num_attention_heads, between(1, 65536), "", "query heads"),
-  KEY(model, num_key_value_heads, between(1, 65536), "",
-      "key and value heads; fewer than query heads is grouped-query attention"),
-  KEY(model, head_dim, between(0, 65536), "", "width of a head; 0 = hidden_size / num_attention_heads"),
-  KEY(model, vocab_size, between(0, 268435456), "tokens", "rows of the embedding; 0 = the tokenizer's"),
-  KEY(model, max_position_embeddings, between(1, 134217728), "tokens", "longest sequence the model accepts"),
-  KEY(model, rms_norm_eps, above(0), "", "added to the mean square inside the norms"),
-  KEY(model, rope_theta, above(0), "", "base of the rotary frequencies"),
-  KEY(model, rope_scaling_type, one_of({"none", "llama3", "linear"}), "",
-      "how rotary frequencies are stretched for longer contexts"),
-  KEY(model, rope_scaling_factor, at_least(1), "", "stretch of the rotary wavelengths (linear, llama3)"),
-  KEY(model, rope_scaling_low_freq_factor, above(0), "",
-      "wavelengths above original / this are stretched in full (llama3)"),
-  KEY(model, rope_scaling_high_freq_factor, above(0), "",
-      "wavelengths below original / this are left alone (llama3)"),
-  KEY(model, rope_scaling_original_max_position_embeddings, at_least(1), "tokens",
-      "context before stretching (llama3)"),
-  KEY(model, tie_word_embeddings, any(), "", "the output layer uses the embedding's weights"),
-  KEY(model, attention_bias, any(), "", "biases of the query, key, value and output projections, as Llama's"),
-  KEY(model, mlp_bias, any(), "", "biases of the gate, up and down projections"),
-  KEY(model, final_logit_softcapping, at_least(0), "",
-      "c: logits y become c tanh(y / c), as Gemma 2's; 0 = they stay"),
-  KEY(model, initializer_range, above(0), "", "standard deviation of the first weights"),
-  KEY(model, dropout, from_to_below(0, 1), "",
-      "share of the embedding and of what each block adds that training zeroes; attention probabilities stay"),
-  KEY(model, objective, one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
+  MODEL(objective, json_if_set("is_causal"), kMustMatch,
+      one_of({"causal", "masked"}), "", "predict the next token, or masked ones"),
   KEY(model, masked_share, above_to(0, 1), "",
       "share of the tokens that objective = \"masked\" hides or changes, and asks for"),
-  KEY(model, sliding_window, between(0, 134217728), "tokens", "a token sees so many up to its own; 0 = all"),
-  KEY(model, linformer_length, between(0, 1048576), "tokens",
+  MODEL(hidden_size, json("hidden_size"), kMustMatch,
+      between(1, 1048576), "", "width of the residual stream", "width of the residual stream"),
+  MODEL(intermediate_size, json("intermediate_size"), kMustMatch,
+      between(1, 4194304), "", "width inside the feed-forward block"),
+  MODEL(num_hidden_layers, json("num_hidden_layers"), kMustMatch,
+      between(1, 10000), "", "transformer blocks", "transformer blocks"),
+  MODEL(num_attention_heads, json("num_attention_heads"), kMustMatch,
+      between(1, 65536), "", "query heads"),
+  MODEL(num_key_value_heads, json("num_key_value_heads"), kMustMatch,
+      between(1, 65536), "",
+      "key and value heads; fewer than query heads is grouped-query attention"),
+  MODEL(head_dim, json("head_dim"), kMustMatch,
+      between(0, 65536), "", "width of a head; 0 = hidden_size / num_attention_heads"),
+  MODEL(vocab_size, json("vocab_size"), kMustMatch,
+      between(0, 268435456), "tokens", "rows of the embedding; 0 = the tokenizer's"),
+  MODEL(max_position_embeddings, json("max_position_embeddings"), kMayChange,
+      between(1, 134217728), "tokens", "longest sequence the model accepts"),
+  MODEL(rms_norm_eps, json("rms_norm_eps"), kMustMatch,
+      above(0), "", "added to the mean square inside the norms"),
+  MODEL(rope_theta, json("rope_theta"), kMustMatch,
+      above(0), "", "base of the rotary frequencies"),
+  MODEL(rope_scaling_type, json("rope_scaling.rope_type"), kMustMatch,
+      one_of({"none", "llama3", "linear"}), "",
+      "how rotary frequencies are stretched for longer contexts"),
+  MODEL(rope_scaling_factor, json("rope_scaling.factor"), kMustMatch,
+      at_least(1), "", "stretch of the rotary wavelengths (linear, llama3)"),
+  MODEL(rope_scaling_low_freq_factor, json("rope_scaling.low_freq_factor"), kMustMatch,
+      above(0), "",
+      "wavelengths above original / this are stretched in full (llama3)"),
+  MODEL(rope_scaling_high_freq_factor, json("rope_scaling.high_freq_factor"), kMustMatch,
+      above(0), "",
+      "wavelengths below original / this are left alone (llama3)"),
+  MODEL(rope_scaling_original_max_position_embeddings, json("rope_scaling.original_max_position_embeddings"),
+      kMustMatch,
+      at_least(1), "tokens",
+      "context before stretching (llama3)"),
+  MODEL(tie_word_embeddings, json("tie_word_embeddings"), kMustMatch,
+      any(), "", "the output layer uses the embedding's weights"),
+  MODEL(attention_bias, json("attention_bias"), kMustMatch,
+      any(), "", "biases of the query, key, value and output projections, as Llama's"),
+  MODEL(mlp_bias, json("mlp_bias"), kMustMatch,
+      any(), "", "biases of the gate, up and down projections"),
+  MODEL(final_logit_softcapping, json_if_set("final_logit_softcapping"), kMustMatch,
+      at_least(0), "",
+      "c: logits y become c tanh(y / c), as Gemma 2's; 0 = they stay"),
+  MODEL(initializer_range, json("initializer_range"), kMayChange,
+      above(0), "", "standard deviation of the first weights"),
+  MODEL(dropout, not_in_json(), kMayChange,
+      from_to_below(0, 1), "",
+      "share of the embedding and of what each block adds that training zeroes; attention probabilities stay"),
+  MODEL(sliding_window, json_if_set("sliding_window"), kMustMatch,
+      between(0, 134217728), "tokens", "a token sees so many up to its own; 0 = all"),
+  MODEL(linformer_length, json_if_set("linformer_length"), kMustMatch,
+      between(0, 1048576), "tokens",
       "Linformer: attention to so many learned summaries of the sequence's keys and values; 0 = to all tokens"),
 
   KEY(data, path, any(), "", "text files and globs, or one Megatron PREFIX; relative to the working directory",
@@ -127,12 +161,16 @@ const Key kTable[] = {
   KEY(activation_checkpoint, mode, one_of({"none", "full"}), "",
       "full: keep only each block's input and compute the rest again in backward"),
 
-  KEY(optimizer, name, one_of({"adamw"}), "", "optimizer"),
+  KEY(optimizer, name, one_of(optimizer_names()), "", "update rule, as in torch.optim"),
   KEY(optimizer, lr, above(0), "", "highest learning rate", "highest learning rate"),
-  KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment"),
-  KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment"),
-  KEY(optimizer, eps, above(0), "", "added to the root of the second moment"),
-  KEY(optimizer, weight_decay, at_least(0), "", "decoupled weight decay"),
+  KEY(optimizer, beta1, from_to_below(0, 1), "", "decay of the first moment (adamw)"),
+  KEY(optimizer, beta2, from_to_below(0, 1), "", "decay of the second moment (adamw)"),
+  KEY(optimizer, eps, above(0), "", "added to the root of the second moment (adamw)"),
+  KEY(optimizer, momentum, from_to_below(0, 1), "", "decay of the momentum buffer (sgd); 0 = no buffer"),
+  KEY(optimizer, weight_decay, at_least(0), "",
+      "decoupled with adamw; added to the gradient with sgd"),
+  KEY(optimizer, weight_decay_on, one_of({"matrices", "all"}), "",
+      "parameters that decay: matrices, without norm gains and biases; or all parameters"),
 
   KEY(lr_scheduler, decay_type, one_of({"cosine", "linear", "sqrt", "wsd", "constant"}), "",
       "shape of the decay after warm-up"),
@@ -192,6 +230,7 @@ const Key kTable[] = {
 };
 // clang-format on
 #undef KEY
+#undef MODEL
 
 constexpr std::pair<std::string_view, std::string_view> kSections[] = {
     {"job", "where a run writes"},
@@ -213,6 +252,14 @@ constexpr std::pair<std::string_view, std::string_view> kSections[] = {
 }  // namespace
 
 std::span<const Key> config_table() { return kTable; }
+
+std::vector<const Key*> model_keys() {
+  std::vector<const Key*> keys;
+  for (const Key& key : config_table()) {
+    if (key.section == "model") keys.push_back(&key);
+  }
+  return keys;
+}
 
 std::string_view section_help(std::string_view section) {
   for (const auto& [name, help] : kSections) {

@@ -30,10 +30,19 @@ struct Legal {
   std::vector<std::string> accepts_texts = {};  // patterns of these strings, for help and messages
 };
 
+/// How config.json of a Hugging Face directory spells a key of the model; empty if it does not have it. A dot separates
+/// an object and its member.
+struct HuggingFaceKey {
+  std::string_view spelling = {};
+  bool only_if_set = false;  // written only if the value is not the default, because Llama's file does not have it
+};
+
 struct Key {
   std::string_view section;
   std::string_view name;
   Field (*field)(Config&);
+  HuggingFaceKey hugging_face;
+  bool must_match_on_resume;  // a key of the model that must have the checkpoint's value in a resumed run
   Legal legal;
   std::string_view unit;  // empty if the value has none
   std::string_view help;  // one line without a period
@@ -45,6 +54,8 @@ struct Key {
 
 /// Returns all keys, section by section.
 std::span<const Key> config_table();
+/// Returns the keys of the section [model], which describe the Architecture and the training objective.
+std::vector<const Key*> model_keys();
 /// Describes the purpose of a section in a few words; empty for an unknown section.
 std::string_view section_help(std::string_view section);
 /// Returns the names of the sections in the order of the table.
@@ -68,6 +79,8 @@ std::string value_text(const Key& key, const Config& config);
 std::string default_text(const Key& key);
 /// Sets the key from the text of a command-line value. Returns the problem if the text has the wrong type.
 std::optional<std::string> set_from_word(const Key& key, Config& config, std::string_view word);
+/// Sets the key in `to` to its value in `from`.
+void copy_value(const Key& key, const Config& from, Config& to);
 /// Returns the problem with the key's present value and the legal values, or nullopt if the value is legal.
 std::optional<std::string> illegal(const Key& key, Config& config);
 /// Quotes text as a TOML basic string.

@@ -183,6 +183,11 @@ std::string legal_text(const Key& key) {
   return range_text(key.legal);
 }
 
+void copy_value(const Key& key, const Config& from, Config& to) {
+  const Field source = key.field(const_cast<Config&>(from)), target = key.field(to);
+  std::visit([&](auto* value) { *std::get<decltype(value)>(target) = *value; }, source);
+}
+
 std::string value_text(const Key& key, const Config& config) {
   const auto int_text = [](int64_t value) { return fmt::format("{}", value); };
   return std::visit(Overloaded{

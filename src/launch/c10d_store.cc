@@ -72,7 +72,7 @@ std::string why_unreachable(const std::string& host, int port) {
     return fmt::format("the name cannot be resolved: {}",
                        unknown == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(unknown));
   }
-  std::string reason = "it has no address";
+  std::string reason = "the name has no address";
   for (const addrinfo* at = found; at != nullptr && !reason.empty(); at = at->ai_next) {
     constexpr int kPatience_ms = 1000;
     const int fd = socket(at->ai_family, at->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, at->ai_protocol);
@@ -94,9 +94,10 @@ void require_descriptors(int ranks = 1) {
   const rlim_t least = std::max<rlim_t>(64, 16 + 3 * static_cast<rlim_t>(ranks));
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= least) return;
-  throw CommError(fmt::format("this process may have {} files open at a time, and {} are the least that ranks can meet "
-                              "with: raise the limit (ulimit -n 1024, or LimitNOFILE of the service)",
-                              limit.rlim_cur, least));
+  throw CommError(
+      fmt::format("the limit of open files must be at least {} for the connections of the ranks, but it is {}: "
+                  "raise it (ulimit -n 1024, or LimitNOFILE of the service)",
+                  least, limit.rlim_cur));
 }
 
 // c10d waits without limit for the first answer of a program that accepts a connection but sends nothing. A separate
@@ -167,9 +168,9 @@ Store Store::serve(int port, double timeout_s, int ranks, Reach reach) {
   const auto refuse = [&](const std::string& why, bool in_use) {
     if (!in_use) throw CommError(fmt::format("cannot serve the store of the ranks on port {}: {}", port, why));
     throw PortInUse(
-        fmt::format("port {0} of this machine is in use, so the ranks cannot meet there: choose another with "
-                    "MASTER_PORT (the same for all ranks), or end the program that holds it "
-                    "(ss -ltnp 'sport = :{0}' names it)",
+        fmt::format("port {0} of this machine is in use, so the ranks cannot connect through it: choose another "
+                    "MASTER_PORT (the same for all ranks), or end the program that uses it "
+                    "(ss -ltnp 'sport = :{0}' shows it)",
                     port));
   };
   c10d::TCPStoreOptions options = tcp_options(port, true, timeout_s);
@@ -216,8 +217,8 @@ Store Store::join(const std::string& host, int port, double timeout_s) {
     }
   }
   throw CommError(
-      fmt::format("nobody answered at {}:{} for {:.0f} s ({}): check MASTER_ADDR and MASTER_PORT, the same for all "
-                  "ranks, that rank 0 or its launcher runs there, and that no firewall is between",
+      fmt::format("no store answered at {}:{} for {:.0f} s ({}): check that MASTER_ADDR and MASTER_PORT are the same "
+                  "on all ranks, that rank 0 or its launcher runs there, and that no firewall blocks the connection",
                   host, port, timeout_s, reason));
 }
 

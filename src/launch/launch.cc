@@ -51,12 +51,16 @@ class Family {
 
 void check_ranges(const Launch& launch) {
   if (launch.world_size < 1 || launch.rank < 0 || launch.rank >= launch.world_size) {
-    throw ConfigError(fmt::format("{} says rank {} of {}: ranks run from 0 to the world size less one", launch.launcher,
-                                  launch.rank, launch.world_size));
+    throw ConfigError(fmt::format(
+        "the rank must be at least 0 and below the world size, but the rank is {} and the world size {} (set by {})",
+        launch.rank, launch.world_size, launch.launcher));
   }
   if (launch.local_rank < 0 || launch.local_rank >= launch.local_size || launch.local_size > launch.world_size) {
-    throw ConfigError(fmt::format("{} says local rank {} of {} on this machine, in a world of {}", launch.launcher,
-                                  launch.local_rank, launch.local_size, launch.world_size));
+    throw ConfigError(
+        fmt::format("the local rank must be below the local size, and the local size at most the world size, but the "
+                    "local rank is {}, "
+                    "the local size {} and the world size {} (set by {})",
+                    launch.local_rank, launch.local_size, launch.world_size, launch.launcher));
   }
 }
 
@@ -64,7 +68,7 @@ void take_master(Launch& launch, const Family& family) {
   launch.address = family.text({"MASTER_ADDR"});
   launch.port = family.number("MASTER_PORT");
   if (launch.port < 1 || launch.port > 65535) {
-    throw ConfigError(fmt::format("MASTER_PORT = {} is no port; take one from 1024 to 65535", launch.port));
+    throw ConfigError(fmt::format("MASTER_PORT = {} is not a port; choose one from 1024 to 65535", launch.port));
   }
 }
 
@@ -86,7 +90,7 @@ Launch from_torchrun(const Environment& environment) {
   } else if (is_this_machine(launch.address)) {
     launch.local_rank = launch.rank, launch.local_size = launch.world_size;
   }
-  if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") launch.meeting = Meeting::kLauncherServes;
+  if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") launch.store_kind = StoreKind::kServedByLauncher;
   // "none" is torchrun's default and equal for every run, so it identifies no run.
   if (run_id && run_id != "none") launch.run_id = fmt::format("torchrun {}", *run_id);
   if (run_id == "orthant") launch.run_id = fmt::format("orthant {}", environment(kRunId).value_or(""));
@@ -106,7 +110,8 @@ int slurm_tasks_on(const Family& family, const std::string& list, int node) {
     first += nodes;
     if (node < first) return tasks;
   }
-  throw ConfigError(fmt::format("SLURM_NODEID = {} is beyond SLURM_STEP_TASKS_PER_NODE = {}", node, list));
+  throw ConfigError(
+      fmt::format("SLURM_NODEID = {} must be below the number of nodes in SLURM_STEP_TASKS_PER_NODE = {}", node, list));
 }
 
 void take_slurm_locals(Launch& launch, const Family& family) {
@@ -158,7 +163,7 @@ std::string job_id(const Launch& launch, const Environment& environment, const F
 
 // MPI and Slurm name no rendezvous. The order of choice is: MASTER_ADDR and MASTER_PORT; a file, if all ranks are on
 // one machine; the first host that Slurm lists, with a port derived from the job id.
-void find_meeting(Launch& launch, const Environment& environment, const std::string& parent) {
+void choose_store(Launch& launch, const Environment& environment, const std::string& parent) {
   const Family family(environment, launch.launcher, "MASTER_ADDR");
   std::string key = job_id(launch, environment, family);
   if (!key.empty()) launch.run_id = fmt::format("{} {}", launch.launcher, key);
@@ -167,7 +172,7 @@ void find_meeting(Launch& launch, const Environment& environment, const std::str
   if (launch.local_size == launch.world_size) {
     if (key.empty()) key = parent;
     std::replace(key.begin(), key.end(), '/', '_');
-    launch.meeting = Meeting::kFile;
+    launch.store_kind = StoreKind::kFile;
     launch.path = fmt::format("{}/orthant-{}-{}.store", environment("TMPDIR").value_or("/tmp"), launch.launcher, key);
     return;
   }
@@ -175,8 +180,8 @@ void find_meeting(Launch& launch, const Environment& environment, const std::str
       environment("SLURM_STEP_NODELIST") ? environment("SLURM_STEP_NODELIST") : environment("SLURM_JOB_NODELIST");
   if (!nodes || !job) {
     throw ConfigError(
-        fmt::format("{} started ranks on several machines, but not where they can meet: set MASTER_ADDR to the "
-                    "host of rank 0 and MASTER_PORT to a free port there, for all ranks (mpirun -x or -genv)",
+        fmt::format("{} started ranks on several machines but gave them no address to connect to: set MASTER_ADDR to "
+                    "the host of rank 0 and MASTER_PORT to a free port there, for all ranks (mpirun -x or -genv)",
                     launch.launcher));
   }
   launch.address = slurm_hosts(*nodes).front();
@@ -208,7 +213,7 @@ std::optional<Launch> detect_launch(const Environment& environment, const std::s
   }
   check_ranges(launch);
   const bool torchrun_like = environment("RANK").has_value();
-  if (!torchrun_like && launch.world_size > 1) find_meeting(launch, environment, parent);
+  if (!torchrun_like && launch.world_size > 1) choose_store(launch, environment, parent);
   launch.interface_name = environment("GLOO_SOCKET_IFNAME").value_or("");
   return launch;
 }

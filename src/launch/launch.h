@@ -20,7 +20,7 @@ std::optional<std::string> process_environment(const std::string& name);
 
 /// How ranks find each other: through a store that the launcher serves, through one that rank 0 serves, or through a
 /// file on one machine.
-enum class Meeting { kLauncherServes, kRankZeroServes, kFile };
+enum class StoreKind { kServedByLauncher, kServedByRankZero, kFile };
 
 struct Launch {
   std::string launcher;  // "orthant", "torchrun", "environment", "openmpi", "hydra", "slurm"
@@ -28,7 +28,7 @@ struct Launch {
   int world_size = 1;
   int local_rank = 0;
   int local_size = 1;
-  Meeting meeting = Meeting::kRankZeroServes;
+  StoreKind store_kind = StoreKind::kServedByRankZero;
   int attempt = 0;  // number of restarts by torchrun
   /// The launcher's name for this run: equal on all its ranks, and different for every other run. Empty if the launcher
   /// gives none.

@@ -86,7 +86,7 @@ std::string random_nonce() {
 }
 
 Deaths::Deaths() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (wake_fd_ < 0) throw CommError(fmt::format("cannot make an event: {}", std::strerror(errno)));
+  if (wake_fd_ < 0) throw CommError(fmt::format("cannot create an event: {}", std::strerror(errno)));
 }
 
 Deaths::~Deaths() {
@@ -97,10 +97,10 @@ Deaths::~Deaths() {
 }
 
 void Deaths::expect(const std::string& identity) {
-  const auto [place, fresh] = watched_.emplace(identity, -1);
+  const auto [entry, fresh] = watched_.emplace(identity, -1);
   if (!fresh || life_of(identity) == Life::elsewhere) return;
   // The pid may belong to another process by now. life_of() compares start times and therefore detects that.
-  place->second = static_cast<int>(syscall(SYS_pidfd_open, pid_of(identity), 0));
+  entry->second = static_cast<int>(syscall(SYS_pidfd_open, pid_of(identity), 0));
 }
 
 bool Deaths::wait(double seconds) {

@@ -34,7 +34,7 @@ namespace {
 
 constexpr const char* kLoopback = "127.0.0.1";
 constexpr const char* kHostFile = ".host";
-constexpr const char* kCome = "meeting/come";
+constexpr const char* kArrivals = "store_file/arrived";
 constexpr auto kLook = std::chrono::milliseconds(20);
 
 // Whether all ranks run on this machine.
@@ -125,14 +125,14 @@ Store store_in(int fd) { return Store::file(fmt::format("/proc/self/fd/{}", fd))
 
 // Rank 0 of a rendezvous through a file. It replaces any file that an earlier start left under this name. It removes
 // the name once all ranks have arrived, or after timeout_s.
-Store open_meeting(const Launch& launch, double timeout_s) {
+Store create_store_file(const Launch& launch, double timeout_s) {
   std::string fresh = launch.path + ".XXXXXX";
   const int fd = mkostemp(fresh.data(), O_CLOEXEC);  // stays open until the process ends
   const auto refuse = [&](const std::string& why) {
-    throw CommError(
-        fmt::format("the ranks cannot meet in {}: {}; point TMPDIR to a folder that all ranks can write, or set "
-                    "MASTER_ADDR and MASTER_PORT (the same for all ranks)",
-                    launch.path, why));
+    throw CommError(fmt::format(
+        "the ranks cannot connect through the file {}: {}; set TMPDIR to a folder that all ranks can write, or "
+        "set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+        launch.path, why));
   };
   if (fd < 0) refuse(std::strerror(errno));
   const Store store = store_in(fd);
@@ -146,21 +146,21 @@ Store open_meeting(const Launch& launch, double timeout_s) {
     unlink((fresh + kHostFile).c_str());
     refuse(why);
   }
-  Wait wait(timeout_s, fmt::format("all {} ranks to come to the meeting in {}", launch.world_size, launch.path));
-  while (store.add(kCome, 0) < launch.world_size - 1 && !wait.is_over()) std::this_thread::sleep_for(kLook);
+  Wait wait(timeout_s, fmt::format("all {} ranks to open {}", launch.world_size, launch.path));
+  while (store.add(kArrivals, 0) < launch.world_size - 1 && !wait.is_over()) std::this_thread::sleep_for(kLook);
   unlink((launch.path + kHostFile).c_str());
   unlink(launch.path.c_str());
-  const auto came = store.add(kCome, 0) + 1;
-  if (came < launch.world_size) {
-    throw CommError(fmt::format("rank 0: {} of {} ranks came to the meeting in {} within {:g} s", came,
-                                launch.world_size, launch.path, timeout_s));
+  const auto arrived = store.add(kArrivals, 0) + 1;
+  if (arrived < launch.world_size) {
+    throw CommError(fmt::format("rank 0: only {} of {} ranks opened {} within {:g} s", arrived, launch.world_size,
+                                launch.path, timeout_s));
   }
   return store;
 }
 
 // The other ranks wait for a file whose rank 0 is alive. A file left by an earlier start names a process that is gone.
-Store join_meeting(const Launch& launch, double timeout_s) {
-  Wait wait(timeout_s, fmt::format("rank 0 to come to the meeting in {}", launch.path));
+Store join_store_file(const Launch& launch, double timeout_s) {
+  Wait wait(timeout_s, fmt::format("rank 0 to create {}", launch.path));
   do {
     std::string host;
     std::getline(std::ifstream(launch.path + kHostFile), host);
@@ -168,14 +168,15 @@ Store join_meeting(const Launch& launch, double timeout_s) {
     const int fd = life == Life::running || life == Life::stopped ? open(launch.path.c_str(), O_RDWR | O_CLOEXEC) : -1;
     if (fd >= 0) {
       const Store store = store_in(fd);
-      store.add(kCome, 1);
+      store.add(kArrivals, 1);
       return store;
     }
     std::this_thread::sleep_for(kLook);
   } while (!wait.is_over());
-  throw CommError(fmt::format("rank {}: rank 0 did not come to the meeting in {} within {:g} s; if the ranks are in "
-                              "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
-                              launch.rank, launch.path, timeout_s));
+  throw CommError(
+      fmt::format("rank {}: rank 0 did not create {} within {:g} s; if the ranks are in "
+                  "different containers, set MASTER_ADDR and MASTER_PORT (the same for all ranks)",
+                  launch.rank, launch.path, timeout_s));
 }
 
 // Whether a run of Orthant serves its store on this port of this machine. Writes nothing.
@@ -200,13 +201,14 @@ Store serve_store(const Launch& launch, double timeout_s) {
 }
 
 // Returns the store of the run under a prefix that no other run uses. `text`: see connect().
-Store meet(const Launch& launch, const std::string& text, double timeout_s) {
-  if (launch.meeting == Meeting::kFile) {
-    const Store store = launch.rank == 0 ? open_meeting(launch, timeout_s) : join_meeting(launch, timeout_s);
+Store open_store(const Launch& launch, const std::string& text, double timeout_s) {
+  if (launch.store_kind == StoreKind::kFile) {
+    const Store store = launch.rank == 0 ? create_store_file(launch, timeout_s) : join_store_file(launch, timeout_s);
     return store.named(fmt::format("store {}", launch.path)).under(run_prefix(launch.run_id, launch.attempt));
   }
-  const std::string host = is_local(launch) && launch.meeting == Meeting::kRankZeroServes ? kLoopback : launch.address;
-  const bool serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
+  const std::string host =
+      is_local(launch) && launch.store_kind == StoreKind::kServedByRankZero ? kLoopback : launch.address;
+  const bool serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
   const Store store = serves ? serve_store(launch, timeout_s) : Store::join(host, launch.port, timeout_s);
   return claim_rank(store, launch, text, timeout_s);
 }
@@ -225,9 +227,9 @@ Rendezvous connect(const Launch& launch, double timeout_s, const std::string& te
   }
   rendezvous.address = local_address(launch);
   rendezvous.interface_name = launch.interface_name;
-  rendezvous.store = meet(launch, text, timeout_s);
-  if (launch.meeting == Meeting::kFile) rendezvous.beat_s = 10;
-  rendezvous.serves = launch.meeting == Meeting::kRankZeroServes && launch.rank == 0;
+  rendezvous.store = open_store(launch, text, timeout_s);
+  if (launch.store_kind == StoreKind::kFile) rendezvous.beat_s = 10;
+  rendezvous.serves = launch.store_kind == StoreKind::kServedByRankZero && launch.rank == 0;
   return rendezvous;
 }
 
@@ -239,15 +241,16 @@ void check_agreement(const Rendezvous& rendezvous, const std::string& text, doub
     // Waits in pieces of 2 s, because the wait may be long and a rank that has failed never arrives. Only ranks 0 and 1
     // report the wait.
     constexpr double kPiece_s = 2;
-    Wait wait(timeout_s, rendezvous.rank > 1 ? "" : fmt::format("rank {} of {} to come to the {}", rank,
-                                                                rendezvous.world_size, store.name()));
+    Wait wait(timeout_s, rendezvous.rank > 1 ? ""
+                                             : fmt::format("rank {} of {} to connect to the {}", rank,
+                                                           rendezvous.world_size, store.name()));
     while (true) {
       try {
         return store.get(key, std::min(kPiece_s, timeout_s));
       } catch (const CommError&) {
         if (has_failed(rendezvous.store)) throw PeerFailed();
         if (!wait.is_over()) continue;
-        throw CommError(fmt::format("rank {}: rank {} of {} did not come to the {} within {:g} s", rendezvous.rank,
+        throw CommError(fmt::format("rank {}: rank {} of {} did not connect to the {} within {:g} s", rendezvous.rank,
                                     rank, rendezvous.world_size, store.name(), timeout_s));
       }
     }

@@ -14,7 +14,7 @@
 
 namespace orthant {
 
-/// The result of connecting: the store and this rank's place in the run. Copies share the store.
+/// The result of connecting: the store and this rank's number in the run. Copies share the store.
 struct Rendezvous {
   Store store;
   int rank = 0;

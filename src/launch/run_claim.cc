@@ -23,8 +23,8 @@ constexpr const char* kMagic = "orthant-run-1";
 // The part of the store that holds the record. A store that rank 0 serves belongs to one run, and other runs must find
 // its record, so the prefix is fixed. A launcher's store may hold several runs, so each has a prefix of its own.
 Store board_of(const Store& store, const Launch& launch) {
-  return launch.meeting == Meeting::kLauncherServes ? store.under(run_prefix(launch.run_id, launch.attempt))
-                                                    : store.under("orthant");
+  return launch.store_kind == StoreKind::kServedByLauncher ? store.under(run_prefix(launch.run_id, launch.attempt))
+                                                           : store.under("orthant");
 }
 
 std::string claim_key(int rank) { return fmt::format("claimed/{}", rank); }
@@ -36,7 +36,7 @@ std::string hash_of_run_id(const std::string& run_id) {
   return run_id.empty() ? "-" : fmt::format("{:016x}", xxh3(run_id));
 }
 
-bool parse_whole(const std::string& text, int& number) {
+bool parse_int(const std::string& text, int& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -69,7 +69,7 @@ std::optional<std::string> await_record(const Store& board, double timeout_s) {
 
 // A launcher's store outlives a failed rank, so the ranks agree there which of them reports the failure.
 [[noreturn]] void end_waiting(const Store& board, const Launch& launch, const std::string& message) {
-  if (launch.meeting == Meeting::kLauncherServes && !post_failure(board, message)) throw PeerFailed();
+  if (launch.store_kind == StoreKind::kServedByLauncher && !post_failure(board, message)) throw PeerFailed();
   throw CommError(message);
 }
 
@@ -81,7 +81,7 @@ RunRecord read_record(const Store& board, const Launch& launch, double timeout_s
     if (has_failed(board)) throw PeerFailed();
     if (left_s <= kPiece_s) {
       end_waiting(board, launch,
-                  fmt::format("rank {}: waited {:g} s for {}; if another program serves there, choose another "
+                  fmt::format("rank {}: waited {:g} s for {}; if another program uses that port, choose another "
                               "MASTER_PORT (the same for all ranks)",
                               launch.rank, timeout_s, awaited));
     }
@@ -106,7 +106,7 @@ std::optional<RunRecord> parse_run_record(const std::string& text) {
   const auto fields = split(text.substr(0, end), ' ');
   RunRecord record;
   if (fields.size() != 5 || fields[0] != kMagic || fields[1].empty()) return std::nullopt;
-  if (!parse_whole(fields[2], record.world_size) || !parse_whole(fields[3], record.attempt)) return std::nullopt;
+  if (!parse_int(fields[2], record.world_size) || !parse_int(fields[3], record.attempt)) return std::nullopt;
   record.nonce = fields[1], record.run_id = fields[4];
   record.text = text.substr(end + 1);
   return record;
@@ -117,7 +117,7 @@ std::string find_run_mismatch(const RunRecord& record, const Launch& launch, con
     return fmt::format("it has {}, but this rank was started as one of {}", counted(record.world_size, "rank"),
                        launch.world_size);
   }
-  if (record.run_id != hash_of_run_id(launch.run_id)) return "its launcher gave it another run id";
+  if (record.run_id != hash_of_run_id(launch.run_id)) return "its launcher set another run id";
   if (record.attempt != launch.attempt)
     return fmt::format("it is attempt {} of its launcher, but this rank is of attempt {}", record.attempt,
                        launch.attempt);
@@ -139,7 +139,7 @@ Store claim_rank(const Store& store, const Launch& launch, const std::string& te
   const Store board = board_of(store, launch);
   // A launcher that posts the failure of a rank knows the run id, but not the nonce.
   const auto keys_of = [&](const RunRecord& record) {
-    return launch.meeting == Meeting::kLauncherServes ? board : board.under(record.nonce);
+    return launch.store_kind == StoreKind::kServedByLauncher ? board : board.under(record.nonce);
   };
   if (launch.rank == 0) return keys_of(publish_record(board, launch, text));
   const RunRecord record = read_record(board, launch, timeout_s);
@@ -158,10 +158,11 @@ bool serves_a_run(const Store& store) {
 }
 
 std::string other_run_message(const Launch& launch, const std::string& why) {
-  return fmt::format("rank {}: another run already serves on {}:{}{}. Choose another MASTER_PORT, the same for all "
-                     "ranks of this run; the other run continues undisturbed. If all these ranks belong to one run, "
-                     "start all with the same run file and the same number of ranks",
-                     launch.rank, launch.address, launch.port, why.empty() ? "" : ": " + why);
+  return fmt::format(
+      "rank {}: another run already uses {}:{}{}. Choose another MASTER_PORT, the same for all "
+      "ranks of this run; the other run is not affected. If all these ranks belong to one run, "
+      "start all with the same run file and the same number of ranks",
+      launch.rank, launch.address, launch.port, why.empty() ? "" : ": " + why);
 }
 
 }  // namespace orthant

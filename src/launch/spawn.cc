@@ -128,7 +128,7 @@ std::string signal_name(int number) {
 std::string describe(int status) {
   if (WIFEXITED(status)) return fmt::format("ended with exit code {}", WEXITSTATUS(status));
   const int number = WTERMSIG(status);
-  const char* hint = number == SIGKILL ? " (by somebody, or by the kernel for want of memory: see dmesg)" : "";
+  const char* hint = number == SIGKILL ? " (by a user, or by the kernel because memory ran out: see dmesg)" : "";
   return fmt::format("was killed by {}{}", signal_name(number), hint);
 }
 
@@ -157,8 +157,8 @@ class Launcher {
   int run() {
     while (running() > 0) {
       const int number = signals_.next(0.2);
-      if (number == SIGINT || number == SIGTERM) hand_on(number);
-      if ((number == SIGUSR1 || number == SIGHUP) && asked_ == 0) hand_on(SIGTERM);
+      if (number == SIGINT || number == SIGTERM) forward_signal(number);
+      if ((number == SIGUSR1 || number == SIGHUP) && requested_ == 0) forward_signal(SIGTERM);
       reap();
       if (deadline_ && Clock::now() > *deadline_) send(SIGKILL);
     }
@@ -178,11 +178,11 @@ class Launcher {
 
   // Ignores a repeated signal within 1 s. A terminal sends Ctrl-C to its whole process group, so a wrapper that passes
   // it on delivers it twice.
-  void hand_on(int number) {
+  void forward_signal(int number) {
     constexpr auto kSameRequest = std::chrono::seconds(1);
-    if (number == asked_ && Clock::now() - asked_at_ < kSameRequest) return;
-    send(asked_ == 0 ? number : SIGKILL);
-    if (asked_ == 0) asked_ = number, asked_at_ = Clock::now();
+    if (number == requested_ && Clock::now() - requested_at_ < kSameRequest) return;
+    send(requested_ == 0 ? number : SIGKILL);
+    if (requested_ == 0) requested_ = number, requested_at_ = Clock::now();
     if (number == SIGINT) exit_code_ = kInterrupted;
   }
 
@@ -192,23 +192,24 @@ class Launcher {
       if (children_[rank].status || waitpid(children_[rank].pid, &status, WNOHANG) != children_[rank].pid) continue;
       children_[rank].status = status;
       // A rank that was interrupted directly, and not by the launcher, has informed the other ranks itself.
-      const bool as_asked =
+      const bool as_requested =
           (WIFEXITED(status) && WEXITSTATUS(status) == kInterrupted) ||
-          (asked_ != 0 && WIFSIGNALED(status) && (WTERMSIG(status) == asked_ || WTERMSIG(status) == SIGKILL));
+          (requested_ != 0 && WIFSIGNALED(status) && (WTERMSIG(status) == requested_ || WTERMSIG(status) == SIGKILL));
       if (status == 0 || failed_) continue;
-      if (as_asked) {
+      if (as_requested) {
         // The rank was interrupted before its first step, or SIGTERM killed it before it could handle the signal.
         if (exit_code_ == 0) exit_code_ = WIFEXITED(status) ? kInterrupted : kFailed;
         continue;
       }
       failed_ = true;
       exit_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kFailed;
-      tell(fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, static_cast<int>(rank))));
+      report_failure(
+          fmt::format("rank {} {}{}", rank, describe(status), last_activity(store_, static_cast<int>(rank))));
     }
   }
 
   // Stops the other ranks. The failure record stops them wherever they are blocked; the deadline kills them later.
-  void tell(const std::string& message) {
+  void report_failure(const std::string& message) {
     deadline_ = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(options_.grace_s * 1000));
     for (const Child& child : children_) {
       // A stopped process cannot react.
@@ -227,8 +228,8 @@ class Launcher {
   const std::string run_id_;
   const Store store_;
   std::vector<Child> children_;
-  int asked_ = 0;
-  Clock::time_point asked_at_;
+  int requested_ = 0;
+  Clock::time_point requested_at_;
   int exit_code_ = 0;
   bool failed_ = false;
   std::optional<Clock::time_point> deadline_;

@@ -35,7 +35,7 @@ std::string readable_activity(const std::string& posted) {
   return escape_for_terminal(posted, kMostBytes);
 }
 std::string during(const std::string& activity) {
-  return activity.empty() ? "" : fmt::format(" (last heard at: {})", activity);
+  return activity.empty() ? "" : fmt::format(" (last reported activity: {})", activity);
 }
 
 }  // namespace
@@ -77,8 +77,9 @@ Watch::Watch(const Store& store, const std::string& name, int rank, int world_si
         for (int r = 0; r < world_size_; ++r) {
           if (!store_.has(alive_key(r))) missing.push_back(fmt::format("{}", r));
         }
-        throw CommError(fmt::format("rank {}: of {} ranks, {} did not come to the {} within {:g} s", rank_,
-                                    world_size_, join(missing, ", "), store_.name(), timeout_s));
+        throw CommError(fmt::format("rank {}: {} {} of {} did not connect to the {} within {:g} s", rank_,
+                                    missing.size() == 1 ? "rank" : "ranks", join(missing, ", "), world_size_,
+                                    store_.name(), timeout_s));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(options_.heartbeats ? 5 : 1));
     }
@@ -115,7 +116,7 @@ void Watch::wait_for_others(double timeout_s) {
   }
 }
 
-std::string Watch::hear(const Store& store, const std::string& key, int from, double timeout_s) const {
+std::string Watch::wait_for_value(const Store& store, const std::string& key, int from, double timeout_s) const {
   const auto start = Clock::now();
   for (std::chrono::duration<double> pause(0.0002); !store.has(key); pause = std::min(2 * pause, seconds(0.01))) {
     if (const auto known = failure()) throw CommError(*known);
@@ -146,9 +147,9 @@ std::optional<std::string> Watch::failure() const {
 bool Watch::abort(const std::string& message) {
   {
     const std::lock_guard lock(mutex_);
-    if (spoke_) return *spoke_;
-    if (failure_) return *(spoke_ = false);
-    spoke_ = true;
+    if (must_report_) return *must_report_;
+    if (failure_) return *(must_report_ = false);
+    must_report_ = true;
     failure_ = message;
   }
   bool first = true;
@@ -159,7 +160,7 @@ bool Watch::abort(const std::string& message) {
     }
   }
   const std::lock_guard lock(mutex_);
-  spoke_ = first;
+  must_report_ = first;
   return first;
 }
 
@@ -178,7 +179,7 @@ std::string Watch::others() const {
     if (peer.left) {
       lines.push_back(fmt::format("rank {} has ended its run", rank));
     } else if (!peer.activity.empty()) {
-      lines.push_back(fmt::format("rank {} is at: {}", rank, peer.activity));
+      lines.push_back(fmt::format("activity of rank {}: {}", rank, peer.activity));
     }
   }
   return join(lines, "; ");
@@ -208,8 +209,8 @@ void Watch::run() {
       // Without the store no rank can claim to report first. Rank 0 reports or, if rank 0 served the store, rank 1.
       const std::string dead = find_dead_rank();
       fail(!dead.empty() ? dead
-                         : fmt::format("rank {}: {} (whoever serves it, rank 0 or the launcher, has died or is cut "
-                                       "off)",
+                         : fmt::format("rank {}: {} (rank 0 or the launcher, which serves it, has died or cannot be "
+                                       "reached)",
                                        rank_, error.what()),
            rank_ <= 1);
     }
@@ -263,7 +264,7 @@ std::string Watch::describe_failure(int rank, Peer& peer) const {
   const Life life = life_of(peer.identity);
   if (life == Life::gone) {
     if (++peer.gone_ticks < 2) return "";
-    return fmt::format("rank {} died: its process {} is gone{}", rank, pid_of(peer.identity), during(peer.activity));
+    return fmt::format("rank {} died: its process {} has ended{}", rank, pid_of(peer.identity), during(peer.activity));
   }
   const double beats_s = kMissedBeats * options_.beat_s;
   double patience_s = std::max(options_.silence_s, beats_s);
@@ -271,7 +272,7 @@ std::string Watch::describe_failure(int rank, Peer& peer) const {
   if (life == Life::stopped) patience_s = std::min(patience_s, std::max(options_.suspicion_s, beats_s));
   if (suspicious_ && life != Life::running) patience_s = std::min(patience_s, options_.suspicion_s);
   if (peer.still_s < patience_s) return "";
-  return fmt::format("rank {} has been silent for {:.0f} s{}{}", rank, peer.still_s,
+  return fmt::format("rank {} has sent no heartbeat for {:.0f} s{}{}", rank, peer.still_s,
                      life == Life::stopped ? fmt::format(": its process {} is stopped", pid_of(peer.identity)) : "",
                      during(peer.activity));
 }
@@ -281,13 +282,13 @@ std::string Watch::find_dead_rank() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [rank, peer] : peers_) {
     if (life_of(peer.identity) != Life::gone) continue;
-    return fmt::format("rank {} died: its process {} is gone, and the store that it served", rank,
+    return fmt::format("rank {} died: its process {} has ended, and with it the store that it served", rank,
                        pid_of(peer.identity));
   }
   return "";
 }
 
-void Watch::fail(const std::string& message, bool speak) {
+void Watch::fail(const std::string& message, bool must_report) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = message;
@@ -295,7 +296,7 @@ void Watch::fail(const std::string& message, bool speak) {
     called_ = true;
   }
   changed_.notify_all();
-  if (options_.on_failure) options_.on_failure(message, speak);
+  if (options_.on_failure) options_.on_failure(message, must_report);
 }
 
 }  // namespace orthant

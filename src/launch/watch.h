@@ -37,8 +37,8 @@ struct WatchOptions {
   /// False for threads of one process. They live and die together, so only the failure record matters.
   bool heartbeats = true;
   /// Called once, on the watch's thread, when the run has failed elsewhere. It is also called if this rank has failed
-  /// and has not left after `leave_s`. `speak` is true on the one rank that must report to the user.
-  std::function<void(const std::string& message, bool speak)> on_failure;
+  /// and has not left after `leave_s`. `must_report` is true on the one rank that must report to the user.
+  std::function<void(const std::string& message, bool must_report)> on_failure;
   double leave_s = 5;
 };
 
@@ -52,7 +52,7 @@ struct PeerFailed : CommError {
 bool post_failure(const Store& store, const std::string& message);
 /// Whether a failure has been posted.
 bool has_failed(const Store& store);
-/// The last activity that a rank posted, as " (last heard at: ...)"; empty if unknown.
+/// The last activity that a rank posted, as " (last reported activity: ...)"; empty if unknown.
 std::string last_activity(const Store& store, int rank);
 
 class Watch {
@@ -71,7 +71,7 @@ class Watch {
 
   /// Waits for a value that rank `from` posts in a store. Throws CommError after timeout_s, or if the run has failed
   /// meanwhile.
-  std::string hear(const Store& store, const std::string& key, int from, double timeout_s) const;
+  std::string wait_for_value(const Store& store, const std::string& key, int from, double timeout_s) const;
 
   /// Sets this rank's activity, which other ranks report when it fails.
   void set_activity(std::string activity);
@@ -101,7 +101,7 @@ class Watch {
   void look_at_peers(double elapsed_s);
   std::string describe_failure(int rank, Peer& peer) const;
   std::string find_dead_rank() const;
-  void fail(const std::string& message, bool speak);
+  void fail(const std::string& message, bool must_report);
   std::string others() const;
 
   const Store record_, store_;
@@ -113,7 +113,7 @@ class Watch {
   std::condition_variable changed_;
   std::string activity_;
   std::optional<std::string> failure_;
-  std::optional<bool> spoke_;
+  std::optional<bool> must_report_;
   std::map<int, Peer> peers_;
   Deaths deaths_;  // used on the watch's thread; only wake() is called from others
   bool suspicious_ = false, stop_ = false, called_ = false;

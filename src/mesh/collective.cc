@@ -39,9 +39,9 @@ const KindFacts& facts_of(CollectiveKind kind) {
 /// The layout without the collective's axis on from_dim. The axis must be the innermost one that splits this dim.
 Layout without_split(Layout layout, const Collective& collective) {
   if (collective.from_dim < 0) return layout;
-  auto& cuts = layout.split.at(static_cast<size_t>(collective.from_dim));
-  ORTHANT_CHECK(!cuts.empty() && cuts.back() == collective.axis, to_string(collective), to_string(layout));
-  cuts.pop_back();
+  auto& split_axes = layout.split.at(static_cast<size_t>(collective.from_dim));
+  ORTHANT_CHECK(!split_axes.empty() && split_axes.back() == collective.axis, to_string(collective), to_string(layout));
+  split_axes.pop_back();
   return layout;
 }
 

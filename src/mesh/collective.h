@@ -7,7 +7,7 @@
 //   reduce_scatter  E - part(c)           the reverse ring: a rank never sends the shard that it owns
 //   all_reduce      E + (n - 2) chunk(c)  chunks of the flattened tensor: E - chunk(c) elements go to their owners,
 //                                         then the sum of chunk c goes to n - 1 ranks
-//   all_to_all      part(c) minus the piece of it that coordinate c holds afterwards
+//   all_to_all      part(c) minus the part of it that coordinate c holds afterwards
 // broadcast, reduce and shift send the local tensor, except from the last coordinate (broadcast) or from coordinate 0
 // (reduce). All other kinds send nothing, and so do all kinds if n = 1.
 #pragma once

@@ -25,8 +25,8 @@ struct Reader {
   size_t at = 0;
 
   [[noreturn]] void fail(std::string_view expected) const {
-    throw DataError(fmt::format("'{}' is no layout such as [S(data, tensor), -] P(ring): expected {} at character {}",
-                                text, expected, at));
+    throw DataError(fmt::format(
+        "'{}' is not a layout such as [S(data, tensor), -] P(ring): expected {} at character {}", text, expected, at));
   }
   void skip_spaces() {
     while (at < text.size() && text[at] == ' ') ++at;
@@ -69,9 +69,10 @@ bool Layout::operator==(const Layout& other) const {
 
 Placement placement(const Layout& layout, std::string_view axis) {
   for (size_t dim = 0; dim < layout.split.size(); ++dim) {
-    const std::vector<std::string>& cuts = layout.split[dim];
-    const auto found = std::find(cuts.begin(), cuts.end(), axis);
-    if (found != cuts.end()) return {Placing::S, static_cast<int>(dim), static_cast<int>(found - cuts.begin())};
+    const std::vector<std::string>& split_axes = layout.split[dim];
+    const auto found = std::find(split_axes.begin(), split_axes.end(), axis);
+    if (found != split_axes.end())
+      return {Placing::S, static_cast<int>(dim), static_cast<int>(found - split_axes.begin())};
   }
   if (contains(layout.partial, axis)) return {.what = Placing::P};
   if (contains(layout.replicated, axis)) return {.what = Placing::R};
@@ -82,7 +83,9 @@ Layout dual(const Layout& layout) {
   return {.split = layout.split, .partial = layout.replicated, .replicated = layout.partial};
 }
 
-Layout whole(int dims) { return {.split = std::vector<std::vector<std::string>>(static_cast<size_t>(dims))}; }
+Layout unsharded_layout(int dims) {
+  return {.split = std::vector<std::vector<std::string>>(static_cast<size_t>(dims))};
+}
 
 void check_layout(const Mesh& mesh, const Layout& layout, int dims) {
   ORTHANT_CHECK(static_cast<int>(layout.split.size()) == dims, to_string(layout), dims);
@@ -105,8 +108,8 @@ std::vector<Range> local_ranges(const Mesh& mesh, const Layout& layout, std::spa
   for (size_t dim = 0; dim < global_shape.size(); ++dim) {
     Range held = {0, global_shape[dim]};
     for (const std::string& axis : layout.split[dim]) {
-      const Range piece = shard(held.size(), mesh.axis_size(axis), mesh.coord(rank, axis));
-      held = {held.begin + piece.begin, held.begin + piece.end};
+      const Range part = shard(held.size(), mesh.axis_size(axis), mesh.coord(rank, axis));
+      held = {held.begin + part.begin, held.begin + part.end};
     }
     out.push_back(held);
   }

@@ -19,7 +19,7 @@ namespace orthant {
 
 struct Layout {
   /// For each tensor dim, the axes that split it, outermost first: {"data", "tensor"} splits the dim over data and then
-  /// each piece over tensor. Shards are balanced (see shard()) and may be uneven or empty.
+  /// each part over tensor. Shards are balanced (see shard()) and may be uneven or empty.
   std::vector<std::vector<std::string>> split;
   std::vector<std::string> partial;     // P; the order has no meaning
   std::vector<std::string> replicated;  // R; the order has no meaning
@@ -47,7 +47,7 @@ Placement placement(const Layout& layout, std::string_view axis);
 Layout dual(const Layout& layout);
 
 /// The layout of an unsharded tensor with `dims` dims that is invariant (I) along every axis.
-Layout whole(int dims);
+Layout unsharded_layout(int dims);
 
 /// Throws LogicError unless the layout has `dims` dims, every axis belongs to the mesh, and no axis is used twice.
 void check_layout(const Mesh& mesh, const Layout& layout, int dims);

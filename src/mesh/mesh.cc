@@ -18,12 +18,12 @@ bool is_name(std::string_view text) {
 }
 
 /// Size of an axis, and the difference of the rank numbers of neighbors along it.
-struct Place {
+struct AxisStride {
   int size;
   int stride;
 };
 
-Place place_of(const Mesh& mesh, std::string_view axis) {
+AxisStride find_axis(const Mesh& mesh, std::string_view axis) {
   int stride = 1;
   for (const Axis& each : mesh.axes) {
     if (each.name == axis) return {each.size, stride};
@@ -38,7 +38,7 @@ bool contains(std::span<const std::string> names, const std::string& name) {
 
 /// Throws LogicError if one of the names is not an axis of the mesh.
 void check_axes(const Mesh& mesh, std::span<const std::string> names) {
-  for (const std::string& name : names) place_of(mesh, name);
+  for (const std::string& name : names) find_axis(mesh, name);
 }
 
 }  // namespace
@@ -72,12 +72,12 @@ bool Mesh::has(std::string_view axis) const {
   return std::any_of(axes.begin(), axes.end(), [&](const Axis& each) { return each.name == axis; });
 }
 
-int Mesh::axis_size(std::string_view axis) const { return has(axis) ? place_of(*this, axis).size : 1; }
+int Mesh::axis_size(std::string_view axis) const { return has(axis) ? find_axis(*this, axis).size : 1; }
 
 int Mesh::coord(int rank, std::string_view axis) const {
   ORTHANT_CHECK(rank >= 0 && rank < size(), rank, size());
-  const Place place = place_of(*this, axis);
-  return rank / place.stride % place.size;
+  const AxisStride found = find_axis(*this, axis);
+  return rank / found.stride % found.size;
 }
 
 std::vector<int> Mesh::coords(int rank) const {
@@ -101,9 +101,9 @@ int Mesh::rank_at(std::span<const int> coords) const {
 }
 
 int Mesh::rank_at(int rank, std::string_view axis, int coord) const {
-  const Place place = place_of(*this, axis);
-  ORTHANT_CHECK(coord >= 0 && coord < place.size, axis, coord, place.size);
-  return rank + (coord - this->coord(rank, axis)) * place.stride;
+  const AxisStride found = find_axis(*this, axis);
+  ORTHANT_CHECK(coord >= 0 && coord < found.size, axis, coord, found.size);
+  return rank + (coord - this->coord(rank, axis)) * found.stride;
 }
 
 std::vector<int> Mesh::group(int rank, std::span<const std::string> among) const {
@@ -155,17 +155,17 @@ std::vector<std::string> all_axes(const Mesh& mesh) {
 }
 
 std::string to_string(const Mesh& mesh) {
-  std::vector<std::string> words;
-  for (const Axis& axis : mesh.axes) words.push_back(fmt::format("{} {}", axis.name, axis.size));
-  return "[" + join(words, ", ") + "]";
+  std::vector<std::string> parts;
+  for (const Axis& axis : mesh.axes) parts.push_back(fmt::format("{} {}", axis.name, axis.size));
+  return "[" + join(parts, ", ") + "]";
 }
 
 Mesh parse_mesh(std::string_view text) {
   const auto fail = [&](const std::string& why) {
-    throw DataError(fmt::format("'{}' is no mesh such as [tensor 2, data 3]: {}", text, why));
+    throw DataError(fmt::format("'{}' is not a mesh such as [tensor 2, data 3]: {}", text, why));
   };
   std::string_view body = trim(text);
-  if (body.size() < 2 || body.front() != '[' || body.back() != ']') fail("no brackets around it");
+  if (body.size() < 2 || body.front() != '[' || body.back() != ']') fail("the brackets are missing");
   body = trim(body.substr(1, body.size() - 2));
   std::vector<Axis> axes;
   if (body.empty()) return Mesh(axes);
@@ -176,7 +176,7 @@ Mesh parse_mesh(std::string_view text) {
     const std::string_view digits = trim(entry.substr(space));
     int size = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size);
-    if (error != std::errc() || end != digits.data() + digits.size()) fail(fmt::format("'{}' is no size", digits));
+    if (error != std::errc() || end != digits.data() + digits.size()) fail(fmt::format("'{}' is not a size", digits));
     axes.push_back({std::string(entry.substr(0, space)), size});
   }
   try {

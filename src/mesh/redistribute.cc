@@ -19,21 +19,21 @@ namespace {
 struct Mover {
   std::string name;
   int size;
-  Placing whole;    // R or I: its placement while it is neither S nor P
+  Placing fallback_placing;  // R or I: its placement while it is neither S nor P
   bool to_partial;  // its final placement is P
 };
 
 constexpr size_t kMaxMovers = 16;
 
-/// Placement of one mover: kWhole (I or R), kPartial, or a split of dim `place - kSplit`. `depth` counts the movers
-/// that split the same dim outside it.
+/// Placement of one mover: kReplicated (I or R), kPartial, or a split of dim `placement_code - kSplit`. `depth` counts
+/// the movers that split the same dim outside it.
 struct Where {
-  uint8_t place = 0;
+  uint8_t placement_code = 0;
   uint8_t depth = 0;
 
   bool operator==(const Where&) const = default;
 };
-constexpr uint8_t kWhole = 0, kPartial = 1, kSplit = 2;
+constexpr uint8_t kReplicated = 0, kPartial = 1, kSplit = 2;
 
 struct State {
   std::array<Where, kMaxMovers> movers{};
@@ -92,11 +92,11 @@ class Search {
     for (const Axis& axis : mesh.axes) {
       const Placement a = placement(from, axis.name);
       const Placement b = placement(to, axis.name);
-      const bool stays = a == b && (a.what != Placing::S || a.depth < kept_[static_cast<size_t>(a.dim)]);
-      if (stays) continue;
-      const bool target_whole = b.what == Placing::R || b.what == Placing::I;
+      const bool is_unchanged = a == b && (a.what != Placing::S || a.depth < kept_[static_cast<size_t>(a.dim)]);
+      if (is_unchanged) continue;
+      const bool target_is_replicated = b.what == Placing::R || b.what == Placing::I;
       const Placing fallback = a.what == Placing::R ? Placing::R : Placing::I;
-      movers_.push_back({axis.name, axis.size, target_whole ? b.what : fallback, b.what == Placing::P});
+      movers_.push_back({axis.name, axis.size, target_is_replicated ? b.what : fallback, b.what == Placing::P});
     }
     ORTHANT_CHECK(shape.size() < 200, shape.size());
     ORTHANT_CHECK(movers_.size() <= kMaxMovers, movers_.size());
@@ -153,7 +153,7 @@ class Search {
   std::vector<int> depths(const State& state) const {
     std::vector<int> out(extents_.size(), 0);
     for (const Where& where : state.movers)
-      if (where.place >= kSplit) ++out[static_cast<size_t>(where.place - kSplit)];
+      if (where.placement_code >= kSplit) ++out[static_cast<size_t>(where.placement_code - kSplit)];
     return out;
   }
 
@@ -164,15 +164,15 @@ class Search {
     const int dims = static_cast<int>(extents_.size());
     for (int mover = 0; mover < static_cast<int>(movers_.size()); ++mover) {
       const Where where = state.movers[static_cast<size_t>(mover)];
-      const int from = where.place - kSplit;  // negative unless it splits
+      const int from = where.placement_code - kSplit;  // negative unless it splits
       const bool to_partial = movers_[static_cast<size_t>(mover)].to_partial;
-      if (where.place == kPartial && to_partial) continue;
+      if (where.placement_code == kPartial && to_partial) continue;
       if (from >= 0 && where.depth + 1 != depth[static_cast<size_t>(from)]) continue;
       using enum CollectiveKind;
-      if (where.place == kPartial) take(at, state, depth, {all_reduce, mover, -1, -1});
+      if (where.placement_code == kPartial) take(at, state, depth, {all_reduce, mover, -1, -1});
       if (from >= 0) take(at, state, depth, {all_gather, mover, from, -1});
       if (to_partial) take(at, state, depth, {from >= 0 ? pad : mask_replicas, mover, std::max(from, -1), -1});
-      const CollectiveKind split = where.place == kPartial ? reduce_scatter : from >= 0 ? all_to_all : slice;
+      const CollectiveKind split = where.placement_code == kPartial ? reduce_scatter : from >= 0 ? all_to_all : slice;
       for (int dim = 0; dim < dims; ++dim)
         if (dim != from) take(at, state, depth, {split, mover, std::max(from, -1), dim});
     }
@@ -181,7 +181,7 @@ class Search {
   void take(int at, State state, const std::vector<int>& depth, const Move& move) {
     Where& where = state.movers[static_cast<size_t>(move.mover)];
     const bool partial = move.kind == CollectiveKind::pad || move.kind == CollectiveKind::mask_replicas;
-    where = {partial ? kPartial : kWhole, 0};
+    where = {partial ? kPartial : kReplicated, 0};
     int64_t elements = 0;
     if (communicates(move.kind))
       elements = step_elements_ + max_elements_sent(move.kind, movers_[static_cast<size_t>(move.mover)].size,
@@ -198,8 +198,8 @@ class Search {
   const std::vector<int64_t>& local_extents(const State& state) {
     scratch_ = extents_;
     for (size_t i = 0; i < movers_.size(); ++i) {
-      if (state.movers[i].place < kSplit) continue;
-      int64_t& extent = scratch_[static_cast<size_t>(state.movers[i].place - kSplit)];
+      if (state.movers[i].placement_code < kSplit) continue;
+      int64_t& extent = scratch_[static_cast<size_t>(state.movers[i].placement_code - kSplit)];
       extent = (extent + movers_[i].size - 1) / movers_[i].size;
     }
     return scratch_;
@@ -233,7 +233,7 @@ Layout moved(Layout layout, const Move& move, const Mover& mover) {
     layout.split[static_cast<size_t>(move.to_dim)].push_back(mover.name);
   } else if (move.kind == CollectiveKind::pad || move.kind == CollectiveKind::mask_replicas) {
     layout.partial.push_back(mover.name);
-  } else if (mover.whole == Placing::R) {
+  } else if (mover.fallback_placing == Placing::R) {
     layout.replicated.push_back(mover.name);
   }
   return layout;

@@ -71,7 +71,7 @@ struct ParameterInfo {
   int64_t shard_size() const;
   /// The name under which the parameter is initialized, saved and loaded.
   const std::string& global_name() const { return copy_of.empty() ? name : copy_of; }
-  bool has_weight_decay() const { return shape.size() >= 2; }  // weight decay applies to matrices only
+  bool is_matrix() const { return shape.size() >= 2; }
   bool is_bias() const { return role == ParameterRole::from_stream_bias || role == ParameterRole::to_stream_bias; }
 };
 

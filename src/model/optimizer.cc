@@ -1,5 +1,6 @@
 #include "model/optimizer.h"
 
+#include "base/errors.h"
 #include "model/kernels/optimizer.h"
 #include "model/kernels/reduce.h"
 
@@ -9,42 +10,93 @@
 #include <cmath>
 
 namespace orthant {
+namespace {
 
-Optimizer::Optimizer(Weights& weights, AdamWOptions options)
-    : weights_(weights),
-      options_(options),
-      m_(at::zeros_like(weights.masters())),
-      v_(at::zeros_like(weights.masters())) {}
+// The elements of one weight, in the buffers that a step reads and writes.
+template <class T>
+struct Slice {
+  T* weights;
+  const T* gradients;
+  std::vector<T*> state;  // in the order of OptimizerSpec::state
+  int64_t count, step;    // steps are counted from 1
+  double lr, weight_decay, gradient_scale;
+  Bf16* rounded;  // the bfloat16 working values; null if the masters are the working values
+};
+
+template <class T>
+void step_adamw(const OptimizerConfig& config, const Slice<T>& slice) {
+  const auto step = static_cast<double>(slice.step);
+  adamw<T>({.weights = slice.weights,
+            .gradients = slice.gradients,
+            .m = slice.state[0],
+            .v = slice.state[1],
+            .count = slice.count,
+            .lr = slice.lr,
+            .beta1 = config.beta1,
+            .beta2 = config.beta2,
+            .eps = config.eps,
+            .weight_decay = slice.weight_decay,
+            .bias_correction1 = 1 - std::pow(config.beta1, step),
+            .bias_correction2 = 1 - std::pow(config.beta2, step),
+            .gradient_scale = slice.gradient_scale,
+            .bf16_weights = slice.rounded});
+}
+
+template <class T>
+void step_sgd(const OptimizerConfig& config, const Slice<T>& slice) {
+  sgd<T>({.weights = slice.weights,
+          .gradients = slice.gradients,
+          .momentum_buffer = slice.state.empty() ? nullptr : slice.state[0],
+          .count = slice.count,
+          .lr = slice.lr,
+          .momentum = config.momentum,
+          .weight_decay = slice.weight_decay,
+          .gradient_scale = slice.gradient_scale,
+          .bf16_weights = slice.rounded});
+}
+
+// The update rules, by name of the optimizer.
+template <class T>
+void step_slice(const OptimizerConfig& config, const Slice<T>& slice) {
+  if (config.name == "adamw") return step_adamw(config, slice);
+  if (config.name == "sgd") return step_sgd(config, slice);
+  ORTHANT_CHECK(false, config.name);
+}
+
+}  // namespace
+
+Optimizer::Optimizer(Weights& weights, OptimizerConfig config) : weights_(weights), config_(std::move(config)) {
+  for (const std::string& name : optimizer_spec(config_).state) {
+    state_.push_back({name, at::zeros_like(weights.masters())});
+  }
+}
 
 void Optimizer::step(int64_t step, double lr, double gradient_scale) {
-  at::NoGradGuard no_grad;
-  auto update = [&]<class T>(T, int64_t begin, int64_t count, double decay, Bf16* rounded) {
-    adamw<T>({.weights = weights_.masters().mutable_data_ptr<T>() + begin,
-              .gradients = weights_.gradients().const_data_ptr<T>() + begin,
-              .m = m_.mutable_data_ptr<T>() + begin,
-              .v = v_.mutable_data_ptr<T>() + begin,
-              .count = count,
-              .lr = lr,
-              .beta1 = options_.beta1,
-              .beta2 = options_.beta2,
-              .eps = options_.eps,
-              .weight_decay = decay,
-              .bias_correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
-              .bias_correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
-              .gradient_scale = gradient_scale,
-              .bf16_weights = rounded});
-  };
-  const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
-  for (size_t i = 0; i < weights_.all().size(); ++i) {
-    const auto [begin, count] = weights_.flat().weights[i];
-    const double decay = weights_.all()[i].value.dim() >= 2 ? options_.weight_decay : 0.0;
-    Bf16* rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr;
-    if (m_.scalar_type() == at::kDouble) {
-      update(double{}, begin, count, decay, nullptr);
-    } else {
-      update(float{}, begin, count, decay, rounded);
-    }
+  const at::NoGradGuard no_grad;
+  const bool is_double = weights_.masters().scalar_type() == at::kDouble;
+  for (size_t weight = 0; weight < weights_.all().size(); ++weight) {
+    if (is_double) step_weight<double>(weight, step, lr, gradient_scale);
+    if (!is_double) step_weight<float>(weight, step, lr, gradient_scale);
   }
+}
+
+template <class T>
+void Optimizer::step_weight(size_t weight, int64_t step, double lr, double gradient_scale) {
+  const auto [begin, count] = weights_.flat().weights[weight];
+  const ParameterInfo& first = weights_.parameters()[weights_.flat().members[weight].first];
+  const bool rounds = weights_.values().scalar_type() == at::kBFloat16;
+  std::vector<T*> state;
+  for (const State& each : state_) state.push_back(each.flat.mutable_data_ptr<T>() + begin);
+  step_slice<T>(config_,
+                {.weights = weights_.masters().mutable_data_ptr<T>() + begin,
+                 .gradients = weights_.gradients().const_data_ptr<T>() + begin,
+                 .state = std::move(state),
+                 .count = count,
+                 .step = step,
+                 .lr = lr,
+                 .weight_decay = has_weight_decay(config_, first) ? config_.weight_decay : 0.0,
+                 .gradient_scale = gradient_scale,
+                 .rounded = rounds ? static_cast<Bf16*>(weights_.values().mutable_data_ptr()) + begin : nullptr});
 }
 
 double sum_gradient_squares(const Weights& weights, size_t parameter) {

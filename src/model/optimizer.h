@@ -1,36 +1,39 @@
-// AdamW and gradient clipping over the flat buffers of Weights.
+// The optimizer's step and gradient clipping over the flat buffers of Weights.
 #pragma once
 
+#include "model/optimizer_plan.h"
 #include "model/weights.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 namespace orthant {
 
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double weight_decay = 0.1;  // applies to matrices; vectors (norm gains, biases) never decay
-};
-
-/// AdamW (Loshchilov and Hutter 2019, arXiv 1711.05101). Keeps two moments per element in the masters' dtype.
 class Optimizer {
  public:
-  Optimizer(Weights& weights, AdamWOptions options);
+  /// Keeps the state that optimizer_spec(config) lists. The weights must outlive it.
+  Optimizer(Weights& weights, OptimizerConfig config);
 
   /// Updates masters and working values with the gradients times gradient_scale. `step` counts from 1.
   void step(int64_t step, double lr, double gradient_scale);
 
-  at::Tensor first_moments() const { return m_; }
-  at::Tensor second_moments() const { return v_; }
+  /// One state tensor of all parameters: its name in OptimizerSpec::state, and a flat buffer like that of the masters.
+  struct State {
+    std::string name;
+    at::Tensor flat;
+  };
+  const std::vector<State>& state() const { return state_; }
 
  private:
+  template <class T>
+  void step_weight(size_t weight, int64_t step, double lr, double gradient_scale);
+
   Weights& weights_;
-  AdamWOptions options_;
-  at::Tensor m_, v_;
+  OptimizerConfig config_;
+  std::vector<State> state_;
 };
 
 /// The sum of squares of this rank's shard of a parameter's gradient, in float64. The order of the sum depends only on

@@ -91,7 +91,8 @@ at::Tensor Transformer::run_block(const Primitives& primitives, int layer, const
 
 at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
   if (!options_.recompute) return run_block(primitives_, layer, x_BTC, batch);
-  return recompute(x_BTC, [this, layer, batch](const at::Tensor& x) { return run_block(primitives_, layer, x, batch); });
+  return recompute(x_BTC,
+                   [this, layer, batch](const at::Tensor& x) { return run_block(primitives_, layer, x, batch); });
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {

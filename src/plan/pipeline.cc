@@ -48,7 +48,8 @@ Schedule read_schedule(const Config& config, int ranks, int shares, int microbat
   if (std::filesystem::exists(path, failed) && !std::filesystem::is_regular_file(path, failed))
     throw ConfigError(where + ": it is no file");
   if (const auto bytes = std::filesystem::file_size(path, failed); !failed && bytes > kMostBytes)
-    throw ConfigError(fmt::format("{}: {} is too long for a schedule", where, human_bytes(static_cast<double>(bytes))));
+    throw ConfigError(
+        fmt::format("{}: {} is too long for a schedule", where, format_bytes(static_cast<double>(bytes))));
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();

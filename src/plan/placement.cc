@@ -15,7 +15,7 @@ namespace orthant {
 namespace {
 
 Layout layout_on_any_mesh(const ParameterInfo& parameter, const Sharding& plan) {
-  Layout layout = whole(static_cast<int>(parameter.shape.size()));
+  Layout layout = unsharded_layout(static_cast<int>(parameter.shape.size()));
   switch (parameter.role) {
     case ParameterRole::projection:  // its rows stand for tokens, and are sharded as these are over the ring
       layout.split[0] = {kRing};

@@ -109,7 +109,7 @@ std::string draw_top_axis(const Chart& chart, const Frame& f) {
   for (const double tick : nice_ticks(first, last, std::clamp(static_cast<int>((f.right - f.left) / 90), 3, 10))) {
     const double x = f.x(place_of(chart.top_axis, tick));
     out += line(x, f.top, x, f.top - 5, "axis");
-    out += text_at(x, f.top - 10, "middle", human_count(tick));
+    out += text_at(x, f.top - 10, "middle", format_count(tick));
   }
   return out + text_at(0, f.top - 10, "start", chart.top_label, "label");
 }

@@ -115,7 +115,7 @@ std::string throughput_section(const Metrics& metrics) {
   if (dense) add("mean", "blue", Mark::kThick, thin_to_means(points, kMostPoints / 4));
   if (points.size() > 1 && std::isfinite(middle)) {
     const std::vector<Point> level = {{points.front().x, middle}, {points.back().x, middle}};
-    add("median " + human_count(middle), "orange", Mark::kDashed, level);
+    add("median " + format_count(middle), "orange", Mark::kDashed, level);
   }
   const std::string note = dense ? "All ranks together. Thin: every step. Thick: means." : "All ranks together.";
   return card("throughput", "Throughput", note, responsive(chart, true));
@@ -127,7 +127,7 @@ std::string time_section(const Metrics& metrics) {
   // The parts may exceed the step if waits of different ranks overlap. The bar then has the length of the parts.
   const double whole = std::max(time.total, time.communication + time.data);
   const auto share = [&](double seconds) {
-    return fmt::format("{:.1f}%, {}", whole > 0 ? 100 * seconds / whole : 0, human_seconds(seconds));
+    return fmt::format("{:.1f}%, {}", whole > 0 ? 100 * seconds / whole : 0, format_seconds(seconds));
   };
   std::string body =
       strip({{"compute and everything else", "blue", share(time.rest()), time.rest()},
@@ -159,7 +159,7 @@ std::string communication_sections(const Metrics& metrics, std::optional<int64_t
   const Unit unit = byte_unit(largest(bytes));
   const double total = sum(known_values(metrics.steps, [](const auto& m) { return m.communication_bytes; }));
   const double middle = median(known_values(metrics.steps, [](const auto& m) { return m.communication_calls; }));
-  std::string note = fmt::format("By rank 0; {} in all.", human_bytes(total));
+  std::string note = fmt::format("By rank 0; {} in all.", format_bytes(total));
   if (expected_bytes) note += fmt::format(" Planned: {} bytes a step.", grouped(*expected_bytes));
   const Line sent = {"communication", "Bytes sent", note, unit.name + " per step", "orange", bytes};
   const Line started = {"calls",

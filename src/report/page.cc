@@ -57,15 +57,15 @@ std::string tiles(const ReportData& data) {
                     : fmt::format("{} bits/byte, step {}", show(best->bits_per_byte, 3), best->step));
   }
   out +=
-      tile("Speed", std::isfinite(tokens_per_second) ? human_count(tokens_per_second) + " <small>tok/s</small>" : "-",
-           human_seconds(step_s) + " a step, medians");
+      tile("Speed", std::isfinite(tokens_per_second) ? format_count(tokens_per_second) + " <small>tok/s</small>" : "-",
+           format_seconds(step_s) + " a step, medians");
   out += tile("Exposed communication", time.total > 0 ? show(100 * time.communication / time.total, 1) + "%" : "-",
               "of rank 0's step time");
   const double peak = static_cast<double>(peak_memory(steps)), expected = expected_total(data);
-  out += tile("Peak memory", human_bytes(peak), expected > 0 ? "expected " + human_bytes(expected) : "largest rank");
+  out += tile("Peak memory", format_bytes(peak), expected > 0 ? "expected " + format_bytes(expected) : "largest rank");
   out += tile(
-      "Trained on", human_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
-      fmt::format("{}, {} in them", counted(static_cast<int64_t>(steps.size()), "step"), human_seconds(time.total)));
+      "Trained on", format_count(static_cast<double>(steps.back().tokens)) + " <small>tokens</small>",
+      fmt::format("{}, {} in them", counted(static_cast<int64_t>(steps.size()), "step"), format_seconds(time.total)));
   return out + "</div>\n";
 }
 
@@ -108,13 +108,13 @@ std::string memory_section(const ReportData& data) {
   } else {
     std::vector<Part> parts;
     for (const auto& part : data.expected_memory) {
-      parts.push_back({part.name, kColors[parts.size() % std::size(kColors)], human_bytes(part.bytes), part.bytes});
+      parts.push_back({part.name, kColors[parts.size() % std::size(kColors)], format_bytes(part.bytes), part.bytes});
     }
-    body += fmt::format("<h3>Expected <b>{}</b></h3>\n", human_bytes(expected)) + strip(parts, whole);
+    body += fmt::format("<h3>Expected <b>{}</b></h3>\n", format_bytes(expected)) + strip(parts, whole);
   }
-  body += fmt::format("<h3>Measured <b>{}</b>{}</h3>\n", peak > 0 ? human_bytes(peak) : "nothing",
+  body += fmt::format("<h3>Measured <b>{}</b>{}</h3>\n", peak > 0 ? format_bytes(peak) : "nothing",
                       peak > 0 && expected > 0 ? fmt::format(", {:+.1f}%", 100 * (peak - expected) / expected) : "");
-  if (peak > 0) body += strip({{"peak", "gray", human_bytes(peak), peak}}, whole);
+  if (peak > 0) body += strip({{"peak", "gray", format_bytes(peak), peak}}, whole);
   return card("memory", "Memory", "Of the rank that needs most, since the run was last started.", body);
 }
 

@@ -32,12 +32,12 @@ std::string bar_line(const BarState& state, const TerminalStyle& style) {
   const bool known = state.per_s > 0, bytes = state.unit.empty();
   const std::string left = known ? short_duration((total - done) / state.per_s) : "?";
   const std::string speed = !known  ? "?"
-                            : bytes ? human_bytes(state.per_s) + "/s"
+                            : bytes ? format_bytes(state.per_s) + "/s"
                                     : fmt::format("{:.3g} {}/s", state.per_s, state.unit);
-  const std::string amount = bytes ? human_bytes(done) + "/" + human_bytes(total)
+  const std::string amount = bytes ? format_bytes(done) + "/" + format_bytes(total)
                                    : fmt::format("{}/{} {}", state.done, state.total, state.unit);
   const std::string tokens =
-      state.tokens < 0 ? "" : fmt::format(", {} tokens", human_count(static_cast<double>(state.tokens)));
+      state.tokens < 0 ? "" : fmt::format(", {} tokens", format_count(static_cast<double>(state.tokens)));
   const std::string head = fmt::format("{}: {:3.0f}%", state.label, share * 100);
   const std::string tail =
       fmt::format(" {}{} [{}<{}, {}]", amount, tokens, short_duration(state.elapsed_s), left, speed);

@@ -106,14 +106,14 @@ std::vector<Row> summary_rows(const Summary& s) {
       fmt::format("{:.4f} at best, after step {}{}", s.best_validation_loss, s.best_validation_step,
                   or_nothing(known(s.best_bits_per_byte), fmt::format("; {:.3f} bits/byte", s.best_bits_per_byte))));
   add("speed", known(s.tokens_per_second_median),
-      fmt::format("{} tokens/s{} (medians)", human_count(s.tokens_per_second_median),
-                  or_nothing(known(s.step_seconds_median), ", " + human_seconds(s.step_seconds_median) + " a step")));
+      fmt::format("{} tokens/s{} (medians)", format_count(s.tokens_per_second_median),
+                  or_nothing(known(s.step_seconds_median), ", " + format_seconds(s.step_seconds_median) + " a step")));
   add("time", std::isfinite(s.communication_share) && s.steps > 0,
       fmt::format("{:.1f}% of rank 0's step time is exposed communication", 100 * s.communication_share));
   const double peak = static_cast<double>(s.peak_memory_bytes), expected = static_cast<double>(s.memory_expected_bytes);
   add("memory", peak > 0,
-      human_bytes(peak) + " at peak on the largest rank" +
-          or_nothing(expected > 0, fmt::format("; expected {} ({:+.0f}%)", human_bytes(expected),
+      format_bytes(peak) + " at peak on the largest rank" +
+          or_nothing(expected > 0, fmt::format("; expected {} ({:+.0f}%)", format_bytes(expected),
                                                100 * (peak - expected) / expected)));
   add("checkpoint", !s.checkpoint.empty(), s.checkpoint);
   add("report", !s.report.empty(), s.report);
@@ -131,13 +131,13 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
   add("parameters", {or_nothing(b.parameters > 0, grouped(b.parameters))});
   add("data", {b.data});
   add("this run", {or_nothing(b.steps > 0, counted(b.steps, "step")),
-                   or_nothing(b.tokens > 0, human_count(static_cast<double>(b.tokens)) + " tokens"),
+                   or_nothing(b.tokens > 0, format_count(static_cast<double>(b.tokens)) + " tokens"),
                    or_nothing(b.epochs > 0, fmt::format("{:.2f} epochs", b.epochs))});
   add("batch", {b.batch});
   add("mesh", {b.mesh, or_nothing(b.ranks > 0, counted(b.ranks, "rank"))});
   add("device", {b.device, or_nothing(b.threads_per_rank > 0, counted(b.threads_per_rank, "thread") + " a rank"),
                  or_nothing(!b.transport.empty(), b.transport + " transport")});
-  add("memory", {or_nothing(b.memory_expected_bytes > 0, human_bytes(static_cast<double>(b.memory_expected_bytes)) +
+  add("memory", {or_nothing(b.memory_expected_bytes > 0, format_bytes(static_cast<double>(b.memory_expected_bytes)) +
                                                              " expected on the largest rank")});
   for (const std::string& warning : b.warnings) add("warning", {warning});
   add("output", {b.output_folder});
@@ -147,7 +147,7 @@ std::string banner(const Banner& b, const TerminalStyle& style) {
 }
 
 std::string summary(const Summary& s, const TerminalStyle& style) {
-  const std::string title = s.steps > 0 ? fmt::format("{} in {}", counted(s.steps, "step"), human_seconds(s.seconds))
+  const std::string title = s.steps > 0 ? fmt::format("{} in {}", counted(s.steps, "step"), format_seconds(s.seconds))
                                         : std::string("no step was left to do");
   std::string out = box(title, summary_rows(s), style);
   const std::array<std::pair<const char*, const std::string*>, 2> commands = {

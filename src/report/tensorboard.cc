@@ -114,7 +114,9 @@ std::string tensorboard_start_event(double wall_time_s, int64_t step) {
   return event_head(wall_time_s, step) + bytes(7, integer(1, kStart));
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::optional<int64_t> resumed_step) {
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, std::optional<int64_t> resumed_step,
+                                     const std::string& optimizer)
+    : learning_rate_name_("lr/" + optimizer) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw DataError(fmt::format("cannot make the folder {}: {}", folder, error.message()));
@@ -144,12 +146,12 @@ void TensorBoardWriter::append(std::string_view event) {
 void TensorBoardWriter::write(const StepMetrics& m) {
   constexpr double kGiB = 1 << 30;
   std::vector<std::pair<std::string, float>> scalars;
-  const auto add = [&](const char* name, double value) {
+  const auto add = [&](const std::string& name, double value) {
     if (std::isfinite(value)) scalars.emplace_back(name, static_cast<float>(value));
   };
   add("loss_metrics/global_avg_loss", m.loss);
   add("grad_norm", m.grad_norm);
-  add("lr/AdamW", m.lr);
+  add(learning_rate_name_, m.lr);
   add("throughput(tps)", m.tokens_per_second);
   add("mfu(%)", 100 * m.mfu);
   add("time_metrics/end_to_end(s)", m.step_seconds);

@@ -33,9 +33,10 @@ std::string tensorboard_start_event(double wall_time_s, int64_t step);
 /// call returns.
 class TensorBoardWriter {
  public:
-  /// resumed_step: TensorBoard will discard later steps of earlier files in the folder. Throws DataError if the folder
-  /// or the file cannot be written.
-  explicit TensorBoardWriter(const std::string& folder, std::optional<int64_t> resumed_step = std::nullopt);
+  /// resumed_step: TensorBoard will discard later steps of earlier files in the folder. optimizer: the class in
+  /// torch.optim, in the name of the learning rate. Throws DataError if the folder or the file cannot be written.
+  explicit TensorBoardWriter(const std::string& folder, std::optional<int64_t> resumed_step = std::nullopt,
+                             const std::string& optimizer = "AdamW");
   ~TensorBoardWriter();
   TensorBoardWriter(const TensorBoardWriter&) = delete;
   TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
@@ -52,7 +53,7 @@ class TensorBoardWriter {
  private:
   void append(std::string_view event);
 
-  std::string path_;
+  std::string path_, learning_rate_name_;
   int file_ = -1;
 };
 

@@ -9,7 +9,7 @@
 //           if its update was wrong or has not been made: update with the total, and start this row again
 //   the other forwards, and the backwards
 //   STEP:   add this rank's statistics of step s to those of earlier ranks, and send them to the next rank
-//           if they permit the update: copy masters and moments, and update
+//           if they permit the update: copy masters and optimizer state, and update
 //
 // After a clipped step, no rank updates in STEP. All then wait after the row for the total, and SETTLE of step s + 1
 // has nothing to do.

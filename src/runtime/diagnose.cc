@@ -71,14 +71,13 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
 
   int stage = 0;
   std::string by_forward;
-  const Primitives inner = primitives_of(plan_, comm_);
-  const Transformer model(plan_.architecture, weights_, watched(inner, weights_, by_forward),
+  const Transformer model(parts_.architecture, weights_, watched(parts_.primitives, weights_, by_forward),
                           {.seed = static_cast<uint64_t>(plan_.config.training.seed)});
-  const std::vector<Action> row = select_forwards(plan_.row(comm_.rank()));
+  const std::vector<Action> row = select_forwards(parts_.row);
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
-  ModelStages looking(pipeline_of(plan_, comm_.rank()), model, weights_, reducer_, comm_);
-  looking.run(row, {.sequences = microbatch_sequences(share_),
+  ModelStages looking(parts_.pipeline, model, weights_, reducer_, comm_);
+  looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
                     .announce =
                         [&](const Action& action, size_t index) {

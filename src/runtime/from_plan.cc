@@ -96,6 +96,24 @@ Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm)
   return tensor_primitives(comm, tensor, std::move(wholes), plan.architecture.hidden_size, std::move(core));
 }
 
+SessionParts session_parts(const Plan& plan, Comm& comm) {
+  const Config& config = plan.config;
+  const int rank = comm.rank();
+  return {.architecture = plan.architecture,
+          .parameters = plan.parameters_of(rank),
+          .primitives = primitives_of(plan, comm),
+          .options = {.recompute = config.activation_checkpoint.mode == "full",
+                      .seed = static_cast<uint64_t>(config.training.seed),
+                      .label_smoothing = config.training.label_smoothing,
+                      .z_loss = config.training.z_loss},
+          .pipeline = pipeline_of(plan, rank),
+          .row = plan.row(rank),
+          .buckets = plan.buckets_of(rank),
+          .data_shard = plan.data_shard(rank),
+          .to_microbatch = [positions = plan.token_positions(rank), masks = config.data.mask_documents](
+                               const Batch& batch) { return to_microbatch(batch, positions, masks); }};
+}
+
 double learning_rate_of(const Config& c, int64_t step) {
   return LrSchedule{.lr = c.optimizer.lr,
                     .steps = c.training.steps,

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "comm/comm.h"
 #include "data/loader.h"
-#include "model/primitives.h"
+#include "model/transformer.h"
 #include "plan/plan.h"
 #include "runtime/model_stages.h"
 
@@ -36,5 +37,20 @@ Microbatch to_microbatch(const Batch& batch, const std::vector<int64_t>& positio
 /// residual stream from `tensor` instead of plan.tensor.
 Primitives primitives_of(const Plan& plan, Comm& comm);
 Primitives primitives_of(const Plan& plan, const TensorPlan& tensor, Comm& comm);
+
+/// The values that one rank's Session is built from.
+struct SessionParts {
+  Architecture architecture;
+  std::vector<ParameterInfo> parameters;  // with the ranges that this rank holds
+  Primitives primitives;
+  Transformer::Options options;
+  ModelPipeline pipeline;
+  std::vector<Action> row;              // of a training step
+  std::vector<GradientBucket> buckets;  // with their ranges in this rank's gradient buffer
+  DataShard data_shard;
+  std::function<Microbatch(const Batch&)> to_microbatch;  // keeps only the tokens that this rank holds
+};
+/// The parts as the plan has them. Plan and Comm must outlive them.
+SessionParts session_parts(const Plan& plan, Comm& comm);
 
 }  // namespace orthant

@@ -80,15 +80,14 @@ MachineMemory machine_memory(const std::string& root) {
 MemoryNeed memory_need(const Plan& plan, int local_ranks, const MachineMemory& machine) {
   const auto each = static_cast<double>(plan.largest_memory_bytes()), all = each * local_ranks;
   if (machine.total_bytes <= 0 || all <= static_cast<double>(machine.available_bytes)) return {};
-  const std::string need = local_ranks == 1
-                               ? fmt::format("the plan needs {}", human_bytes(all))
-                               : fmt::format("the plan needs {} for each of {} ranks, {} in all", human_bytes(each),
-                                             local_ranks, human_bytes(all));
+  const std::string need = local_ranks == 1 ? fmt::format("the plan needs {}", format_bytes(all))
+                                            : fmt::format("the plan needs {} for each of {} ranks, {} in all",
+                                                          format_bytes(each), local_ranks, format_bytes(all));
   const bool beyond = all > static_cast<double>(machine.total_bytes);
-  const std::string total = human_bytes(static_cast<double>(machine.total_bytes));
+  const std::string total = format_bytes(static_cast<double>(machine.total_bytes));
   if (beyond) return {fmt::format("{}, but {} has {}", need, machine.owner, total), true};
   return {fmt::format("{}, but of the {} of {} only {} are available", need, total, machine.owner,
-                      human_bytes(static_cast<double>(machine.available_bytes))),
+                      format_bytes(static_cast<double>(machine.available_bytes))),
           false};
 }
 

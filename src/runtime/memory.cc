@@ -90,8 +90,8 @@ void* new_block(size_t capacity) {
   }
   if (block == nullptr) {
     throw std::runtime_error(fmt::format("out of memory: the system has no {} more for a tensor, beside {} of others",
-                                         human_bytes(static_cast<double>(bytes)),
-                                         human_bytes(static_cast<double>(allocated_bytes()))));
+                                         format_bytes(static_cast<double>(bytes)),
+                                         format_bytes(static_cast<double>(allocated_bytes()))));
   }
   return block;
 }

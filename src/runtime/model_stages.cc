@@ -100,7 +100,6 @@ bool ModelStages::settle() {
   return input_->settle && input_->settle([this] {
     executor_.discard();
     live_.clear();
-    last_.clear();
   });
 }
 
@@ -129,11 +128,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
   peak_live_ = std::max(peak_live_, static_cast<int>(live_.size() + deferred_.size()));
   if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
-  if (stage.last) return {};
-  at::Tensor output = x.detach();
-  if (!late_) return output;
-  std::swap(output, last_[action.stage]);
-  return output.defined() && output.sizes() == x.sizes() ? output : x.detach();
+  return stage.last ? at::Tensor() : x.detach();
 }
 
 at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
@@ -165,7 +160,6 @@ at::Tensor ModelStages::backward(const Action& action, at::Tensor gradient) {
 void ModelStages::weight_gradients(const Action& action) {
   auto found = deferred_.extract({action.stage, action.microbatch});
   ORTHANT_CHECK(!found.empty(), to_string(action));
-  if (dropped_ && action.microbatch == 0) return;
   const at::NoGradGuard no_grad;
   for (std::function<void()>& product : found.mapped()) std::exchange(product, nullptr)();
 }

@@ -53,10 +53,6 @@ class ModelStages {
   /// Carries out the row: forward and backward of all microbatches, and the reductions. Afterwards, the weights'
   /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
   void run(std::span<const Action> row, const StepInput& input);
-  /// Negative controls for tests. hand_on_late(): a stage reads the output of the previous microbatch. drop_weights():
-  /// W of microbatch 0 is skipped.
-  void hand_on_late() { late_ = true; }
-  void drop_weights() { dropped_ = true, reducer_.accept_lost(); }
   /// When each Action of the last row was carried out.
   const std::vector<Period>& periods() const { return executor_.periods(); }
   /// Maximum number of (stage, microbatch) pairs that were held at once between F and B or W, in the last row.
@@ -89,8 +85,6 @@ class ModelStages {
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products for weight gradients, deferred from I to W
   int peak_live_ = 0;
   double loss_ = 0;
-  bool late_ = false, dropped_ = false;
-  std::map<int, at::Tensor> last_;  // by stage: the held-back output, for hand_on_late()
 };
 
 }  // namespace orthant

@@ -6,14 +6,6 @@
 #include <ATen/ATen.h>
 
 namespace orthant {
-namespace {
-
-void copy(at::Tensor& to, const at::Tensor& from) {
-  if (!to.defined()) to = at::empty_like(from);
-  to.copy_(from);
-}
-
-}  // namespace
 
 bool StepChain::ends_here() const { return comm_.position(kOverPipeline) + 1 == comm_.group_size(kOverPipeline); }
 
@@ -47,17 +39,25 @@ void StepChain::tell(const at::Tensor& numbers, int position, Leaving& leaving) 
   leaving.work = comm_.send(leaving.numbers, kOverPipeline, position);
 }
 
+std::vector<at::Tensor> StepCopy::buffers() const {
+  std::vector<at::Tensor> buffers = {weights_.masters()};
+  for (const Optimizer::State& state : optimizer_.state()) buffers.push_back(state.flat);
+  return buffers;
+}
+
 void StepCopy::keep() {
-  copy(masters_, weights_.masters());
-  copy(first_moments_, optimizer_.first_moments());
-  copy(second_moments_, optimizer_.second_moments());
+  const auto now = buffers();
+  copies_.resize(now.size());
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (!copies_[i].defined()) copies_[i] = at::empty_like(now[i]);
+    copies_[i].copy_(now[i]);
+  }
 }
 
 void StepCopy::restore() {
   const at::NoGradGuard no_grad;
-  weights_.masters().copy_(masters_);
-  optimizer_.first_moments().copy_(first_moments_);
-  optimizer_.second_moments().copy_(second_moments_);
+  const auto now = buffers();
+  for (size_t i = 0; i < now.size(); ++i) now[i].copy_(copies_[i]);
   weights_.publish();
 }
 

@@ -5,6 +5,8 @@
 #include "comm/comm.h"
 #include "model/optimizer.h"
 
+#include <vector>
+
 namespace orthant {
 
 /// Sums step statistics along the pipeline axis, and returns the total in the opposite direction. Example: 3 ranks have
@@ -35,19 +37,20 @@ class StepChain {
   Leaving ahead_, back_;
 };
 
-/// A copy of masters and moments from before a step, which restores exactly the same bits.
+/// A copy of masters and optimizer state from before a step, which restores exactly the same bits.
 class StepCopy {
  public:
-  StepCopy(Weights& weights, Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
-  /// Copies masters and moments.
+  StepCopy(Weights& weights, const Optimizer& optimizer) : weights_(weights), optimizer_(optimizer) {}
+  /// Copies masters and optimizer state.
   void keep();
   /// Writes them back, and updates the working values from the masters.
   void restore();
 
  private:
   Weights& weights_;
-  Optimizer& optimizer_;
-  at::Tensor masters_, first_moments_, second_moments_;
+  const Optimizer& optimizer_;
+  std::vector<at::Tensor> buffers() const;  // the buffers that a step changes: masters, then optimizer state
+  std::vector<at::Tensor> copies_;          // in the order of buffers(); empty before the first keep()
 };
 
 }  // namespace orthant

@@ -5,12 +5,14 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <type_traits>
 
 #include "base/errors.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "config/changes.h"
+#include "config/table.h"
 
 namespace orthant {
 namespace {
@@ -19,36 +21,15 @@ using Json = nlohmann::ordered_json;
 
 void refuse_other_model(const Architecture& have, const Architecture& want, const std::string& directory,
                         const Config& c) {
-  auto same = [&](const char* key, auto a, auto b) {
-    if (a == b) return;
+  Config theirs, ours;
+  static_cast<Architecture&>(theirs.model) = have;
+  static_cast<Architecture&>(ours.model) = want;
+  for (const Key* key : model_keys()) {
+    const std::string value = value_text(*key, theirs);
+    if (!key->must_match_on_resume || value == value_text(*key, ours)) continue;
     throw ConfigError(fmt::format("{} does not fit the checkpoint {}, which has {}; set it to that, or choose another "
-                                  "job.dump_folder", c.locate(std::string("model.") + key), directory, a));
-  };
-  const auto objective = [](const Architecture& a) { return std::string(a.causal ? "\"causal\"" : "\"masked\""); };
-  same("objective", objective(have), objective(want));  // first: the masked objective adds a token to the vocabulary
-  same("vocab_size", have.vocab_size, want.vocab_size);
-  same("hidden_size", have.hidden_size, want.hidden_size);
-  same("intermediate_size", have.intermediate_size, want.intermediate_size);
-  same("num_hidden_layers", have.num_hidden_layers, want.num_hidden_layers);
-  same("num_attention_heads", have.num_attention_heads, want.num_attention_heads);
-  same("num_key_value_heads", have.num_key_value_heads, want.num_key_value_heads);
-  same("head_dim", have.head_dim, want.head_dim);
-  same("sliding_window", have.sliding_window, want.sliding_window);
-  same("linformer_length", have.linformer_length, want.linformer_length);
-  same("tie_word_embeddings", have.tie_word_embeddings, want.tie_word_embeddings);
-  same("attention_bias", have.attention_bias, want.attention_bias);
-  same("mlp_bias", have.mlp_bias, want.mlp_bias);
-  same("final_logit_softcapping", have.final_logit_softcapping, want.final_logit_softcapping);
-  same("rope_theta", have.rope_theta, want.rope_theta);
-  same("rope_scaling_type", have.rope_scaling.type, want.rope_scaling.type);
-  if (want.rope_scaling.type != "none") {
-    same("rope_scaling_factor", have.rope_scaling.factor, want.rope_scaling.factor);
-    same("rope_scaling_low_freq_factor", have.rope_scaling.low_freq_factor, want.rope_scaling.low_freq_factor);
-    same("rope_scaling_high_freq_factor", have.rope_scaling.high_freq_factor, want.rope_scaling.high_freq_factor);
-    same("rope_scaling_original_max_position_embeddings", have.rope_scaling.original_max_position_embeddings,
-         want.rope_scaling.original_max_position_embeddings);
+                                  "job.dump_folder", c.locate(key->full_name()), directory, value));
   }
-  same("rms_norm_eps", have.rms_norm_eps, want.rms_norm_eps);
 }
 
 // Content of a checkpoint's state.json. get() refuses a checkpoint that lacks a field: another version wrote it.
@@ -100,6 +81,24 @@ void refuse_other_run(const State& state, const std::string& directory, const Co
   same("data.mask_documents", c.data.mask_documents, "attention would end elsewhere");
   if (c.model.objective == "masked") same("model.masked_share", c.model.masked_share, "other tokens would be masked");
   same("training.dtype", c.training.dtype, "the weights and the optimizer's state are kept in that precision");
+}
+
+// The names of a checkpoint's tensors begin with the names of the optimizer's state tensors.
+void refuse_other_optimizer(const LoadedCheckpoint& checkpoint, const Config& c) {
+  const std::vector<std::string> state = optimizer_spec(c.optimizer).state;
+  const std::set<std::string> now(state.begin(), state.end());
+  std::set<std::string> then;
+  for (const std::string& name : checkpoint.optimizer.names()) then.insert(name.substr(0, name.find('.')));
+  then.erase("master");
+  if (then == now) return;
+  const auto text = [](const std::set<std::string>& names) {
+    return names.empty() ? "none" : join(std::vector<std::string>(names.begin(), names.end()), " and ");
+  };
+  throw ConfigError(
+      fmt::format("{} does not fit the checkpoint {}: the optimizer's state tensors must be the same, but the "
+                  "checkpoint has {}, and these settings need {}. Set [optimizer] back, or choose another "
+                  "job.dump_folder",
+                  c.locate("optimizer.name"), checkpoint.directory, text(then), text(now)));
 }
 
 // The run file of the checkpoint, or nullopt if another version of Orthant wrote it.
@@ -174,8 +173,9 @@ void check_resume_before_data(const LoadedCheckpoint& checkpoint, const Plan& pl
   } else {
     refuse_other_tokenizer(state, *load_tokenizer(config.data.tokenizer, "", {}), checkpoint.directory, config);
   }
-  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, checkpoint.directory, config);
+  refuse_other_model(checkpoint.hf_config.model, plan.architecture, checkpoint.directory, config);
   refuse_other_run(state, checkpoint.directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_share(checkpoint, config);
 }
 
@@ -185,8 +185,9 @@ TrainState load_train_state(const LoadedCheckpoint& checkpoint, const Plan& plan
   const State state(checkpoint);
   refuse_other_text(checkpoint, state, data.text_fingerprint, config);
   refuse_other_tokenizer(state, *data.tokenizer, directory, config);
-  refuse_other_model(make_architecture(checkpoint.model), plan.architecture, directory, config);
+  refuse_other_model(checkpoint.hf_config.model, plan.architecture, directory, config);
   refuse_other_run(state, directory, config);
+  refuse_other_optimizer(checkpoint, config);
   refuse_other_data(state, data.fingerprint, directory, config);
   return {.step = checkpoint.step, .tokens = state.get<int64_t>("tokens")};
 }

@@ -22,7 +22,7 @@ std::string describe_data(const Config& config, const TrainingData& data) {
   const auto& paths = config.data.path;
   return fmt::format("{}{}, {} training tokens, {}", paths.front(),
                      paths.size() > 1 ? fmt::format(" and {} more", paths.size() - 1) : "",
-                     human_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
+                     format_count(static_cast<double>(data.train.num_tokens())), describe_tokenizer(config));
 }
 
 }  // namespace

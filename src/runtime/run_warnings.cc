@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 
 int64_t checkpoint_bytes(const Plan& plan) {
   const int64_t weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
-  const int64_t of_element = weight + 2 * master + (weight < master ? master : 0);
+  const auto states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
+  const int64_t of_element = weight + states * master + (weight < master ? master : 0);
   return plan.num_parameters() * of_element;
 }
 
@@ -53,10 +54,11 @@ std::string idle_ranks_warning(const Plan& plan) {
 std::string disk_warning(const Plan& plan, std::optional<int64_t> free_bytes) {
   const int64_t needed = checkpoint_bytes(plan);
   if (!free_bytes || *free_bytes >= needed) return "";
-  return fmt::format("a checkpoint takes {}, but the disk of {} has {} free: make room, or set job.dump_folder to a "
-                     "folder on a larger disk",
-                     human_bytes(static_cast<double>(needed)), plan.config.job.dump_folder,
-                     human_bytes(static_cast<double>(*free_bytes)));
+  return fmt::format(
+      "a checkpoint takes {}, but the disk of {} has {} free: make room, or set job.dump_folder to a "
+      "folder on a larger disk",
+      format_bytes(static_cast<double>(needed)), plan.config.job.dump_folder,
+      format_bytes(static_cast<double>(*free_bytes)));
 }
 
 }  // namespace orthant

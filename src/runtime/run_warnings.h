@@ -11,7 +11,7 @@
 
 namespace orthant {
 
-/// Bytes of one checkpoint's tensors: weights, both moments, and in bfloat16 the master weights. Each parameter is
+/// Bytes of one checkpoint's tensors: weights, optimizer state, and in bfloat16 the master weights. Each parameter is
 /// stored once, in every layout.
 int64_t checkpoint_bytes(const Plan& plan);
 

@@ -20,50 +20,35 @@ std::vector<int> uses_of(const Transformer& model, const Weights& weights) {
   return uses;
 }
 
-Transformer::Options model_options(const Config& config) {
-  return {.recompute = config.activation_checkpoint.mode == "full",
-          .seed = static_cast<uint64_t>(config.training.seed),
-          .label_smoothing = config.training.label_smoothing,
-          .z_loss = config.training.z_loss};
-}
-
 }  // namespace
 
-Session::Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation)
+Session::Session(const Plan& plan, const Loader& train, Comm& comm)
+    : Session(plan, train, comm, session_parts(plan, comm)) {}
+
+Session::Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts parts)
     : plan_(plan),
       train_(train),
       comm_(comm),
-      mutation_(mutation),
-      share_(data_shard_with_mutation(plan, plan.data_shard_index(comm.rank()), mutation)),
-      positions_(plan.token_positions(comm.rank())),
+      parts_(std::move(parts)),
       norm_slots_(norm_slots(plan)),
-      weights_(plan.parameters_of(holder(plan, comm.rank(), mutation)), scalar_type(plan.config.training.dtype)),
-      model_(spoiled(plan.architecture, mutation), weights_, spoiled(primitives_of(plan, comm), plan, mutation),
-             spoiled(model_options(plan.config), mutation)),
-      optimizer_(weights_, {.beta1 = plan.config.optimizer.beta1,
-                            .beta2 = plan.config.optimizer.beta2,
-                            .eps = plan.config.optimizer.eps,
-                            .weight_decay = plan.config.optimizer.weight_decay}),
-      reducer_(comm, weights_.gradients(), spoiled(plan.buckets_of(comm.rank()), mutation), uses_of(model_, weights_)),
-      stages_(spoiled(pipeline_of(plan, comm.rank()), mutation), model_, weights_, reducer_, comm),
+      weights_(parts_.parameters, scalar_type(plan.config.training.dtype)),
+      model_(parts_.architecture, weights_, parts_.primitives, parts_.options),
+      optimizer_(weights_, plan.config.optimizer),
+      reducer_(comm, weights_.gradients(), parts_.buckets, uses_of(model_, weights_)),
+      stages_(parts_.pipeline, model_, weights_, reducer_, comm),
       chain_(comm),
-      before_(weights_, optimizer_) {
-  if (mutation == Mutation::late_messages) stages_.hand_on_late();
-  if (mutation == Mutation::dropped_weights) stages_.drop_weights();
-  if (mutation == Mutation::dropped_reduction) reducer_.drop(static_cast<int>(plan.buckets.size()) - 1);
-}
+      before_(weights_, optimizer_) {}
 
 int64_t Session::labels_of(int64_t step) const {
   return train_.valid_labels(first_sample(step), plan_.config.training.global_batch_size);
 }
 
 Microbatch Session::load(int64_t step, int microbatch, int64_t labels) const {
-  const Range range = share_.microbatches[static_cast<size_t>(microbatch)];
-  Microbatch batch = to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()), positions_,
-                                   plan_.config.data.mask_documents);
+  const Range range = parts_.data_shard.microbatches[static_cast<size_t>(microbatch)];
+  Microbatch batch = parts_.to_microbatch(train_.batch(first_sample(step) + range.begin, range.size()));
   batch.loss_scale = 1.0 / static_cast<double>(std::max<int64_t>(1, labels));
   batch.step = step;
-  return spoiled(std::move(batch), first_sample(step) + share_.sequences.begin, mutation_);
+  return batch;
 }
 
 StepResult Session::gradients(int64_t step, const Signals& signals) {
@@ -89,8 +74,8 @@ at::Tensor Session::initial_step_statistics(const Signals& signals) const {
 StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput input) {
   StepResult result{.step = step, .valid_labels = labels_of(step)};
   result.tokens = train_.present_tokens(first_sample(step), plan_.config.training.global_batch_size);
-  const auto& row = plan_.row(comm_.rank());
-  input.sequences = microbatch_sequences(share_);
+  const auto& row = parts_.row;
+  input.sequences = microbatch_sequences(parts_.data_shard);
   input.load = [&](int microbatch) {
     const auto start = Clock::now();
     Microbatch batch = load(step, microbatch, result.valid_labels);
@@ -106,7 +91,6 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput
 
 void Session::finish_gradients(const at::Tensor& numbers) {
   add_tied_gradients();
-  mutate_gradients(weights_, plan_, mutation_);
   double* square = numbers.mutable_data_ptr<double>() + StepSignals::elements(comm_.mesh().size());
   for (const NormSlots& slots : norm_slots_)
     for (const size_t parameter : slots.parameters) *square++ = sum_gradient_squares(weights_, parameter);
@@ -172,7 +156,7 @@ at::Tensor Session::gather(const at::Tensor& part, size_t parameter) const {
     holds &= placement(layout, axis.name).what == Placing::S;
   }
   const bool sliced = placement(layout, kPipeline).what == Placing::S;
-  Layout here = whole(static_cast<int>(info.shape.size()));
+  Layout here = unsharded_layout(static_cast<int>(info.shape.size()));
   if (sliced) here.split[0] = {kPipeline};  // the vocabulary's rows
   at::Tensor all;
   if (holds) all = redistribute(comm_, part, layout, here, info.shape);

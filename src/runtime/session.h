@@ -9,7 +9,6 @@
 #include "plan/plan.h"
 #include "runtime/from_plan.h"
 #include "runtime/model_stages.h"
-#include "runtime/mutation.h"
 #include "runtime/post_validation.h"
 
 #include <cstdint>
@@ -37,8 +36,9 @@ struct StepResult {
 
 class Session {
  public:
-  /// Plan, loader and Comm must outlive it.
-  Session(const Plan& plan, const Loader& train, Comm& comm, Mutation mutation = Mutation::none);
+  /// Plan, loader and Comm must outlive it. The second form is built from other parts than session_parts(plan, comm).
+  Session(const Plan& plan, const Loader& train, Comm& comm);
+  Session(const Plan& plan, const Loader& train, Comm& comm, SessionParts parts);
   Session(const Session&) = delete;
 
   /// Values of this rank that the others receive with the next step.
@@ -80,8 +80,8 @@ class Session {
   std::string first_weight_not_finite() const;
 
   /// Returns the unsharded parameter on rank 0, and an undefined tensor elsewhere. `part` is this rank's shard of the
-  /// parameter, or of its moment or working copy. All ranks must call it together; replicas after the first send
-  /// nothing.
+  /// parameter, or of its optimizer state or working copy. All ranks must call it together; replicas after the first
+  /// send nothing.
   at::Tensor gather(const at::Tensor& part, size_t parameter) const;
   /// Returns rank 0's number on every rank: a broadcast of 8 bytes over all axes. All ranks must call it together.
   int64_t broadcast_from_main(int64_t number) const;
@@ -127,9 +127,7 @@ class Session {
   const Plan& plan_;
   const Loader& train_;
   Comm& comm_;
-  Mutation mutation_;
-  DataShard share_;
-  std::vector<int64_t> positions_;  // positions of the tokens that this rank holds, in each sequence
+  const SessionParts parts_;
   std::vector<NormSlots> norm_slots_;
   Weights weights_;
   Transformer model_;

@@ -70,8 +70,8 @@ bool keeps_masters(const Weights& weights) { return weights.values().scalar_type
 
 // Prefixes of tensor names in the optimizer file, with the flat buffers that they belong to.
 std::vector<std::pair<std::string, at::Tensor>> optimizer_buffers(Session& session) {
-  std::vector<std::pair<std::string, at::Tensor>> buffers = {{"exp_avg.", session.optimizer().first_moments()},
-                                                             {"exp_avg_sq.", session.optimizer().second_moments()}};
+  std::vector<std::pair<std::string, at::Tensor>> buffers;
+  for (const auto& [name, flat] : session.optimizer().state()) buffers.emplace_back(name + ".", flat);
   if (keeps_masters(session.weights())) buffers.emplace_back("master.", session.weights().masters());
   return buffers;
 }
@@ -125,61 +125,11 @@ class Collection {
 
 }  // namespace
 
-HfConfig hf_config_of(const Architecture& a, Dtype dtype, int64_t end_of_text) {
-  HfConfig c;
-  c.vocab_size = a.vocab_size;
-  c.hidden_size = a.hidden_size;
-  c.intermediate_size = a.intermediate_size;
-  c.num_hidden_layers = a.num_hidden_layers;
-  c.num_attention_heads = a.num_attention_heads;
-  c.num_key_value_heads = a.num_key_value_heads;
-  c.head_dim = a.head_dim;
-  c.max_position_embeddings = a.max_position_embeddings;
-  c.rms_norm_eps = a.rms_norm_eps;
-  c.initializer_range = a.initializer_range;
-  c.tie_word_embeddings = a.tie_word_embeddings;
-  c.attention_bias = a.attention_bias;
-  c.mlp_bias = a.mlp_bias;
-  c.final_logit_softcapping = a.final_logit_softcapping;
-  c.rope_theta = a.rope_theta;
-  c.rope_scaling_type = a.rope_scaling.type;
-  c.rope_scaling_factor = a.rope_scaling.factor;
-  c.rope_scaling_low_freq_factor = a.rope_scaling.low_freq_factor;
-  c.rope_scaling_high_freq_factor = a.rope_scaling.high_freq_factor;
-  c.rope_scaling_original_max_position_embeddings = a.rope_scaling.original_max_position_embeddings;
-  c.is_causal = a.causal;
-  c.sliding_window = a.sliding_window;
-  c.linformer_length = a.linformer_length;
-  c.linformer_tokens = a.linformer_tokens;
-  if (end_of_text >= 0) c.eos_token_ids = {end_of_text};
-  c.torch_dtype = dtype;
-  return c;
-}
-
-Architecture make_architecture(const HfConfig& c) {
-  Architecture a;
-  a.vocab_size = c.vocab_size;
-  a.hidden_size = c.hidden_size;
-  a.intermediate_size = c.intermediate_size;
-  a.num_hidden_layers = c.num_hidden_layers;
-  a.num_attention_heads = c.num_attention_heads;
-  a.num_key_value_heads = c.num_key_value_heads;
-  a.head_dim = c.head_dim;
-  a.max_position_embeddings = c.max_position_embeddings;
-  a.rms_norm_eps = c.rms_norm_eps;
-  a.initializer_range = c.initializer_range;
-  a.tie_word_embeddings = c.tie_word_embeddings;
-  a.attention_bias = c.attention_bias;
-  a.mlp_bias = c.mlp_bias;
-  a.final_logit_softcapping = c.final_logit_softcapping;
-  a.causal = c.is_causal;
-  a.sliding_window = c.sliding_window;
-  a.linformer_length = c.linformer_length;
-  a.linformer_tokens = c.linformer_tokens;
-  a.rope_theta = c.rope_theta;
-  a.rope_scaling = {c.rope_scaling_type, c.rope_scaling_factor, c.rope_scaling_low_freq_factor,
-                    c.rope_scaling_high_freq_factor, c.rope_scaling_original_max_position_embeddings};
-  return a;
+HfConfig hf_config_of(const Architecture& architecture, at::ScalarType dtype, int64_t end_of_text) {
+  HfConfig config{.model = architecture};
+  if (end_of_text >= 0) config.eos_token_ids = {end_of_text};
+  config.torch_dtype = dtype == at::kBFloat16 ? "bfloat16" : dtype == at::kDouble ? "float64" : "float32";
+  return config;
 }
 
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state) {
@@ -195,10 +145,10 @@ std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& s
   for (size_t buffer = 1; buffer < collection.buffers(); ++buffer) {
     std::ranges::move(collection.tensors(buffer), std::back_inserter(content.optimizer));
   }
-  content.model =
-      hf_config_of(plan.architecture, dtype_of(weights.values().scalar_type()), data.tokenizer->end_of_text());
-  if (!content.model.is_causal) {
-    content.model.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
+  content.hf_config =
+      hf_config_of(plan.architecture, weights.values().scalar_type(), data.tokenizer->end_of_text());
+  if (!content.hf_config.model.causal()) {
+    content.hf_config.other_keys = Json{{"mask_token_id", mask_token(data.tokenizer->vocab_size())}}.dump();
   }
   const auto& config = plan.config;
   content.state_json = Json{{"step", state.step},

@@ -19,13 +19,13 @@ struct TrainState {
 };
 
 /// Writes DUMP/checkpoints/step-NNNNNN: weights with Hugging Face's names and shapes, masters if their dtype differs,
-/// moments, tokenizer, and the effective run file. All ranks must call it together. Rank 0 writes, and holds one
-/// unsharded tensor at a time. Returns the directory.
+/// optimizer state, tokenizer, and the effective run file. All ranks must call it together. Rank 0 writes, and holds
+/// one unsharded tensor at a time. Returns the directory.
 std::string save_snapshot(const Plan& plan, const TrainingData& data, Session& session, const TrainState& state);
 
-/// Loads this rank's shards of masters and moments, and sets the working values. All checks come before the first byte
-/// is copied. Throws ConfigError if the checkpoint belongs to another model or other data than the run file's, and
-/// DataError if it is damaged.
+/// Loads this rank's shards of masters and optimizer state, and sets the working values. All checks come before the
+/// first byte is copied. Throws ConfigError if the checkpoint belongs to another model, optimizer or other data than
+/// the run file's, and DataError if it is damaged.
 TrainState load_snapshot(const std::string& directory, const Plan& plan, const TrainingData& data, Session& session,
                        Verify verify);
 
@@ -37,7 +37,6 @@ void load_weights(const std::string& directory, const Architecture& architecture
 void load_first_weights(const Plan& plan, Weights& weights);
 
 /// Converts between the model's sizes and a Hugging Face config.json. A negative end_of_text is left out.
-HfConfig hf_config_of(const Architecture& architecture, Dtype dtype, int64_t end_of_text);
-Architecture make_architecture(const HfConfig& config);
+HfConfig hf_config_of(const Architecture& architecture, at::ScalarType dtype, int64_t end_of_text);
 
 }  // namespace orthant

@@ -17,7 +17,7 @@ namespace {
 // Variables that signal handlers use; they must be lock-free.
 std::atomic<int> g_signal{0};
 std::atomic<int64_t> g_interrupted_ns{0};
-std::atomic<bool> g_speak{false}, g_trained{false};
+std::atomic<bool> g_prints{false}, g_trained{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
 
 // The signals that request a stop. SIGHUP is left out if it is ignored, as under nohup.
@@ -45,7 +45,7 @@ void handle_with(void (*handler)(int)) {
 
 // Safe in a signal handler: calls only write(2).
 void put(const char* text) {
-  if (g_speak && write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+  if (g_prints && write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
 void note(int signal) {
@@ -72,13 +72,13 @@ void hold_stop_signals() {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-void end_on_stop_signals(bool speak) {
-  g_speak = speak;
+void end_on_stop_signals(bool prints) {
+  g_prints = prints;
   handle_with(end_before_first_step);
 }
 
-void record_stop_signals(bool speak) {
-  g_speak = speak;
+void record_stop_signals(bool prints) {
+  g_prints = prints;
   handle_with(note);
 }
 

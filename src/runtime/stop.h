@@ -10,12 +10,12 @@ namespace orthant {
 /// Blocks these signals, also in processes started from now on, until end_on_stop_signals() or record_stop_signals() is
 /// called. A rank that is still loading its libraries must not die of one without a message.
 void hold_stop_signals();
-/// From now on, these signals end the process with kInterrupted. `speak`: print a message on stderr first.
-void end_on_stop_signals(bool speak);
-/// From now on, these signals are only recorded. `speak`: answer with a line on stderr. A second SIGINT ends the
+/// From now on, these signals end the process with kInterrupted. `prints`: print a message on stderr first.
+void end_on_stop_signals(bool prints);
+/// From now on, these signals are only recorded. `prints`: answer with a line on stderr. A second SIGINT ends the
 /// process at once, unless it comes within one second of the first. In that case a terminal and a wrapper process may
 /// both have delivered the one that the user sent.
-void record_stop_signals(bool speak);
+void record_stop_signals(bool prints);
 
 /// From now on only the sample and the report are left to do, and the answer to a signal says so.
 void note_that_all_is_trained();

@@ -38,7 +38,7 @@ struct Trainer::Output {
   Output(const Config& config, std::optional<int64_t> resumed)
       : style(terminal_style(STDOUT_FILENO)), metrics(config.job.dump_folder + "/metrics.jsonl", resumed) {
     if (config.metrics.enable_tensorboard) {
-      tensorboard.emplace(config.job.dump_folder + "/tb", resumed);
+      tensorboard.emplace(config.job.dump_folder + "/tb", resumed, optimizer_spec(config.optimizer).torch_class);
       tensorboard->write_text("config", "```toml\n" + print_config(config) + "```\n");
     }
   }

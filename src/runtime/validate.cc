@@ -11,7 +11,7 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
                                       std::span<const int32_t> bytes_of_token) {
   const at::NoGradGuard no_grad;
   const auto& training = plan_.config.training;
-  const std::vector<Action> row = select_forwards(plan_.row(comm_.rank()));
+  const std::vector<Action> row = select_forwards(parts_.row);
   const bool judges = reports_loss() && plan_.pipeline_rank(comm_.rank()) == plan_.stages.back().owner;
   at::Tensor sums = at::zeros({3}, at::kDouble);
   double* sum = sums.mutable_data_ptr<double>();
@@ -25,15 +25,14 @@ Session::Validation Session::validate(const Loader& held_out, int64_t batches,
     // Rows of a tensor mesh take part in the same collectives. A rank without sequences therefore reads the first one,
     // and ignores its labels.
     if (plan_.tensor.rows > 1) std::ranges::replace(sequences, 0, 1);
-    sequences.resize(share_.microbatches.size());  // a smaller batch may have fewer microbatches
+    sequences.resize(parts_.data_shard.microbatches.size());  // a smaller batch may have fewer microbatches
 
     std::vector<bool> counted(sequences.size(), !judges);
     const auto load = [&](int microbatch) {
       const auto m = static_cast<size_t>(microbatch);
       const bool idle = share.microbatches[m].size() == 0;
       const int64_t begin = first + (idle ? 0 : share.microbatches[m].begin);
-      Microbatch batch =
-          to_microbatch(held_out.batch(begin, sequences[m]), positions_, plan_.config.data.mask_documents);
+      Microbatch batch = parts_.to_microbatch(held_out.batch(begin, sequences[m]));
       if (idle) batch.labels_BT.fill_(kIgnoredLabel);
       if (counted[m]) return batch;
       counted[m] = true;

@@ -42,7 +42,7 @@ void require_finite(bool finite, int64_t step, const char* after, const std::str
                           step, after, found.empty() ? "the loss or the gradient norm" : found));
 }
 
-// Sets a session to the oracle's weights and moments after a step (counted from 0).
+// Sets a session to the oracle's weights and optimizer state after a step (counted from 0).
 void stand_where(const OracleTrace& oracle, size_t step, Session& session) {
   const Weights& weights = session.weights();
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
@@ -50,8 +50,8 @@ void stand_where(const OracleTrace& oracle, size_t step, Session& session) {
       weights.view(buffer, p).copy_(part_of(oracle, whole, weights.parameters()[p]));
     };
     stand(weights.masters(), oracle.weights[step]);
-    stand(session.optimizer().first_moments(), oracle.first_moments[step]);
-    stand(session.optimizer().second_moments(), oracle.second_moments[step]);
+    const auto& state = session.optimizer().state();
+    for (size_t s = 0; s < state.size(); ++s) stand(state[s].flat, oracle.optimizer_state[step][s]);
   }
   session.weights().publish();
 }
@@ -106,7 +106,7 @@ class Findings {
     if (w.name.empty() || error > w.relative_error) {
       w = {info.name, error, w.bound, step, rank};
     }
-    const std::string layer = info.has_weight_decay() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
+    const std::string layer = info.is_matrix() && info.layer >= 0 ? fmt::format(", layer {}", info.layer) : "";
     tell(error, w.bound, {step, gradient ? 0 : 1, static_cast<int64_t>(index), rank},
          fmt::format("{} {}{}", gradient ? "the gradient of" : "the weight", info.name, layer));
   }
@@ -184,8 +184,8 @@ OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t ste
       const std::string weight = session.first_weight_not_finite();
       require_finite(weight.empty(), step, ", after the update", weight);
       trace.weights.push_back(session.weights().masters().clone());
-      trace.first_moments.push_back(session.optimizer().first_moments().clone());
-      trace.second_moments.push_back(session.optimizer().second_moments().clone());
+      auto& state = trace.optimizer_state.emplace_back();
+      for (const Optimizer::State& each : session.optimizer().state()) state.push_back(each.flat.clone());
       tell(step);
     }
   });
@@ -256,13 +256,13 @@ class ComparedRank {
 
 }  // namespace
 
-VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data, Mutation mutation,
-                            const StepProgress& progress) {
+VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
+                            const StepProgress& progress, const PartsOf& parts_of) {
   const auto steps = static_cast<int64_t>(oracle.losses.size());
   Findings findings(rounding_bounds(plan));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
-    Session session(plan, data.train, comm, mutation);
+    Session session(plan, data.train, comm, parts_of(plan, comm));
     load_first_weights(plan, session.weights());
     ComparedRank compared(oracle, plan, session, comm, findings);
     const auto tell = [&](int64_t done) {
@@ -277,9 +277,8 @@ VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const T
   return findings.finish(steps);
 }
 
-VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, Mutation mutation,
-                           const StepProgress& progress) {
-  return verify_against(trace_oracle(plan, data, steps, progress), plan, data, mutation, progress);
+VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress) {
+  return verify_against(trace_oracle(plan, data, steps, progress), plan, data, progress);
 }
 
 }  // namespace orthant

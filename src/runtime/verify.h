@@ -44,12 +44,13 @@ struct VerifyReport {
 };
 
 /// The run of one device, by step: the reference for every layout of the same model, data and training settings.
-/// Tensors are flat buffers. Weights and moments are those after the update.
+/// Tensors are flat buffers. Weights and optimizer state are those after the update.
 struct OracleTrace {
   std::vector<ParameterInfo> parameters;
   FlatLayout flat;
   std::vector<double> losses, norms;
-  std::vector<at::Tensor> gradients, weights, first_moments, second_moments;
+  std::vector<at::Tensor> gradients, weights;
+  std::vector<std::vector<at::Tensor>> optimizer_state;  // of each step in the order of Optimizer::state()
 };
 
 /// Called with the number of steps done, first by the oracle, then by the layout: once with 0, then after each step.
@@ -57,18 +58,22 @@ using StepProgress = std::function<void(const std::string& who, int64_t done, in
 
 /// Trains one rank (the oracle), and the plan's ranks as threads of this process, for `steps` steps on the same data.
 /// Compares the loss, the norm, every gradient and every updated weight on every rank; docs/numerics.md derives the
-/// bounds. In float32 and bfloat16, the layout starts every step from the oracle's weights and moments, and every
-/// update from the oracle's gradients and norm. Otherwise AdamW would amplify rounding errors of gradients that are
-/// nearly zero. Throws Error with the tensor's name if the oracle is not finite: the layout is then not to blame, and
-/// cannot be compared.
+/// bounds. In float32 and bfloat16, the layout starts every step from the oracle's weights and optimizer state, and
+/// every update from the oracle's gradients and norm. Otherwise AdamW would amplify rounding errors of gradients that
+/// are nearly zero. Throws Error with the tensor's name if the oracle is not finite: the layout is then not to blame,
+/// and cannot be compared.
 VerifyReport verify_layout(const Plan& plan, const TrainingData& data, int64_t steps,
-                           Mutation mutation = Mutation::none, const StepProgress& progress = {});
+                           const StepProgress& progress = {});
+
+/// Makes the parts of one rank's Session.
+using PartsOf = std::function<SessionParts(const Plan& plan, Comm& comm)>;
 
 /// The two halves of verify_layout(), so that one oracle serves many layouts. trace_oracle() runs the plan's model on
 /// one device. verify_against() compares the plan's ranks with that trace, step by step. It also compares the calls and
-/// bytes that each rank sends in a step with the plan, by axes and collective, unless the plan post-validates.
+/// bytes that each rank sends in a step with the plan, by axes and collective, unless the plan post-validates. The
+/// layout's sessions are built from the parts that `parts_of` makes.
 OracleTrace trace_oracle(const Plan& plan, const TrainingData& data, int64_t steps, const StepProgress& progress = {});
 VerifyReport verify_against(const OracleTrace& oracle, const Plan& plan, const TrainingData& data,
-                            Mutation mutation = Mutation::none, const StepProgress& progress = {});
+                            const StepProgress& progress = {}, const PartsOf& parts_of = session_parts);
 
 }  // namespace orthant

@@ -30,9 +30,9 @@ constexpr std::array<KindFacts, kActionKinds> kFacts = {{
     {SEND_B, "SEND_B", "gradient message", Stream::send, NumberMeaning::microbatch, "#e69f00"},
     {RECV_B, "RECV_B", "gradient message", Stream::receive, NumberMeaning::microbatch, "#e69f00"},
     {UNSHARD, "UNSHARD", "gather weights", Stream::collective, NumberMeaning::nothing, "#999999"},
-    {RESHARD, "RESHARD", "drop weights", Stream::collective, NumberMeaning::nothing, "#666666"},
+    {RESHARD, "RESHARD", "free weights", Stream::collective, NumberMeaning::nothing, "#666666"},
     {REDUCE, "REDUCE_GRAD", "reduce gradients", Stream::collective, NumberMeaning::bucket, "#cc79a7"},
-    {SETTLE, "SETTLE", "optimizer, settled", Stream::compute, NumberMeaning::nothing, "#646464"},
+    {SETTLE, "SETTLE", "optimizer, finalize", Stream::compute, NumberMeaning::nothing, "#646464"},
     {STEP, "STEP", "optimizer", Stream::compute, NumberMeaning::nothing, "#c4c4c4"},
 }};
 
@@ -41,7 +41,7 @@ constexpr bool in_order() {
     if (static_cast<size_t>(kFacts[i].kind) != i) return false;
   return true;
 }
-static_assert(in_order(), "the table stands in the order of the enum");
+static_assert(in_order(), "the table has the order of the enum");
 
 /// Removes a number from the front of the text. Returns false if there is none, or if it is 2^30 or more, so that sums
 /// of it cannot overflow.
@@ -102,7 +102,7 @@ std::string to_string(const Action& action) {
 
 Action parse_action(std::string_view text) {
   const auto fail = [&](std::string_view why) {
-    throw DataError(fmt::format("'{}' is no Action such as 2F5 or 0UNSHARD: {}", shown(text), why));
+    throw DataError(fmt::format("'{}' is not an Action such as 2F5 or 0UNSHARD: {}", shown(text), why));
   };
   std::string_view rest = text;
   Action action;
@@ -113,12 +113,12 @@ Action parse_action(std::string_view text) {
   for (const KindFacts& each : kFacts)
     if (each.text == word) found = &each;
   if (found == nullptr)
-    throw DataError(fmt::format("'{}' is no Action such as 2F5: no kind '{}'", shown(text), shown(word)));
+    throw DataError(fmt::format("'{}' is not an Action such as 2F5: unknown kind '{}'", shown(text), shown(word)));
   action.kind = found->kind;
   const bool numbered = take_number(rest, action.microbatch);
-  if (!rest.empty()) fail("there is more after it");
-  if (numbered && found->counts == NumberMeaning::nothing) fail("this kind has no number at its end");
-  if (!numbered && found->counts == NumberMeaning::microbatch) fail("it does not end in a microbatch");
+  if (!rest.empty()) fail("text follows it");
+  if (numbered && found->counts == NumberMeaning::nothing) fail("this kind does not end with a number");
+  if (!numbered && found->counts == NumberMeaning::microbatch) fail("it does not end with a microbatch");
   return action;
 }
 

@@ -52,7 +52,7 @@ Barriers::Barriers(const Schedule& schedule)
   };
   for (const ActionKind kind : {S, Z, T, E}) gate_of(kind) = make(ranks_);
   for (const ActionKind kind : {F, B}) gate_of(kind) = make(1);
-  come_ = {make(ranks_ - 1), make(ranks_ - 1)};
+  reached_ = {make(ranks_ - 1), make(ranks_ - 1)};
 }
 
 bool Barriers::arrive(Gate& gate, const Action& action, double at_s) {
@@ -70,8 +70,8 @@ bool Barriers::reads_broadcast(const Action& action) const {
          (action.kind == EB && owner(action.stage) != owner(0));
 }
 
-bool Barriers::come(const Action& action) {
-  return any_ && reads_broadcast(action) && arrive(come_[action.kind == EB], action, 0);
+bool Barriers::reach(const Action& action) {
+  return any_ && reads_broadcast(action) && arrive(reached_[action.kind == EB], action, 0);
 }
 
 bool Barriers::done(const Action& action, double end_s) {
@@ -115,7 +115,7 @@ std::optional<double> Barriers::opens_s(const Action& action, double barrier_s) 
 bool Barriers::met(const Action& action) const {
   if (!any_) return true;
   if (!open_s(action)) return false;
-  return !reads_broadcast(action) || come_[action.kind == EB].missing[static_cast<size_t>(action.microbatch)] == 0;
+  return !reads_broadcast(action) || reached_[action.kind == EB].missing[static_cast<size_t>(action.microbatch)] == 0;
 }
 
 Action Barriers::needed(const Action& action) const {
@@ -123,7 +123,7 @@ Action Barriers::needed(const Action& action) const {
   ORTHANT_CHECK(kind && !met(action), to_string(action));
   const bool fed = open_s(action).has_value();
   if (!fed && (*kind == F || *kind == B)) return {*kind, *kind == F ? last_stage_ : 0, action.microbatch};
-  const Gate& gate = fed ? come_[action.kind == EB] : gate_of(*kind);
+  const Gate& gate = fed ? reached_[action.kind == EB] : gate_of(*kind);
   const int sender = owner(action.kind == S ? last_stage_ : 0);
   const size_t at = static_cast<size_t>(action.microbatch) * static_cast<size_t>(ranks_);
   int rank = 0;

@@ -41,7 +41,7 @@ class Barriers {
 
   /// Records that the rank has reached the Action but not begun it. Returns true if other ranks can continue because of
   /// that: see met().
-  bool come(const Action& action);
+  bool reach(const Action& action);
   /// Records that the Action ended at end_s. Returns true if that opens a barrier.
   bool done(const Action& action, double end_s = 0);
 
@@ -77,7 +77,7 @@ class Barriers {
   bool any_;  // whether the schedule has barriers
   int ranks_, last_stage_;
   std::array<Gate, kActionKinds> gates_;  // Actions done, by the kind that feeds a barrier; I counts as B
-  std::array<Gate, 2> come_;              // ranks that have reached S [0] and EB [1], the kinds that read broadcasts
+  std::array<Gate, 2> reached_;           // ranks that have reached S [0] and EB [1], the kinds that read broadcasts
 };
 
 }  // namespace orthant

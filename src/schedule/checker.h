@@ -17,13 +17,13 @@ namespace orthant {
 
 class Checker {
  public:
-  Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets, const PlaceName& place);
+  Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets, const PositionName& position);
   std::vector<std::string> run();
 
  private:
   /// Number of kinds that count microbatches. They come first in the enum.
   static constexpr size_t kMicrobatchKinds = static_cast<size_t>(ActionKind::RECV_B) + 1;
-  struct Place {
+  struct Position {
     int rank = -1;
     int index = -1;
   };
@@ -39,16 +39,16 @@ class Checker {
   }
 
   void check();
-  std::string named(const Action& action, Place place) const;
-  std::string at(const Action& action) const { return named(action, place_of(action)); }
+  std::string named(const Action& action, Position position) const;
+  std::string at(const Action& action) const { return named(action, position_of(action)); }
   /// Rank and index of the Action; index -1 if the schedule does not have it. Kinds with a microbatch are in a table,
   /// all others in a map. The rank is always the owner of the stage.
-  Place place_of(const Action& action) const {
+  Position position_of(const Action& action) const {
     if (facts(action.kind).counts == NumberMeaning::microbatch) return {owner(action.stage), indices_[cell(action)]};
     const auto found = other_indices_.find(action);
     return {owner(action.stage), found == other_indices_.end() ? -1 : found->second};
   }
-  bool has(const Action& action) const { return place_of(action).index >= 0; }
+  bool has(const Action& action) const { return position_of(action).index >= 0; }
   size_t cell(const Action& action) const {
     const size_t pass = static_cast<size_t>(action.stage) * static_cast<size_t>(microbatches_) +
                         static_cast<size_t>(action.microbatch);
@@ -59,10 +59,10 @@ class Checker {
 
   /// Records where each Action occurs. Returns false if the schedule is too damaged for further checks.
   bool collect();
-  void collect(const Action& action, Place place);
+  void collect(const Action& action, Position position);
   void demand_order(const Action& first, const Action& second);
   /// Text that says where a missing Action belongs: `side` ("before" or "after") and the other Action, if that exists.
-  std::string beside(const char* side, const Action& other) const;
+  std::string where_missing(const char* side, const Action& other) const;
   /// The Action that computes the gradient of the stage's input: B, or I if there is no B.
   Action backward_of(int stage, int m) const;
 
@@ -81,7 +81,7 @@ class Checker {
   void check_steps();
   /// Checks the Actions before SETTLE, which may have to be repeated. They must not write gradients, and both ends of a
   /// message must be on the same side of SETTLE.
-  void check_settled(const std::vector<int>& first_stage);
+  void check_before_finalize(const std::vector<int>& first_stage);
 
   void check_vocabulary();
   /// Checks the kinds of one vocabulary layer on one rank: each once per microbatch, in the given order.
@@ -95,7 +95,7 @@ class Checker {
   const std::vector<int>& buckets_;
   const int stages_;
   bool messages_ = false, reductions_ = false, steps_ = false;
-  const PlaceName name_;
+  const PositionName name_;
   std::vector<int> indices_;             // index in the row, by stage, microbatch and kind; -1 if missing
   std::map<Action, int> other_indices_;  // index in the row of REDUCE, SETTLE and STEP
   std::vector<std::string> found_;

@@ -137,8 +137,9 @@ class Drawing {
     const bool chunks = std::any_of(chunks_.begin(), chunks_.end(), [](int c) { return c > 0; });
     const std::string unit = timeline_.unit == "s" ? "" : " " + timeline_.unit;
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}makespan {}{}, bubble {:.1f} %</text>\n",
-        kWidth - kRight - 20, bands_.top - 10, chunks ? "lower and paler: later stages of a rank; " : "",
-        scale_.text(timeline_.makespan_s), unit, 100 * timeline_.bubble);
+        kWidth - kRight - 20, bands_.top - 10,
+        chunks ? "low and pale boxes: second and further stages of a rank; " : "", scale_.text(timeline_.makespan_s),
+        unit, 100 * timeline_.bubble);
     put("<text class=\"dim\" x=\"{}\" y=\"{}\" text-anchor=\"end\">peak live</text>\n", kWidth - 8,
         bands_.top - 10);
   }
@@ -194,14 +195,14 @@ class Drawing {
     const double x = scale_.x(span.start_s);
     const double width = scale_.x(span.end_s) - x;
     if (width <= 0) return;
-    const int later = chunks_[static_cast<size_t>(span.action.stage)];
-    const double height = thin ? kThin : box_height(later);
+    const int chunk = chunks_[static_cast<size_t>(span.action.stage)];
+    const double height = thin ? kThin : box_height(chunk);
     const double y = bands_.y(span.rank) + bands_.offset[static_cast<size_t>(span.stream)] + (thin ? 0 : kBox - height);
     const double seam = std::min(0.8, width / 4);  // gap to the neighboring box
     put("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.4g}\"", x + seam / 2, y, width - seam, height);
     if (width > 8 && !thin) put(" rx=\"2\"");
     put(" fill=\"{}\"", kind.color);
-    if (later > 0) put(" fill-opacity=\"{}\"", kPale);
+    if (chunk > 0) put(" fill-opacity=\"{}\"", kPale);
     if (timeline_.spans.size() <= kMostTitles) {
       put("><title>{}: {} to {}</title></rect>\n", to_string(span.action), scale_.text(span.start_s),
           scale_.text(span.end_s));
@@ -210,15 +211,15 @@ class Drawing {
     }
     const std::string number = std::to_string(span.action.microbatch);
     if (thin || span.action.microbatch < 0 || width < 7.0 * static_cast<double>(number.size()) + 4) return;
-    const std::string_view ink = later > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
+    const std::string_view ink = chunk > 0 ? "" : wants_pale_text(kind.color) ? " pale" : " dark";
     put("<text class=\"box{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", ink, x + width / 2, y + height / 2 + 4, number);
   }
 
   /// Height of a box. It decreases evenly from the rank's first stage to its last, because many different shades would
   /// be impossible to tell apart.
-  double box_height(int later) const {
+  double box_height(int chunk) const {
     const int most = *std::max_element(chunks_.begin(), chunks_.end());
-    return kBox - (later > 0 ? (kBox - kLowestBox) * later / most : 0);
+    return kBox - (chunk > 0 ? (kBox - kLowestBox) * chunk / most : 0);
   }
 
   const Schedule& schedule_;

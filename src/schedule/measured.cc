@@ -79,7 +79,7 @@ MeasuredStep parse_measured_step(std::string_view text, const std::string& sourc
       const auto name = event.at("name").get<std::string>();
       if (event.at("ph") != "X" || !name.starts_with(kTracePrefix)) continue;
       const auto rank = event.at("pid").get<size_t>();
-      if (rank >= kMostRanks) throw DataError(fmt::format("a rank {}", rank));
+      if (rank >= kMostRanks) throw DataError(fmt::format("the rank {} is too large", rank));
       if (rank >= times.size()) times.resize(rank + 1), measured.schedule.rows.resize(rank + 1);
       const double start_s = 1e-6 * event.at("ts").get<double>();
       times[rank].emplace_back(start_s, start_s + 1e-6 * event.at("dur").get<double>());

@@ -27,9 +27,9 @@ Schedule add_messages(const Schedule& in) {
     for (size_t rank = 0; rank < in.rows.size(); ++rank) {
       if (next[rank] == in.rows[rank].size()) continue;
       const Action action = in.rows[rank][next[rank]];
-      ORTHANT_CHECK(!is_message(action), to_string(action), "messages are there already");
+      ORTHANT_CHECK(!is_message(action), to_string(action), "the schedule already has messages");
       const bool waits = produces_result(action) && there.has(producer_of(action)) && !there[action];
-      barriers.come(action);
+      barriers.reach(action);
       if (waits || !barriers.met(action)) continue;
       ++next[rank];
       moved = true;
@@ -45,8 +45,9 @@ Schedule add_messages(const Schedule& in) {
   }
   for (size_t rank = 0; rank < next.size(); ++rank)
     if (next[rank] < in.rows[rank].size())
-      throw LogicError(fmt::format("messages for a schedule that stops: rank {} waits at its Action {}, {}", rank,
-                                   next[rank], to_string(in.rows[rank][next[rank]])));
+      throw LogicError(
+          fmt::format("a schedule that deadlocks cannot get messages: rank {} is blocked at its Action {}, {}", rank,
+                      next[rank], to_string(in.rows[rank][next[rank]])));
   return out;
 }
 

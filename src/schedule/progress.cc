@@ -97,7 +97,7 @@ class Walk {
   bool step(int rank) {
     const Action* action = at(rank);
     if (action == nullptr) return false;
-    if (barriers_.come(*action)) wake_all();
+    if (barriers_.reach(*action)) wake_all();
     if (waits(*action)) return false;
     ++next_[static_cast<size_t>(rank)];
     if (barriers_.done(*action)) wake_all();

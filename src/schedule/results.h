@@ -47,11 +47,11 @@ class PerResult {
 
   /// Whether the table has the Action's stage. False for producer_of() an F of stage 0, for example.
   bool has(const Action& action) const { return action.stage >= 0 && static_cast<size_t>(action.stage) < stages_; }
-  T& operator[](const Action& action) { return all_[place(action)]; }
-  const T& operator[](const Action& action) const { return all_[place(action)]; }
+  T& operator[](const Action& action) { return all_[index(action)]; }
+  const T& operator[](const Action& action) const { return all_[index(action)]; }
 
  private:
-  size_t place(const Action& action) const {
+  size_t index(const Action& action) const {
     using enum ActionKind;
     const bool forward = action.kind == F || action.kind == SEND_F || action.kind == RECV_F;
     const size_t stage = static_cast<size_t>(action.stage) + (forward ? 0 : stages_);

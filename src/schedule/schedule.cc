@@ -20,7 +20,7 @@ void read_cell(std::string_view cell, std::vector<Action>& row) {
     row.push_back(parse_action(cell));
     return;
   }
-  if (!cell.ends_with(kPair)) throw DataError(fmt::format("it begins with ( and does not end in {}", kPair));
+  if (!cell.ends_with(kPair)) throw DataError(fmt::format("it begins with ( but does not end with {}", kPair));
   cell.remove_prefix(1);
   cell.remove_suffix(kPair.size());
   for (const std::string& part : split(cell, ';')) row.push_back(parse_action(trim(part)));
@@ -62,7 +62,7 @@ int microbatch_count(const Schedule& schedule) {
   return count;
 }
 
-std::pair<int, int> first_place(const Schedule& schedule, const std::function<bool(const Action&)>& is) {
+std::pair<int, int> first_position(const Schedule& schedule, const std::function<bool(const Action&)>& is) {
   for (size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     const auto& row = schedule.rows[rank];
     const auto found = std::find_if(row.begin(), row.end(), is);
@@ -139,10 +139,10 @@ Schedule parse_csv(std::string_view text, std::vector<std::vector<int>>* cells_o
   // A damaged number in a file must not cause the allocation of a huge table.
   const int64_t stages = stage_count(schedule), microbatches = microbatch_count(schedule);
   if (stages > kMostStageMicrobatches / std::max<int64_t>(microbatches, 1)) {
-    const auto [rank, index] = first_place(schedule, [&](const Action& action) {
+    const auto [rank, index] = first_position(schedule, [&](const Action& action) {
       return stages >= microbatches ? action.stage + 1 == stages : microbatch_of(action) + 1 == microbatches;
     });
-    throw DataError(fmt::format("schedule line {}, cell {}: {} stages of {} microbatches: their product is {} at most",
+    throw DataError(fmt::format("schedule line {}, cell {}: stages x microbatches = {} x {} must be at most {}",
                                 rank + 1, positions[static_cast<size_t>(rank)][static_cast<size_t>(index)], stages,
                                 microbatches, kMostStageMicrobatches));
   }

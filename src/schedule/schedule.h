@@ -26,7 +26,7 @@ int stage_count(const Schedule& schedule);
 int microbatch_count(const Schedule& schedule);
 
 /// Rank and index of the first Action, in the order of the rows, for which `is` returns true; {-1, -1} if none.
-std::pair<int, int> first_place(const Schedule& schedule, const std::function<bool(const Action&)>& is);
+std::pair<int, int> first_position(const Schedule& schedule, const std::function<bool(const Action&)>& is);
 
 /// A pass that appends REDUCE Actions to each row, one per gradient bucket of its stages. `buckets` is the number of
 /// buckets by stage. The order is that in which backward completes the buckets: the last of the model first.

@@ -42,7 +42,7 @@ class Simulation {
         messages_(stages_, microbatches_, {}),
         barriers_(schedule),
         unsharded_(static_cast<size_t>(stages_), 0),
-        settled_s_(schedule.rows.size()),
+        finalized_s_(schedule.rows.size()),
         stepped_s_(schedule.rows.size()),
         ranks_(schedule.rows.size()) {
     ORTHANT_CHECK(static_cast<int>(schedule.stage_owner.size()) == stages_, schedule.stage_owner.size(), stages_);
@@ -75,13 +75,13 @@ class Simulation {
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
       const auto& row = schedule_.rows[rank];
       if (ranks_[rank].next < row.size())
-        throw LogicError(fmt::format("the schedule stops: rank {} waits at its Action {}, {}", rank, ranks_[rank].next,
-                                     to_string(row[ranks_[rank].next])));
+        throw LogicError(fmt::format("the schedule deadlocks: rank {} is blocked at its Action {}, {}", rank,
+                                     ranks_[rank].next, to_string(row[ranks_[rank].next])));
     }
     for (const Span& span : timeline_.spans)
       if (span.start_s == kUnknown_s)
-        throw LogicError(fmt::format("the schedule stops: nothing is sent for {} of rank {}", to_string(span.action),
-                                     span.rank));
+        throw LogicError(
+            fmt::format("the schedule deadlocks: no SEND matches {} of rank {}", to_string(span.action), span.rank));
     timeline_.bubble = idle_fraction(timeline_);
     return std::move(timeline_);
   }
@@ -106,7 +106,7 @@ class Simulation {
     if (state.next == row.size()) return false;
     const Action& action = row[state.next];
     const Stream stream = facts(action.kind).stream;
-    const bool done = is_step_action(action)      ? settle(rank, state, action)
+    const bool done = is_step_action(action)      ? run_step_action(rank, state, action)
                       : stream == Stream::compute ? compute(rank, state, action)
                       : stream == Stream::send    ? send(rank, state, action)
                       : stream == Stream::receive ? receive(rank, state, action)
@@ -145,9 +145,9 @@ class Simulation {
     return true;
   }
 
-  bool settle(int rank, RankState& state, const Action& action) {
+  bool run_step_action(int rank, RankState& state, const Action& action) {
     const bool step = action.kind == ActionKind::STEP;
-    auto& began_s = step ? stepped_s_ : settled_s_;
+    auto& began_s = step ? stepped_s_ : finalized_s_;
     const int before = rank + (step ? -1 : 1), after = rank + (step ? 1 : -1);
     const auto exists = [&](int other) { return other >= 0 && other < static_cast<int>(ranks_.size()); };
     std::vector<double>& own_s = began_s[static_cast<size_t>(rank)];
@@ -167,7 +167,7 @@ class Simulation {
 
   bool send(int rank, RankState& state, const Action& action) {
     const Action received = matching_message(action);
-    ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage to send to");
+    ORTHANT_CHECK(owner(received.stage) >= 0, to_string(action), "no stage receives this message");
     double& free_s = state.stream_free_s[static_cast<size_t>(Stream::send)];
     const double start_s = std::max(state.now_s, free_s);
     free_s = start_s + durations_.link(rank, owner(received.stage));
@@ -182,7 +182,7 @@ class Simulation {
   bool receive(int rank, RankState& state, const Action& action) {
     Message& message = messages_[action];
     message.posted_s = state.now_s;
-    message.span = place(rank);
+    message.span = span_index(rank);
     add(rank, action, kUnknown_s, kUnknown_s);
     deliver(message, action.stage);
     return true;
@@ -209,12 +209,12 @@ class Simulation {
   }
 
   void add(int rank, const Action& action, double start_s, double end_s) {
-    timeline_.spans[place(rank)] = {rank, facts(action.kind).stream, action, start_s, end_s};
+    timeline_.spans[span_index(rank)] = {rank, facts(action.kind).stream, action, start_s, end_s};
     timeline_.makespan_s = std::max(timeline_.makespan_s, end_s);
   }
 
   /// Index in timeline_.spans of the rank's next Action.
-  size_t place(int rank) const {
+  size_t span_index(int rank) const {
     return first_span_[static_cast<size_t>(rank)] + ranks_[static_cast<size_t>(rank)].next;
   }
 
@@ -225,7 +225,7 @@ class Simulation {
   PerResult<Message> messages_;  // by the RECV
   Barriers barriers_;
   std::vector<double> unsharded_;  // end of the last UNSHARD, by stage
-  std::vector<std::vector<double>> settled_s_, stepped_s_;  // start of each SETTLE, and of each STEP, by rank
+  std::vector<std::vector<double>> finalized_s_, stepped_s_;  // start of each SETTLE, and of each STEP, by rank
   std::vector<RankState> ranks_;
   std::vector<size_t> first_span_;  // index of the first span, by rank
   std::vector<int> woken_;          // ranks that may be able to continue

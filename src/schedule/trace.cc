@@ -12,8 +12,8 @@
 namespace orthant {
 namespace {
 
-constexpr size_t kLanes = 4;
-constexpr std::array<std::string_view, kLanes> kLaneNames = {"compute", "send", "receive", "collective"};
+constexpr size_t kStreams = 4;
+constexpr std::array<std::string_view, kStreams> kStreamNames = {"compute", "send", "receive", "collective"};
 
 /// Index of a thread of the stream that is free when the span starts; adds one if needed. `free_s` is the time at which
 /// each thread is free.
@@ -42,14 +42,14 @@ std::string chrome_trace(const Timeline& timeline, const std::vector<std::pair<s
     fmt::format_to(std::back_inserter(out),
                    "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"name\":\"{}{}\",\"cat\":\"{}\",\"ts\":{:.3f},"
                    "\"dur\":{:.3f},\"args\":{{\"stage\":{},\"microbatch\":{}}}}},\n",
-                   span.rank, stream + kLanes * thread, kTracePrefix, to_string(span.action), kLaneNames[stream],
+                   span.rank, stream + kStreams * thread, kTracePrefix, to_string(span.action), kStreamNames[stream],
                    span.start_s * 1e6, (span.end_s - span.start_s) * 1e6, span.action.stage, span.action.microbatch);
   }
   for (const auto& [key, free_s] : threads)
     for (size_t thread = 0; thread < free_s.size(); ++thread)
       fmt::format_to(std::back_inserter(out),
                      "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}},\n",
-                     key.first, key.second + kLanes * thread, kLaneNames[key.second]);
+                     key.first, key.second + kStreams * thread, kStreamNames[key.second]);
   if (out.ends_with(",\n")) out.erase(out.size() - 2, 1);
   std::vector<std::string> members;
   for (const auto& [name, value] : notes) members.push_back(fmt::format("\"{}\":{}", name, value));

@@ -19,12 +19,13 @@ std::string by_rank(int rank, int index) {
 
 using enum ActionKind;
 
-Checker::Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets, const PlaceName& place)
+Checker::Checker(const Schedule& schedule, int microbatches, const std::vector<int>& buckets,
+                 const PositionName& position)
     : schedule_(schedule),
       microbatches_(microbatches),
       buckets_(buckets),
       stages_(stage_count(schedule)),
-      name_(place ? place : by_rank) {}
+      name_(position ? position : by_rank) {}
 
 std::vector<std::string> Checker::run() {
   try {
@@ -46,26 +47,26 @@ void Checker::check() {
   if (found_.empty()) check_progress();
 }
 
-std::string Checker::named(const Action& action, Place place) const {
-  return fmt::format("{} ({})", to_string(action), name_(place.rank, place.index));
+std::string Checker::named(const Action& action, Position position) const {
+  return fmt::format("{} ({})", to_string(action), name_(position.rank, position.index));
 }
 
 bool Checker::collect() {
   if (stages_ == 0 || static_cast<int>(schedule_.stage_owner.size()) != stages_) {
-    report("the schedule has Actions on {} stages and owners for {}", stages_, schedule_.stage_owner.size());
+    report("the schedule has Actions on {} stages but owners of {}", stages_, schedule_.stage_owner.size());
     return false;
   }
   if (microbatches_ < 1) {
-    report("{} microbatches", microbatches_);
+    report("the number of microbatches must be at least 1, not {}", microbatches_);
     return false;
   }
   indices_.assign(static_cast<size_t>(stages_) * static_cast<size_t>(microbatches_) * kMicrobatchKinds, -1);
   const int ranks = static_cast<int>(schedule_.rows.size());
   for (int stage = 0; stage < stages_; ++stage)
     if (owner(stage) < 0 || owner(stage) >= ranks) {
-      const auto [rank, index] = first_place(schedule_, [&](const Action& action) { return action.stage > stage; });
+      const auto [rank, index] = first_position(schedule_, [&](const Action& action) { return action.stage > stage; });
       const std::string later = index < 0 ? ""
-                                          : fmt::format(", and {} is of a later one",
+                                          : fmt::format(", but {} is on a later stage",
                                                         named(row(rank)[static_cast<size_t>(index)], {rank, index}));
       report("stage {} belongs to no rank{}", stage, later);
       return false;
@@ -75,30 +76,30 @@ bool Checker::collect() {
   return found_.empty();
 }
 
-void Checker::collect(const Action& action, Place place) {
+void Checker::collect(const Action& action, Position position) {
   const KindFacts& kind = facts(action.kind);
-  if (action.stage < 0) return report("{} has no stage", named(action, place));
-  if (owner(action.stage) != place.rank)
-    return report("{}: stage {} stands on {}", named(action, place), action.stage, name_(owner(action.stage), -1));
+  if (action.stage < 0) return report("{} has no stage", named(action, position));
+  if (owner(action.stage) != position.rank)
+    return report("{}: stage {} is on {}", named(action, position), action.stage, name_(owner(action.stage), -1));
   messages_ |= is_message(action);
   reductions_ |= action.kind == REDUCE;
   steps_ |= is_step_action(action);
   if (action.microbatch < (kind.counts == NumberMeaning::microbatch ? 0 : -1) ||
       (kind.counts == NumberMeaning::nothing && action.microbatch >= 0))
-    return report("{}: not a number for this kind", named(action, place));
+    return report("{}: this kind cannot have this number", named(action, position));
   if (kind.counts == NumberMeaning::microbatch && action.microbatch >= microbatches_)
-    return report("{}: there are microbatches 0 to {}", named(action, place), microbatches_ - 1);
+    return report("{}: microbatches run from 0 to {}", named(action, position), microbatches_ - 1);
   if (action.kind == UNSHARD || action.kind == RESHARD) return;
-  if (has(action)) return report("{} stands twice, first as {}", named(action, place), at(action));
-  (kind.counts == NumberMeaning::microbatch ? indices_[cell(action)] : other_indices_[action]) = place.index;
+  if (has(action)) return report("{} occurs twice, first as {}", named(action, position), at(action));
+  (kind.counts == NumberMeaning::microbatch ? indices_[cell(action)] : other_indices_[action]) = position.index;
 }
 
 void Checker::demand_order(const Action& first, const Action& second) {
-  if (place_of(first).rank == place_of(second).rank && place_of(first).index > place_of(second).index)
+  if (position_of(first).rank == position_of(second).rank && position_of(first).index > position_of(second).index)
     report("{} comes before {}", at(second), at(first));
 }
 
-std::string Checker::beside(const char* side, const Action& other) const {
+std::string Checker::where_missing(const char* side, const Action& other) const {
   return has(other) ? fmt::format("{} {}", side, at(other)) : fmt::format("({})", name_(owner(other.stage), -1));
 }
 
@@ -109,36 +110,37 @@ Action Checker::backward_of(int stage, int m) const {
 
 void Checker::check_microbatch(int stage, int m) {
   const Action f{F, stage, m}, b{B, stage, m}, i{I, stage, m}, w{W, stage, m};
-  if (!has(f)) report("{} is missing {}", to_string(f), beside("before", has(b) ? b : i));
-  if (has(b) && (has(i) || has(w))) report("{} beside {}", at(b), at(has(i) ? i : w));
-  if (!has(b) && !has(i) && !has(w)) report("{} is missing {}", to_string(b), beside("after", f));
-  if (!has(b) && has(i) != has(w)) report("{} is missing beside {}", to_string(has(i) ? w : i), at(has(i) ? i : w));
+  if (!has(f)) report("{} is missing {}", to_string(f), where_missing("before", has(b) ? b : i));
+  if (has(b) && (has(i) || has(w))) report("{} and {} exclude each other", at(b), at(has(i) ? i : w));
+  if (!has(b) && !has(i) && !has(w)) report("{} is missing {}", to_string(b), where_missing("after", f));
+  if (!has(b) && has(i) != has(w))
+    report("{} is missing, but {} requires it", to_string(has(i) ? w : i), at(has(i) ? i : w));
   for (const Action& backward : {b, i, w})
     if (has(f) && has(backward)) demand_order(f, backward);
   if (has(i) && has(w)) demand_order(i, w);
 }
 
 void Checker::check_weights() {
-  // gathered: whether the stage has any UNSHARD or RESHARD. whole: whether its weights are unsharded at this point.
-  std::vector<char> gathered(static_cast<size_t>(stages_)), whole = gathered;
+  // gathered: whether the stage has any UNSHARD or RESHARD. unsharded: whether its weights are unsharded at this point.
+  std::vector<char> gathered(static_cast<size_t>(stages_)), unsharded = gathered;
   for (const auto& row : schedule_.rows)
     for (const Action& action : row)
       if (action.kind == UNSHARD || action.kind == RESHARD) gathered[static_cast<size_t>(action.stage)] = 1;
   for (size_t rank = 0; rank < schedule_.rows.size(); ++rank)
     for (size_t index = 0; index < schedule_.rows[rank].size(); ++index) {
       const Action& action = schedule_.rows[rank][index];
-      const Place place{static_cast<int>(rank), static_cast<int>(index)};
+      const Position position{static_cast<int>(rank), static_cast<int>(index)};
       const auto stage = static_cast<size_t>(action.stage);
-      char& is_whole = whole[stage];
+      char& is_unsharded = unsharded[stage];
       if (action.kind == UNSHARD) {
-        if (is_whole) report("{}: the weights are gathered already", named(action, place));
-        is_whole = 1;
+        if (is_unsharded) report("{}: the weights have already been gathered", named(action, position));
+        is_unsharded = 1;
       } else if (action.kind == RESHARD) {
-        if (!is_whole) report("{}: the weights are not gathered", named(action, place));
-        is_whole = 0;
+        if (!is_unsharded) report("{}: the weights are not gathered", named(action, position));
+        is_unsharded = 0;
       } else if (facts(action.kind).stream == Stream::compute && !is_step_action(action) && gathered[stage] &&
-                 !is_whole) {
-        report("{}: the weights are not gathered there", named(action, place));
+                 !is_unsharded) {
+        report("{}: the weights are not gathered there", named(action, position));
       }
     }
 }
@@ -146,7 +148,8 @@ void Checker::check_weights() {
 void Checker::check_reductions() {
   if (!reductions_ && buckets_.empty()) return;
   if (!buckets_.empty() && static_cast<int>(buckets_.size()) != stages_) {
-    report("numbers of buckets for {} of {} stages", buckets_.size(), stages_);
+    report("the number of buckets must be given for every stage, but it is given for {} of {}", buckets_.size(),
+           stages_);
     return;
   }
   for (int stage = 0; stage < stages_; ++stage) check_reductions(stage);
@@ -157,14 +160,14 @@ void Checker::check_reductions(int stage) {
   for (const Action& action : row(owner(stage)))
     if (action.kind == REDUCE && action.stage == stage) all.push_back(action);
   const Action for_all{REDUCE, stage, -1};
-  if (has(for_all) && all.size() > 1) report("{} beside buckets of the stage", at(for_all));
+  if (has(for_all) && all.size() > 1) report("{} and single buckets of the stage exclude each other", at(for_all));
   if (all.empty() && buckets_.empty()) report("{} is missing", to_string(for_all));
   int count = 0;  // number of buckets
   for (const Action& action : all) count = std::max(count, action.microbatch + 1);
   if (!buckets_.empty()) {
     count = buckets_[static_cast<size_t>(stage)];
     for (const Action& action : all)
-      if (action.microbatch >= count) report("{}: no such bucket", at(action));
+      if (action.microbatch >= count) report("{}: the bucket must be below {}", at(action), count);
   }
   for (int bucket = 0; bucket < count && !has(for_all); ++bucket)
     if (!has({REDUCE, stage, bucket})) report("{} is missing", to_string(Action{REDUCE, stage, bucket}));
@@ -172,7 +175,7 @@ void Checker::check_reductions(int stage) {
   for (int m = 0; m < microbatches_; ++m)
     for (const Action& each : {Action{B, stage, m}, Action{W, stage, m}, Action{T, stage, m}, Action{TW, stage, m},
                                Action{EB, stage, m}})
-      if (has(each) && (last.kind == F || place_of(each).index > place_of(last).index)) last = each;
+      if (has(each) && (last.kind == F || position_of(each).index > position_of(last).index)) last = each;
   for (const Action& reduction : all)
     if (last.kind != F) demand_order(last, reduction);
 }
@@ -185,8 +188,8 @@ void Checker::check_progress() {
 }
 
 std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets,
-                                  const PlaceName& place) {
-  return Checker(schedule, microbatches, buckets, place).run();
+                                  const PositionName& position) {
+  return Checker(schedule, microbatches, buckets, position).run();
 }
 
 void validate(const Schedule& schedule, int microbatches, const std::vector<int>& buckets) {

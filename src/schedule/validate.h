@@ -29,13 +29,13 @@ namespace orthant {
 inline constexpr int64_t kMostStageMicrobatches = int64_t{1} << 22;
 
 /// Describes the position of an Action, or of a row if the index is negative: "rank 2, Action 7", "line 3, cell 8".
-using PlaceName = std::function<std::string(int rank, int index)>;
+using PositionName = std::function<std::string(int rank, int index)>;
 
 /// Returns the problems of the schedule, at most 100, each with the Action and its position; empty if it is valid. By
 /// default the position is the rank and the index in the row, both counted from 0. `buckets` is the number of gradient
 /// buckets by stage; if given, there must be exactly one REDUCE for each of them.
 std::vector<std::string> problems(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {},
-                                  const PlaceName& place = {});
+                                  const PositionName& position = {});
 
 /// Throws LogicError with all problems, if there are any.
 void validate(const Schedule& schedule, int microbatches, const std::vector<int>& buckets = {});

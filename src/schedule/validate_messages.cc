@@ -21,15 +21,15 @@ void Checker::check_messages() {
       if (!is_message(action)) continue;
       const int other = matching_message(action).stage;
       if (other < 0 || other >= stages_ || owner(other) == owner(action.stage))
-        report("{}: nothing crosses ranks there", at(action));
+        report("{}: no result crosses ranks here", at(action));
     }
   if (found_.empty()) check_message_order();
 }
 
 void Checker::check_message(const Action& made, const Action& sent, const Action& received, const Action& used) {
   const auto other = [&](const Action& action) { return has(action) ? ", for " + at(action) : ""; };
-  if (!has(sent)) report("{} is missing {}{}", to_string(sent), beside("after", made), other(received));
-  if (!has(received)) report("{} is missing {}{}", to_string(received), beside("before", used), other(sent));
+  if (!has(sent)) report("{} is missing {}{}", to_string(sent), where_missing("after", made), other(received));
+  if (!has(received)) report("{} is missing {}{}", to_string(received), where_missing("before", used), other(sent));
   if (has(made) && has(sent)) demand_order(made, sent);
   if (has(received) && has(used)) demand_order(received, used);
 }
@@ -51,8 +51,8 @@ void Checker::check_message_order() {
     const std::vector<Action>& other = received[ranks];
     const auto [expected, got] = std::mismatch(order.begin(), order.end(), other.begin(), other.end());
     if (expected != order.end() && got != other.end())
-      report("{} takes the place of {}: {} is sent before {}", at(*got), at(*expected), at(matching_message(*expected)),
-             at(matching_message(*got)));
+      report("{} must come after {}, because {} is sent before {}", at(*got), at(*expected),
+             at(matching_message(*expected)), at(matching_message(*got)));
   }
 }
 

@@ -13,13 +13,13 @@ void Checker::check_vocabulary() {
   for (int rank = 0; rank < static_cast<int>(first_stage.size()); ++rank) {
     const int stage = first_stage[static_cast<size_t>(rank)];
     if (stage < 0) {
-      report("{} has no stage, and so no part of the vocabulary", name_(rank, -1));
+      report("{} has no stage and therefore no shard of the vocabulary", name_(rank, -1));
       continue;
     }
     for (const Action& action : row(rank)) {
       if (!is_vocabulary(action)) continue;
-      if (action.stage != stage) report("{}: its part of the vocabulary goes with stage {}", at(action), stage);
-      if (action.kind == TW && passes.output.back() == T) report("{}: elsewhere it is T", at(action));
+      if (action.stage != stage) report("{}: the stage of its vocabulary shard must be {}", at(action), stage);
+      if (action.kind == TW && passes.output.back() == T) report("{}: it must be T, as on other ranks", at(action));
     }
     check_vocabulary(rank, stage, passes.output);
     if (passes.input) check_vocabulary(rank, stage, {E, EB});
@@ -32,7 +32,8 @@ void Checker::check_vocabulary(int rank, int stage, const std::vector<ActionKind
   for (size_t i = 0; i < kinds.size(); ++i) {
     for (int m = 0; m < microbatches_; ++m) {
       const Action action{kinds[i], stage, m}, other{kinds[i == 0 ? 1 : i - 1], stage, m};
-      if (!has(action)) report("{} is missing {}", to_string(action), beside(i == 0 ? "before" : "after", other));
+      if (!has(action))
+        report("{} is missing {}", to_string(action), where_missing(i == 0 ? "before" : "after", other));
       if (i > 0 && has(action) && has(other)) demand_order(other, action);
     }
     check_increasing(rank, kinds[i], stage);
@@ -45,7 +46,7 @@ void Checker::check_increasing(int rank, ActionKind kind, int stage) {
     const bool counts = action.kind == kind || (kind == B && action.kind == I);
     if (!counts || action.stage != stage) continue;
     if (last != nullptr && last->microbatch > action.microbatch)
-      report("{} comes after {}: microbatches go up here", at(action), at(*last));
+      report("{} comes after {}: microbatches must increase here", at(action), at(*last));
     last = &action;
   }
 }

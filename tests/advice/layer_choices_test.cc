@@ -52,6 +52,8 @@ TEST(LayerChoices, HaveTheBytesOfThePublishedShapes) {
   const int64_t weights = 13ll * 4096 * 4096 + 2 * 4096;
   EXPECT_EQ(named(choices, "ring 8").parameter_bytes, 2 * (weights * 4 / 8 * 7));
   EXPECT_EQ(named(choices, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 12) / 8);
+  const auto sgd = layer_choices(plan_of(8, large({"parallelism.context_parallel_ulysses=8", "optimizer.name=sgd"})));
+  EXPECT_EQ(named(sgd, "data 8, ZeRO 3").state_bytes, weights * (2 + 4 + 8) / 8);
   EXPECT_EQ(sends_least(choices).name, "ulysses 8");
   EXPECT_EQ(named(choices, "data 8").refusal, "needs 8 sequences a step");
   // There is no way with more Ulysses ranks than heads.

@@ -62,9 +62,9 @@ TEST(PublishedCosts, OfRingSelfAttentionForBertBase) {
   }
   // Four all-reduces of the residual stream over a tensor axis send the same, by the collective's own formula.
   const Mesh mesh({{"tensor", kRanks}});
-  Layout partial = whole(3);
+  Layout partial = unsharded_layout(3);
   partial.partial = {"tensor"};
-  const Collective sum{.kind = CollectiveKind::all_reduce, .axis = "tensor", .after = whole(3)};
+  const Collective sum{.kind = CollectiveKind::all_reduce, .axis = "tensor", .after = unsharded_layout(3)};
   const int64_t stream[] = {kSequences, kTokens, kHidden};
   for (int rank = 0; rank < kRanks; ++rank)
     EXPECT_EQ(4 * bytes_sent(mesh, sum, partial, stream, kElement, rank), kElement * 150'994'944);

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/errors.h"
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
 #include "comm/thread_ranks.h"
 #include "data/folder_lock.h"
 #include "tests/support/says.h"
@@ -29,13 +29,13 @@ class RunSetup : public testing::Test {
 
 TEST_F(RunSetup, ModelFromIsNotContradicted) {
   HfConfig theirs;
-  theirs.hidden_size = 64;
-  theirs.intermediate_size = 96;
-  theirs.num_hidden_layers = 2;
-  theirs.num_attention_heads = theirs.num_key_value_heads = 4;
-  theirs.head_dim = 16;
-  theirs.vocab_size = 257;
-  theirs.rms_norm_eps = 1e-6;
+  theirs.model.hidden_size = 64;
+  theirs.model.intermediate_size = 96;
+  theirs.model.num_hidden_layers = 2;
+  theirs.model.num_attention_heads = theirs.model.num_key_value_heads = 4;
+  theirs.model.head_dim = 16;
+  theirs.model.vocab_size = 257;
+  theirs.model.rms_norm_eps = 1e-6;
   write("hf/config.json", config_json(theirs));
   const std::string from = "model.from=" + (folder_ / "hf");
   const auto load = [&](const std::string& text, std::vector<std::string> overrides) {
@@ -61,15 +61,15 @@ TEST_F(RunSetup, ModelFromIsNotContradicted) {
                    {"model.tie_word_embeddings = true (command line), but model.tie_word_embeddings = false"}));
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.mlp_bias=true"}); }),
                    {"model.mlp_bias = true (command line), but model.mlp_bias = false"}));
-  theirs.attention_bias = true;
+  theirs.model.attention_bias = true;
   write("hf/config.json", config_json(theirs));
   EXPECT_TRUE(load("", {}).model.attention_bias);
   EXPECT_FALSE(load("", {}).model.mlp_bias);
-  theirs.attention_bias = false;
+  theirs.model.attention_bias = false;
   // A masked model stays masked; a causal model may be trained further with the masked objective.
   EXPECT_EQ(taken.model.objective, "causal");
   EXPECT_EQ(load("", {"model.objective=masked"}).model.objective, "masked");
-  theirs.is_causal = false;
+  theirs.model.objective = "masked";
   write("hf/config.json", config_json(theirs));
   EXPECT_EQ(load("", {}).model.objective, "masked");
   EXPECT_TRUE(says(message_of<ConfigError>([&] { load("", {"model.objective=causal"}); }),

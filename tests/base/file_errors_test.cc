@@ -23,16 +23,17 @@ TEST(Explained, NamesPathReasonAndWayOut) {
   folder.write("file", "");
   fs::create_directories(folder / "full/x");
   EXPECT_TRUE(
-      says(refusal([&] { return fs::exists(folder / "loop"); }), {folder / "loop: ", "symbolic link", "leads back"}));
+      says(refusal([&] { return fs::exists(folder / "loop"); }),
+           {folder / "loop: ", "symbolic link", "points to itself"}));
   EXPECT_TRUE(
       says(refusal([&] { return fs::exists(folder / std::string(300, 'n')); }), {"nnn: ", "too long", "shorter"}));
   EXPECT_TRUE(says(refusal([&] { fs::directory_iterator(folder / "file"); }),
-                   {"/file: Not a directory", "folder is expected"}));
+                   {"/file: Not a directory", "has the name of a folder"}));
   EXPECT_TRUE(says(refusal([&] { fs::rename(folder / "file", folder / "full"); }),
-                   {"/full: ", "directory", "move it away"}));
+                   {"/full: ", "directory", "move the folder"}));
 }
 
-TEST(Explained, HandsOnWhatIsNoneOfItsBusiness) {
+TEST(Explained, PassesOtherErrorsOn) {
   EXPECT_EQ(explained([] { return 7; }), 7);
   EXPECT_EQ(message_of<ConfigError>([] { explained([] { throw ConfigError("key"); }); }), "key");
 }

@@ -34,9 +34,9 @@ TEST(TerminalText, InvalidUtf8IsEscapedByteByByte) {
 
 TEST(TerminalText, LengthIsBounded) {
   EXPECT_EQ(escape_for_terminal("abcdef", 6), "abcdef");
-  EXPECT_EQ(escape_for_terminal("abcdef", 4), "abcd... (2 bytes cut)");
-  EXPECT_EQ(escape_for_terminal("abc\u20ac", 4), "abc... (3 bytes cut)");  // never half a character
-  EXPECT_EQ(escape_for_terminal("abc\x1b", 4), "abc... (1 byte cut)");     // never half an escape
+  EXPECT_EQ(escape_for_terminal("abcdef", 4), "abcd... (2 bytes omitted)");
+  EXPECT_EQ(escape_for_terminal("abc\u20ac", 4), "abc... (3 bytes omitted)");  // never half a character
+  EXPECT_EQ(escape_for_terminal("abc\x1b", 4), "abc... (1 byte omitted)");     // never half an escape
   EXPECT_LT(escape_for_terminal(std::string(1 << 20, '\x1b')).size(), 5000u);
 }
 

@@ -17,25 +17,25 @@ TEST(Counted, OneHasNoPlural) {
 using Words = std::vector<std::string>;
 
 TEST(Text, BytesInPowersOf1024) {
-  EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(1023), "1023 B");
-  EXPECT_EQ(human_bytes(1024), "1.0 KiB");
-  EXPECT_EQ(human_bytes(1.5 * 1024 * 1024 * 1024), "1.5 GiB");
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(1.5 * 1024 * 1024 * 1024), "1.5 GiB");
 }
 
 TEST(Text, CountsInPowersOf1000) {
-  EXPECT_EQ(human_count(789), "789");
-  EXPECT_EQ(human_count(999.6), "1.00k");
-  EXPECT_EQ(human_count(45600), "45.6k");
-  EXPECT_EQ(human_count(1234567), "1.23M");
+  EXPECT_EQ(format_count(789), "789");
+  EXPECT_EQ(format_count(999.6), "1.00k");
+  EXPECT_EQ(format_count(45600), "45.6k");
+  EXPECT_EQ(format_count(1234567), "1.23M");
 }
 
 TEST(Text, SecondsAsPeopleSayThem) {
-  EXPECT_EQ(human_seconds(0.045), "45 ms");
-  EXPECT_EQ(human_seconds(12.34), "12.3 s");
-  EXPECT_EQ(human_seconds(185), "3m 05s");
-  EXPECT_EQ(human_seconds(3720), "1h 02m");
-  EXPECT_EQ(human_seconds(std::numeric_limits<double>::quiet_NaN()), "?");
+  EXPECT_EQ(format_seconds(0.045), "45 ms");
+  EXPECT_EQ(format_seconds(12.34), "12.3 s");
+  EXPECT_EQ(format_seconds(185), "3m 05s");
+  EXPECT_EQ(format_seconds(3720), "1h 02m");
+  EXPECT_EQ(format_seconds(std::numeric_limits<double>::quiet_NaN()), "?");
 }
 
 TEST(Text, DigitsInThrees) {

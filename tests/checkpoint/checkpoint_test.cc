@@ -29,7 +29,7 @@ TEST(Checkpoint, RoundTrips) {
     const LoadedCheckpoint loaded = open_checkpoint(directory);
     EXPECT_EQ(loaded.directory, fs::canonical(saved));
     EXPECT_EQ(loaded.step, 100);
-    EXPECT_EQ(loaded.model, sample.content.model);
+    EXPECT_EQ(loaded.hf_config, sample.content.hf_config);
     EXPECT_EQ(loaded.state_json, sample.content.state_json);
     EXPECT_EQ(loaded.config_toml, sample.content.config_toml);
     EXPECT_TRUE(sample.holds(loaded));

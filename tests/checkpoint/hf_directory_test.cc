@@ -47,7 +47,7 @@ TEST(HfDirectory, OneFile) {
   ASSERT_EQ(written.size(), 3u);
   for (const auto& [name, digest] : written) EXPECT_EQ(digest_file(dir / name), digest) << name;
   expect_same(open_hf_weights(dir.path()), tensors);
-  EXPECT_EQ(read_hf_config(dir.path()).hidden_size, 4096);
+  EXPECT_EQ(read_hf_config(dir.path()).model.hidden_size, 4096);
 }
 
 TEST(HfDirectory, ShardsAreFilledInOrder) {

@@ -22,7 +22,7 @@ struct Sample {
     content.optimizer = optimizer.views;
     content.state_json = fmt::format(R"({{"step":{}}})", seed);
     content.config_toml = fmt::format("# run {}\n", seed);
-    content.model.vocab_size = rows;
+    content.hf_config.model.vocab_size = rows;
   }
 
   /// Whether the loaded checkpoint equals this sample: tensors, state and config.

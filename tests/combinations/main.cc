@@ -62,7 +62,7 @@ int run(const Options& options) {
   std::printf("%zu pairs and %zu triples: %lld work, %lld are refused, %lld are wrong; %zu runs on one device; %s\n",
               pairs.size(), triples.size(), static_cast<long long>(both(Verdict::works)),
               static_cast<long long>(both(Verdict::refused)), static_cast<long long>(both(Verdict::wrong)),
-              runner.oracles(), human_seconds(taken.count()).c_str());
+              runner.oracles(), format_seconds(taken.count()).c_str());
   return page_differs || both(Verdict::wrong) > 0 ? 1 : 0;
 }
 

@@ -34,7 +34,7 @@ TEST(Channels, NeedNoCommonOrder) {
   for (const int n : {2, 3, 5}) {
     for (const int64_t size : {1, 40000}) {
       EXPECT_TRUE(in_many_orders(n, 3, size)) << n;
-      EXPECT_FALSE(in_many_orders(n, 1, size)) << n << " on one lane: the control";
+      EXPECT_FALSE(in_many_orders(n, 1, size)) << n << " on one channel: the control";
     }
   }
 }

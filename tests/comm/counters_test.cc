@@ -46,11 +46,11 @@ TEST_P(Counters, EqualTheFormulasOfTheMesh) {
         comm.all_reduce(full, kOverData).wait();
         expect(CollectiveKind::all_reduce, partial, -1, -1);
         comm.broadcast(full, kOverData).wait();
-        expect(CollectiveKind::broadcast, whole(2), -1, -1);
+        expect(CollectiveKind::broadcast, unsharded_layout(2), -1, -1);
         comm.reduce(full, kOverData).wait();
-        expect(CollectiveKind::reduce, whole(2), -1, -1);
+        expect(CollectiveKind::reduce, unsharded_layout(2), -1, -1);
         comm.shift(at::empty_like(full), full, kOverData).wait();
-        expect(CollectiveKind::shift, whole(2), -1, -1);
+        expect(CollectiveKind::shift, unsharded_layout(2), -1, -1);
         EXPECT_EQ(comm.total_traffic().calls, n == 1 ? 0 : 7);
         comm.barrier(kOverData).wait();
         EXPECT_EQ(n == 1 ? (Traffic{1, 0}) : comm.traffic().at({"data", "barrier"}), (Traffic{1, 0}));

@@ -42,7 +42,8 @@ double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock:
 TEST(Death, DISABLED_Rank) {
   die_with_parent();
   Launch launch = detect_launch(process_environment, parent_identity()).value();
-  if (setting("TOLD") == "no") launch.attempt = 1;  // a store prefix other than the one on which the launcher posts
+  if (setting("BY_LAUNCHER") == "no")
+    launch.attempt = 1;  // a store prefix other than the one on which the launcher posts
   const int number = setting("SIGNAL") == "stop" ? SIGSTOP : SIGKILL;
   const Rendezvous rendezvous = connect(launch);
   Comm comm(Mesh({{"data", kRanks}}), launch.rank, rendezvous, {.transport = setting("TRANSPORT")});
@@ -104,16 +105,17 @@ SWEEP_TEST(Death, KilledRankEndsAllWithinOneSecond) {
   // Grace period in seconds: the launcher kills nobody, so the ranks must end by themselves.
   constexpr const char* kNoForce = "1000";
   for (const std::string transport : sweep.of(std::vector{"gloo", "auto"}, 1)) {
-    for (const std::string told : {"yes", "no"}) {
-      Program program(play("Launcher"),
-                      {{"SIGNAL", "kill"}, {"TRANSPORT", transport}, {"TOLD", told}, {"GRACE_S", kNoForce}});
+    for (const std::string by_launcher : {"yes", "no"}) {
+      Program program(
+          play("Launcher"),
+          {{"SIGNAL", "kill"}, {"TRANSPORT", transport}, {"BY_LAUNCHER", by_launcher}, {"GRACE_S", kNoForce}});
       const double seconds = seconds_to_end(program);
       EXPECT_LT(seconds, 1) << program.output();
       // A busy launcher may be slower than the ranks. It prints nothing if a rank has already reported the failure.
-      EXPECT_TRUE(says(program.output(), {told == "yes" ? "error: rank 1 " : "error: rank 1 died: its process",
-                                          "last heard at: 0REDUCE_GRAD"}));
+      EXPECT_TRUE(says(program.output(), {by_launcher == "yes" ? "error: rank 1 " : "error: rank 1 died: its process",
+                                          "last reported activity: 0REDUCE_GRAD"}));
       fmt::print("{}, {}: all had ended {:.2f} s after a SIGKILL\n", transport,
-                 told == "yes" ? "told by the launcher" : "seen by the others", seconds);
+                 by_launcher == "yes" ? "reported by the launcher" : "seen by the others", seconds);
     }
   }
 }
@@ -125,8 +127,8 @@ SWEEP_TEST(Death, StoppedRankIsDetectedByMissingHeartbeats) {
     const double seconds = seconds_to_end(program);
     // 3 s of it are suspicion_s, the time allowed to a process that is seen to be stopped.
     EXPECT_LT(seconds, 6) << program.output();
-    EXPECT_TRUE(
-        says(program.output(), {"error: rank 1 has been silent for", "is stopped", "last heard at: 0REDUCE_GRAD"}));
+    EXPECT_TRUE(says(program.output(), {"error: rank 1 has sent no heartbeat for", "is stopped",
+                                        "last reported activity: 0REDUCE_GRAD"}));
     fmt::print("{}: all had ended {:.2f} s after a SIGSTOP\n", transport, seconds);
   }
 }

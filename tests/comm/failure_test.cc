@@ -94,9 +94,9 @@ TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
                          [&](Rendezvous rendezvous, int rank) {
                            if (rank == 1) {
                              const Watch watch(rendezvous.store, "comm/0", rank, 3, 60, {.heartbeats = false});
-                             throw ConfigError("UCX: starting");
+                             throw ConfigError("UCX failed while starting");
                            }
-                           Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 50});
+                           Comm comm(line(3), rank, rendezvous, {.connect_timeout_s = 50});
                          }),
                ConfigError);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
@@ -105,23 +105,23 @@ TEST(Failure, ARankThatFailsWhileTheOthersConnectEndsThem) {
 TEST(Failure, UnconnectedRankIsNamed) {
   std::string message;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
-    const auto come = [&] { Comm comm(line(2), rank, rendezvous, {.meet_timeout_s = 0.3}); };
-    if (rank == 0) return void(message = message_of<CommError>(come));
+    const auto connect_ranks = [&] { Comm comm(line(2), rank, rendezvous, {.connect_timeout_s = 0.3}); };
+    if (rank == 0) return void(message = message_of<CommError>(connect_ranks));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
     std::this_thread::sleep_for(std::chrono::seconds(1));
   });
   EXPECT_TRUE(says(message, {"rank 0: rank 1 of 2 did not post its host/1", "within 0.3 s"}));
 }
 
-// Rank 1 announces Gloo and never connects, so rank 0 must fail soon after meet_timeout_s.
+// Rank 1 announces Gloo and never connects, so rank 0 must fail soon after connect_timeout_s.
 TEST(Failure, GlooConnectsWithinMeetTimeout) {
   const auto start = std::chrono::steady_clock::now();
   std::string message;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
-    const CommOptions options{.transport = "gloo", .timeout_s = 500, .meet_timeout_s = 1};
+    const CommOptions options{.transport = "gloo", .timeout_s = 500, .connect_timeout_s = 1};
     if (rank == 0) return void(message = message_of<CommError>([&] { Comm comm(line(2), rank, rendezvous, options); }));
     const Watch watch(rendezvous.store, "comm/0", rank, 2, 60, {.heartbeats = false});
-    rendezvous.store.under("comm/0").set("host/1", "here\ngloo was asked for\n0");
+    rendezvous.store.under("comm/0").set("host/1", "here\nits transport is gloo\n0");
     std::this_thread::sleep_for(std::chrono::seconds(2));
   });
   EXPECT_TRUE(says(message, {"cannot connect"}));
@@ -131,17 +131,17 @@ TEST(Failure, GlooConnectsWithinMeetTimeout) {
 // The destructor of a Comm waits for the other ranks, and reports a rank that does not arrive within timeout_s.
 TEST(Failure, RankMissingAtCloseIsNamed) {
   std::mutex mutex;
-  std::string said;
+  std::string reported;
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     CommOptions options{.timeout_s = rank == 0 ? 0.3 : 500};
     options.on_failure = [&, rank](const std::string& message, bool) {
       const std::lock_guard lock(mutex);
-      if (rank == 0) said = message;
+      if (rank == 0) reported = message;
     };
     Comm comm(line(2), rank, rendezvous, options);
     if (rank == 1) std::this_thread::sleep_for(std::chrono::seconds(1));
   });
-  EXPECT_TRUE(says(said, {"rank 0: at its end, rank 1 did not come to its own within 0.3 s"}));
+  EXPECT_TRUE(says(reported, {"rank 0: at the end of the run, rank 1 did not reach its end within 0.3 s"}));
 }
 
 // A rank that destroys its Comm with an operation in progress ends as soon as another rank fails.
@@ -212,10 +212,10 @@ TEST(Failure, TimeoutIsReported) {
 TEST(Failure, RanksThatDoNotComeAreNamed) {
   std::string message;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
-    const auto come = [&] { Comm comm(line(3), rank, rendezvous, {.meet_timeout_s = 0.2}); };
-    if (rank == 0) message = message_of<std::exception>(come);
+    const auto connect_ranks = [&] { Comm comm(line(3), rank, rendezvous, {.connect_timeout_s = 0.2}); };
+    if (rank == 0) message = message_of<std::exception>(connect_ranks);
   });
-  EXPECT_TRUE(says(message, {"of 3 ranks, 1, 2 did not come"}));
+  EXPECT_TRUE(says(message, {"ranks 1, 2 of 3 did not connect"}));
 }
 
 // If all ranks call abort(), exactly one gets true. Later calls return the same answer.
@@ -229,18 +229,18 @@ TEST(Failure, OneRankReports) {
   EXPECT_EQ(speakers, 1);
 }
 
-// abort() on one rank calls on_failure once on each other rank, with `speak` false.
+// abort() on one rank calls on_failure once on each other rank, with `must_report` false.
 TEST(Failure, AbortReachesTheOthersCallbackOnce) {
-  std::atomic<int> told = 0, asked_to_speak = 0;
+  std::atomic<int> calls = 0, must_report_count = 0;
   run_ranks(3, [&](Rendezvous rendezvous, int rank) {
     std::mutex mutex;
     std::condition_variable changed;
     bool called = false;
     CommOptions options;
-    options.on_failure = [&](const std::string& message, bool speak) {
+    options.on_failure = [&](const std::string& message, bool must_report) {
       EXPECT_EQ(message, "rank 0: disk full");
-      asked_to_speak += speak;
-      ++told;
+      must_report_count += must_report;
+      ++calls;
       const std::lock_guard lock(mutex);
       called = true;
       changed.notify_all();
@@ -253,20 +253,20 @@ TEST(Failure, AbortReachesTheOthersCallbackOnce) {
     std::unique_lock lock(mutex);
     EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(10), [&] { return called; }));
   });
-  EXPECT_EQ(told, 2);
-  EXPECT_EQ(asked_to_speak, 0);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(must_report_count, 0);
 }
 
 // Two ranks of this process watch each other for seconds_s. Rank 0 expects a heartbeat every beat_s, rank 1 posts one
 // every 0.5 s. Returns the failure that rank 0 reports, or "".
-std::string said_after(double beat_s, double seconds_s) {
+std::string message_after(double beat_s, double seconds_s) {
   const Store store = Store::in_process();
   std::mutex mutex;
-  std::string said;
+  std::string reported;
   WatchOptions options{.period_s = 0.02, .beat_s = beat_s, .silence_s = 0.1};
   options.on_failure = [&](const std::string& message, bool) {
     const std::lock_guard lock(mutex);
-    said += message;
+    reported += message;
   };
   std::unique_ptr<Watch> other;
   WatchOptions rare = options;
@@ -277,13 +277,13 @@ std::string said_after(double beat_s, double seconds_s) {
   coming.join();
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds_s));
   const std::lock_guard lock(mutex);
-  return said;
+  return reported;
 }
 
 TEST(Failure, SeldomHeartbeatsAreNoSilence) {
-  EXPECT_EQ(said_after(0.5, 1.2), "");
+  EXPECT_EQ(message_after(0.5, 1.2), "");
   // Negative control: it expects heartbeats more often.
-  EXPECT_TRUE(says(said_after(0.02, 1.2), {"rank 1 has been silent for"}));
+  EXPECT_TRUE(says(message_after(0.02, 1.2), {"rank 1 has sent no heartbeat for"}));
 }
 
 TEST(Failure, ACleanEndIsNoFailure) {

@@ -29,14 +29,14 @@ TEST(HostileText, FailureBeforeStartIsEscaped) {
 
 TEST(HostileText, FailureDuringRunIsEscaped) {
   const Store store = Store::in_process();
-  std::string told;
+  std::string reported;
   {
     std::mutex mutex;
     std::condition_variable changed;
     WatchOptions options{.period_s = 0.02, .heartbeats = false};
     options.on_failure = [&](const std::string& message, bool) {
       const std::lock_guard lock(mutex);
-      told = message;
+      reported = message;
       changed.notify_all();
     };
     std::thread other([&] { Watch(store, "run", 1, 2, 5, {.heartbeats = false}); });
@@ -44,10 +44,10 @@ TEST(HostileText, FailureDuringRunIsEscaped) {
     other.join();
     post_failure(store, kHostile + std::string(1 << 20, 'x'));
     std::unique_lock lock(mutex);
-    changed.wait_for(lock, std::chrono::seconds(10), [&] { return !told.empty(); });
+    changed.wait_for(lock, std::chrono::seconds(10), [&] { return !reported.empty(); });
   }
-  EXPECT_TRUE(says(told, {kEscaped, "bytes cut"}));
-  EXPECT_LT(told.size(), 5000u);
+  EXPECT_TRUE(says(reported, {kEscaped, "bytes omitted"}));
+  EXPECT_LT(reported.size(), 5000u);
 }
 
 TEST(HostileText, ActivityIsEscaped) {
@@ -55,7 +55,7 @@ TEST(HostileText, ActivityIsEscaped) {
   store.set("watch/1", "run");
   store.set("run/alive/1", "machine 1 2\n7\n" + kHostile + std::string(10000, 'x'));
   const std::string shown = last_activity(store, 1);
-  EXPECT_TRUE(says(shown, {"last heard at: " + kEscaped, "bytes cut"}));
+  EXPECT_TRUE(says(shown, {"last reported activity: " + kEscaped, "bytes omitted"}));
   EXPECT_LT(shown.size(), 500u);
 }
 

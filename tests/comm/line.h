@@ -20,7 +20,7 @@ namespace orthant {
 inline Mesh line(int n) { return Mesh({{"data", n}}); }
 
 inline CommOptions over(const std::string& transport) {
-  return {.transport = transport, .timeout_s = 60, .meet_timeout_s = 60};
+  return {.transport = transport, .timeout_s = 60, .connect_timeout_s = 60};
 }
 
 /// Runs fn on n thread ranks. "auto" is UCX; in the second run of these tests, where UCX cannot be loaded, it is Gloo.

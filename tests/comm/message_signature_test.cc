@@ -37,7 +37,7 @@ TEST(MessageSignature, IsDescribed) {
   EXPECT_EQ(describe({MessageKind::all_reduce, at::kFloat, false, true}, 16),
             "16 B of Float for an all_reduce in one round");
   EXPECT_EQ(describe({MessageKind::reduce, at::kBFloat16, true}, 512 << 10),
-            "512.0 KiB of BFloat16 for a reduce with more to come");
+            "512.0 KiB of BFloat16 for a reduce with more segments to follow");
   EXPECT_EQ(describe({static_cast<MessageKind>(20), at::kByte}, 1), "1 B of Byte for an unknown operation");
 }
 

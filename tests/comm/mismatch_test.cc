@@ -13,7 +13,7 @@ namespace {
 using Call = std::function<Work(Comm&)>;
 
 // The error of each rank, when rank 0 calls `first` and the others call `second`; "" for a rank without an error.
-std::vector<std::string> said(const std::string& transport, int n, const Call& first, const Call& second) {
+std::vector<std::string> messages_of(const std::string& transport, int n, const Call& first, const Call& second) {
   std::vector<std::string> messages(static_cast<size_t>(n));
   EXPECT_THROW(run_ranks(n,
                          [&](Rendezvous rendezvous, int rank) {
@@ -37,7 +37,7 @@ std::vector<std::string> said(const std::string& transport, int n, const Call& f
 // Every rank ends with an error, and at least one of them, the cause, contains all `parts`.
 void expect_said(const std::string& transport, int n, const Call& first, const Call& second,
                  const std::vector<std::string>& parts) {
-  const auto messages = said(transport, n, first, second);
+  const auto messages = messages_of(transport, n, first, second);
   bool understood = false;
   std::string all;
   for (const std::string& message : messages) {
@@ -114,7 +114,7 @@ TEST_P(Mismatch, OperationsDiffer) {
     // Rank 0 broadcasts while the others run an all-reduce. Rank 0 need not see the mismatch, but rank 1 must.
     const Call broadcast = [=](Comm& comm) { return comm.broadcast(at::ones({size}), kOverData, 0); };
     start([=, this] {
-      const auto message = said(transport(), ranks(), broadcast, all_reduce(size))[1];
+      const auto message = messages_of(transport(), ranks(), broadcast, all_reduce(size))[1];
       EXPECT_TRUE(says(message, {"rank 0 sent ", " for a broadcast", " for an all_reduce", kDuring}));
     });
   }
@@ -226,7 +226,7 @@ TEST_P(Mismatch, MessageArrivesBeforeReceive) {
       return receives(comm);
     };
     start([=, this] {
-      EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+      EXPECT_TRUE(says(messages_of(transport(), ranks(), first, second)[1],
                        {fmt::format("rank 0 sent {} where this rank expected {}", sent, expected), kWhy}));
     });
   };
@@ -252,7 +252,7 @@ TEST_P(Mismatch, SendAndReceiveDiffer) {
       return comm.rank() == 1 ? comm.recv(at::empty({in}), kOverData, 0, 4) : comm.barrier(kOverData);
     };
     start([=, this] {
-      EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+      EXPECT_TRUE(says(messages_of(transport(), ranks(), first, second)[1],
                        {"rank 1: recv from rank 0 over data (", kDuring, "rank 0 sent ",
                         " of Float for a send or exchange where this rank expected ", kWhy}));
     });
@@ -261,7 +261,7 @@ TEST_P(Mismatch, SendAndReceiveDiffer) {
   const Call second = [](Comm& comm) {
     return comm.rank() == 1 ? comm.recv(at::empty({3}, at::kInt), kOverData, 0) : comm.barrier(kOverData);
   };
-  EXPECT_TRUE(says(said(transport(), ranks(), first, second)[1],
+  EXPECT_TRUE(says(messages_of(transport(), ranks(), first, second)[1],
                    {"rank 0 sent 12 B of Float for a send or exchange where this rank expected 12 B of Int"}));
 }
 

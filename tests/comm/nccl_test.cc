@@ -28,7 +28,7 @@ at::Tensor numbers(int rank, int64_t n, at::ScalarType type) {
 
 void on_gpus(int n, const std::function<void(Comm&, int, at::Device)>& fn) {
   run_ranks(n, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(Mesh({{"data", n}}), rank, rendezvous, {.timeout_s = 60, .meet_timeout_s = 60});
+    Comm comm(Mesh({{"data", n}}), rank, rendezvous, {.timeout_s = 60, .connect_timeout_s = 60});
     fn(comm, rank, gpu(rank));
   });
 }
@@ -47,7 +47,7 @@ TEST(Nccl, BuildWithoutNcclIsRefused) {
 
 TEST(Nccl, ADeviceWithoutATransportIsRefused) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
-    Comm comm(Mesh({{"data", 2}}), rank, rendezvous, {.timeout_s = 20, .meet_timeout_s = 20});
+    Comm comm(Mesh({{"data", 2}}), rank, rendezvous, {.timeout_s = 20, .connect_timeout_s = 20});
     const at::Tensor nowhere = at::empty({4}, at::TensorOptions().device(at::kMeta));
     EXPECT_THROW((void)comm.all_reduce(nowhere, kOverData), LogicError);
     at::Tensor here = at::ones({4});
@@ -57,14 +57,14 @@ TEST(Nccl, ADeviceWithoutATransportIsRefused) {
 }
 
 TEST(Nccl, AFailureOnAThreadOfTheTransportEndsTheRunOnce) {
-  std::vector<std::pair<std::string, bool>> told;
-  Watch watch(Store::in_process(), "comm/0", 0, 1, 5, {.on_failure = [&](const std::string& message, bool speak) {
-                told.emplace_back(message, speak);
+  std::vector<std::pair<std::string, bool>> reported;
+  Watch watch(Store::in_process(), "comm/0", 0, 1, 5, {.on_failure = [&](const std::string& message, bool must_report) {
+                reported.emplace_back(message, must_report);
               }});
   watch.abort_and_end("NCCL's ALLREDUCE has not completed in time");
   watch.abort_and_end("the next operation failed too");
   const std::vector<std::pair<std::string, bool>> expected = {{"NCCL's ALLREDUCE has not completed in time", true}};
-  EXPECT_EQ(told, expected);
+  EXPECT_EQ(reported, expected);
   EXPECT_EQ(watch.failure(), expected[0].first);
 }
 

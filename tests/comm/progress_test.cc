@@ -40,18 +40,21 @@ TEST_P(Progress, GoesOnWhileRanksCompute) {
 // without looking at it.
 TEST_P(Progress, SmallOperationsOnChannelsAdvance) {
   constexpr auto kGenerous = std::chrono::seconds(60);
-  on_line(3, [&](Comm& comm, int rank) {
-    const at::Tensor told = at::full({1}, rank, at::kFloat);
-    comm.barrier(kOverData).wait();
-    Work work = comm.channel(1).broadcast(told, kOverData, 0);
-    const auto start = std::chrono::steady_clock::now();
-    while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    EXPECT_TRUE(work.done()) << "rank " << rank;
-    work.wait();
-    EXPECT_EQ(told.item<float>(), 0);
-  }, GetParam());
+  on_line(
+      3,
+      [&](Comm& comm, int rank) {
+        const at::Tensor value = at::full({1}, rank, at::kFloat);
+        comm.barrier(kOverData).wait();
+        Work work = comm.channel(1).broadcast(value, kOverData, 0);
+        const auto start = std::chrono::steady_clock::now();
+        while (!work.done() && std::chrono::steady_clock::now() - start < kGenerous) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+        EXPECT_TRUE(work.done()) << "rank " << rank;
+        work.wait();
+        EXPECT_EQ(value.item<float>(), 0);
+      },
+      GetParam());
 }
 
 // A small operation outside a channel advances when a computing rank calls progress(), also where it only forwards.

@@ -173,7 +173,7 @@ TEST(Redistribute, AShapeThatDoesNotFitIsRefused) {
   run_ranks(2, [](Rendezvous rendezvous, int rank) {
     Comm comm(Mesh({{"data", 2}}), rank, rendezvous);
     const Layout split{.split = {{"data"}}};
-    EXPECT_THROW((void)redistribute(comm, at::ones({4}), split, whole(1), {6}), LogicError);
+    EXPECT_THROW((void)redistribute(comm, at::ones({4}), split, unsharded_layout(1), {6}), LogicError);
   });
 }
 

@@ -52,7 +52,7 @@ uint64_t order_of_sums(Comm& comm) {
   Launch launch = detect_launch(process_environment, parent_identity()).value();
   if (!setting("ORTHANT_TEST_ATTEMPT").empty()) launch.attempt = std::stoi(setting("ORTHANT_TEST_ATTEMPT"));
   if (!setting("ORTHANT_TEST_PORT").empty()) {
-    launch.meeting = Meeting::kRankZeroServes;
+    launch.store_kind = StoreKind::kServedByRankZero;
     launch.port = std::stoi(setting("ORTHANT_TEST_PORT"));
   }
   Rendezvous rendezvous = connect(launch);
@@ -184,14 +184,14 @@ TEST(Spawn, SurvivorsDetectDeathThemselves) {
   // The ranks use another store prefix than the one on which the launcher posts.
   Program program(play("Launcher"), {{"SCENE", "kill"}, {"RANKS", "3"}, {"ORTHANT_TEST_ATTEMPT", "1"}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
-  EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "last heard at: step 3"}));
+  EXPECT_TRUE(says(program.output(), {"error: rank 1 died: its process", "last reported activity: step 3"}));
 }
 
 TEST(Spawn, TheStoreMayDieWithTheRankThatServesIt) {
   const std::string port = std::to_string(Store::serve(0, 5).port());
   Program program(play("Launcher"), {{"SCENE", "server"}, {"RANKS", "3"}, {"ORTHANT_TEST_PORT", port}});
   EXPECT_EQ(program.exit_code(), 1) << program.output();
-  EXPECT_TRUE(says(program.output(), {"error: rank 0 died: its process", "and the store that it served"}));
+  EXPECT_TRUE(says(program.output(), {"error: rank 0 died: its process", "and with it the store that it served"}));
   EXPECT_EQ(times(program.output(), "error: rank 0 died"), 1) << program.output();
 }
 
@@ -205,7 +205,8 @@ TEST(Spawn, ARankThatServesTheStoreLeavesLast) {
 TEST(Spawn, AStoppedRankIsNamed) {
   Program program = launch("stop", 2, "0.5");
   EXPECT_EQ(program.exit_code(), 1) << program.output();
-  EXPECT_TRUE(says(program.output(), {"rank 1 has been silent for", "is stopped", "last heard at: step 3"}));
+  EXPECT_TRUE(
+      says(program.output(), {"rank 1 has sent no heartbeat for", "is stopped", "last reported activity: step 3"}));
   EXPECT_EQ(times(program.output(), "error: "), 1) << program.output();
 }
 

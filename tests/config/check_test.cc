@@ -123,6 +123,18 @@ TEST(ConfigCheck, BiasesDoNotGoWithASlidingWindow) {
   }
 }
 
+TEST(ConfigCheck, SettingsOfAnotherOptimizerAreRefused) {
+  EXPECT_EQ(check_error_of("", {"optimizer.momentum=0.5"}),
+            "optimizer.momentum = 0.5 (command line): it changes nothing with optimizer.name = \"adamw\" (default); "
+            "set it to 0.9");
+  for (const char* setting : {"beta1=0.8", "beta2=0.9", "eps=1e-6"}) {
+    EXPECT_TRUE(says(check_error_of("", {"optimizer.name=sgd", fmt::format("optimizer.{}", setting)}),
+                     {"it changes nothing with optimizer.name = \"sgd\""}));
+  }
+  EXPECT_EQ(check_error_of("", {"optimizer.name=sgd", "optimizer.momentum=0.5"}), "no error");
+  EXPECT_EQ(check_error_of("", {"optimizer.beta1=0.8", "optimizer.weight_decay_on=all"}), "no error");
+}
+
 TEST(ConfigCheck, AMaskedShareBelongsToTheMaskedObjective) {
   EXPECT_EQ(check_error_of("", {"model.objective=masked", "model.masked_share=0.2"}), "no error");
   EXPECT_EQ(check_error_of("", {"model.objective=causal", "model.masked_share=0.15"}), "no error");

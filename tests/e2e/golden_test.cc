@@ -1,7 +1,7 @@
 // One loss curve for all meshes: the losses of every layout equal tests/golden/tiny_llama.txt within 1e-10 in float64.
 //
 // The oracle is train_plain(): one device, plain primitives, nothing of the engine. The negative controls are planted
-// mutations and another seed. After an intended change of the model, the data or the optimizer, write the file again:
+// faults and another seed. After an intended change of the model, the data or the optimizer, write the file again:
 //   build/tests/e2e_tests --gtest_filter='Golden.DISABLED_Write' --gtest_also_run_disabled_tests
 #include "plan/rounding.h"
 #include "runtime/verify.h"
@@ -75,7 +75,7 @@ TEST_P(GoldenCuts, ReproduceTheCurveInFloat64) {
     }
   }
   // Control: if every rank numbers its positions from 0, the loss differs.
-  const auto local = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::local_positions});
+  const auto local = train_ranks(plan, run.data(), {.steps = 2, .fault = Fault::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), kSeenInALoss) << GetParam().name();
 }
 
@@ -94,7 +94,7 @@ TEST(Golden, IsTensorMeshesCurveInFloat64) {
   // Control: if every rank of the ring numbers its positions from 0, the loss differs.
   const TensorCut cut = grid(1, 2, 1, {kWithRing}, 2);
   const auto local = train_ranks(run.plan(cut.ranks, cut.keys), run.data(),
-                                 {.steps = 2, .mutation = Mutation::local_positions});
+                                 {.steps = 2, .fault = Fault::local_positions});
   EXPECT_GT(relative_error(local[0].steps[1].loss, golden[1]), kSeenInALoss);
 }
 
@@ -111,9 +111,9 @@ TEST(Golden, IsPipelinesCurveInFloat64) {
         EXPECT_LE(relative_error(rank.steps[step].loss, golden[step]), 1e-10) << "step " << step + 1 << cut.name();
     }
   }
-  // Control: if a stage receives the message of another microbatch, the loss differs.
+  // Control: if a stage reads the output of another microbatch, the loss differs.
   const auto late = train_ranks(run.plan(2, pipeline("1f1b", 2)), run.data(),
-                                {.steps = 2, .mutation = Mutation::late_messages});
+                                {.steps = 2, .fault = Fault::exchanged_microbatches});
   EXPECT_GT(relative_error(late[0].steps[1].loss, golden[1]), kSeenInALoss);
 }
 
@@ -159,10 +159,10 @@ TEST(Golden, IsPipelinesCurveInFloat32WithinItsBound) {
                                grid(1, 2, 1, pipeline("zb_h1", 2), 2)}) {
     expect_curve_in_float32(cut.ranks, cut.keys);
   }
-  // Control: if a stage receives the message of another microbatch, the error exceeds the bound.
+  // Control: if a stage reads the output of another microbatch, the error exceeds the bound.
   const TinyRun run({"training.dtype=float32"});
   const Plan plan = run.plan(2, pipeline("1f1b", 2));
-  const auto late = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::late_messages}).front().steps;
+  const auto late = train_ranks(plan, run.data(), {.steps = 2, .fault = Fault::exchanged_microbatches}).front().steps;
   EXPECT_GT(relative_error(late[1].loss, golden_curve()[1]), float32_bounds(plan, late)[1]);
 }
 

@@ -161,6 +161,8 @@ std::vector<Case> planned_cases() {
       Case{"float32", {}}, Case{"bfloat16", {"--training.dtype=bfloat16"}},
       Case{"float64", {"--training.dtype=float64"}}, Case{"float32_recompute", {"--activation_checkpoint.mode=full"}},
       Case{"bfloat16_recompute", {"--training.dtype=bfloat16", "--activation_checkpoint.mode=full"}},
+      Case{"sgd", {"--optimizer.name=sgd"}}, Case{"sgd_bfloat16", {"--optimizer.name=sgd", kHalf}},
+      Case{"sgd_without_momentum", {"--optimizer.name=sgd", "--optimizer.momentum=0"}},
       Case{"microbatch_1", {"--training.local_batch_size=1"}},
       Case{"microbatch_8", {"--training.local_batch_size=8", "--training.global_batch_size=16"}},
       Case{"uneven", {"--training.global_batch_size=13"}},

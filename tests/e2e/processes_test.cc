@@ -29,8 +29,8 @@ void expect_equal_bits(const std::string& dtype, int count) {
       return raw_bytes(t.narrow(0, flat.parameter_offsets[p], plan.parameters[p].size()));
     };
     EXPECT_TRUE(stored.at(plan.parameters[p].name) == part(threads.values)) << plan.parameters[p].name;
-    EXPECT_TRUE(stored.at("exp_avg." + plan.parameters[p].name) == part(threads.first_moments));
-    EXPECT_TRUE(stored.at("exp_avg_sq." + plan.parameters[p].name) == part(threads.second_moments));
+    EXPECT_TRUE(stored.at("exp_avg." + plan.parameters[p].name) == part(threads.optimizer_state[0]));
+    EXPECT_TRUE(stored.at("exp_avg_sq." + plan.parameters[p].name) == part(threads.optimizer_state[1]));
   }
 
   // The learning-rate schedule must be that of the full run. The second run therefore trains all 6 steps with

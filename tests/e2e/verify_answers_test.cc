@@ -1,4 +1,4 @@
-// The answers of `orthant verify`, as text and as JSON: "ok", or the first tensor that is wrong. Planted mutations are
+// The answers of `orthant verify`, as text and as JSON: "ok", or the first tensor that is wrong. Planted faults are
 // the negative controls.
 #include "app/verify_text.h"
 #include "base/json.h"
@@ -60,8 +60,8 @@ TEST(VerifyAnswers, NameTheStepAndTheDtypeOfTheLosses) {
 TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
   const TinyRun run;
   const Plan plan = run.plan(3);
-  for (const Mutation mutation : {Mutation::dropped_reduction, Mutation::stray_mean, Mutation::wrong_shard}) {
-    const VerifyReport report = verify_layout(plan, run.data(), 2, mutation);
+  for (const Fault fault : {Fault::dropped_reduction, Fault::stray_mean, Fault::wrong_shard}) {
+    const VerifyReport report = verify_with_fault(plan, run.data(), 2, fault);
     const std::string text = verify_text(report, plan);
     EXPECT_TRUE(says(text, {"WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));
     EXPECT_EQ(text.find("ok:"), std::string::npos);
@@ -76,8 +76,8 @@ TEST(VerifyAnswers, NameTheTensorOfEveryPlantedMistake) {
 TEST(VerifyAnswers, NameTheTensorOfMistakesOfTensorMeshes) {
   const TinyRun run({"training.global_batch_size=8", "model.vocab_size=258"});
   const Plan plan = run.plan(8, {"parallelism.tensor_parallel_kind=2.5d", "parallelism.tensor_parallel_mesh=[2,2,2]"});
-  for (const Mutation mutation : {Mutation::swapped_groups, Mutation::dropped_depth, Mutation::mean_over_rows}) {
-    const VerifyReport report = verify_layout(plan, run.data(), 1, mutation);
+  for (const Fault fault : {Fault::swapped_groups, Fault::dropped_depth, Fault::mean_over_rows}) {
+    const VerifyReport report = verify_with_fault(plan, run.data(), 1, fault);
     const std::string text = verify_text(report, plan);
     EXPECT_TRUE(says(text, {"column 2, row 2, depth 2 against one device",
                             "WRONG: step 1, rank 0: the gradient of model.embed_tokens.weight", "1.0e-10"}));

@@ -78,12 +78,13 @@ TEST(Launch, Torchrun) {
   EXPECT_EQ(launch.world_size, 8);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.local_size, 4);
-  EXPECT_EQ(launch.meeting, Meeting::kLauncherServes);
+  EXPECT_EQ(launch.store_kind, StoreKind::kServedByLauncher);
   EXPECT_EQ(launch.address, "node0");
   EXPECT_EQ(launch.port, 29500);
   EXPECT_EQ(launch.attempt, 2);
   // The value must be spelled exactly. Our own launcher identifies itself by its run id.
-  EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).meeting, Meeting::kRankZeroServes);
+  EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "true"}})).store_kind,
+            StoreKind::kServedByRankZero);
   EXPECT_EQ(detect(with(kTorchrun, {{"TORCHELASTIC_RUN_ID", "orthant"}})).launcher, "orthant");
 }
 
@@ -91,7 +92,7 @@ TEST(Launch, SetByHand) {
   const Launch here =
       detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "3000"}});
   EXPECT_EQ(here.launcher, "environment");
-  EXPECT_EQ(here.meeting, Meeting::kRankZeroServes);
+  EXPECT_EQ(here.store_kind, StoreKind::kServedByRankZero);
   EXPECT_EQ(here.local_rank, 1);
   EXPECT_EQ(here.local_size, 2);
   const Launch far = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "10.0.0.7"}, {"MASTER_PORT", "3000"}});
@@ -104,7 +105,7 @@ TEST(Launch, OpenMpiOnOneMachineMeetsInAFile) {
   const Launch launch = detect(with(kOpenMpi, {{"TMPDIR", "/scratch"}}));
   EXPECT_EQ(launch.launcher, "openmpi");
   EXPECT_EQ(launch.rank, 1);
-  EXPECT_EQ(launch.meeting, Meeting::kFile);
+  EXPECT_EQ(launch.store_kind, StoreKind::kFile);
   EXPECT_EQ(launch.path, "/scratch/orthant-openmpi-27_1.store");
   // For several machines, the user must set the address.
   const Table far = with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}});
@@ -179,13 +180,14 @@ TEST(Launch, MissingVariableIsNamed) {
 }
 
 TEST(Launch, NumbersThatDoNotFit) {
-  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"RANK", "8"}})), {"rank 8 of 8"}));
-  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"RANK", "-1"}})), {"rank -1 of 8"}));
-  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})), {"local rank 4 of 4"}));
+  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"RANK", "8"}})), {"the rank is 8 and the world size 8"}));
+  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"RANK", "-1"}})), {"the rank is -1 and the world size 8"}));
+  EXPECT_TRUE(says(refusal(with(kTorchrun, {{"LOCAL_RANK", "4"}})), {"the local rank is 4, the local size 4"}));
   EXPECT_TRUE(says(refusal(with(kTorchrun, {{"RANK", "two"}})), {"RANK = \"two\"", "not a whole number"}));
   EXPECT_TRUE(says(refusal(with(kTorchrun, {{"MASTER_PORT", "70000"}})), {"MASTER_PORT = 70000"}));
   EXPECT_TRUE(says(refusal(with(kTorchrun, {{"WORLD_SIZE", "99999999999"}})), {"WORLD_SIZE"}));
-  EXPECT_TRUE(says(refusal(with(kSlurm, {{"SLURM_NODEID", "3"}})), {"SLURM_NODEID = 3 is beyond"}));
+  EXPECT_TRUE(
+      says(refusal(with(kSlurm, {{"SLURM_NODEID", "3"}})), {"SLURM_NODEID = 3 must be below the number of nodes"}));
 }
 
 TEST(Launch, SlurmHosts) {

@@ -49,9 +49,9 @@ TEST(Rendezvous, AnotherRunOnThePort) {
   const Rendezvous first = connect(on_port(port, 0), 20, "seed = 7");
   other.join();
   for (const int rank : {0, 1}) {
-    EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, rank), 20, "seed = 7"); }),
-                     {fmt::format("rank {}: another run already serves on localhost:{}", rank, port),
-                      "Choose another MASTER_PORT"}));
+    EXPECT_TRUE(says(
+        message_of<CommError>([&] { (void)connect(on_port(port, rank), 20, "seed = 7"); }),
+        {fmt::format("rank {}: another run already uses localhost:{}", rank, port), "Choose another MASTER_PORT"}));
   }
 }
 
@@ -65,7 +65,7 @@ TEST(Rendezvous, AProgramThatAcceptsAndIsSilent) {
   ASSERT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
   const int port = ntohs(address.sin_port);
   EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 1), 0.3); }),
-                   {fmt::format("nobody answered at 127.0.0.1:{}", port),
+                   {fmt::format("no store answered at 127.0.0.1:{}", port),
                     "connections are accepted there, but no store answers"}));
   EXPECT_TRUE(says(message_of<CommError>([&] { (void)connect(on_port(port, 0), 0.3); }), {"in use", "MASTER_PORT"}));
   close(fd);
@@ -81,7 +81,7 @@ TEST(Rendezvous, NobodyAnswers) {
                       .address = "127.0.0.1",
                       .port = free_port};
   EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }),
-                   {fmt::format("nobody answered at 127.0.0.1:{}", free_port), "MASTER_ADDR"}));
+                   {fmt::format("no store answered at 127.0.0.1:{}", free_port), "MASTER_ADDR"}));
 }
 
 TEST(Rendezvous, AHostThatDoesNotExist) {
@@ -91,7 +91,7 @@ TEST(Rendezvous, AHostThatDoesNotExist) {
                       .address = "no-such-host.invalid",
                       .port = 29500};
   EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(launch, 0.3); }),
-                   {"nobody answered at no-such-host.invalid:29500"}));
+                   {"no store answered at no-such-host.invalid:29500"}));
 }
 
 TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
@@ -107,9 +107,9 @@ TEST(Rendezvous, AnInterfaceThatDoesNotExist) {
 
 TEST(Rendezvous, InAFileAndAtRankZero) {
   const Store probe = Store::serve(0, 5);
-  for (const Meeting meeting : {Meeting::kFile, Meeting::kRankZeroServes}) {
+  for (const StoreKind store_kind : {StoreKind::kFile, StoreKind::kServedByRankZero}) {
     const auto path = std::filesystem::temp_directory_path() / fmt::format("orthant-test-{}.store", getpid());
-    const int port = meeting == Meeting::kFile ? 0 : Store::serve(0, 5).port();
+    const int port = store_kind == StoreKind::kFile ? 0 : Store::serve(0, 5).port();
     std::atomic<int> met = 0;
     const auto run = [&](int rank) {
       const Launch launch{.launcher = "test",
@@ -117,13 +117,13 @@ TEST(Rendezvous, InAFileAndAtRankZero) {
                           .world_size = 2,
                           .local_rank = rank,
                           .local_size = 2,
-                          .meeting = meeting,
+                          .store_kind = store_kind,
                           .address = "127.0.0.1",
                           .port = port,
                           .path = path.string()};
       const Rendezvous rendezvous = connect(launch, 20);
       EXPECT_EQ(rendezvous.address, "127.0.0.1");
-      EXPECT_EQ(rendezvous.serves, meeting == Meeting::kRankZeroServes && rank == 0);
+      EXPECT_EQ(rendezvous.serves, store_kind == StoreKind::kServedByRankZero && rank == 0);
       check_agreement(rendezvous, "seed = 7");
       rendezvous.store.set(fmt::format("met/{}", rank), "");
       (void)rendezvous.store.get(fmt::format("met/{}", 1 - rank), 20);
@@ -145,7 +145,7 @@ Launch in_file(const std::string& path, int rank) {
           .world_size = 2,
           .local_rank = rank,
           .local_size = 2,
-          .meeting = Meeting::kFile,
+          .store_kind = StoreKind::kFile,
           .path = path};
 }
 
@@ -156,16 +156,16 @@ std::vector<std::string> names_in(const std::filesystem::path& folder) {
   return names;
 }
 
-class MeetingInAFile : public testing::Test {
+class StoreFile : public testing::Test {
  protected:
-  MeetingInAFile() { std::filesystem::create_directory(folder_); }
-  ~MeetingInAFile() override { std::filesystem::remove_all(folder_); }
+  StoreFile() { std::filesystem::create_directory(folder_); }
+  ~StoreFile() override { std::filesystem::remove_all(folder_); }
   const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / fmt::format("orthant-meeting-{}", getpid());
-  const std::string path_ = (folder_ / "meeting.store").string();
+      std::filesystem::temp_directory_path() / fmt::format("orthant-rendezvous-{}", getpid());
+  const std::string path_ = (folder_ / "run.store").string();
 };
 
-TEST_F(MeetingInAFile, LeftoversAreIgnored) {
+TEST_F(StoreFile, LeftoversAreIgnored) {
   std::string dead = process_identity();  // the same pid with another start time
   dead.back() = dead.back() == '1' ? '2' : '1';
   for (const bool is_store : {true, false}) {
@@ -185,16 +185,18 @@ TEST_F(MeetingInAFile, LeftoversAreIgnored) {
   }
 }
 
-TEST_F(MeetingInAFile, RanksThatDoNotComeLeaveNothing) {
-  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 0), 0.1); }), {"1 of 2 ranks came", path_}));
+TEST_F(StoreFile, MissingRanksLeaveNoFile) {
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 0), 0.1); }),
+                   {"only 1 of 2 ranks opened", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
-  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not come", path_}));
+  EXPECT_TRUE(
+      says(message_of<Error>([&] { (void)connect(in_file(path_, 1), 0.1); }), {"rank 0 did not create", path_}));
   EXPECT_EQ(names_in(folder_), std::vector<std::string>{});
 }
 
-TEST_F(MeetingInAFile, AFolderThatDoesNotExist) {
-  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file((folder_ / "none/meeting").string(), 0), 0.1); }),
-                   {"cannot meet in", "No such file", "TMPDIR"}));
+TEST_F(StoreFile, AFolderThatDoesNotExist) {
+  EXPECT_TRUE(says(message_of<Error>([&] { (void)connect(in_file((folder_ / "none/run").string(), 0), 0.1); }),
+                   {"cannot connect through the file", "No such file", "TMPDIR"}));
 }
 
 TEST(Rendezvous, DifferencesBetweenRunsAreReported) {
@@ -225,7 +227,7 @@ TEST(Rendezvous, ARankThatDoesNotComeIsNamed) {
   run_ranks(2, [&](Rendezvous rendezvous, int rank) {
     if (rank == 1) return;
     EXPECT_TRUE(says(message_of<Error>([&] { check_agreement(rendezvous, "x", 0.2); }),
-                     {"rank 0: rank 1 of 2 did not come"}));
+                     {"rank 0: rank 1 of 2 did not connect"}));
   });
 }
 

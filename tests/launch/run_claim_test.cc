@@ -50,7 +50,7 @@ class RunClaim : public testing::Test {
   void expect_refused(const Launch& launch, const std::string& reason, const std::string& text = "seed = 7") {
     const auto before = contents(store_);
     EXPECT_TRUE(says(refusal(store_, launch, text),
-                     {fmt::format("rank {}: another run already serves on localhost:29500: ", launch.rank), reason,
+                     {fmt::format("rank {}: another run already uses localhost:29500: ", launch.rank), reason,
                       "Choose another MASTER_PORT"}));
     EXPECT_EQ(contents(store_), before);
   }
@@ -89,8 +89,8 @@ TEST_F(RunClaim, AnotherRunFile) {
 TEST_F(RunClaim, AnotherJobOfTheLauncher) {
   id_ = "openmpi 27/1";
   come(0);
-  expect_refused(rank_of(1, 2, "openmpi 28/1"), "its launcher gave it another run id");
-  expect_refused(rank_of(1), "its launcher gave it another run id");
+  expect_refused(rank_of(1, 2, "openmpi 28/1"), "its launcher set another run id");
+  expect_refused(rank_of(1), "its launcher set another run id");
   Launch restarted = rank_of(1, 2, id_);
   restarted.attempt = 1;
   expect_refused(restarted, "it is attempt 0 of its launcher, but this rank is of attempt 1");
@@ -130,7 +130,7 @@ TEST_F(RunClaim, InvalidRecordIsRefused) {
 TEST_F(RunClaim, OnTheStoreOfALauncher) {
   const auto launch = [](int rank, const std::string& id) {
     Launch one = rank_of(rank, 2, id);
-    one.meeting = Meeting::kLauncherServes;
+    one.store_kind = StoreKind::kServedByLauncher;
     return one;
   };
   std::vector<Store> stores;
@@ -148,7 +148,7 @@ TEST_F(RunClaim, OnTheStoreOfALauncher) {
 TEST_F(RunClaim, OneWaitingRankReportsWhenRankZeroDoesNotCome) {
   const auto waiting = [](int rank) {
     Launch launch = rank_of(rank, 3, "job 8");
-    launch.meeting = Meeting::kLauncherServes;
+    launch.store_kind = StoreKind::kServedByLauncher;
     return launch;
   };
   EXPECT_TRUE(says(refusal(store_, waiting(1)), {"rank 1: waited 0.2 s for rank 0 of 3"}));
@@ -157,7 +157,7 @@ TEST_F(RunClaim, OneWaitingRankReportsWhenRankZeroDoesNotCome) {
 
 TEST_F(RunClaim, AFailureThatTheLauncherReportedIsNotReportedAgain) {
   Launch launch = rank_of(1, 3, "job 9");
-  launch.meeting = Meeting::kLauncherServes;
+  launch.store_kind = StoreKind::kServedByLauncher;
   post_failure(store_.under(run_prefix(launch.run_id, launch.attempt)), "rank 0 was killed");
   EXPECT_THROW(claim_rank(store_, launch, "seed = 7", kSoon_s), PeerFailed);
 }

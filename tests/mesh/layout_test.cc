@@ -18,7 +18,7 @@ TEST(Layout, ReadsBackItsText) {
   }
   EXPECT_EQ(to_string(parse_layout("[ S(data,tensor) , -] P(ring) R(ulysses)")),
             "[S(data, tensor), -] P(ring) R(ulysses)");
-  EXPECT_EQ(to_string(whole(0)), "[]");
+  EXPECT_EQ(to_string(unsharded_layout(0)), "[]");
   for (const char* text : {"", "[", "[S()]", "[S(a]", "[-] P()", "[-] Q(a)", "[-,]", "[-] R(a) P(b)", "[S(a b)]"})
     EXPECT_THROW(parse_layout(text), DataError) << text;
 }

@@ -29,7 +29,7 @@ TEST(Redistribute, CostsAtMostTheDetourOverTheUnshardedTensor) {
     Case c = random_case(random, true);
     // No axes of size 1, because the intermediate layouts of a plan omit them.
     for (Axis& axis : c.mesh.axes) axis.size = std::max(axis.size, 2);
-    const Layout middle = whole(static_cast<int>(c.shape.size()));
+    const Layout middle = unsharded_layout(static_cast<int>(c.shape.size()));
     Case first = c, second = c;
     first.to = second.from = middle;
     const int64_t direct = cost(c, redistribute(c.mesh, c.from, c.to, c.shape, kBytes));
@@ -43,7 +43,7 @@ TEST(Redistribute, CostsAtMostTheDetourOverTheUnshardedTensor) {
 
 /// All layouts of `dims` dims over the axes of the mesh.
 std::vector<Layout> all_layouts(const Mesh& mesh, int dims) {
-  std::vector<Layout> out = {whole(dims)};
+  std::vector<Layout> out = {unsharded_layout(dims)};
   for (const Axis& axis : mesh.axes) {
     std::vector<Layout> longer;
     for (const Layout& layout : out) {

@@ -34,7 +34,7 @@ inline Mesh random_mesh(Random& random) {
 
 /// Draws a layout: every axis gets a random placement, and the axes of a split are in random order.
 inline Layout random_layout(Random& random, const Mesh& mesh, int dims) {
-  Layout layout = whole(dims);
+  Layout layout = unsharded_layout(dims);
   std::vector<std::string> names;
   for (const Axis& axis : mesh.axes) {
     const int place = random.below(static_cast<int>(names.size()) + 1);

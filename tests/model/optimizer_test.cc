@@ -1,13 +1,16 @@
-// AdamW over the flat buffers equals a plain AdamW for each parameter. Only matrices decay. The gradient norm and the
-// clipping factor equal their formulas.
+// The optimizers over the flat buffers equal plain ones for each parameter, and those of torch.optim. By default only
+// matrices decay. The gradient norm and the clipping factor equal their formulas.
 #include "model/optimizer.h"
 
 #include "tests/support/biases.h"
-#include "tests/support/plain_adamw.h"
+#include "tests/support/plain_optimizer.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/tiny_model.h"
 
 #include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
 
 namespace orthant::optimizer_test {
 namespace {
@@ -20,17 +23,23 @@ void randomize_gradients(Weights& weights, uint64_t seed) {
   }
 }
 
-TEST(Optimizer, IsAdamW) {
-  for (const bool tied : {false, true}) {
-    const auto parameters = parameter_table(tiny_architecture({.tied = tied}));
+// AdamW, SGD, and SGD without momentum.
+std::vector<OptimizerConfig> every_optimizer() {
+  return {{.name = "adamw", .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3},
+          {.name = "sgd", .momentum = 0.8, .weight_decay = 0.3},
+          {.name = "sgd", .momentum = 0, .weight_decay = 0.3}};
+}
+
+TEST(Optimizer, IsItsFormula) {
+  for (const OptimizerConfig& config : every_optimizer()) {
+    const auto parameters = parameter_table(tiny_architecture());
     // About ten roundings for each element and step, in four steps: 40 rounding units.
     for (const auto& [dtype, bound] : {std::pair{at::kDouble, 40 * 0x1p-53}, std::pair{at::kFloat, 40 * 0x1p-24}}) {
       Weights ours(parameters, dtype), plain(parameters, dtype);
       ours.initialize(3);
       plain.initialize(3);
-      const AdamWOptions options{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.3};
-      Optimizer optimizer(ours, options);
-      PlainAdamW oracle{.options = options, .m = {}, .v = {}};
+      Optimizer optimizer(ours, config);
+      PlainOptimizer oracle{.config = config};
       for (int64_t step = 1; step <= 4; ++step) {
         randomize_gradients(ours, 10 + static_cast<uint64_t>(step));
         randomize_gradients(plain, 10 + static_cast<uint64_t>(step));
@@ -39,54 +48,99 @@ TEST(Optimizer, IsAdamW) {
       }
       for (size_t p = 0; p < parameters.size(); ++p) {
         EXPECT_LT(relative_error(ours.master(p), plain.master(p)), bound) << parameters[p].name;
-        EXPECT_LT(relative_error(ours.view(optimizer.first_moments(), p), oracle.m[p]), bound) << parameters[p].name;
-        EXPECT_LT(relative_error(ours.view(optimizer.second_moments(), p), oracle.v[p]), bound) << parameters[p].name;
+        ASSERT_EQ(oracle.state[p].size(), optimizer.state().size());
+        for (size_t s = 0; s < optimizer.state().size(); ++s) {
+          EXPECT_LT(relative_error(ours.view(optimizer.state()[s].flat, p), oracle.state[p][s]), bound)
+              << parameters[p].name << ", " << optimizer.state()[s].name;
+        }
       }
     }
   }
 }
 
-TEST(Optimizer, MatricesDecayAndGainsAndBiasesDoNot) {
-  const auto parameters = parameter_table(tiny_architecture({.biases = true}));
-  Weights weights(parameters, at::kDouble);
-  weights.initialize(3);
-  draw_biases(weights);
-  const at::Tensor before = weights.masters().clone();
-  Optimizer optimizer(weights, {.weight_decay = 0.5});
-  weights.gradients().zero_();
-  optimizer.step(1, 0.1, 1.0);
-  int vectors = 0;
-  for (size_t p = 0; p < parameters.size(); ++p) {
-    const at::Tensor was = weights.view(before, p);
-    if (parameters[p].shape.size() == 1) {
-      ++vectors;
-      EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
-    } else {
-      EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+// tests/golden/optimizers/torch.txt has the weights after each step. The control has another momentum, or beta1.
+TEST(Optimizer, IsThatOfTorch) {
+  std::ifstream file(ORTHANT_SOURCE_DIR "/tests/golden/optimizers/torch.txt");
+  std::unique_ptr<Weights> weights[2];
+  std::unique_ptr<Optimizer> optimizers[2];
+  int lines = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line[0] == '#') continue;
+    std::istringstream in(line);
+    OptimizerConfig config{.beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay_on = "all"};
+    int64_t step = 0;
+    in >> config.name >> config.momentum >> config.weight_decay >> step;
+    const at::Tensor want = at::empty({6}, at::kDouble);
+    for (int i = 0; i < 6; ++i) in >> want.mutable_data_ptr<double>()[i];
+    const at::Tensor index = at::arange(6, at::kDouble);
+    for (const int control : {0, 1}) {
+      if (step == 1) {
+        if (control == 1) config.momentum += 0.01, config.beta1 += 0.01;
+        weights[control] = std::make_unique<Weights>(
+            std::vector<ParameterInfo>{{.name = "w", .shape = {6}, .group = 0}}, at::kDouble);
+        weights[control]->master(0).copy_(index.cos());
+        optimizers[control] = std::make_unique<Optimizer>(*weights[control], config);
+      }
+      weights[control]->gradient(0).copy_((2 * index + static_cast<double>(step)).sin());
+      optimizers[control]->step(step, 0.01 * static_cast<double>(step), 1.0);
+      const double error = relative_error(weights[control]->master(0), want);
+      if (control == 0) {
+        EXPECT_LT(error, 1e-15) << line;
+      } else if (step == 4) {
+        EXPECT_GT(error, 1e-5) << line;
+      }
     }
+    ++lines;
   }
-  EXPECT_EQ(vectors, 5 + 14);  // 2 gains and 7 biases in each of 2 blocks, and the final gain
+  EXPECT_EQ(lines, 16);
+}
+
+TEST(Optimizer, GainsAndBiasesDecayOnlyWithAll) {
+  const auto parameters = parameter_table(tiny_architecture({.biases = true}));
+  for (const std::string decays : {"matrices", "all"}) {
+    Weights weights(parameters, at::kDouble);
+    weights.initialize(3);
+    draw_biases(weights);
+    const at::Tensor before = weights.masters().clone();
+    Optimizer optimizer(weights, {.weight_decay = 0.5, .weight_decay_on = decays});
+    weights.gradients().zero_();
+    optimizer.step(1, 0.1, 1.0);
+    int unchanged = 0;
+    for (size_t p = 0; p < parameters.size(); ++p) {
+      const at::Tensor was = weights.view(before, p);
+      if (decays == "matrices" && parameters[p].shape.size() == 1) {
+        ++unchanged;
+        EXPECT_TRUE(weights.master(p).equal(was)) << parameters[p].name;
+      } else {
+        EXPECT_LT(relative_error(weights.master(p), was * 0.95), 1e-15) << parameters[p].name;
+      }
+    }
+    // 2 gains and 7 biases in each of 2 blocks, and the final gain.
+    EXPECT_EQ(unchanged, decays == "matrices" ? 5 + 14 : 0);
+  }
 }
 
 // After each step, the bfloat16 working values equal the float32 master weights, rounded.
 TEST(Optimizer, WorkingCopyIsTheMasterRounded) {
-  Weights weights(parameter_table(tiny_architecture()), at::kBFloat16);
-  weights.initialize(3);
-  EXPECT_EQ(weights.masters().scalar_type(), at::kFloat);
-  Optimizer optimizer(weights, {});
-  for (int64_t step = 1; step <= 3; ++step) {
-    randomize_gradients(weights, static_cast<uint64_t>(step));
-    const at::Tensor before = weights.masters().clone();
-    optimizer.step(step, 1e-5, 1.0);  // below the precision of bfloat16: the master weights still move
-    EXPECT_FALSE(weights.masters().equal(before));
-    EXPECT_TRUE(weights.values().equal(weights.masters().to(at::kBFloat16)));
+  for (const OptimizerConfig& config : every_optimizer()) {
+    Weights weights(parameter_table(tiny_architecture()), at::kBFloat16);
+    weights.initialize(3);
+    EXPECT_EQ(weights.masters().scalar_type(), at::kFloat);
+    Optimizer optimizer(weights, config);
+    for (int64_t step = 1; step <= 3; ++step) {
+      randomize_gradients(weights, static_cast<uint64_t>(step));
+      const at::Tensor before = weights.masters().clone();
+      optimizer.step(step, 1e-5, 1.0);  // below the precision of bfloat16: the master weights still move
+      EXPECT_FALSE(weights.masters().equal(before));
+      EXPECT_TRUE(weights.values().equal(weights.masters().to(at::kBFloat16)));
+    }
   }
 }
 
 TEST(Optimizer, GapsOfTheFlatBufferStayZero) {
   Weights weights(parameter_table(tiny_architecture()), at::kFloat);
   weights.initialize(3);
-  Optimizer optimizer(weights, {});
+  Optimizer optimizer(weights, {.name = "sgd", .weight_decay_on = "all"});
   randomize_gradients(weights, 1);
   optimizer.step(1, 0.1, 1.0);
   at::Tensor gaps = weights.masters().clone();

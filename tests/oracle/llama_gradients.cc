@@ -59,7 +59,7 @@ class Results {
 void run(const std::vector<std::string>& arguments) {
   if (arguments.size() != 5) throw ConfigError("DIRECTORY BATCH OUT plain|fused float32|float64");
   const std::string& directory = arguments[0];
-  const Architecture architecture = make_architecture(read_hf_config(directory));
+  const Architecture architecture = read_hf_config(directory).model;
   Weights weights(parameter_table(architecture), scalar_type(arguments[4]));
   load_weights(directory, architecture, weights);
   const Transformer model(architecture, weights, arguments[3] == "plain" ? plain_primitives() : fused_primitives(), {});

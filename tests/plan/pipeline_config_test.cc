@@ -88,7 +88,7 @@ TEST(PipelineConfig, MorePassesThanTablesHoldAreRefused) {
                    {"model.num_hidden_layers=128", fmt::format("training.global_batch_size={}", batch)});
   };
   EXPECT_TRUE(says(plan(40000), {"interleaved_1f1b", "training.global_batch_size = 40000", "training.local_batch_size",
-                                 "128 stages of 40000 microbatches: their product is 4194304 at most"}));
+                                 "stages x microbatches = 128 x 40000 must be at most 4194304"}));
 }
 
 TEST(PipelineConfig, AFilesMistakesAreNamed) {
@@ -126,6 +126,9 @@ TEST(PipelineConfig, PostValidation) {
   EXPECT_TRUE(says(refusal(2, {key}), {"parallelism.pipeline_parallel_post_validation", "pipeline_parallel_degree = 1",
                                        "set it to false"}));
   const Plan plain = plan_of(4, of("zb_h2", 4)), post = plan_of(4, of("zb_h2", 4, {key}));
+  Words with_sgd = of("zb_h2", 4, {key});
+  with_sgd.push_back("optimizer.name=sgd");
+  const Plan sgd = plan_of(4, with_sgd);
   for (size_t rank = 0; rank < 4; ++rank) {
     const auto& row = post.schedule.rows[rank];
     EXPECT_EQ(row.size(), plain.schedule.rows[rank].size() + 2);
@@ -133,6 +136,7 @@ TEST(PipelineConfig, PostValidation) {
     // Post-validation keeps float32 copies of the weights and both moments on every rank but the last.
     const int64_t copies = rank == 3 ? 0 : 3 * plain.memory[rank].parameters;
     EXPECT_EQ(post.memory[rank].optimizer, plain.memory[rank].optimizer + copies);
+    EXPECT_EQ(sgd.memory[rank].optimizer, (rank == 3 ? 1 : 3) * plain.memory[rank].parameters);
     EXPECT_EQ(post.memory[rank].activations, plain.memory[rank].activations);
   }
   EXPECT_EQ(post.timeline.makespan_s, plain.timeline.makespan_s);

@@ -28,10 +28,10 @@ class DeadStage(ProcessTest):
         pids = running.ranks()
         os.kill(pids[victim], number)
         # The launcher or another rank reports a killed rank, whichever detects it first, in different words.
-        how = "SIGKILL|its process .* is gone" if number == signal.SIGKILL else "stopped"
+        how = "SIGKILL|its process .* has ended" if number == signal.SIGKILL else "stopped"
         message = self.assert_says(running.result(STOP_S), 1, f"rank {victim}")
         self.assertRegex(message, how)
-        self.assertRegex(message, rf"last heard at: {activity}")
+        self.assertRegex(message, rf"last reported activity: {activity}")
         if number == signal.SIGKILL:
             for pid in pids.values():
                 self.assertIn(state_of(pid), (None, "Z"))

@@ -228,16 +228,16 @@ class Launchers(ProcessTest):
         variables = {**meeting(2), "MASTER_ADDR": "no-such-host.invalid"}
         result = self.train("run.timeout_s=4", env={"RANK": "1", **variables})
         place = f"no-such-host.invalid:{variables['MASTER_PORT']}"
-        self.assert_says(result, 1, f"nobody answered at {place} for 4 s (the name cannot be resolved: ", "MASTER_ADDR")
+        self.assert_says(result, 1, f"no store answered at {place} for 4 s (the name cannot be resolved: ", "MASTER_ADDR")
         self.assertIn(f"waiting for the store at {place}, for at most 4 s: the name cannot be resolved", result.err)
 
     def test_a_rank_that_does_not_come(self):
         variables = meeting(2)
         alone = self.train("run.timeout_s=3", env={"RANK": "0", **variables})
-        self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not come to the store", "within 3 s")
+        self.assert_says(alone, 1, "rank 0: rank 1 of 2 did not connect to the store", "within 3 s")
         hasty = self.train("run.timeout_s=0.25", env={"RANK": "0", **variables})
-        self.assert_says(hasty, 1, "rank 0: rank 1 of 2 did not come to the store", "within 0.25 s")
-        self.assertIn("waiting for rank 1 of 2 to come to the store", alone.err)
+        self.assert_says(hasty, 1, "rank 0: rank 1 of 2 did not connect to the store", "within 0.25 s")
+        self.assertIn("waiting for rank 1 of 2 to connect to the store", alone.err)
         refused = self.train("run.timeout_s=3", env={"RANK": "1", **variables})
         self.assert_says(refused, 1, f"127.0.0.1:{variables['MASTER_PORT']} for 3 s (Connection refused)")
 

@@ -19,7 +19,7 @@ class SecondRun(ProcessTest):
         return ranks, variables
 
     def assert_refused(self, running, variables, *parts):
-        place = f"another run already serves on 127.0.0.1:{variables['MASTER_PORT']}"
+        place = f"another run already uses 127.0.0.1:{variables['MASTER_PORT']}"
         self.assert_says(running.result(), 1, place, "Choose another MASTER_PORT", *parts)
 
     def assert_goes_on(self, ranks):

@@ -174,7 +174,7 @@ class Dead(ProcessTest):
             time.sleep(0.02)
         self.fail(f"still there: {[(pid, state_of(pid)) for pid in pids.values()]}")
 
-    def test_a_rank_falls_silent(self):
+    def test_a_rank_stops_sending_heartbeats(self):
         running = self.start_training(until_step=8)
         os.kill(running.ranks()[1], signal.SIGSTOP)
         message = self.assert_says(running.result(STOP_S), 1, "rank 1", "stopped", "step-0000")

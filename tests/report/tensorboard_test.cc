@@ -142,7 +142,7 @@ TEST(TensorBoard, FileReadsBack) {
   const TempFolder folder;
   std::string path;
   {
-    TensorBoardWriter writer(folder / "tb");
+    TensorBoardWriter writer(folder / "tb", std::nullopt, "SGD");
     path = writer.path();
     writer.write_text("config", "    [training]\n    steps = 300");
     writer.write(StepMetrics{.step = 300,
@@ -172,7 +172,7 @@ TEST(TensorBoard, FileReadsBack) {
   EXPECT_EQ(step.count("mfu(%)"), 0u) << "an unknown value is left out";
   EXPECT_EQ(step.at("loss_metrics/global_avg_loss"), 2.5f);
   EXPECT_EQ(step.at("grad_norm"), 0.5f);
-  EXPECT_EQ(step.at("lr/AdamW"), 1e-3f);
+  EXPECT_EQ(step.at("lr/SGD"), 1e-3f);
   EXPECT_EQ(step.at("throughput(tps)"), 1000.0f);
   EXPECT_EQ(step.at("time_metrics/end_to_end(s)"), 0.5f);
   EXPECT_EQ(step.at("time_metrics/data_loading(%)"), 10.0f);

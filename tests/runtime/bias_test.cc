@@ -125,7 +125,7 @@ TEST(BiasRuns, GoOnOnAnotherMesh) {
     first.save = true;
     train_ranks(run.plan(from.ranks, from.keys), run.data(), first);
     const std::string saved = run.folder() + "/out/checkpoints/step-000002";
-    EXPECT_TRUE(read_hf_config(saved).attention_bias && read_hf_config(saved).mlp_bias);
+    EXPECT_TRUE(read_hf_config(saved).model.attention_bias && read_hf_config(saved).model.mlp_bias);
     const TensorSet tensors = open_hf_weights(saved);
     EXPECT_EQ(tensors.tensor("model.layers.1.self_attn.k_proj.bias").shape, std::vector<int64_t>{12});
     EXPECT_EQ(tensors.tensor("model.layers.1.mlp.down_proj.bias").shape, std::vector<int64_t>{24});
@@ -160,7 +160,7 @@ SWEEP_TEST(BiasVerify, FindsABiasThatEveryColumnAdds) {
                                                                 grid(2, 2, 1), grid(1, 2, 2), grid(2, 2, 1, {kSumma})},
                                          2)) {
       const VerifyReport report =
-          verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 2, Mutation::bias_of_every_column);
+          verify_with_fault(run.plan(cut.ranks, cut.keys), run.data(), 2, Fault::bias_of_every_column);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
       EXPECT_TRUE(says(report.first_difference, {"step 2"})) << dtype << ", " << cut.name();
       EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << cut.name();
@@ -176,7 +176,7 @@ SWEEP_TEST(BiasVerify, FindsABiasSummedTwice) {
                                          one_dimension(2, {kNoSequence}, 2)},
                   2)) {
       const VerifyReport report =
-          verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::bias_summed_twice);
+          verify_with_fault(run.plan(cut.ranks, cut.keys), run.data(), 1, Fault::bias_summed_twice);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
       // At least two ranks sum the bias again, so that its gradient is off by its own size or more.
       EXPECT_GE(report.gradients.relative_error, 1 - report.gradients.bound) << dtype << ", " << cut.name();
@@ -194,7 +194,7 @@ TEST(BiasVerify, SeesAMistakeInAnyBias) {
     const TinyRun run(with_biases({fmt::format("training.dtype={}", dtype)}));
     const TensorCut cut = grid(2, 2, 1);
     const VerifyReport report =
-        verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::bias_summed_twice);
+        verify_with_fault(run.plan(cut.ranks, cut.keys), run.data(), 1, Fault::bias_summed_twice);
     NamedError least;  // the bias whose smallest detectable mistake is largest
     for (const auto& [name, error] : report.gradient_errors) {
       if (!name.ends_with(".bias")) continue;

@@ -1,9 +1,10 @@
-// Lost work is detected where it is missed: a message that no stage has produced, and a bucket that is reduced before
-// its gradients are written.
+// Lost work is detected where it is missed: a message that no stage has produced, a bucket that is reduced before its
+// gradients are written, and a row without a W.
 #include "base/errors.h"
 #include "comm/thread_ranks.h"
 #include "parallel/data/run.h"
 #include "runtime/executor.h"
+#include "tests/support/pipelines.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -38,10 +39,22 @@ TEST(LostWork, ABucketIsNotSummedBeforeItsGradientsAreWritten) {
     reducer.begin(2);
     for (const int weight : {1, 0, 1, 0}) reducer.written(weight);
     EXPECT_NO_THROW(reducer.finish(-1));
-    reducer.accept_lost();
-    reducer.begin(2);
-    EXPECT_NO_THROW(reducer.finish(-1));
   });
+}
+
+TEST(LostWork, ARowWithoutAWeightGradientIsNoticed) {
+  const TinyRun run;
+  const Plan plan = run.plan(2, pipeline("zb_h1", 2));
+  const auto step = [&](bool complete) {
+    run_ranks(2, [&](const Rendezvous& rendezvous, int rank) {
+      Comm comm(plan.mesh, rank, rendezvous);
+      SessionParts parts = session_parts(plan, comm);
+      if (!complete) std::erase(parts.row, Action{ActionKind::W, rank, 0});
+      Session(plan, run.data().train, comm, std::move(parts)).gradients(1, {});
+    });
+  };
+  EXPECT_NO_THROW(step(true));
+  EXPECT_THROW(step(false), LogicError);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST(OutputLosses, AreThePlainDevices) {
     const TinyRun run(deep(loss));
     const auto have = train_ranks(run.plan(1), run.data())[0];
     const auto want = train_plain(run.plan(1), run.data(), 3);
-    const auto other = train_ranks(run.plan(1), run.data(), {.mutation = Mutation::plain_loss})[0];
+    const auto other = train_ranks(run.plan(1), run.data(), {.fault = Fault::plain_loss})[0];
     for (size_t step = 0; step < want.size(); ++step) {
       EXPECT_LT(relative_error(have.steps[step].loss, want[step].loss), 1e-12);
       EXPECT_LT(relative_error(have.steps[step].gradients, want[step].gradients), 1e-10);
@@ -172,7 +172,7 @@ SWEEP_TEST(OutputLosses, VerifyAcceptsWhatIsRightAndSeesWhatIsLeftOut) {
         const Plan plan = run.plan(layout.ranks, layout.keys);
         const VerifyReport right = verify_layout(plan, run.data(), 2);
         EXPECT_TRUE(right.ok) << dtype << ", " << layout.name() << ", " << loss[0] << ": " << right.first_difference;
-        const VerifyReport wrong = verify_layout(plan, run.data(), 1, Mutation::plain_loss);
+        const VerifyReport wrong = verify_with_fault(plan, run.data(), 1, Fault::plain_loss);
         EXPECT_FALSE(wrong.ok) << dtype << ", " << layout.name() << ", " << loss[0];
         EXPECT_GT(wrong.gradients.relative_error, kSeenInAGradient) << layout.name() << ", " << loss[0];
         EXPECT_TRUE(says(wrong.first_difference, {"step 1", "the gradient of"})) << dtype;

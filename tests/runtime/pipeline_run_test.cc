@@ -80,13 +80,13 @@ SWEEP_TEST(PipelineRun, VerifyCatchesMistakesOfPipelines) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype)}));
     for (const TensorCut& cut :
          sweep.of(std::vector<TensorCut>{TensorCut{2, pipeline("zb_h1", 2)}, {4, pipeline("zb_v", 4)}, cuts()[3]}, 2)) {
-      for (const Mutation mutation : {Mutation::late_messages, Mutation::dropped_weights}) {
-        const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, mutation);
+      for (const Fault fault : {Fault::exchanged_microbatches, Fault::lost_weight_gradients}) {
+        const VerifyReport report = verify_with_fault(run.plan(cut.ranks, cut.keys), run.data(), 1, fault);
         EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
         EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << cut.name();
-        // A missing W affects the weights of products only. Late messages also affect the embedding, which is no
-        // product.
-        const char* first = mutation == Mutation::late_messages ? "model.embed_tokens.weight"
+        // Lost weight gradients affect the weights of products only. Exchanged microbatches also affect the embedding,
+        // which is no product.
+        const char* first = fault == Fault::exchanged_microbatches ? "model.embed_tokens.weight"
                                                                 : "model.layers.0.self_attn.q_proj.weight";
         EXPECT_TRUE(says(report.first_difference, {"step 1", "the gradient of", first})) << dtype << ", " << cut.name();
       }

@@ -24,12 +24,14 @@ int64_t tensor_file_bytes(const std::string& folder) {
 TEST(RunWarnings, ACheckpointTakesThePlannedBytes) {
   constexpr int64_t kHeaders = 10000;  // names and shapes before the tensors
   for (const char* dtype : {"float32", "bfloat16", "float64"}) {
-    const TinyRun run({fmt::format("training.dtype={}", dtype)});
-    const Plan plan = run.plan(2);
-    train_ranks(plan, run.data(), {.steps = 1, .save = true});
-    const int64_t real = tensor_file_bytes(run.folder() + "/out/checkpoints/step-000001");
-    EXPECT_GE(real, checkpoint_bytes(plan)) << dtype;
-    EXPECT_LE(real, checkpoint_bytes(plan) + kHeaders) << dtype;
+    for (const char* optimizer : {"adamw", "sgd"}) {
+      const TinyRun run({fmt::format("training.dtype={}", dtype), fmt::format("optimizer.name={}", optimizer)});
+      const Plan plan = run.plan(2);
+      train_ranks(plan, run.data(), {.steps = 1, .save = true});
+      const int64_t real = tensor_file_bytes(run.folder() + "/out/checkpoints/step-000001");
+      EXPECT_GE(real, checkpoint_bytes(plan)) << dtype << ", " << optimizer;
+      EXPECT_LE(real, checkpoint_bytes(plan) + kHeaders) << dtype << ", " << optimizer;
+    }
   }
 }
 
@@ -39,9 +41,8 @@ TEST(RunWarnings, OfADiskTooSmallForACheckpoint) {
   const int64_t needed = checkpoint_bytes(plan);
   EXPECT_EQ(disk_warning(plan, needed), "");
   EXPECT_EQ(disk_warning(plan, std::nullopt), "");
-  EXPECT_TRUE(says(disk_warning(plan, needed - 1),
-                   {"a checkpoint takes " + human_bytes(static_cast<double>(needed)), run.folder() + "/out has ",
-                    "job.dump_folder"}));
+  EXPECT_TRUE(says(disk_warning(plan, needed - 1), {"a checkpoint takes " + format_bytes(static_cast<double>(needed)),
+                                                    run.folder() + "/out has ", "job.dump_folder"}));
   const TempFolder folder;
   const auto here = free_disk_bytes(folder.path()), below = free_disk_bytes(folder / "not/yet/there");
   ASSERT_TRUE(here && below);

@@ -45,7 +45,7 @@ SWEEP_TEST(SequenceMeshes, EveryUlyssesAndRingHasOneRanksNumbers) {
     }
     // Control: every rank counts positions from 0.
     for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{1, 5}, Cut{5, 1}, Cut{2, 3}}, 2))
-      EXPECT_GT(error_of(run, cut, first, {.steps = 1, .mutation = Mutation::local_positions}).error, 1e-3);
+      EXPECT_GT(error_of(run, cut, first, {.steps = 1, .fault = Fault::local_positions}).error, 1e-3);
   };
   expect(eight, cuts_of({2, 3, 4, 5, 6, 8}), {5, 6, 8});
   expect(six, cuts_of({4, 5, 6}), {});
@@ -64,7 +64,7 @@ SWEEP_TEST(SequenceMeshes, RoundWithinTheirBoundsAndVerifySeesLocalPositions) {
       const Plan plan = run.plan(cut.ranks(), cut.overrides());
       const VerifyReport right = verify_layout(plan, run.data(), 2);
       EXPECT_TRUE(right.ok) << dtype << ", " << cut.name() << ": " << right.first_difference;
-      const VerifyReport local = verify_layout(plan, run.data(), 1, Mutation::local_positions);
+      const VerifyReport local = verify_with_fault(plan, run.data(), 1, Fault::local_positions);
       EXPECT_FALSE(local.ok) << dtype << ", " << cut.name();
       EXPECT_EQ(local.first_difference.rfind("step 1, rank ", 0), 0) << local.first_difference;
       EXPECT_NE(local.first_difference.find("the gradient of model."), std::string::npos) << local.first_difference;

@@ -82,7 +82,7 @@ SWEEP_TEST(SequenceRuns, KeepTheirReplicasInStep) {
   }
   // Control: without the reduction of one bucket, the replicas drift apart.
   const Plan plan = run.plan(4, Cut{1, 4, 1}.overrides());
-  const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .mutation = Mutation::dropped_reduction});
+  const auto ranks = train_ranks(plan, run.data(), {.steps = 2, .fault = Fault::dropped_reduction});
   EXPECT_FALSE(ranks[1].last().weights.equal(ranks[0].last().weights));
 }
 
@@ -111,7 +111,7 @@ SWEEP_TEST(SequenceRuns, InLowerPrecisionAreWithinTheReferencesBounds) {
   }
   // Control: if every rank counts positions from 0, the losses take another course.
   const auto local = train_ranks(half.plan(4, cuts_of_four[0].overrides()), half.data(),
-                                 {.steps = 20, .mutation = Mutation::local_positions})[0];
+                                 {.steps = 20, .fault = Fault::local_positions})[0];
   double farthest = 0;
   for (size_t step = 0; step < local.steps.size(); ++step)
     farthest = std::max(farthest, std::abs(local.steps[step].loss - long_run.steps[step].loss));
@@ -144,8 +144,8 @@ SWEEP_TEST(SequenceRuns, VerifyAcceptsWhatIsRightAndSeesAMean) {
   for (const Cut& cut : sweep.of(std::vector<Cut>{Cut{2, 2, 1}, Cut{1, 2, 2, {kTwoRings}}}, 2)) {
     const Plan plan = run.plan(cut.ranks(), cut.overrides());
     EXPECT_TRUE(verify_layout(plan, run.data(), 2).ok) << cut.name();
-    EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::stray_mean).ok) << cut.name();
-    EXPECT_FALSE(verify_layout(plan, run.data(), 2, Mutation::dropped_reduction).ok) << cut.name();
+    EXPECT_FALSE(verify_with_fault(plan, run.data(), 2, Fault::stray_mean).ok) << cut.name();
+    EXPECT_FALSE(verify_with_fault(plan, run.data(), 2, Fault::dropped_reduction).ok) << cut.name();
   }
 }
 

@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "runtime/resume_check.h"
 #include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
@@ -21,8 +22,7 @@ std::string checkpoint_of(const Plan& plan, int64_t step) {
 void expect_same_bits(const RankTrace& resumed, const RankTrace& whole) {
   EXPECT_TRUE(resumed.last().weights.equal(whole.last().weights));
   EXPECT_TRUE(resumed.values.equal(whole.values));
-  EXPECT_TRUE(resumed.first_moments.equal(whole.first_moments));
-  EXPECT_TRUE(resumed.second_moments.equal(whole.second_moments));
+  EXPECT_TRUE(same_state(resumed.optimizer_state, whole.optimizer_state));
   const size_t done = whole.steps.size() - resumed.steps.size();
   for (size_t i = 0; i < resumed.steps.size(); ++i) {
     EXPECT_EQ(resumed.steps[i].loss, whole.steps[done + i].loss);
@@ -43,6 +43,19 @@ TEST_P(Dtypes, SixStepsEqualThreeAndThreeMoreInEveryBit) {
   for (size_t rank = 0; rank < 2; ++rank) {
     ASSERT_EQ(resumed[rank].steps.size(), 3u);
     expect_same_bits(resumed[rank], whole[rank]);
+  }
+}
+
+// SGD has one state tensor for each parameter, or none: then the optimizer's file is empty in float32.
+TEST(Resume, OfSgdEqualsTheWholeRun) {
+  for (const char* momentum : {"0.9", "0"}) {
+    const TinyRun run({"training.dtype=float32", "optimizer.name=sgd", fmt::format("optimizer.momentum={}", momentum)});
+    const Plan plan = run.plan(2), other = run.plan(2, {kWithRing});
+    const auto whole = train_ranks(plan, run.data(), {.steps = 6});
+    train_ranks(plan, run.data(), {.steps = 3, .save = true});
+    const Course rest{.steps = 6, .resume_from = checkpoint_of(plan, 3)};
+    expect_same_bits(train_ranks(plan, run.data(), rest)[1], whole[1]);
+    EXPECT_LT(relative_error(train_ranks(other, run.data(), rest)[1].last().weights, whole[1].last().weights), 1e-5);
   }
 }
 
@@ -74,7 +87,7 @@ TEST(Resume, WithoutTheMomentsWouldDiffer) {
     Comm comm(plan.mesh, rank, rendezvous);
     Session session(plan, run.data().train, comm);
     load_snapshot(checkpoint_of(plan, 3), plan, run.data(), session, Verify::checksums);
-    session.optimizer().second_moments().zero_();
+    session.optimizer().state().back().flat.zero_();
     session.update(4, session.gradients(4, {}));
     weights = session.weights().masters().clone();
   });
@@ -91,6 +104,10 @@ TEST(Resume, RefusesWhatWouldChangeTheRun) {
     });
   };
   EXPECT_EQ(message({"optimizer.lr=0.001"}), "");  // may change
+  EXPECT_TRUE(says(message({"optimizer.name=sgd"}),
+                   {"optimizer.name = \"sgd\"", "the optimizer's state tensors must be the same",
+                    "has exp_avg and exp_avg_sq", "need momentum_buffer", "Set [optimizer] back"}));
+  EXPECT_TRUE(says(message({"optimizer.name=sgd", "optimizer.momentum=0"}), {"these settings need none"}));
   EXPECT_TRUE(says(message({"training.seed=5"}), {"training.seed = 5", "1234"}));
   EXPECT_TRUE(says(message({"training.global_batch_size=8"}), {"training.global_batch_size = 8", "7"}));
   EXPECT_TRUE(says(message({"training.seq_len=8"}), {"training.seq_len = 8", "16", "other samples"}));
@@ -166,7 +183,7 @@ TEST(Resume, ACheckpointOfAnotherVersionIsNotTakenForOtherData) {
     LoadedCheckpoint loaded = open_checkpoint(checkpoint_of(plan, 1));
     std::string state = loaded.state_json;
     state.replace(state.find(fmt::format("\"{}\"", field)), 2, "\"_");
-    CheckpointContent content{.model = loaded.model, .state_json = state, .config_toml = loaded.config_toml};
+    CheckpointContent content{.hf_config = loaded.hf_config, .state_json = state, .config_toml = loaded.config_toml};
     for (const std::string& name : loaded.weights.names()) content.weights.push_back(loaded.weights.tensor(name));
     for (const std::string& name : loaded.optimizer.names()) content.optimizer.push_back(loaded.optimizer.tensor(name));
     TempFolder other;

@@ -87,9 +87,9 @@ SWEEP_TEST(TensorBfloat16, GoesOnOnAnotherMesh) {
     loaded.resize(static_cast<size_t>(cut.ranks));
     Course course{.resume_from = run.folder() + "/out/checkpoints/step-000002"};
     course.prepare = [&](Session& session, int rank) {
-      loaded[static_cast<size_t>(rank)] = at::cat({session.weights().masters(), session.optimizer().first_moments(),
-                                                   session.optimizer().second_moments()})
-                                              .view({3, -1});
+      std::vector<at::Tensor> all = copy_state(session.optimizer());
+      all.insert(all.begin(), session.weights().masters());
+      loaded[static_cast<size_t>(rank)] = at::stack(all);
     };
     return train_ranks(run.plan(cut.ranks, cut.keys), run.data(), course);
   };

@@ -20,34 +20,34 @@ TEST(TensorVerify, AcceptsWhatIsRight) {
   }
 }
 
-struct Fault {
+struct Planted {
   const char* name;
-  Mutation mutation;
+  Fault fault;
   std::vector<TensorCut> cuts;
 };
-void PrintTo(const Fault& fault, std::ostream* out) { *out << fault.name; }
+void PrintTo(const Planted& planted, std::ostream* out) { *out << planted.name; }
 
-class TensorFaults : public ::testing::TestWithParam<Fault> {};
+class TensorFaults : public ::testing::TestWithParam<Planted> {};
 INSTANTIATE_TEST_SUITE_P(
-    Mutations, TensorFaults,
+    Planted, TensorFaults,
     ::testing::Values(
-        Fault{"swapped_groups", Mutation::swapped_groups, {grid(2, 2, 1), grid(2, 2, 2), grid(2, 2, 1, {kSumma})}},
-        Fault{"dropped_depth", Mutation::dropped_depth, {grid(2, 2, 2), grid(1, 2, 2), grid(1, 1, 2, {}, 2)}},
-        Fault{"mean_over_rows", Mutation::mean_over_rows, {grid(2, 2, 1), grid(4, 1, 2), grid(2, 2, 2, {kSumma})}},
-        Fault{"stray_mean", Mutation::stray_mean, {grid(2, 2, 1), grid(1, 2, 2), one_dimension(2), grid(2, 2, 2)}}),
+        Planted{"swapped_groups", Fault::swapped_groups, {grid(2, 2, 1), grid(2, 2, 2), grid(2, 2, 1, {kSumma})}},
+        Planted{"dropped_depth", Fault::dropped_depth, {grid(2, 2, 2), grid(1, 2, 2), grid(1, 1, 2, {}, 2)}},
+        Planted{"mean_over_rows", Fault::mean_over_rows, {grid(2, 2, 1), grid(4, 1, 2), grid(2, 2, 2, {kSumma})}},
+        Planted{"stray_mean", Fault::stray_mean, {grid(2, 2, 1), grid(1, 2, 2), one_dimension(2), grid(2, 2, 2)}}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
 // The answer that verify must give, computed without it: the first gradient, by parameter and then by rank, that is
 // further off than rounding explains.
 std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>& have, const StepTrace& want,
-                                 Mutation mutation) {
+                                 Fault fault) {
   const RoundingBounds bounds = rounding_bounds(plan);
   const auto whole = parameter_table(plan.architecture);
   const FlatLayout all = flat_layout(whole);
   for (size_t p = 0; p < whole.size(); ++p) {
     for (int rank = 0; rank < plan.mesh.size(); ++rank) {
       int of = rank;
-      if (mutation == Mutation::swapped_groups) {
+      if (fault == Fault::swapped_groups) {
         of = plan.mesh.rank_at(rank, kRow, plan.mesh.coord(rank, kColumn));
         of = plan.mesh.rank_at(of, kColumn, plan.mesh.coord(rank, kRow));
       }
@@ -69,17 +69,17 @@ std::string first_wrong_gradient(const Plan& plan, const std::vector<RankTrace>&
 }
 
 TEST_P(TensorFaults, AreFoundInEveryDtypeAndNamed) {
-  const auto& [name, mutation, cuts] = GetParam();
+  const auto& [name, fault, cuts] = GetParam();
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run({kBatch[0], "model.vocab_size=258", fmt::format("training.dtype={}", dtype)});
     const StepTrace want = train_ranks(run.plan(1), run.data(), {.steps = 1})[0].last();
     for (const TensorCut& cut : cuts) {
       const Plan plan = run.plan(cut.ranks, cut.keys);
-      const VerifyReport report = verify_layout(plan, run.data(), 1, mutation);
+      const VerifyReport report = verify_with_fault(plan, run.data(), 1, fault);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
       EXPECT_GE(report.gradients.relative_error, kPlantedMistake - report.gradients.bound) << dtype << cut.name();
-      const auto have = train_ranks(plan, run.data(), {.steps = 1, .mutation = mutation});
-      const std::string wrong = first_wrong_gradient(plan, have, want, mutation);
+      const auto have = train_ranks(plan, run.data(), {.steps = 1, .fault = fault});
+      const std::string wrong = first_wrong_gradient(plan, have, want, fault);
       EXPECT_NE(wrong, "nothing");
       EXPECT_TRUE(says(report.first_difference, {wrong})) << dtype << ", " << cut.name();
     }
@@ -90,10 +90,10 @@ TEST_P(TensorFaults, AreFoundInEveryDtypeAndNamed) {
 TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
   const TinyRun tied({"training.global_batch_size=8", "model.tie_word_embeddings=true"});
   const Plan plan = tied.plan(8, grid(2, 2, 2, {"parallelism.bucket_mib=0.005"}).keys);
-  const VerifyReport dropped = verify_layout(plan, tied.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport dropped = verify_with_fault(plan, tied.data(), 1, Fault::dropped_reduction);
   const StepTrace want = train_ranks(tied.plan(1), tied.data(), {.steps = 1})[0].last();
-  const auto have = train_ranks(plan, tied.data(), {.steps = 1, .mutation = Mutation::dropped_reduction});
-  const std::string wrong = first_wrong_gradient(plan, have, want, Mutation::dropped_reduction);
+  const auto have = train_ranks(plan, tied.data(), {.steps = 1, .fault = Fault::dropped_reduction});
+  const std::string wrong = first_wrong_gradient(plan, have, want, Fault::dropped_reduction);
   EXPECT_TRUE(says(wrong, {"model.layers.1."}));
   EXPECT_TRUE(says(dropped.first_difference, {wrong}));
 
@@ -102,7 +102,7 @@ TEST(TensorVerify, NamesALayerAndARankThatAreNotTheFirst) {
     const TinyRun one({"model.objective=masked", "model.masked_share=0.07", "training.global_batch_size=2",
                        fmt::format("training.seed={}", seed)});
     if (one.data().train.valid_labels(0, 1) == 0 || one.data().train.valid_labels(1, 1) > 0) continue;
-    const VerifyReport depth = verify_layout(one.plan(4, grid(1, 2, 2).keys), one.data(), 1, Mutation::dropped_depth);
+    const VerifyReport depth = verify_with_fault(one.plan(4, grid(1, 2, 2).keys), one.data(), 1, Fault::dropped_depth);
     EXPECT_TRUE(says(depth.first_difference, {"step 1, rank 2: the gradient of model.embed_tokens.weight"}));
     return;
   }

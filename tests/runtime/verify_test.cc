@@ -2,7 +2,9 @@
 #include "runtime/verify.h"
 
 #include "base/errors.h"
+#include "tests/support/pipelines.h"
 #include "tests/support/says.h"
+#include "tests/support/tensor_cuts.h"
 #include "tests/support/tiny_run.h"
 
 #include <gtest/gtest.h>
@@ -57,6 +59,18 @@ TEST(Verify, StartsFromTheWeightsThatTrainingStartsFrom) {
   EXPECT_LT(loaded.oracle_loss, drawn.oracle_loss) << "two steps have lowered the loss of the same batch";
 }
 
+TEST(Verify, HoldsForSgdInEveryKindOfLayout) {
+  for (const char* dtype : {"float64", "float32", "bfloat16"}) {
+    const TinyRun run({fmt::format("training.dtype={}", dtype), "optimizer.name=sgd", "optimizer.weight_decay_on=all",
+                       "training.global_batch_size=8", "model.attention_bias=true"});
+    for (const TensorCut& cut : {TensorCut{3, {}}, {2, {kWithRing}}, grid(2, 2, 1), {2, pipeline("zb_h1", 2)}}) {
+      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 3);
+      EXPECT_TRUE(report.ok) << dtype << ", " << cut.name() << ": " << report.first_difference;
+    }
+    EXPECT_FALSE(verify_with_fault(run.plan(3), run.data(), 1, Fault::stray_mean).ok);
+  }
+}
+
 TEST(Verify, RoundingBoundHoldsInFloat32AndBfloat16) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const TinyRun run({fmt::format("training.dtype={}", dtype)});
@@ -87,7 +101,7 @@ TEST(Verify, GradientsOfNothingButRoundingAreNoDifference) {
 TEST(NegativeControls, AFaultInASmallGradientIsFound) {
   const TinyRun run({"model.tie_word_embeddings=true", "model.initializer_range=0.0005"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   const std::string name = "model.layers.1.mlp.gate_proj.weight";
   EXPECT_TRUE(says(report.first_difference, {"the gradient of " + name}));
   const auto oracle = train_ranks(run.plan(1), run.data(), {.steps = 1});
@@ -114,7 +128,7 @@ TEST(Verify, WithoutALabelNothingIsCompared) {
 TEST(Verify, TellsHowFarItIs) {
   const TinyRun run;
   std::vector<std::string> told;
-  verify_layout(run.plan(2), run.data(), 2, Mutation::none, [&](const std::string& who, int64_t done, int64_t all) {
+  verify_layout(run.plan(2), run.data(), 2, [&](const std::string& who, int64_t done, int64_t all) {
     told.push_back(fmt::format("{} {}/{}", who, done, all));
   });
   EXPECT_EQ(told, (std::vector<std::string>{"one device 0/2", "one device 1/2", "one device 2/2", "the layout 0/2",
@@ -137,25 +151,46 @@ TEST(Verify, AnOracleThatIsNotFiniteIsNoFaultOfTheLayout) {
 }
 
 struct Control {
-  Mutation mutation;
+  Fault fault;
   const char* name;
 };
 
 class NegativeControl : public ::testing::TestWithParam<Control> {};
-INSTANTIATE_TEST_SUITE_P(Mutations, NegativeControl,
-                         ::testing::Values(Control{Mutation::dropped_reduction, "dropped_reduction"},
-                                           Control{Mutation::stray_mean, "stray_mean"},
-                                           Control{Mutation::wrong_shard, "wrong_shard"}),
+INSTANTIATE_TEST_SUITE_P(Planted, NegativeControl,
+                         ::testing::Values(Control{Fault::dropped_reduction, "dropped_reduction"},
+                                           Control{Fault::stray_mean, "stray_mean"},
+                                           Control{Fault::wrong_shard, "wrong_shard"}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 TEST_P(NegativeControl, FailsInEveryDtypeAndNamesTheTensor) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run({fmt::format("training.dtype={}", dtype)});
     for (const int ranks : {2, 3}) {
-      const VerifyReport report = verify_layout(run.plan(ranks), run.data(), 2, GetParam().mutation);
+      const VerifyReport report = verify_with_fault(run.plan(ranks), run.data(), 2, GetParam().fault);
       EXPECT_FALSE(report.ok) << dtype << ", " << ranks << " ranks";
       EXPECT_TRUE(says(report.first_difference, {"step 1", "rank ", "the gradient of model.", ".weight"}));
       EXPECT_GT(report.gradients.relative_error, report.gradients.bound);
+    }
+  }
+}
+
+// So a control with faulty primitives fails because of its factor, not because of the wrapper.
+TEST(NegativeControls, FaultyPrimitivesWithAFactorOfOneAreRight) {
+  for (const char* dtype : {"float64", "float32"}) {
+    const TinyRun run({"model.attention_bias=true", "model.mlp_bias=true", fmt::format("training.dtype={}", dtype)});
+    const Plan plan = run.plan(2);
+    const OracleTrace oracle = trace_oracle(plan, run.data(), 2);
+    for (const double factor : {1.0, 1.01}) {
+      const auto parts_of = [factor](const Plan& own, Comm& comm) {
+        const auto every = [factor](const Weight&) { return factor; };
+        SessionParts parts = session_parts(own, comm);
+        parts.primitives = with_scaled_bias_gradients(std::move(parts.primitives), every);
+        parts.primitives = with_scaled_matrix_gradients(std::move(parts.primitives), every);
+        parts.primitives = with_scaled_gradients(std::move(parts.primitives), factor);
+        return parts;
+      };
+      const VerifyReport report = verify_against(oracle, plan, run.data(), {}, parts_of);
+      EXPECT_EQ(report.ok, factor == 1) << dtype << ": " << report.first_difference;
     }
   }
 }
@@ -164,7 +199,7 @@ TEST(NegativeControls, DroppedReductionIsFoundInTheBucketThatWasDropped) {
   const TinyRun run;
   const Plan plan = run.plan(2, {"parallelism.bucket_mib=0.02"});
   ASSERT_GT(plan.buckets.size(), 2u);
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   EXPECT_FALSE(report.ok);
   const FlatLayout flat = flat_layout(plan.parameters);
   const auto first_weight = static_cast<size_t>(plan.buckets.back().weights.front());
@@ -176,7 +211,7 @@ TEST(NegativeControls, AMatrixIsNamedWithItsLayer) {
   // With tied embeddings, the dropped bucket begins in the last block.
   const TinyRun run({"model.tie_word_embeddings=true"});
   const Plan plan = run.plan(3, {"parallelism.bucket_mib=0.02"});
-  const VerifyReport report = verify_layout(plan, run.data(), 1, Mutation::dropped_reduction);
+  const VerifyReport report = verify_with_fault(plan, run.data(), 1, Fault::dropped_reduction);
   EXPECT_TRUE(says(report.first_difference, {"model.layers.1.mlp.gate_proj.weight, layer 1"}));
 }
 

@@ -168,18 +168,18 @@ SWEEP_TEST(VocabularyMesh, VerifyAcceptsWhatIsRight) {
 
 TEST(VocabularyMesh, VerifyCatchesMistakes) {
   struct Case {
-    Mutation mutation;
+    Fault fault;
     TensorCut cut;
   };
   for (const char* dtype : {"float64", "bfloat16"}) {
     // Ranks hold equal numbers of rows, so that another rank's rows fit.
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype), "model.vocab_size=1004"}));
-    for (const Case& c : std::vector<Case>{{Mutation::shifted_rows, cuts()[0]},
-                                           {Mutation::shifted_rows, cuts()[2]},
-                                           {Mutation::swapped_groups, cuts()[2]},
-                                           {Mutation::mean_over_rows, cuts()[4]},
-                                           {Mutation::dropped_depth, cuts()[5]}}) {
-      const VerifyReport report = verify_layout(run.plan(c.cut.ranks, c.cut.keys), run.data(), 1, c.mutation);
+    for (const Case& c : std::vector<Case>{{Fault::shifted_rows, cuts()[0]},
+                                           {Fault::shifted_rows, cuts()[2]},
+                                           {Fault::swapped_groups, cuts()[2]},
+                                           {Fault::mean_over_rows, cuts()[4]},
+                                           {Fault::dropped_depth, cuts()[5]}}) {
+      const VerifyReport report = verify_with_fault(run.plan(c.cut.ranks, c.cut.keys), run.data(), 1, c.fault);
       EXPECT_FALSE(report.ok) << dtype << ", " << c.cut.name();
       EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << c.cut.name();
     }

@@ -91,7 +91,7 @@ SWEEP_TEST(VocabularyRun, VerifyCatchesShiftedRows) {
   for (const char* dtype : {"float64", "float32", "bfloat16"}) {
     const TinyRun run(deep({fmt::format("training.dtype={}", dtype)}));
     for (const TensorCut& cut : sweep.of(std::vector<TensorCut>{cuts()[0], cuts()[2]}, 2)) {
-      const VerifyReport report = verify_layout(run.plan(cut.ranks, cut.keys), run.data(), 1, Mutation::shifted_rows);
+      const VerifyReport report = verify_with_fault(run.plan(cut.ranks, cut.keys), run.data(), 1, Fault::shifted_rows);
       EXPECT_FALSE(report.ok) << dtype << ", " << cut.name();
       EXPECT_GT(report.gradients.relative_error, kSeenInAGradient) << dtype << ", " << cut.name();
       EXPECT_TRUE(says(report.first_difference, {"step 1", "the gradient of", "model.embed_tokens.weight"})) << dtype;

@@ -208,7 +208,7 @@ TEST(Draw, KindsAreDistinctForColorBlindReaders) {
   }
   const Schedule settled = with_post_validation(add_messages(dual_pipe_v(4, 8)));
   const std::string svg = draw_svg(settled, simulate(settled, times), "Planned");
-  EXPECT_EQ(count(svg, ">optimizer, settled<"), 1);
+  EXPECT_EQ(count(svg, ">optimizer, finalize<"), 1);
   EXPECT_GT(least_difference(svg), 12);
   EXPECT_LT(least_difference(std::regex_replace(svg, std::regex("#646464"), "#a0a0a0")), 12) << "W, to some eyes";
 }

@@ -121,7 +121,7 @@ TEST(Measured, ReadsBackWhatItWrote) {
   EXPECT_NEAR(read.timeline.bubble, measured.timeline.bubble, 1e-8);
 }
 
-TEST(Measured, ADamagedFileIsNamed) {
+TEST(Measured, NamesDamagedFile) {
   const std::string good = to_json(measured_step());
   const auto damaged = [&](const std::string& what, const std::string& by) {
     std::string text = good;
@@ -129,8 +129,8 @@ TEST(Measured, ADamagedFileIsNamed) {
   };
   for (const auto& [text, said] : std::vector<std::pair<std::string, std::string>>{
            {good.substr(0, good.size() / 2), "offset"},
-           {damaged("PP:0F0", "PP:0G0"), "no kind 'G'"},
-           {damaged("\"pid\":0,\"tid\"", "\"pid\":-1,\"tid\""), "a rank"},
+           {damaged("PP:0F0", "PP:0G0"), "unknown kind 'G'"},
+           {damaged("\"pid\":0,\"tid\"", "\"pid\":-1,\"tid\""), "the rank"},
            {damaged("PP:0F0", "PP:1000000000F0"), "stages"},
            {damaged("PP:0F0", "PP:2147483647F0"), "stage"},
            {damaged("\"clock_error_s\"", "\"error_s\""), "clock_error_s"},

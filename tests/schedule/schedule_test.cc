@@ -66,7 +66,7 @@ TEST(Action, ErrorEscapesAndShortensTheCell) {
   } catch (const DataError& error) {
     const std::string said = error.what();
     EXPECT_EQ(said.find("'\\x00\\x00"), 0u) << said;
-    EXPECT_NE(said.find("...' is no Action such as 2F5"), std::string::npos) << said;
+    EXPECT_NE(said.find("...' is not an Action such as 2F5"), std::string::npos) << said;
     EXPECT_LT(said.size(), 300u);
   }
   EXPECT_EQ(to_csv(parse_csv("\xEF\xBB\xBF"
@@ -108,7 +108,7 @@ TEST(Schedule, ReadsWhatPyTorchWrites) {
   EXPECT_TRUE(parse_csv("").rows.empty());
 }
 
-TEST(Schedule, DamagedCsvIsRefusedWithItsPlace) {
+TEST(Schedule, DamagedCsvIsRefusedWithLineAndCell) {
   const auto message = [](const char* text) -> std::string {
     try {
       parse_csv(text);
@@ -120,8 +120,10 @@ TEST(Schedule, DamagedCsvIsRefusedWithItsPlace) {
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("line 2, cell 3"), std::string::npos);
   EXPECT_NE(message("0F0,0B0\n1F0,,1X0\n").find("'1X0'"), std::string::npos);
   EXPECT_NE(message("(0F0;1B0)\n").find("line 1, cell 1"), std::string::npos);
-  EXPECT_NE(message("0F0,999999999F0\n").find("schedule line 1, cell 2: 1000000000 stages"), std::string::npos);
-  EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: 2 stages"), std::string::npos);
+  EXPECT_NE(message("0F0,999999999F0\n").find("schedule line 1, cell 2: stages x microbatches = 1000000000 x"),
+            std::string::npos);
+  EXPECT_NE(message("0F0\n,,1F0,1F999999999\n").find("schedule line 2, cell 4: stages x microbatches = 2 x"),
+            std::string::npos);
 }
 
 TEST(Schedule, GridShowsIdleTime) {

@@ -159,11 +159,11 @@ TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0B0\n", 1), "");
   EXPECT_EQ(first_problem("0F0\n", 1), "0B0 is missing after 0F0 (rank 0, Action 0)");
   EXPECT_EQ(first_problem("0B0,0F0\n", 1), "0B0 (rank 0, Action 0) comes before 0F0 (rank 0, Action 1)");
-  EXPECT_EQ(first_problem("0F0,0B0,0B0\n", 1), "0B0 (rank 0, Action 2) stands twice, first as 0B0 (rank 0, Action 1)");
-  EXPECT_EQ(first_problem("0F0,0B0\n0F1,0B1\n", 2), "0F1 (rank 1, Action 0): stage 0 stands on rank 0");
-  EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n", 1), "0F1 (rank 0, Action 2): there are microbatches 0 to 0");
-  EXPECT_EQ(first_problem("0F0,0I0\n", 1), "0W0 is missing beside 0I0 (rank 0, Action 1)");
-  EXPECT_EQ(first_problem("0F0,0B0,0W0\n", 1), "0B0 (rank 0, Action 1) beside 0W0 (rank 0, Action 2)");
+  EXPECT_EQ(first_problem("0F0,0B0,0B0\n", 1), "0B0 (rank 0, Action 2) occurs twice, first as 0B0 (rank 0, Action 1)");
+  EXPECT_EQ(first_problem("0F0,0B0\n0F1,0B1\n", 2), "0F1 (rank 1, Action 0): stage 0 is on rank 0");
+  EXPECT_EQ(first_problem("0F0,0B0,0F1,0B1\n", 1), "0F1 (rank 0, Action 2): microbatches run from 0 to 0");
+  EXPECT_EQ(first_problem("0F0,0I0\n", 1), "0W0 is missing, but 0I0 (rank 0, Action 1) requires it");
+  EXPECT_EQ(first_problem("0F0,0B0,0W0\n", 1), "0B0 (rank 0, Action 1) and 0W0 (rank 0, Action 2) exclude each other");
   EXPECT_EQ(first_problem("0F0,0B0\n", 2), "0F1 is missing (rank 0)");
   EXPECT_EQ(first_problem("0F0,0SEND_F0,0B0\n1F0,1B0\n", 1),
             "1RECV_F0 is missing before 1F0 (rank 1, Action 0), for 0SEND_F0 (rank 0, Action 1)");
@@ -179,7 +179,8 @@ TEST(Validate, SaysWhatIsWrong) {
   // Each rank posts a receive before the send on which the other rank's reply depends. So both wait forever.
   EXPECT_EQ(first_problem("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 1),
             "deadlock: 0RECV_B0 (rank 0, Action 1) waits for 1SEND_B0 (rank 1, Action 3)");
-  EXPECT_EQ(first_problem("2F0,2B0\n", 1), "stage 0 belongs to no rank, and 2F0 (rank 0, Action 0) is of a later one");
+  EXPECT_EQ(first_problem("2F0,2B0\n", 1),
+            "stage 0 belongs to no rank, but 2F0 (rank 0, Action 0) is on a later stage");
   // Actions of the vocabulary layers.
   EXPECT_EQ(first_problem("0E0,0F0,0S0,0T0,0B0,0EB0\n", 1), "");
   EXPECT_EQ(first_problem("0F0,0S0,0B0,0TW0\n", 1), "");
@@ -187,18 +188,22 @@ TEST(Validate, SaysWhatIsWrong) {
   EXPECT_EQ(first_problem("0F0,0S0,0T0,0B0\n1F0,1S0,1B0\n", 1), "1T0 is missing after 1S0 (rank 1, Action 1)");
   EXPECT_EQ(first_problem("0F0,0S0,0T0,0B0\n1F0,1T0,1S0,1B0\n", 1),
             "1T0 (rank 1, Action 1) comes before 1S0 (rank 1, Action 2)");
-  EXPECT_EQ(first_problem("0F0,0S0,0TW0,0B0\n1F0,1S0,1T0,1B0\n", 1), "0TW0 (rank 0, Action 2): elsewhere it is T");
+  EXPECT_EQ(first_problem("0F0,0S0,0TW0,0B0\n1F0,1S0,1T0,1B0\n", 1),
+            "0TW0 (rank 0, Action 2): it must be T, as on other ranks");
   EXPECT_EQ(first_problem("0F0,0E0,0B0,0EB0\n", 1),
             "deadlock: 0F0 (rank 0, Action 0) waits for 0E0 (rank 0, Action 1)");
   EXPECT_EQ(first_problem("0F0,0F1,0S1,0S0,0T0,0T1,0B0,0B1\n", 2),
-            "0S0 (rank 0, Action 3) comes after 0S1 (rank 0, Action 2): microbatches go up here");
+            "0S0 (rank 0, Action 3) comes after 0S1 (rank 0, Action 2): microbatches must increase here");
   EXPECT_EQ(first_problem("0F1,0F0,0S0,0S1,0T0,0T1,0B0,0B1\n", 2),
-            "0F0 (rank 0, Action 1) comes after 0F1 (rank 0, Action 0): microbatches go up here");
+            "0F0 (rank 0, Action 1) comes after 0F1 (rank 0, Action 0): microbatches must increase here");
   EXPECT_EQ(first_problem("0F0,1F0,1S0,1T0,1B0,0B0\n", 1),
-            "1S0 (rank 0, Action 2): its part of the vocabulary goes with stage 0");
-  EXPECT_EQ(problems({.rows = {{{ActionKind::F, 0, 0}, {ActionKind::S, 0, 0}, {ActionKind::T, 0, 0},
-                                {ActionKind::B, 0, 0}}, {}}, .stage_owner = {0}}, 1),
-            std::vector<std::string>{"rank 1 has no stage, and so no part of the vocabulary"});
+            "1S0 (rank 0, Action 2): the stage of its vocabulary shard must be 0");
+  EXPECT_EQ(
+      problems(
+          {.rows = {{{ActionKind::F, 0, 0}, {ActionKind::S, 0, 0}, {ActionKind::T, 0, 0}, {ActionKind::B, 0, 0}}, {}},
+           .stage_owner = {0}},
+          1),
+      std::vector<std::string>{"rank 1 has no stage and therefore no shard of the vocabulary"});
   EXPECT_EQ(first_problem("0F0,0S0,0B0,0REDUCE_GRAD0,0TW0\n", 1),
             "0REDUCE_GRAD0 (rank 0, Action 3) comes before 0TW0 (rank 0, Action 4)");
   // A broadcast completes once all its readers have reached it: rank 1 waits at 1S1 until rank 0 gets there, after 0B0.
@@ -212,7 +217,9 @@ TEST(Validate, SaysWhatIsWrong) {
                                "0F0,0F1,0S0,0TW0,0B0,0S1,0TW1,0B1\n"), 2).at(1),
             "deadlock: 1S1 (rank 1, Action 4) waits for 0S1 (rank 2, Action 5)");
   EXPECT_NE(first_problem("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
-                          "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n", 2).find("takes the place of"),
+                          "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+                          2)
+                .find("must come after"),
             std::string::npos);
   EXPECT_THROW(validate(parse_csv("0F0\n"), 1), LogicError);
 }

@@ -1,10 +1,11 @@
 // The oracle of training runs: one device that does not use the engine. The global batch passes through the plain
-// primitives at once. Autograd computes the gradients; clipping and AdamW are plain ATen operations per parameter.
+// primitives at once. Autograd computes the gradients; clipping and the optimizer are plain ATen operations per
+// parameter.
 #pragma once
 
 #include "model/lr_schedule.h"
 #include "model/transformer.h"
-#include "tests/support/plain_adamw.h"
+#include "tests/support/plain_optimizer.h"
 #include "tests/support/tiny_run.h"
 
 #include <torch/csrc/autograd/autograd.h>
@@ -27,9 +28,7 @@ inline std::vector<StepTrace> train_plain(const Plan& plan, const TrainingData& 
   const LrSchedule rate{.lr = c.optimizer.lr, .steps = c.training.steps, .warmup_steps = c.lr_scheduler.warmup_steps,
                         .decay_type = c.lr_scheduler.decay_type, .decay_ratio = c.lr_scheduler.decay_ratio,
                         .min_lr_factor = c.lr_scheduler.min_lr_factor};
-  PlainAdamW optimizer{.options = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps, c.optimizer.weight_decay},
-                       .m = {},
-                       .v = {}};
+  PlainOptimizer optimizer{.config = c.optimizer};
   std::vector<int64_t> positions(static_cast<size_t>(c.training.seq_len));
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<StepTrace> trace;

@@ -8,11 +8,13 @@
 #include "runtime/session.h"
 #include "runtime/snapshot.h"
 #include "runtime/training_data.h"
+#include "tests/support/faults.h"
 #include "tests/support/relative_error.h"
 #include "tests/support/temp_folder.h"
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -114,16 +116,29 @@ struct StepTrace {
 
 struct RankTrace {
   std::vector<StepTrace> steps;
-  at::Tensor first_moments, second_moments, values;
+  std::vector<at::Tensor> optimizer_state;  // in the order of Optimizer::state()
+  at::Tensor values;
   const StepTrace& last() const { return steps.back(); }
 };
+
+/// Copies of the optimizer's state tensors.
+inline std::vector<at::Tensor> copy_state(const Optimizer& optimizer) {
+  std::vector<at::Tensor> state;
+  for (const Optimizer::State& each : optimizer.state()) state.push_back(each.flat.clone());
+  return state;
+}
+
+/// Whether all tensors are equal in every bit.
+inline bool same_state(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  return std::ranges::equal(a, b, [](const at::Tensor& x, const at::Tensor& y) { return x.equal(y); });
+}
 
 /// Start, length and variations of the training by train_ranks().
 struct Course {
   int64_t steps = 3;          // number of the last step
   std::string resume_from;    // directory of a checkpoint; empty: initialize from the seed
   bool save = false;          // saves the last step to dump_folder/checkpoints
-  Mutation mutation = Mutation::none;
+  Fault fault = Fault::none;
   double descent_rate = 0;    // above 0: gradient descent at this rate, without clipping
   std::function<void(Session& session, int rank)> prepare = {};  // runs on each rank before step 1
 };
@@ -133,7 +148,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
   std::vector<RankTrace> ranks(static_cast<size_t>(plan.mesh.size()));
   run_ranks(plan.mesh.size(), [&](const Rendezvous& rendezvous, int rank) {
     Comm comm(plan.mesh, rank, rendezvous, {.transport = plan.config.run.transport});
-    Session session(plan, data.train, comm, course.mutation);
+    Session session(plan, data.train, comm, parts_with_fault(plan, comm, course.fault));
     TrainState state;
     if (course.resume_from.empty()) {
       session.weights().initialize(static_cast<uint64_t>(plan.config.training.seed));
@@ -158,8 +173,7 @@ inline std::vector<RankTrace> train_ranks(const Plan& plan, const TrainingData& 
       step.traffic = {after.calls - before.calls, after.bytes - before.bytes};
       trace.steps.push_back(step);
     }
-    trace.first_moments = session.optimizer().first_moments().clone();
-    trace.second_moments = session.optimizer().second_moments().clone();
+    trace.optimizer_state = copy_state(session.optimizer());
     trace.values = session.weights().values().clone();
     if (course.save) save_snapshot(plan, data, session, state);
   });

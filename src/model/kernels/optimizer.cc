@@ -49,8 +49,29 @@ void adamw_elements(const AdamW<T>& args, int64_t begin, int64_t end) {
   });
 }
 
+template <class T>
+void sgd_elements(const Sgd<T>& args, int64_t begin, int64_t end) {
+  const auto decay = splat<T>(args.weight_decay), scale = splat<T>(args.gradient_scale);
+  const auto momentum = splat<T>(args.momentum), lr = splat<T>(args.lr);
+  T* weights = args.weights + begin;
+  const T* gradients = args.gradients + begin;
+  T* buffer = args.momentum_buffer ? args.momentum_buffer + begin : nullptr;
+  Bf16* rounded = args.bf16_weights ? args.bf16_weights + begin : nullptr;
+  for_vectors<T>(end - begin, [&](int64_t i, auto part) ORTHANT_BODY {
+    const auto old = load(weights + i, part);
+    auto update = hn::MulAdd(decay, old, hn::Mul(load(gradients + i, part), scale));
+    if (buffer) update = store(hn::MulAdd(momentum, load(buffer + i, part), update), buffer + i, part);
+    const auto weight = store(hn::NegMulAdd(lr, update, old), weights + i, part);
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (rounded) store(weight, rounded + i, part);
+    }
+  });
+}
+
 ORTHANT_KERNEL(adamw_elements, AdamW, float, f32)
 ORTHANT_KERNEL(adamw_elements, AdamW, double, f64)
+ORTHANT_KERNEL(sgd_elements, Sgd, float, f32)
+ORTHANT_KERNEL(sgd_elements, Sgd, double, f64)
 
 }  // namespace HWY_NAMESPACE
 }  // namespace orthant
@@ -64,6 +85,8 @@ namespace orthant {
 
 ORTHANT_DISPATCH(adamw_elements, AdamW, float, f32)
 ORTHANT_DISPATCH(adamw_elements, AdamW, double, f64)
+ORTHANT_DISPATCH(sgd_elements, Sgd, float, f32)
+ORTHANT_DISPATCH(sgd_elements, Sgd, double, f64)
 
 template <class T>
 void adamw(const AdamW<T>& args) {
@@ -73,6 +96,15 @@ void adamw(const AdamW<T>& args) {
 
 template void adamw(const AdamW<float>&);
 template void adamw(const AdamW<double>&);
+
+template <class T>
+void sgd(const Sgd<T>& args) {
+  ORTHANT_CHECK(sizeof(T) == sizeof(float) || !args.bf16_weights, args.count);
+  parallel_elements(args.count, [&](int64_t begin, int64_t end) { sgd_elements(args, begin, end); });
+}
+
+template void sgd(const Sgd<float>&);
+template void sgd(const Sgd<double>&);
 
 }  // namespace orthant
 #endif  // HWY_ONCE

@@ -1,4 +1,4 @@
-// AdamW in one pass: moments, decoupled weight decay, weights, and the bf16 copy that the model computes with.
+// The updates of AdamW and SGD, each in one pass over state, weights, and the bf16 copy that the model computes with.
 #pragma once
 
 #include "model/kernels/element.h"
@@ -29,5 +29,24 @@ struct AdamW {
 /// sliced.
 template <class T>
 void adamw(const AdamW<T>& args);
+
+/// A slice of `count` elements with the same hyperparameters. T is float or double.
+template <class T>
+struct Sgd {
+  T* weights;          // master weights, updated
+  const T* gradients;
+  T* momentum_buffer;  // updated; zero before the first step; null without momentum
+  int64_t count;
+  double lr;
+  double momentum;
+  double weight_decay;
+  double gradient_scale = 1.0;   // factor applied to every gradient first; the clip factor
+  Bf16* bf16_weights = nullptr;  // optional out: the new weights, rounded
+};
+
+/// torch.optim.SGD without dampening: g += decay * w, then b = momentum * b + g, then w -= lr * b. So weight decay acts
+/// through the momentum, unlike AdamW's. The update is elementwise, as that of adamw().
+template <class T>
+void sgd(const Sgd<T>& args);
 
 }  // namespace orthant

@@ -86,7 +86,7 @@ int64_t reduction_bytes(const Mesh& mesh, const GradientBucket& bucket, int elem
   const Mesh joined({{"joined", mesh.group_size(bucket.axes)}});
   const Layout partial{.split = {{}}, .partial = {"joined"}, .replicated = {}};
   const int64_t shape[] = {bucket.elements.size()};
-  const Collective step{.kind = CollectiveKind::all_reduce, .axis = "joined", .after = whole(1)};
+  const Collective step{.kind = CollectiveKind::all_reduce, .axis = "joined", .after = unsharded_layout(1)};
   return bytes_sent(joined, step, partial, shape, element_bytes, mesh.group_index(rank, bucket.axes));
 }
 

@@ -44,9 +44,9 @@ void GradientReducer::start_ready() {
 
 void GradientReducer::start(int bucket) {
   const int64_t left = outstanding_[static_cast<size_t>(bucket)];
-  ORTHANT_CHECK(left == 0 || accepts_lost_, bucket, left);
+  ORTHANT_CHECK(left == 0, bucket, left);
   const auto& [elements, weights, axes] = buckets_[static_cast<size_t>(bucket)];
-  if (bucket == dropped_ || elements.size() == 0) return;
+  if (elements.size() == 0) return;
   work_[static_cast<size_t>(bucket)] = comm_.all_reduce(flat_.narrow(0, elements.begin, elements.size()), axes);
 }
 

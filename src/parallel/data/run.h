@@ -28,10 +28,6 @@ class GradientReducer {
   /// Starts the bucket and all after it, if they have not started, and returns when the bucket is summed. -1 stands for
   /// all buckets. Throws LogicError if a gradient was written fewer times than the step's microbatches require.
   void finish(int bucket);
-  /// Negative control for tests: the bucket is never summed.
-  void drop(int bucket) { dropped_ = bucket; }
-  /// Negative control for tests: finish() accepts gradients that were not written.
-  void accept_lost() { accepts_lost_ = true; }
 
  private:
   void start_ready();
@@ -45,8 +41,6 @@ class GradientReducer {
   std::vector<int64_t> outstanding_; // writes still missing in this step, by bucket
   std::vector<Work> work_;           // all-reduces that have started, by bucket
   int next_ = -1;                    // the bucket to start next; buckets start from the last to the first
-  int dropped_ = -1;
-  bool accepts_lost_ = false;
 };
 
 }  // namespace orthant

@@ -35,7 +35,7 @@ void remove_plan_actions(Schedule& schedule, std::vector<std::vector<int>>& cell
 
 /// Throws ConfigError for a valid schedule that cannot run: a rank has no Action, or there are vocabulary Actions,
 /// which another key of the run file selects.
-void require_runnable(const Schedule& schedule, const PlaceName& place) {
+void require_runnable(const Schedule& schedule, const PositionName& place) {
   for (int rank = 0; rank < static_cast<int>(schedule.rows.size()); ++rank) {
     const auto& row = schedule.rows[static_cast<size_t>(rank)];
     if (row.empty())
@@ -72,7 +72,7 @@ Schedule schedule_from_csv(std::string_view text, int ranks, int microbatches) {
                                    cells[static_cast<size_t>(rank)][static_cast<size_t>(index)]);
   };
   if (there != microbatches) {
-    const auto [rank, index] = first_place(schedule, [&](const Action& a) { return microbatch_of(a) + 1 == there; });
+    const auto [rank, index] = first_position(schedule, [&](const Action& a) { return microbatch_of(a) + 1 == there; });
     const Action& last = schedule.rows[static_cast<size_t>(rank)][static_cast<size_t>(index)];
     throw MicrobatchCountMismatch(there, fmt::format("{} in {}", to_string(last), place(rank, index)));
   }

@@ -9,17 +9,17 @@ namespace {
 constexpr int kTokenDim = 1, kWidthDim = 2;
 
 Layout cut(int dims, int dim, const std::string& axis) {
-  Layout layout = whole(dims);
+  Layout layout = unsharded_layout(dims);
   if (dim >= 0) layout.split[static_cast<size_t>(dim)] = {axis};
   return layout;
 }
 Layout copies(int dims, const std::string& axis) {
-  Layout layout = whole(dims);
+  Layout layout = unsharded_layout(dims);
   layout.replicated = {axis};
   return layout;
 }
 Layout summands(int dims, const std::string& axis) {
-  Layout layout = whole(dims);
+  Layout layout = unsharded_layout(dims);
   layout.partial = {axis};
   return layout;
 }
@@ -71,7 +71,7 @@ std::vector<SummaPanel> summa_panels(int64_t extent, int columns, int rows) {
 }
 
 Layout weight_layout(Stationary what) {
-  Layout layout = whole(2);
+  Layout layout = unsharded_layout(2);
   layout.split[what == Stationary::output ? 0 : 1] = {kColumn};
   layout.split[what == Stationary::output ? 1 : 0] = {kRow};
   return layout;

@@ -8,10 +8,12 @@
 //
 //   const auto launch = detect_launch(process_environment, parent_identity());         // launch/launch.h
 //   Comm comm(Mesh({{"column", 2}, {"row", 2}, {"depth", 1}}), launch->rank, connect(*launch));
-//   const at::Tensor x = redistribute(comm, whole_x, whole(2), token_matrix(), {T, K}),   // comm/redistribute.h: this
-//                    w = redistribute(comm, whole_w, whole(2), weight_matrix(), {K, N});  // rank's shards
+//   const at::Tensor x = redistribute(comm, whole_x, unsharded_layout(2), token_matrix(), {T, K}),   //
+//   comm/redistribute.h: this
+//                    w = redistribute(comm, whole_w, unsharded_layout(2), weight_matrix(), {K, N});  // rank's shards
 //   const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
-//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), whole(2), {T, N});  // the unsharded product
+//   const at::Tensor whole_y = redistribute(comm, y, token_matrix(), unsharded_layout(2), {T, N});  // the unsharded
+//   product
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -63,10 +63,10 @@ Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t
                                                                                        const Weight& weight) {
     const at::Tensor part_BTV = linear(x_BTC, weight);
     if (weight.index != head) return part_BTV;
-    Layout cut = whole(3);
+    Layout cut = unsharded_layout(3);
     cut.split[2] = {kColumn};
     const at::Tensor logits_BTV =
-        redistribute(comm, part_BTV, cut, whole(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
+        redistribute(comm, part_BTV, cut, unsharded_layout(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
     comm.broadcast(logits_BTV, {kRow}).wait();
     return logits_BTV;
   };

@@ -40,26 +40,27 @@ class Sender {
   // An all-reduce over columns of one number a token.
   void statistics(const char* what) {
     if (plan_.stream != StreamSharding::width) return;
-    Layout sum = whole(1);
+    Layout sum = unsharded_layout(1);
     sum.partial = {kColumn};
-    move(what, {sum, whole(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
+    move(what, {sum, unsharded_layout(1), {shape_.sequences * shape_.tokens}}, shape_.sum_bytes);
   }
   // One all-gather over columns of several numbers a token.
   void statistics_of_columns(const char* what, int numbers, int element_bytes) {
-    Layout parts = whole(1);
+    Layout parts = unsharded_layout(1);
     parts.split[0] = {kColumn};
-    move(what, {parts, whole(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}}, element_bytes);
+    move(what, {parts, unsharded_layout(1), {plan_.columns * shape_.sequences * shape_.tokens * numbers}},
+         element_bytes);
   }
   // All-gathers over columns of the softmax statistics, one for each chunk of every panel.
   void softmax_statistics() {
-    Layout parts = whole(1);
+    Layout parts = unsharded_layout(1);
     parts.split[0] = {kColumn};
     for (const auto& shape : panels_of(shape_.hidden, true)) {
       const int64_t all = shape[0] * shape[1];
       for (int64_t begin = 0; begin < all; begin += shape_.loss_chunk) {
         const int64_t rows = std::min(shape_.loss_chunk, all - begin);
         const int64_t numbers = plan_.columns * rows * shape_.loss_statistics;
-        move("statistics of the loss", {parts, whole(1), {numbers}}, sizeof(double));
+        move("statistics of the loss", {parts, unsharded_layout(1), {numbers}}, sizeof(double));
       }
     }
   }

@@ -1,5 +1,5 @@
-// One AdamW step equals its formula in double on every SIMD target. Slices, threads and the SIMD width change no bit.
-// The controls change one constant of the formula.
+// One step of AdamW and of SGD equals its formula in double on every SIMD target. Slices, threads and the SIMD width
+// change no bit. The controls change one constant of the formula.
 #include "model/kernels/optimizer.h"
 
 #include "base/errors.h"
@@ -31,6 +31,17 @@ struct State {
             .weight_decay = 0.1,
             .bias_correction1 = 1 - std::pow(0.9, 5),
             .bias_correction2 = 1 - std::pow(0.95, 5),
+            .gradient_scale = 0.7};
+  }
+
+  Sgd<T> sgd_step(int64_t first, int64_t count, bool has_momentum = true) {
+    return {.weights = weights.data() + first,
+            .gradients = gradients.data() + first,
+            .momentum_buffer = has_momentum ? m.data() + first : nullptr,
+            .count = count,
+            .lr = 3e-3,
+            .momentum = 0.9,
+            .weight_decay = 0.1,
             .gradient_scale = 0.7};
   }
 
@@ -66,10 +77,10 @@ Expected expected_step(const State<T>& before, const AdamW<T>& by) {
 }
 
 template <class T>
-class Adam : public ::testing::Test {};
-TYPED_TEST_SUITE(Adam, WideElements);
+class Updates : public ::testing::Test {};
+TYPED_TEST_SUITE(Updates, WideElements);
 
-TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
+TYPED_TEST(Updates, AdamWIsTheFormulaOnEveryTarget) {
   using T = TypeParam;
   for_each_target([] {
     const State<T> before(1003);
@@ -92,7 +103,7 @@ TYPED_TEST(Adam, StepIsTheFormulaOnEveryTarget) {
 }
 
 // The control leaves out the last element.
-TYPED_TEST(Adam, SlicesThreadsAndWidthChangeNoBits) {
+TYPED_TEST(Updates, SlicesThreadsAndWidthOfAdamWChangeNoBits) {
   using T = TypeParam;
   const auto in_slices = [](std::vector<int64_t> cuts) {
     State<T> state(100000);
@@ -106,16 +117,81 @@ TYPED_TEST(Adam, SlicesThreadsAndWidthChangeNoBits) {
   expect_same_for_any_width([&] { return in_slices({0, 100000}); });
 }
 
+/// One step of SGD by its formula: the weights, and the momentum buffer if there is one. Bounds of 4 roundings in the
+/// buffer's terms, and 2 more in the weight.
+template <class T>
+Expected expected_sgd(const State<T>& before, const Sgd<T>& by) {
+  const double u = unit<T>();
+  Expected e;
+  for (size_t i = 0; i < before.m.size(); ++i) {
+    const double g = before.gradients[i] * by.gradient_scale, decay = by.weight_decay * before.weights[i];
+    const double old = by.momentum_buffer != nullptr ? by.momentum * before.m[i] : 0;
+    e.m.push_back(old + g + decay);
+    e.m_bound.push_back(4 * u * (std::abs(old) + std::abs(g) + std::abs(decay)));
+    e.w.push_back(before.weights[i] - by.lr * e.m[i]);
+    e.w_bound.push_back(2 * u * std::abs(double{before.weights[i]}) + by.lr * 2 * e.m_bound[i]);
+  }
+  return e;
+}
+
+TYPED_TEST(Updates, SgdIsTheFormulaOnEveryTarget) {
+  using T = TypeParam;
+  for_each_target([] {
+    for (const bool has_momentum : {true, false}) {
+      const State<T> before(1003);
+      State<T> after = before;
+      Sgd<T> step = after.sgd_step(0, 1003, has_momentum);
+      sgd(step);
+      const Expected e = expected_sgd(before, step);
+      EXPECT_WITHIN(after.weights, e.w, e.w_bound);
+      if (has_momentum) {
+        EXPECT_WITHIN(after.m, e.m, e.m_bound);
+      } else {
+        EXPECT_TRUE(same_bits(after.m, before.m));
+      }
+      step.weight_decay = 0;  // the controls: a change of each constant is seen
+      EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
+      step = after.sgd_step(0, 1003, has_momentum);
+      step.gradient_scale = 1;
+      EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
+      step = after.sgd_step(0, 1003, !has_momentum);
+      EXPECT_NOT_WITHIN(after.weights, expected_sgd(before, step).w, e.w_bound);
+    }
+  });
+}
+
+TYPED_TEST(Updates, SlicesThreadsAndWidthOfSgdChangeNoBits) {
+  using T = TypeParam;
+  const auto in_slices = [](std::vector<int64_t> cuts) {
+    State<T> state(100000);
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) sgd(state.sgd_step(cuts[i], cuts[i + 1] - cuts[i]));
+    return state.weights;
+  };
+  const auto whole = in_slices({0, 100000});
+  EXPECT_TRUE(same_bits(whole, in_slices({0, 1, 37, 5000, 77777, 100000})));
+  EXPECT_FALSE(same_bits(whole, in_slices({0, 99999})));
+  expect_same_for_any_threads([&] { return in_slices({0, 100000}); });
+  expect_same_for_any_width([&] { return in_slices({0, 100000}); });
+}
+
 // The bfloat16 copy equals the updated float32 weights, rounded. Double weights have no such copy.
-TEST(AdamBf16, CopyIsTheRoundedWeight) {
+TEST(UpdatesBf16, CopyIsTheRoundedWeight) {
   for_each_target([] {
     State<float> state(1000);
-    std::vector<Bf16> copy(1000), expected;
+    std::vector<Bf16> copy(1000);
+    const auto rounded = [&] {
+      std::vector<Bf16> expected;
+      for (const float weight : state.weights) expected.push_back(to_bf16(weight));
+      return expected;
+    };
     AdamW<float> step = state.step(0, 1000);
     step.bf16_weights = copy.data();
     adamw(step);
-    for (const float weight : state.weights) expected.push_back(to_bf16(weight));
-    EXPECT_TRUE(same_bits(copy, expected));
+    EXPECT_TRUE(same_bits(copy, rounded()));
+    Sgd<float> other = state.sgd_step(0, 1000);
+    other.bf16_weights = copy.data();
+    sgd(other);
+    EXPECT_TRUE(same_bits(copy, rounded()));
   });
   State<double> state(4);
   AdamW<double> step = state.step(0, 4);

@@ -57,13 +57,13 @@ TEST(OwnSchedule, NamesTheCell) {
   EXPECT_EQ(refusal("0F0,,,0SEND_F0,0RECV_B0,0B0\n,1F0,1B0,1SEND_B0\n", 2, 1),
             head + "1RECV_F0 is missing before 1F0 (line 2, cell 2), for 0SEND_F0 (line 1, cell 4)");
   EXPECT_EQ(refusal("0F0,(0F1;0B0)OVERLAP_F_B,,0B0,0B1\n", 1, 2),
-            head + "0B0 (line 1, cell 4) stands twice, first as 0B0 (line 1, cell 2)");
-  EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n1F1\n", 3, 2), head + "1F1 (line 3, cell 1): stage 1 stands on line 2");
+            head + "0B0 (line 1, cell 4) occurs twice, first as 0B0 (line 1, cell 2)");
+  EXPECT_EQ(refusal("0F0,0B0\n1F0,1B0\n1F1\n", 3, 2), head + "1F1 (line 3, cell 1): stage 1 is on line 2");
   EXPECT_EQ(refusal("0F0,0B0,0F1,0B1\n1F0,1F1,1B1,1B0\n", 2, 2),
             head + "deadlock: 0B0 (line 1, cell 2) waits for 1B0 (line 2, cell 4)\n  "
                    "deadlock: 1F1 (line 2, cell 2) waits for 0F1 (line 1, cell 3)");
   EXPECT_EQ(refusal("0F0,0B0\n2F0,2B0\n", 2, 1),
-            head + "stage 1 belongs to no rank, and 2F0 (line 2, cell 1) is of a later one");
+            head + "stage 1 belongs to no rank, but 2F0 (line 2, cell 1) is on a later stage");
   EXPECT_EQ(refusal("0F0,0F1,0B1\n", 1, 2), head + "0B0 is missing after 0F0 (line 1, cell 1)");
   EXPECT_EQ(refusal("0F0,0F2,0B2,0B0\n", 1, 3), head + "0F1 is missing (line 1)\n  0B1 is missing (line 1)");
   EXPECT_EQ(refusal("0B0,0F0\n", 1, 1), head + "0B0 (line 1, cell 1) comes before 0F0 (line 1, cell 2)");
@@ -92,7 +92,7 @@ TEST(OwnSchedule, IgnoresActionsThatThePlanAdds) {
   EXPECT_EQ(schedule_from_csv("0SETTLE,0F0,0F1,0B0,0B1,0REDUCE_GRAD0,0STEP\n", 1, 2), alone);
   // Ignored cells still count in the cell numbers of messages.
   const std::string said = refusal("0UNSHARD,0F0,,0B0,0B0\n", 1, 1);
-  EXPECT_NE(said.find("0B0 (line 1, cell 5) stands twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;
+  EXPECT_NE(said.find("0B0 (line 1, cell 5) occurs twice, first as 0B0 (line 1, cell 4)"), std::string::npos) << said;
 }
 
 TEST(OwnSchedule, MustMatchTheRun) {

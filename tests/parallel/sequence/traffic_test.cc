@@ -118,9 +118,10 @@ TEST(SequenceTraffic, OfPackedDocumentsIsThatOfGatheringKeysAndValues) {
                           .packing = packing({{0, 7, 14}})};
     const Mesh mesh = c.mesh();
     const Layout parts{.split = {{}, {"ring"}, {}}, .partial = {}, .replicated = {}};
-    const Collective gather{.kind = CollectiveKind::all_gather, .axis = "ring", .from_dim = 1, .after = whole(3)};
+    const Collective gather{
+        .kind = CollectiveKind::all_gather, .axis = "ring", .from_dim = 1, .after = unsharded_layout(3)};
     const Collective scatter{.kind = CollectiveKind::reduce_scatter, .axis = "ring", .to_dim = 1, .after = parts};
-    Layout sums = whole(3);
+    Layout sums = unsharded_layout(3);
     sums.partial = {"ring"};
     const int64_t keys[] = {c.key_heads, length, c.head_dim};
     core_on_ranks(c, inputs_of(c), usp, [&](Comm& comm, const auto&, const auto&, const auto&) {

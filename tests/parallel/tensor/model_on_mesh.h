@@ -55,7 +55,7 @@ inline bool contains(const std::string& text, const char* part) { return text.fi
 inline Layout layout_of(const ParameterInfo& p, const TensorPlan& plan) {
   const bool to_stream = contains(p.name, "o_proj") || contains(p.name, "down_proj");
   if (p.shape.size() == 1) {
-    Layout layout = whole(1);
+    Layout layout = unsharded_layout(1);
     const bool between = contains(p.name, "bias") && !to_stream;
     if (between || plan.stream == StreamSharding::width) layout.split[0] = {kColumn};
     return layout;

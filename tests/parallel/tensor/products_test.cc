@@ -77,12 +77,12 @@ TEST(TensorProducts, ExampleOfAWholeProduct) {
   for (const auto& [T, K, N] : {std::array<int64_t, 3>{48, 12, 24}, {50, 13, 22}}) {
     const Matrices m = exact_matrices(T, K, N);
     on_mesh(tensor_mesh(2, 3, 2), [&](Comm& comm) {
-      const at::Tensor x = redistribute(comm, m.x_TK, whole(2), token_matrix(), {T, K}),
-                       w = redistribute(comm, m.w_KN, whole(2), weight_matrix(), {K, N});
-      EXPECT_TRUE(redistribute(comm, x, token_matrix(), whole(2), {T, K}).equal(m.x_TK));
-      EXPECT_TRUE(redistribute(comm, w, weight_matrix(), whole(2), {K, N}).equal(m.w_KN));
+      const at::Tensor x = redistribute(comm, m.x_TK, unsharded_layout(2), token_matrix(), {T, K}),
+                       w = redistribute(comm, m.w_KN, unsharded_layout(2), weight_matrix(), {K, N});
+      EXPECT_TRUE(redistribute(comm, x, token_matrix(), unsharded_layout(2), {T, K}).equal(m.x_TK));
+      EXPECT_TRUE(redistribute(comm, w, weight_matrix(), unsharded_layout(2), {K, N}).equal(m.w_KN));
       const at::Tensor y = TensorProducts(comm, ProductForm::stationary).ab(x, w, K);
-      EXPECT_TRUE(redistribute(comm, y, token_matrix(), whole(2), {T, N}).equal(m.x_TK.mm(m.w_KN)));
+      EXPECT_TRUE(redistribute(comm, y, token_matrix(), unsharded_layout(2), {T, N}).equal(m.x_TK.mm(m.w_KN)));
     });
   }
 }

@@ -1,6 +1,6 @@
 // Hugging Face config.json: read and written for the versions 4 and 5 of transformers. Configurations that we cannot
 // run are refused with file and key.
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
 
 #include <nlohmann/json.hpp>
 
@@ -32,26 +32,30 @@ std::string refusal(const Json& object) {
 
 // The Llama of transformers ignores sliding_window. Therefore a model with a window is written as a Mistral.
 TEST(HfConfig, AWindowMakesAMistral) {
-  HfConfig config{.sliding_window = 64, .linformer_length = 0};
+  HfConfig config;
+  config.model.sliding_window = 64;
   const Json written = Json::parse(config_json(config));
   EXPECT_EQ(written["model_type"], "mistral");
   EXPECT_EQ(written["architectures"], Json::array({"MistralForCausalLM"}));
   EXPECT_EQ(parse(written), config);
   Json object = small();
   object["model_type"] = "mistral";
-  EXPECT_EQ(parse(object).sliding_window, 4096);  // the default of MistralConfig
+  EXPECT_EQ(parse(object).model.sliding_window, 4096);  // the default of MistralConfig
   object["sliding_window"] = nullptr;
-  EXPECT_EQ(parse(object).sliding_window, 0);
+  EXPECT_EQ(parse(object).model.sliding_window, 0);
   object["sliding_window"] = 7;
-  EXPECT_EQ(parse(object).sliding_window, 7);
-  config = {.linformer_length = 8, .linformer_tokens = 32};
+  EXPECT_EQ(parse(object).model.sliding_window, 7);
+  config = {};
+  config.model.linformer_length = 8;
+  config.model.linformer_tokens = 32;
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
 }
 
 // No other loader applies final_logit_softcapping to a Llama. Therefore such a model is written with an architecture
 // name that other loaders do not know.
 TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
-  const HfConfig config{.final_logit_softcapping = 30.5};
+  HfConfig config;
+  config.model.final_logit_softcapping = 30.5;
   const Json written = Json::parse(config_json(config));
   EXPECT_EQ(written["final_logit_softcapping"], 30.5);
   EXPECT_EQ(written["architectures"], Json::array({"LlamaSoftcappedForCausalLM"}));
@@ -60,7 +64,7 @@ TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
   Json object = small();
   for (const Json& none : {Json(nullptr), Json(0)}) {
     object["final_logit_softcapping"] = none;
-    EXPECT_EQ(parse(object).final_logit_softcapping, 0);
+    EXPECT_EQ(parse(object).model.final_logit_softcapping, 0);
   }
   for (const Json& bad : {Json(-1), Json("30"), Json(true)}) {
     object["final_logit_softcapping"] = bad;
@@ -69,35 +73,37 @@ TEST(HfConfig, LogitSoftcappingHasItsOwnArchitectureName) {
 }
 
 TEST(HfConfig, RoundTrips) {
-  HfConfig config{.vocab_size = 257,
-                  .hidden_size = 96,
-                  .intermediate_size = 200,
-                  .num_hidden_layers = 3,
-                  .num_attention_heads = 6,
-                  .num_key_value_heads = 2,
-                  .head_dim = 32,
-                  .max_position_embeddings = 777,
-                  .rms_norm_eps = 3e-6,
-                  .initializer_range = 0.0123456789,
-                  .tie_word_embeddings = true,
-                  .rope_theta = 500000.0,
+  HfConfig config{.model = {.hidden_size = 96,
+                            .intermediate_size = 200,
+                            .num_hidden_layers = 3,
+                            .num_attention_heads = 6,
+                            .num_key_value_heads = 2,
+                            .head_dim = 32,
+                            .vocab_size = 257,
+                            .max_position_embeddings = 777,
+                            .rms_norm_eps = 3e-6,
+                            .rope_theta = 500000.0,
+                            .tie_word_embeddings = true,
+                            .initializer_range = 0.0123456789},
                   .bos_token_id = 1,
                   .eos_token_ids = {2, 3},
                   .pad_token_id = 0,
-                  .torch_dtype = Dtype::bf16};
+                  .torch_dtype = "bfloat16"};
+  Architecture& model = config.model;
   config.other_keys = R"({"use_cache":true,"transformers_version":"5.0.0"})";
   for (const char* type : {"none", "linear", "llama3"}) {
-    config.rope_scaling_type = type;
-    config.rope_scaling_factor = config.rope_scaling_type == "none" ? 1.0 : 8.0;
-    config.rope_scaling_low_freq_factor = config.rope_scaling_type == "llama3" ? 1.5 : 1.0;
-    config.rope_scaling_original_max_position_embeddings = config.rope_scaling_type == "llama3" ? 512 : 8192;
+    model.rope_scaling_type = type;
+    if (model.rope_scaling_type == "llama3") {
+      model.rope_scaling_low_freq_factor = 1.5;
+      model.rope_scaling_original_max_position_embeddings = 512;
+    }
     EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config) << config_json(config);
   }
   config.bos_token_id = config.pad_token_id = std::nullopt;
   config.eos_token_ids.clear();
   for (const auto& [attention, mlp] : {std::pair{true, false}, {false, true}}) {
-    config.attention_bias = attention;
-    config.mlp_bias = mlp;
+    model.attention_bias = attention;
+    model.mlp_bias = mlp;
     const Json object = parse_json(config_json(config), "config.json");
     EXPECT_EQ(object["attention_bias"], attention);
     EXPECT_EQ(object["mlp_bias"], mlp);
@@ -107,8 +113,9 @@ TEST(HfConfig, RoundTrips) {
 }
 
 TEST(HfConfig, WritesBothSpellings) {
-  HfConfig config{
-      .rope_theta = 500000.0, .rope_scaling_type = "llama3", .rope_scaling_factor = 8.0, .eos_token_ids = {2}};
+  HfConfig config{.eos_token_ids = {2}};
+  config.model.rope_theta = 500000.0;
+  config.model.rope_scaling_type = "llama3";
   const Json object = parse_json(config_json(config), "config.json");
   EXPECT_EQ(object["architectures"], Json::array({"LlamaForCausalLM"}));
   EXPECT_EQ(object["rope_theta"], 500000.0);
@@ -119,7 +126,7 @@ TEST(HfConfig, WritesBothSpellings) {
   EXPECT_EQ(object["eos_token_id"], 2);
   EXPECT_TRUE(object.contains("bos_token_id") && object["bos_token_id"].is_null()) << "absent would mean 1";
   EXPECT_EQ(object["torch_dtype"], "float32");
-  config.rope_scaling_type = "none";
+  config.model.rope_scaling_type = "none";
   const Json plain = parse_json(config_json(config), "config.json");
   EXPECT_TRUE(plain["rope_scaling"].is_null());
   EXPECT_EQ(plain["rope_parameters"]["rope_type"], "default");
@@ -127,7 +134,8 @@ TEST(HfConfig, WritesBothSpellings) {
 }
 
 TEST(HfConfig, AModelOfMaskedTokensIsNotCalledACausalOne) {
-  HfConfig config{.is_causal = false};
+  HfConfig config;
+  config.model.objective = "masked";
   config.other_keys = R"({"mask_token_id":257})";
   const Json object = parse_json(config_json(config), "config.json");
   EXPECT_EQ(object["architectures"], Json::array({"LlamaForMaskedLM"}));
@@ -135,20 +143,20 @@ TEST(HfConfig, AModelOfMaskedTokensIsNotCalledACausalOne) {
   EXPECT_EQ(object["mask_token_id"], 257);
   EXPECT_EQ(parse_hf_config(config_json(config), "config.json"), config);
   EXPECT_FALSE(parse_json(config_json(HfConfig()), "config.json").contains("is_causal"));
-  EXPECT_TRUE(parse_hf_config(config_json(HfConfig()), "config.json").is_causal);
+  EXPECT_TRUE(parse_hf_config(config_json(HfConfig()), "config.json").model.causal());
 }
 
 TEST(HfConfig, FillsInWhatTheFileLeavesOut) {
   Json object = small();
   object["num_key_value_heads"] = nullptr;
   const HfConfig config = parse(object);
-  EXPECT_EQ(config.num_key_value_heads, 8);
-  EXPECT_EQ(config.head_dim, 8);
-  EXPECT_EQ(config.max_position_embeddings, 2048);
-  EXPECT_EQ(config.rope_theta, 10000.0);
-  EXPECT_EQ(config.rope_scaling_type, "none");
-  EXPECT_EQ(config.torch_dtype, Dtype::f32);
-  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_EQ(config.model.num_key_value_heads, 8);
+  EXPECT_EQ(config.model.head_dim, 8);
+  EXPECT_EQ(config.model.max_position_embeddings, 2048);
+  EXPECT_EQ(config.model.rope_theta, 10000.0);
+  EXPECT_EQ(config.model.rope_scaling_type, "none");
+  EXPECT_EQ(config.torch_dtype, "float32");
+  EXPECT_FALSE(config.model.tie_word_embeddings);
 }
 
 TEST(HfConfig, ReadsRopeOfTransformers4And5) {
@@ -160,13 +168,13 @@ TEST(HfConfig, ReadsRopeOfTransformers4And5) {
   v5["rope_parameters"]["rope_theta"] = 5e5;
   v5["dtype"] = "bfloat16";
   EXPECT_EQ(parse(v4), parse(v5));
-  EXPECT_EQ(parse(v4).rope_scaling_type, "llama3");
-  EXPECT_EQ(parse(v4).rope_theta, 5e5);
+  EXPECT_EQ(parse(v4).model.rope_scaling_type, "llama3");
+  EXPECT_EQ(parse(v4).model.rope_theta, 5e5);
   old["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
-  EXPECT_EQ(parse(old).rope_scaling_type, "linear");
-  EXPECT_EQ(parse(old).rope_scaling_factor, 2.0);
+  EXPECT_EQ(parse(old).model.rope_scaling_type, "linear");
+  EXPECT_EQ(parse(old).model.rope_scaling_factor, 2.0);
   v4["rope_parameters"] = v5["rope_parameters"];
-  EXPECT_EQ(parse(v4).rope_theta, 5e5);
+  EXPECT_EQ(parse(v4).model.rope_theta, 5e5);
   v4["rope_parameters"]["factor"] = 9.0;
   expect_pieces(refusal(v4), {"rope_parameters", "contradicts"});
   v5["rope_theta"] = 1e4;

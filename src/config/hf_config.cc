@@ -1,5 +1,5 @@
 // Reads config.json. Every key that changes the computation is either interpreted or refused; the others are kept.
-#include "checkpoint/hf_config.h"
+#include "config/hf_config.h"
 
 #include <filesystem>
 #include <limits>
@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/file_errors.h"
 #include "base/json.h"
+#include "config/table.h"
 
 namespace orthant {
 namespace {
@@ -84,16 +85,8 @@ class Fields {
   std::set<std::string> taken_;
 };
 
-struct Rope {
-  std::string type = "none";
-  double theta = 10000.0;
-  double factor = 1.0, low = 1.0, high = 4.0;
-  int64_t original = 8192;
-  bool operator==(const Rope&) const = default;
-};
-
 // Reads one rope dictionary: rope_scaling of transformers 4, or rope_parameters of transformers 5.
-Rope read_rope(const Json& object, double theta, const std::string& source) {
+Architecture read_rope(const Json& object, Architecture model, const std::string& source) {
   if (!object.is_object()) throw DataError(fmt::format("{}: expected an object", source));
   for (const auto& [key, value] : object.items()) {
     if (value.is_object()) {
@@ -104,48 +97,44 @@ Rope read_rope(const Json& object, double theta, const std::string& source) {
     }
   }
   Fields fields(object, source);
-  Rope rope{.theta = fields.positive("rope_theta", theta)};
+  model.rope_theta = fields.positive("rope_theta", model.rope_theta);
   const auto old_type = fields.text("type");  // older name of rope_type
   const std::string type = fields.text("rope_type").value_or(old_type.value_or("default"));
-  if (type == "default") return rope;
+  if (type == "default") return model;
   if (type != "linear" && type != "llama3") {
     throw DataError(
         fmt::format("{}.rope_type = \"{}\": this kind of rotary scaling is not supported; expected default, "
                     "linear or llama3",
                     source, type));
   }
-  rope.type = type;
-  rope.factor = fields.positive("factor", std::nullopt);
-  if (type == "linear") return rope;
-  rope.low = fields.positive("low_freq_factor", std::nullopt);
-  rope.high = fields.positive("high_freq_factor", std::nullopt);
-  rope.original = fields.integer("original_max_position_embeddings", std::nullopt);
-  if (rope.high <= rope.low)
-    fields.refuse("high_freq_factor", fmt::format("expected more than low_freq_factor = {}", rope.low));
-  return rope;
+  model.rope_scaling_type = type;
+  model.rope_scaling_factor = fields.positive("factor", std::nullopt);
+  if (type == "linear") return model;
+  model.rope_scaling_low_freq_factor = fields.positive("low_freq_factor", std::nullopt);
+  model.rope_scaling_high_freq_factor = fields.positive("high_freq_factor", std::nullopt);
+  model.rope_scaling_original_max_position_embeddings =
+      fields.integer("original_max_position_embeddings", std::nullopt);
+  if (model.rope_scaling_high_freq_factor <= model.rope_scaling_low_freq_factor) {
+    fields.refuse("high_freq_factor",
+                  fmt::format("expected more than low_freq_factor = {}", model.rope_scaling_low_freq_factor));
+  }
+  return model;
 }
 
-void read_all_rope(Fields& fields, HfConfig& config, const std::string& source) {
-  const double theta = fields.positive("rope_theta", 10000.0);
+void read_all_rope(Fields& fields, Architecture& model, const std::string& source) {
+  const double theta = model.rope_theta = fields.positive("rope_theta", model.rope_theta);
+  const Architecture plain = model;
   const Json* v4 = fields.find("rope_scaling");
   const Json* v5 = fields.find("rope_parameters");
-  Rope rope{.theta = theta};
-  if (v4 != nullptr) rope = read_rope(*v4, theta, source + ": rope_scaling");
-  if (v5 != nullptr) {
-    const Rope other = read_rope(*v5, theta, source + ": rope_parameters");
-    const bool v4_speaks = v4 != nullptr || fields.find("rope_theta") != nullptr;
-    // A file of transformers 5 may have rope_theta and rope_parameters, without rope_scaling.
-    if (v4 != nullptr ? !(other == rope) : (v4_speaks && other.theta != theta)) {
-      fields.refuse("rope_parameters", "contradicts rope_theta and rope_scaling of the same file");
-    }
-    rope = other;
+  if (v4 != nullptr) model = read_rope(*v4, plain, source + ": rope_scaling");
+  if (v5 == nullptr) return;
+  const Architecture other = read_rope(*v5, plain, source + ": rope_parameters");
+  // A file of transformers 5 may have rope_theta and rope_parameters, without rope_scaling.
+  const bool has_theta = fields.find("rope_theta") != nullptr;
+  if (v4 != nullptr ? other != model : (has_theta && other.rope_theta != theta)) {
+    fields.refuse("rope_parameters", "contradicts rope_theta and rope_scaling of the same file");
   }
-  config.rope_theta = rope.theta;
-  config.rope_scaling_type = rope.type;
-  config.rope_scaling_factor = rope.factor;
-  config.rope_scaling_low_freq_factor = rope.low;
-  config.rope_scaling_high_freq_factor = rope.high;
-  config.rope_scaling_original_max_position_embeddings = rope.original;
+  model = other;
 }
 
 // Refuses settings that change the computation in a way that Orthant does not support.
@@ -183,14 +172,13 @@ int64_t read_sliding_window(Fields& fields) {
   return window;
 }
 
-Dtype read_dtype(Fields& fields) {
+std::string read_dtype(Fields& fields) {
   const auto v5 = fields.text("dtype");
   const auto v4 = fields.text("torch_dtype");
   const std::string name = v5 ? *v5 : v4.value_or("float32");
-  if (name == "float32") return Dtype::f32;
-  if (name == "bfloat16") return Dtype::bf16;
-  if (name == "float16") return Dtype::f16;
-  if (name == "float64") return Dtype::f64;
+  for (const char* known : {"float32", "bfloat16", "float16", "float64"}) {
+    if (name == known) return name;
+  }
   fields.refuse(v5 ? "dtype" : "torch_dtype", "expected float32, bfloat16, float16 or float64");
 }
 
@@ -215,7 +203,63 @@ void read_token_ids(Fields& fields, HfConfig& config) {
   }
 }
 
+// True for keys that read_model_keys() reads: a number or a flag under a name of its own.
+bool is_plain(const Key& key, const Field& field) {
+  return !key.hugging_face.spelling.empty() && !key.name.starts_with("rope_") && key.name != "sliding_window" &&
+         !std::holds_alternative<std::string*>(field);
+}
+
+// Reads the keys of the table of config/table.h into the model.
+void read_model_keys(Fields& fields, Architecture& model) {
+  const std::set<std::string_view> required = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                                               "num_attention_heads"};
+  Config config;
+  static_cast<Architecture&>(config.model) = model;
+  for (const Key* key : model_keys()) {
+    const Field field = key->field(config);
+    if (!is_plain(*key, field)) continue;
+    const std::string name(key->hugging_face.spelling);
+    if (auto* const* flag = std::get_if<bool*>(&field)) {
+      **flag = fields.boolean(name, **flag);
+    } else if (auto* const* number = std::get_if<double*>(&field)) {
+      **number = key->legal.above_least ? fields.positive(name, **number) : fields.not_negative(name, **number);
+    } else {
+      int64_t& size = *std::get<int64_t*>(field);
+      if (name == "num_key_value_heads") size = config.model.num_attention_heads;
+      if (name == "head_dim") size = config.model.hidden_size / config.model.num_attention_heads;
+      const bool may_be_zero = key->hugging_face.only_if_set;
+      size = fields.integer(name, required.contains(name) ? std::nullopt : std::optional(size), may_be_zero ? 0 : 1);
+    }
+  }
+  model = config.model;
+}
+
+void check_heads(Fields& fields, const Architecture& model) {
+  if (fields.find("head_dim") == nullptr && model.hidden_size % model.num_attention_heads != 0) {
+    fields.refuse("hidden_size", fmt::format("num_attention_heads = {} must divide it", model.num_attention_heads));
+  }
+  if (model.num_attention_heads % model.num_key_value_heads != 0) {
+    fields.refuse("num_key_value_heads",
+                  fmt::format("it must divide num_attention_heads = {}", model.num_attention_heads));
+  }
+  if (model.head_dim % 2 != 0 || model.head_dim == 0) {
+    fields.refuse("head_dim", "it must be even, because rotary positions turn pairs of elements");
+  }
+}
+
 }  // namespace
+
+Architecture llama_defaults() {
+  return {.hidden_size = 4096,
+          .intermediate_size = 11008,
+          .num_hidden_layers = 32,
+          .num_attention_heads = 32,
+          .num_key_value_heads = 32,
+          .head_dim = 128,
+          .vocab_size = 32000,
+          .max_position_embeddings = 2048,
+          .rms_norm_eps = 1e-6};
+}
 
 HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   const Json object = parse_json(text, source);
@@ -223,34 +267,13 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   Fields fields(object, source);
   refuse_unsupported(fields);
   HfConfig config;
-  config.vocab_size = fields.integer("vocab_size", std::nullopt);
-  config.hidden_size = fields.integer("hidden_size", std::nullopt);
-  config.intermediate_size = fields.integer("intermediate_size", std::nullopt);
-  config.num_hidden_layers = fields.integer("num_hidden_layers", std::nullopt);
-  config.num_attention_heads = fields.integer("num_attention_heads", std::nullopt);
-  config.num_key_value_heads = fields.integer("num_key_value_heads", config.num_attention_heads);
-  if (fields.find("head_dim") == nullptr && config.hidden_size % config.num_attention_heads != 0) {
-    fields.refuse("hidden_size", fmt::format("not a multiple of num_attention_heads = {}", config.num_attention_heads));
-  }
-  if (config.num_attention_heads % config.num_key_value_heads != 0) {
-    fields.refuse("num_key_value_heads",
-                  fmt::format("does not divide num_attention_heads = {}", config.num_attention_heads));
-  }
-  config.head_dim = fields.integer("head_dim", config.hidden_size / config.num_attention_heads);
-  if (config.head_dim % 2 != 0 || config.head_dim == 0)
-    fields.refuse("head_dim", "rotary positions want an even number");
-  config.max_position_embeddings = fields.integer("max_position_embeddings", config.max_position_embeddings);
-  config.rms_norm_eps = fields.positive("rms_norm_eps", config.rms_norm_eps);
-  config.initializer_range = fields.positive("initializer_range", config.initializer_range);
-  config.tie_word_embeddings = fields.boolean("tie_word_embeddings", false);
-  config.attention_bias = fields.boolean("attention_bias", false);
-  config.mlp_bias = fields.boolean("mlp_bias", false);
-  config.final_logit_softcapping = fields.not_negative("final_logit_softcapping", 0.0);
-  config.is_causal = fields.boolean("is_causal", true);
-  config.sliding_window = read_sliding_window(fields);
-  config.linformer_length = fields.integer("linformer_length", 0, 0);
-  config.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
-  read_all_rope(fields, config, source);
+  Architecture& model = config.model;
+  read_model_keys(fields, model);
+  check_heads(fields, model);
+  model.objective = fields.boolean("is_causal", true) ? "causal" : "masked";
+  model.sliding_window = read_sliding_window(fields);
+  model.linformer_tokens = fields.integer("linformer_tokens", 0, 0);
+  read_all_rope(fields, model, source);
   read_token_ids(fields, config);
   config.torch_dtype = read_dtype(fields);
   fields.find("architectures");

@@ -1,0 +1,39 @@
+// config.json of a Hugging Face LLaMA directory: the fields that Orthant needs, in the forms of transformers 4 and 5.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/architecture.h"
+
+namespace orthant {
+
+/// The values of LlamaConfig, which hold where a file omits a key.
+Architecture llama_defaults();
+
+/// A config.json: the model, and the facts that are not the model's. The table of config/table.h has the spelling of
+/// the model's keys. `linformer_length` and `linformer_tokens` are keys of our own.
+struct HfConfig {
+  Architecture model = llama_defaults();
+  std::optional<int64_t> bos_token_id = {};
+  std::vector<int64_t> eos_token_ids = {};
+  std::optional<int64_t> pad_token_id = {};
+  std::string torch_dtype = "float32";  // of the stored weights: float32, float16, bfloat16 or float64
+  std::string other_keys = "{}";        // JSON object of the keys that are not interpreted, kept for writing
+  bool operator==(const HfConfig&) const = default;
+};
+
+/// The file's text: the form of transformers 4, plus an equal rope_parameters for transformers 5.
+std::string config_json(const HfConfig& config);
+/// generation_config.json: the token ids that start and end a text.
+std::string generation_config_json(const HfConfig& config);
+/// Throws DataError with file and key for a value that is missing, of the wrong type, contradictory, or not supported.
+/// Not supported: a model_type other than llama and mistral; biases of a mistral; an activation other than silu;
+/// quantized weights; rope types other than default, linear and llama3; rope parameters per layer type.
+HfConfig parse_hf_config(const std::string& text, const std::string& source);
+/// `path` is the config.json, or the directory that contains it.
+HfConfig read_hf_config(const std::string& path);
+
+}  // namespace orthant

@@ -1,0 +1,93 @@
+// Writes config.json and generation_config.json.
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "base/json.h"
+#include "config/hf_config.h"
+#include "config/table.h"
+
+namespace orthant {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Only the scaling, in the form of rope_scaling in transformers 4.
+Json rope_scaling(const Architecture& model) {
+  Json rope = {{"rope_type", model.rope_scaling_type}, {"factor", model.rope_scaling_factor}};
+  if (model.rope_scaling_type == "llama3") {
+    rope["low_freq_factor"] = model.rope_scaling_low_freq_factor;
+    rope["high_freq_factor"] = model.rope_scaling_high_freq_factor;
+    rope["original_max_position_embeddings"] = model.rope_scaling_original_max_position_embeddings;
+  }
+  return rope;
+}
+
+// No loader knows the modified names. Therefore none takes a model of masked tokens for a causal one, or a model with
+// capped logits for one without.
+std::string architecture_name(const Architecture& model) {
+  const bool windowed = model.sliding_window > 0;         // transformers' Llama would ignore it
+  const bool capped = model.final_logit_softcapping > 0;  // transformers' Llama and Mistral would ignore it
+  return std::string(windowed ? "Mistral" : "Llama") + (capped ? "Softcapped" : "") +
+         (model.causal() ? "ForCausalLM" : "ForMaskedLM");
+}
+
+// Writes the keys of the table of config/table.h that are numbers or flags.
+void put_model_keys(Json& object, const Architecture& model) {
+  Config config, defaults;
+  static_cast<Architecture&>(config.model) = model;
+  for (const Key* key : model_keys()) {
+    const auto& [spelling, only_if_set] = key->hugging_face;
+    if (spelling.empty() || spelling.find('.') != std::string_view::npos) continue;
+    if (only_if_set && value_text(*key, config) == value_text(*key, defaults)) continue;
+    std::visit(
+        [&](auto* value) {
+          using Value = std::remove_pointer_t<decltype(value)>;
+          if constexpr (std::is_arithmetic_v<Value>) object[std::string(spelling)] = *value;
+        },
+        key->field(config));
+  }
+  if (!model.causal()) object["is_causal"] = false;
+  if (model.linformer_length > 0) object["linformer_tokens"] = model.linformer_tokens;
+}
+
+void put_token_ids(Json& object, const HfConfig& config) {
+  if (config.bos_token_id) object["bos_token_id"] = *config.bos_token_id;
+  if (config.eos_token_ids.size() == 1) object["eos_token_id"] = config.eos_token_ids.front();
+  if (config.eos_token_ids.size() > 1) object["eos_token_id"] = config.eos_token_ids;
+  if (config.pad_token_id) object["pad_token_id"] = *config.pad_token_id;
+}
+
+}  // namespace
+
+std::string config_json(const HfConfig& config) {
+  const Architecture& model = config.model;
+  const std::string& type = model.rope_scaling_type;
+  ORTHANT_CHECK(type == "none" || type == "linear" || type == "llama3", type);
+  const bool scaled = type != "none";
+  Json object = {{"architectures", {architecture_name(model)}},
+                 {"model_type", model.sliding_window > 0 ? "mistral" : "llama"},
+                 {"hidden_act", "silu"},
+                 {"attention_dropout", 0.0},
+                 {"torch_dtype", config.torch_dtype}};
+  put_model_keys(object, model);
+  // transformers 5 keeps theta and scaling in one dictionary. Equal values satisfy both readers.
+  object["rope_scaling"] = scaled ? rope_scaling(model) : Json(nullptr);
+  object["rope_parameters"] = scaled ? rope_scaling(model) : Json{{"rope_type", "default"}};
+  object["rope_parameters"]["rope_theta"] = model.rope_theta;
+  // LlamaConfig replaces a missing id by its default, 1 or 2; null means none.
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) object[key] = nullptr;
+  put_token_ids(object, config);
+  const Json others = parse_json(config.other_keys, "HfConfig::other_keys");
+  for (const auto& [key, value] : others.items()) {
+    if (!object.contains(key)) object[key] = value;
+  }
+  return object.dump(2) + "\n";
+}
+
+std::string generation_config_json(const HfConfig& config) {
+  Json object = {{"_from_model_config", true}};
+  put_token_ids(object, config);
+  return object.dump(2) + "\n";
+}
+
+}  // namespace orthant

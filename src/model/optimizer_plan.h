@@ -1,0 +1,45 @@
+// The optimizers without torch: their settings, and the state that each keeps for every parameter. Planning,
+// checkpoints, verify and the optimizer itself read the same table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "model/architecture.h"
+
+namespace orthant {
+
+/// The settings of an optimizer: the section [optimizer] of the run file.
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 3e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double momentum = 0.9;
+  double weight_decay = 0.1;
+  std::string weight_decay_on = "matrices";  // or "all" parameters
+};
+
+/// One optimizer: its names, the settings that it reads, and its state.
+struct OptimizerSpec {
+  std::string name;         // in the run file
+  std::string torch_class;  // in torch.optim
+  std::vector<std::string> settings;  // keys of [optimizer] that not every optimizer reads
+  /// Names of the state tensors, as in a checkpoint: "exp_avg" stands for one tensor exp_avg.PARAMETER for each
+  /// parameter. A state tensor has the shape and the sharding of its parameter, and the dtype of the master weights.
+  /// It is zero before the first step.
+  std::vector<std::string> state;
+};
+
+/// All optimizers, each with the state that it keeps under these settings.
+std::vector<OptimizerSpec> optimizer_specs(const OptimizerConfig& config);
+/// The optimizer that the settings name.
+OptimizerSpec optimizer_spec(const OptimizerConfig& config);
+/// The optimizers' names in the run file.
+std::vector<std::string> optimizer_names();
+
+/// Whether the parameter has weight decay under weight_decay_on. Norm gains and biases are not matrices.
+bool has_weight_decay(const OptimizerConfig& config, const ParameterInfo& parameter);
+
+}  // namespace orthant
