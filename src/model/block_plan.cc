@@ -28,6 +28,7 @@ Operation from_stream(const Architecture& a, const std::string& fused, const std
   Operation linear{.kind = OperationKind::linear,
                    .weight = parts.size() > 1 ? fused : fused + ".weight",
                    .in = a.hidden_size,
+                   .output_is_temporary = true,
                    .additions = a.hidden_size + (biased ? 1 : 0)};
   for (const Part& part : parts) {
     linear.out += part.rows;

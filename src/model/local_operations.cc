@@ -1,3 +1,6 @@
+// The local operations by their names:
+//
+//   swiglu   silu(gate) * up; each row holds gate, then up: [B,T,2I] -> [B,T,I]
 #include "model/local_operations.h"
 
 #include <ATen/ATen.h>

@@ -1,7 +1,6 @@
 // Functions of each token, or of each head of a token, by itself: activations, and norms of heads. A mesh runs them on
-// its shards without communication. block_plan.h names them; each has a plain and a fused form.
-//
-//   swiglu   silu(gate) * up; each row holds gate, then up: [B,T,2I] -> [B,T,I]
+// its shards without communication. block_plan.h names them, and local_operations.cc lists them. Each has a plain and a
+// fused form.
 #pragma once
 
 #include <ATen/core/Tensor.h>

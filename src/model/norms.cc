@@ -1,3 +1,6 @@
+// The norms by their names:
+//
+//   rms_norm   s * rsqrt(mean(s^2) + eps) * gain
 #include "model/norms.h"
 
 #include <ATen/ATen.h>

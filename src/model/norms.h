@@ -1,7 +1,5 @@
 // Norms over the residual stream, together with the addition before them. block_plan.h names them; each has a plain and
-// a fused form. parallel/tensor/norm.cc has them for a stream whose width columns shard.
-//
-//   rms_norm   s * rsqrt(mean(s^2) + eps) * gain
+// a fused form. norms.cc lists them. parallel/tensor/norm.cc has them for a stream whose width columns shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -65,7 +65,7 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
   const double eps = architecture_.rms_norm_eps;
   at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
   at::Tensor value;                  // output of the last operation
-  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary()
+  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary
   for (const auto& [operation, weight] : block.operations) {
     switch (operation.kind) {
       case OperationKind::norm:
@@ -85,7 +85,7 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
         break;
     }
     if (operation.to_stream) added = drop(value, batch, site++);
-    if (!operation.output_is_temporary()) kept.push_back(operation.to_stream ? added : value);
+    if (!operation.output_is_temporary) kept.push_back(operation.to_stream ? added : value);
   }
   return stream + added;
 }

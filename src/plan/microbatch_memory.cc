@@ -56,7 +56,7 @@ struct Block {
       const bool linear = operation.kind == OperationKind::linear, norm = operation.kind == OperationKind::norm;
       steps.push_back({.kind = operation.kind,
                        .to_stream = operation.to_stream,
-                       .output_is_temporary = operation.output_is_temporary(),
+                       .output_is_temporary = operation.output_is_temporary,
                        .in = operation.reads_stream() ? stream : row * own.in,
                        .out = operation.to_stream || norm ? stream : row * own.out,
                        .statistics = sizes.statistics_of(own),

@@ -6,8 +6,8 @@
 
 namespace orthant {
 
-/// Rows in groups, for matrices that are part of a wider one: a group has `rows` adjacent rows, and the first elements of
-/// two groups are `stride` elements apart. With rows = 0, all rows are adjacent.
+/// Rows in groups, for matrices that are part of a wider one: a group has `rows` adjacent rows, and the first elements
+/// of two groups are `stride` elements apart. With rows = 0, all rows are adjacent.
 struct RowGroups {
   int64_t rows = 0, stride = 0;
 
