@@ -73,12 +73,31 @@ std::vector<ParameterInfo> linformer_projections(const Architecture& a) {
   return projections;
 }
 
+// Qwen3's norms of heads: one gain for all query heads and one for all key heads, held as one vector.
+Operation head_norm(const Architecture& a, int64_t width) {
+  const std::string fused = "self_attn.qk_norm";
+  Operation norm{.kind = OperationKind::local,
+                 .function = "head_norm",
+                 .weight = fused,
+                 .in = width,
+                 .out = width,
+                 .output_is_temporary = true,
+                 .statistics = a.num_attention_heads + a.num_key_value_heads,
+                 .additions = 2 * a.head_dim};
+  for (const char* name : {"self_attn.q_norm.weight", "self_attn.k_norm.weight"}) {
+    norm.parameters.push_back(
+        {.name = name, .shape = {a.head_dim}, .fused = fused, .role = ParameterRole::head_gain});
+  }
+  return norm;
+}
+
 void add_attention(std::vector<Operation>& block, const Architecture& a) {
   const int64_t q = a.num_attention_heads * a.head_dim, kv = a.num_key_value_heads * a.head_dim;
   block.push_back(stream_norm(a, "input_layernorm"));
   block.push_back(from_stream(a, "self_attn.qkv_proj",
                               {{"self_attn.q_proj", q}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
                               a.attention_bias));
+  if (a.qk_norm) block.push_back(head_norm(a, q + 2 * kv));
   block.push_back({.kind = OperationKind::attention,
                    .in = q + 2 * kv,
                    .out = q,
