@@ -9,8 +9,8 @@
 
 namespace orthant {
 
-/// Draws the same unsharded values, gains around 1, on every mesh and keeps the rank's shards. `weights` must have the parameters of all
-/// stages, in the model's order.
+/// Draws the same unsharded values, gains around 1, on every mesh and keeps the rank's shards. `weights` must have the
+/// parameters of all stages, in the model's order.
 inline void draw_biases(Weights& weights) {
   for (size_t p = 0; p < weights.parameters().size(); ++p) {
     const ParameterInfo& info = weights.parameters()[p];
