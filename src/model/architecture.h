@@ -23,6 +23,7 @@ struct Architecture {
   int64_t max_position_embeddings = 1024;
   double rms_norm_eps = 1e-5;
   bool qk_norm = false;  // an RMS norm of each query head and each key head, before rotary positions
+  std::string mlp = "swiglu";  // swiglu: gate and up projections | gelu, gelu_tanh: one projection c_fc
   double rope_theta = 10000.0;
   std::string rope_scaling_type = "none";  // none | linear | llama3; the factors below are for these two
   double rope_scaling_factor = 8.0;

@@ -110,9 +110,15 @@ void add_attention(std::vector<Operation>& block, const Architecture& a) {
 void add_mlp(std::vector<Operation>& block, const Architecture& a) {
   const int64_t inner = a.intermediate_size;
   block.push_back(stream_norm(a, "post_attention_layernorm"));
-  block.push_back(from_stream(a, "mlp.gate_up_proj", {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, a.mlp_bias));
-  block.push_back({.kind = OperationKind::local, .function = "swiglu", .in = block.back().out, .out = inner});
-  block.push_back(to_stream(a, "mlp.down_proj", inner, a.mlp_bias));
+  const bool gated = a.mlp == "swiglu";
+  if (gated) {
+    block.push_back(
+        from_stream(a, "mlp.gate_up_proj", {{"mlp.gate_proj", inner}, {"mlp.up_proj", inner}}, a.mlp_bias));
+  } else {
+    block.push_back(from_stream(a, "mlp.c_fc", {{"mlp.c_fc", inner}}, a.mlp_bias));
+  }
+  block.push_back({.kind = OperationKind::local, .function = a.mlp, .in = block.back().out, .out = inner});
+  block.push_back(to_stream(a, gated ? "mlp.down_proj" : "mlp.c_proj", inner, a.mlp_bias));
 }
 
 }  // namespace

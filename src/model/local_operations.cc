@@ -1,6 +1,8 @@
 // The local operations by their names:
 //
 //   swiglu     silu(gate) * up; each row holds gate, then up: [B,T,2I] -> [B,T,I]
+//   gelu       x Phi(x), where Phi is the normal distribution function; gelu_tanh: its approximation by a tanh (Hendrycks
+//              and Gimpel 2016, arXiv 1606.08415): [B,T,I] -> [B,T,I]
 //   head_norm  RMS norms of each query head and each key head of qkv; the value heads stay: [B,T,(H+2K)D] -> the same.
 //              The first D gains are those of queries, the next D those of keys
 #include "model/local_operations.h"
@@ -127,12 +129,20 @@ at::Tensor plain_swiglu(const at::Tensor& gate_up) {
   return at::silu(halves[0]) * halves[1];
 }
 
+// Saves its input and nothing else, so that one form serves as plain and as fused.
+std::optional<at::Tensor> gelu(const std::string& function, const at::Tensor& x) {
+  if (function == "gelu") return at::gelu(x);
+  if (function == "gelu_tanh") return at::gelu(x, "tanh");
+  return std::nullopt;
+}
+
 }  // namespace
 
 at::Tensor plain_local(const std::string& function, const at::Tensor& x, const Weight* weight,
                        const AttentionShape& shape, double eps) {
   if (function == "swiglu") return plain_swiglu(x);
   if (function == "head_norm") return plain_head_norm(x, *weight, shape, eps);
+  if (const auto y = gelu(function, x)) return *y;
   throw LogicError("there is no local operation " + function);
 }
 
@@ -143,6 +153,7 @@ at::Tensor fused_local(const std::string& function, const at::Tensor& x, const W
     return HeadNorm::apply(x.contiguous(), weight->value, reinterpret_cast<int64_t>(weight), shape.heads,
                            shape.kv_heads, shape.head_dim, eps);
   }
+  if (const auto y = gelu(function, x)) return *y;
   throw LogicError("there is no local operation " + function);
 }
 

@@ -154,7 +154,8 @@ std::vector<std::string> model(Sizes m, BatchSizes b, std::vector<std::string> k
   return keys;
 }
 const std::string kNoSequence = "--parallelism.tensor_parallel_sequence=false",
-                  kSumma = "--parallelism.tensor_parallel_product=summa", kHeadNorms = "--model.qk_norm=true";
+                  kSumma = "--parallelism.tensor_parallel_product=summa", kHeadNorms = "--model.qk_norm=true",
+                  kGelu = "--model.mlp=gelu_tanh";
 
 std::vector<Case> planned_cases() {
   return {
@@ -175,6 +176,8 @@ std::vector<Case> planned_cases() {
       Case{"qk_norm", {kHeadNorms}}, Case{"qk_norm_bfloat16_recompute", {kHeadNorms, kHalf, kFull}},
       Case{"mesh_2x2x1_qk_norm", mesh(2, 2, 1, {kHeadNorms})},
       Case{"ring_qk_norm", narrow({kWithRing, kHeadNorms}), 0.02},
+      Case{"gelu", {kGelu}}, Case{"gelu_bfloat16_recompute", {kGelu, kHalf, kFull}},
+      Case{"mesh_2x2x1_gelu", mesh(2, 2, 1, {kGelu})},
       Case{"bfloat16_dropout", {"--training.dtype=bfloat16", "--model.dropout=0.1"}}, Case{"linformer", kLinformer},
       Case{"linformer_bfloat16", with(kLinformer, "--training.dtype=bfloat16")},
       Case{"linformer_recompute", with(kLinformer, "--activation_checkpoint.mode=full")}, Case{"narrow", narrow({})},

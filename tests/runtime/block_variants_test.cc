@@ -18,7 +18,8 @@ struct Variant {
   Keys keys;
 };
 std::vector<Variant> variants() {
-  return {{"head norms", {"model.qk_norm=true"}}};
+  return {{"head norms", {"model.qk_norm=true"}},
+          {"GELU", {"model.mlp=gelu_tanh", "model.mlp_bias=true", "model.intermediate_size=50"}}};
 }
 
 Keys with_batch(Keys keys) {

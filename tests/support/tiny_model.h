@@ -17,6 +17,7 @@ struct TinyOptions {
   double dropout = 0;
   bool biases = false;
   bool qk_norm = false;
+  std::string mlp = "swiglu";
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -29,6 +30,7 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .vocab_size = 37,
                  .max_position_embeddings = 64,
                  .qk_norm = options.qk_norm,
+                 .mlp = options.mlp,
                  .tie_word_embeddings = options.tied,
                  .attention_bias = options.biases,
                  .mlp_bias = options.biases,
