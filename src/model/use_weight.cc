@@ -16,9 +16,7 @@ struct UseWeight : torch::autograd::Function<UseWeight> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto* weight = reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
-    if (weight->take_overwrite_flag()) weight->gradient.zero_();
-    weight->gradient.add_(gradients[0]);
-    weight->written();
+    weight->add_gradient(gradients[0]);
     return {at::Tensor(), at::Tensor()};
   }
 };

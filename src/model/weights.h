@@ -28,6 +28,8 @@ struct Weight {
   bool take_overwrite_flag() const { return std::exchange(fresh, false); }
   /// Reports that an operator has added one microbatch's gradient to `gradient`; every operator must call it.
   void written() const;
+  /// Adds one microbatch's gradient, of the weight's shape, and calls written().
+  void add_gradient(const at::Tensor& more) const;
   /// Runs `product`, which adds one microbatch's gradient, then written(): at once, or later through Weights::deferred.
   /// Tensors that `product` captures live until then.
   void add_weight_product(std::function<void()> product) const;
