@@ -21,7 +21,8 @@ struct Architecture {
   int64_t head_dim = 0;
   int64_t vocab_size = 0;
   int64_t max_position_embeddings = 1024;
-  double rms_norm_eps = 1e-5;
+  std::string norm = "rms_norm";  // rms_norm | layer_norm, which has biases
+  double rms_norm_eps = 1e-5;     // of either norm
   bool qk_norm = false;  // an RMS norm of each query head and each key head, before rotary positions
   std::string mlp = "swiglu";  // swiglu: gate and up projections | gelu, gelu_tanh: one projection c_fc
   double rope_theta = 10000.0;

@@ -124,14 +124,17 @@ void add_mlp(std::vector<Operation>& block, const Architecture& a) {
 }  // namespace
 
 Operation stream_norm(const Architecture& a, const std::string& name) {
-  return {.kind = OperationKind::norm,
-          .function = "rms_norm",
-          .weight = name + ".weight",
-          .in = a.hidden_size,
-          .out = a.hidden_size,
-          .statistics = 1,
-          .additions = 2 * a.hidden_size,
-          .parameters = {{.name = name + ".weight", .shape = {a.hidden_size}, .role = ParameterRole::gain}}};
+  const bool centred = a.norm == "layer_norm";
+  Operation norm{.kind = OperationKind::norm,
+                 .function = a.norm,
+                 .weight = name + ".weight",
+                 .in = a.hidden_size,
+                 .out = a.hidden_size,
+                 .statistics = centred ? 2 : 1,  // mean and scale, or scale alone
+                 .additions = (centred ? 4 : 2) * a.hidden_size,
+                 .parameters = {{.name = name + ".weight", .shape = {a.hidden_size}, .role = ParameterRole::gain}}};
+  if (centred) norm.parameters.push_back(bias(name, a.hidden_size, ParameterRole::norm_bias));
+  return norm;
 }
 
 std::vector<Operation> block_operations(const Architecture& a) {

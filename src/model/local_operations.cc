@@ -1,8 +1,8 @@
 // The local operations by their names:
 //
 //   swiglu     silu(gate) * up; each row holds gate, then up: [B,T,2I] -> [B,T,I]
-//   gelu       x Phi(x), where Phi is the normal distribution function; gelu_tanh: its approximation by a tanh (Hendrycks
-//              and Gimpel 2016, arXiv 1606.08415): [B,T,I] -> [B,T,I]
+//   gelu       x Phi(x), where Phi is the normal distribution function: [B,T,I] -> [B,T,I]
+//   gelu_tanh  its approximation by a tanh (Hendrycks and Gimpel 2016, arXiv 1606.08415)
 //   head_norm  RMS norms of each query head and each key head of qkv; the value heads stay: [B,T,(H+2K)D] -> the same.
 //              The first D gains are those of queries, the next D those of keys
 #include "model/local_operations.h"

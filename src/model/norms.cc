@@ -1,6 +1,7 @@
 // The norms by their names:
 //
 //   rms_norm   s * rsqrt(mean(s^2) + eps) * gain
+//   layer_norm (s - mean(s)) * rsqrt(var(s) + eps) * gain + bias (Ba et al. 2016, arXiv 1607.06450)
 #include "model/norms.h"
 
 #include <ATen/ATen.h>
@@ -16,8 +17,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void check_function(const std::string& function) {
-  if (function != "rms_norm") throw LogicError("there is no norm " + function);
+bool is_layer_norm(const std::string& function) {
+  if (function != "rms_norm" && function != "layer_norm") throw LogicError("there is no norm " + function);
+  return function == "layer_norm";
 }
 
 struct AddNorm : torch::autograd::Function<AddNorm> {
@@ -68,25 +70,67 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
   }
 };
 
+// Layer norm by ATen's kernels, with statistics in float32 or float64. The gradients of gain and bias are sums over all
+// rows in one order, so that their bits do not depend on the number of threads.
+struct AddLayerNorm : torch::autograd::Function<AddLayerNorm> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& input,
+                               const std::optional<at::Tensor>& residual, const at::Tensor& gain,
+                               const at::Tensor& bias, int64_t weight, double eps) {
+    const at::Tensor sum = residual ? input + *residual : input;
+    const auto type = wide(sum.scalar_type());
+    const auto [y, mean, rstd] = at::native_layer_norm(sum, {sum.size(-1)}, gain.to(type), bias.to(type), eps);
+    context->save_for_backward({sum, mean, rstd});
+    context->saved_data["weight"] = weight;
+    context->saved_data["residual"] = residual.has_value();
+    context->set_materialize_grads(false);
+    return {y, sum};
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const auto& weight = *reinterpret_cast<const Weight*>(context->saved_data["weight"].toInt());
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &sum = saved[0], &mean = saved[1], &rstd = saved[2];
+    const auto answer = [&](const at::Tensor& dsum) {
+      const at::Tensor dresidual = context->saved_data["residual"].toBool() ? dsum : at::Tensor();
+      return variable_list{dsum, dresidual, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    };
+    if (!gradients[0].defined()) return answer(gradients[1]);
+    const at::Tensor dy = gradients[0].contiguous(), gain = weight.value.to(mean.scalar_type());
+    at::Tensor dx = std::get<0>(at::native_layer_norm_backward(dy, sum, {sum.size(-1)}, mean, rstd, gain, gain,
+                                                               {true, false, false}));
+    if (gradients[1].defined()) dx = dx.add_(gradients[1]);
+    const at::Tensor wide_dy = dy.flatten(0, -2).to(mean.scalar_type());
+    const at::Tensor normed = (sum.to(mean.scalar_type()) - mean).mul_(rstd).flatten(0, -2);
+    weight.add_gradient(normed.mul_(wide_dy).sum(0));
+    weight.bias->add_gradient(wide_dy.sum(0));
+    return answer(dx);
+  }
+};
+
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> plain_add_norm(const std::string& function, const at::Tensor& input,
                                                  const at::Tensor& residual, const Weight& gain, double eps) {
-  check_function(function);
   const at::Tensor sum = residual.defined() ? input + residual : input;
   const auto dtype = wide(sum.scalar_type());
   const at::Tensor s = sum.to(dtype);
+  if (is_layer_norm(function)) {
+    const at::Tensor centred = s - s.mean(-1, true);
+    const at::Tensor normed = centred * at::rsqrt(centred.pow(2).mean(-1, true) + eps);
+    return {(normed * use_weight(gain).to(dtype) + use_weight(*gain.bias).to(dtype)).to(sum.scalar_type()), sum};
+  }
   const at::Tensor normed = s * at::rsqrt(s.pow(2).mean(-1, true) + eps);
   return {(normed * use_weight(gain).to(dtype)).to(sum.scalar_type()), sum};
 }
 
 std::pair<at::Tensor, at::Tensor> fused_add_norm(const std::string& function, const at::Tensor& input,
                                                  const at::Tensor& residual, const Weight& gain, double eps) {
-  check_function(function);
   std::optional<at::Tensor> other;
   if (residual.defined()) other = residual.contiguous();
-  const auto both =
-      AddNorm::apply(input.contiguous(), other, gain.value, reinterpret_cast<int64_t>(&gain), eps);
+  const auto handle = reinterpret_cast<int64_t>(&gain);
+  const auto both = is_layer_norm(function)
+                        ? AddLayerNorm::apply(input.contiguous(), other, gain.value, gain.bias->value, handle, eps)
+                        : AddNorm::apply(input.contiguous(), other, gain.value, handle, eps);
   return {both[0], both[1]};
 }
 

@@ -26,6 +26,7 @@ std::vector<Feature> features() {
           {"biases", {"model.attention_bias=true", "model.mlp_bias=true"}, {}},
           {"head_norms", {"model.qk_norm=true"}, {}},
           {"gelu", {"model.mlp=gelu"}, {}},
+          {"layer_norm", {"model.norm=layer_norm"}, {}},
           {"sgd", {"optimizer.name=sgd", "optimizer.weight_decay_on=all"}, {}},
           {"dropout", {"model.dropout=0.2"}, {}},
           {"recompute", {}, {"activation_checkpoint.mode=full"}},

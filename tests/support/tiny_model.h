@@ -18,6 +18,7 @@ struct TinyOptions {
   bool biases = false;
   bool qk_norm = false;
   std::string mlp = "swiglu";
+  std::string norm = "rms_norm";
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -29,6 +30,7 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .head_dim = 6,
                  .vocab_size = 37,
                  .max_position_embeddings = 64,
+                 .norm = options.norm,
                  .qk_norm = options.qk_norm,
                  .mlp = options.mlp,
                  .tie_word_embeddings = options.tied,
