@@ -99,7 +99,7 @@ int generate(const GenerateArguments& arguments) {
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
     fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
-               config.max_position_embeddings);
+               architecture.max_position_embeddings);
   }
   return kDone;
 }
