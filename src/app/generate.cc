@@ -4,6 +4,8 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/hf_directory.h"
+#include "model/attention_cache.h"
+#include "model/transformer.h"
 #include "report/progress.h"
 #include "runtime/sample.h"
 #include "runtime/snapshot.h"
@@ -88,18 +90,19 @@ int generate(const GenerateArguments& arguments) {
                                   weights.parameters()[i].name));
     }
   }
-  const Transformer model(architecture, weights, fused_primitives(), {});
-  Decoder decoder(model);
+  const auto core = std::make_shared<AttentionCore>(cached_attention());
+  const Transformer model(architecture, weights, fused_primitives(core), {});
+  const int64_t positions = architecture.max_position_embeddings;
   TextStream shown;
   const GeneratedText made =
-      generate_text([&](std::span<const int64_t> tokens) { return decoder.advance(tokens); },
-                    architecture.max_position_embeddings, *tokenizer, arguments.prompt, arguments.max_new_tokens,
+      generate_text(advance_text(positions, [&](const Microbatch& batch) { return model.logits(batch); }), positions,
+                    *tokenizer, arguments.prompt, arguments.max_new_tokens,
                     {arguments.temperature, arguments.top_p, static_cast<uint64_t>(arguments.seed)},
                     [&](const std::string& text) { shown.show(arguments.prompt + text); });
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
     fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
-               architecture.max_position_embeddings);
+               config.model.max_position_embeddings);
   }
   return kDone;
 }

@@ -27,6 +27,9 @@ struct StepInput {
   /// Called with the sum of scaled losses so far: after each F of the last stage. If the vocabulary is sharded over
   /// pipeline ranks, it is called once, on the last stage's rank, when the row is done.
   std::function<void(double)> loss;
+  /// If set, a row computes logits instead of a loss. Called with the logits [N,V] of tokens that have a label, on the
+  /// last stage's rank, or on all pipeline ranks if they shard the vocabulary.
+  std::function<void(const at::Tensor& logits)> logits = {};
   /// Carries out STEP: the optimizer's step, if the row has one.
   std::function<void()> step = {};
   /// Carries out FINALIZE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
@@ -47,8 +50,8 @@ struct ModelPipeline {
 
 class ModelStages {
  public:
-  /// Model, weights, reducer and Comm must outlive it.
-  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer& reducer, Comm& comm);
+  /// Model, weights, reducer and Comm must outlive it. reducer: null if no row has backwards.
+  ModelStages(ModelPipeline pipeline, const Transformer& model, Weights& weights, GradientReducer* reducer, Comm& comm);
   ModelStages(const ModelStages&) = delete;
   /// Carries out the row: forward and backward of all microbatches, and the reductions. Afterwards, the weights'
   /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
@@ -76,7 +79,7 @@ class ModelStages {
   const ModelPipeline pipeline_;
   const Transformer& model_;
   Weights& weights_;
-  GradientReducer& reducer_;
+  GradientReducer* const reducer_;
   Comm& comm_;
   std::unique_ptr<VocabularyStages> vocabulary_;  // null if the vocabulary is not sharded over pipeline ranks
   Executor executor_;

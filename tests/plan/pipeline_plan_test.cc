@@ -130,7 +130,7 @@ TEST(Schedules, AreMadeForThePassesThereAre) {
       for (const Words& more : {Words{}, Words{kFull}, Words{kFull, kLayers + "-1"}, wide}) {
         const Plan plan = plan_of(ranks, name, more);
         const Schedule equal = add_messages(pipeline_schedule(name).make({ranks, 2, 8}));
-        const Timeline timeline = simulate(equal, estimate_durations(plan));
+        const Timeline timeline = simulate(equal, estimate_durations(plan, plan.stages));
         EXPECT_LE(plan.timeline.makespan_s, timeline.makespan_s) << name << " on " << ranks;
         for (size_t rank = 0; rank < equal.rows.size(); ++rank)
           EXPECT_LE(plan.timeline.peak_in_flight[rank], timeline.peak_in_flight[rank]) << name << " on " << ranks;
