@@ -162,16 +162,16 @@ TEST(Checkpoint, ANewerFormatIsNotCalledDamage) {
 TEST(Checkpoint, WhatTheFileSystemRefusesIsExplained) {
   TempFolder dir;
   spill(dir / "file", "");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir / "file"); }), {"/file: ", "a folder is expected"});
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "file"); }), {"/file: ", "has the name of a folder"});
   fs::create_symlink("loop", dir / "loop");
-  expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "leads back to itself"});
-  expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "leads back to itself"});
+  expect_pieces(message_of<DataError>([&] { find_latest(dir / "loop"); }), {"/loop: ", "points to itself"});
+  expect_pieces(message_of<DataError>([&] { read_hf_config(dir / "loop"); }), {"/loop: ", "points to itself"});
   const std::string saved = save_checkpoint(dir / "c", 1, Sample(1).content, 0);
   fs::remove(dir / "c/latest");
   fs::create_directory(dir / "c/latest");
   EXPECT_EQ(find_latest(dir / "c"), saved) << "a folder in its place leads nowhere";
   expect_pieces(message_of<DataError>([&] { save_checkpoint(dir / "c", 2, Sample(2).content, 0); }),
-                {"/c/latest: ", "move it away", "step-000002 is complete"});
+                {"/c/latest: ", "move the folder", "step-000002 is complete"});
 }
 
 TEST(Checkpoint, SizesAloneDoNotReadTheBytes) {

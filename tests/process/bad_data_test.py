@@ -71,10 +71,10 @@ class Text(ProcessTest):
         long = "n" * 300
         for key, ending in (("data.path", ""), ("data.tokenizer", ".model")):
             os.symlink("loop" + ending, self.folder / ("loop" + ending))
-            self.assert_says(self.train(f"{key}=loop{ending}"), 1, f"loop{ending}: ", "symbolic link", "leads back to itself")
+            self.assert_says(self.train(f"{key}=loop{ending}"), 1, f"loop{ending}: ", "symbolic link", "points to itself")
             self.assert_says(self.train(f"{key}={long}{ending}"), 1, long, "too long", "shorter")
-        self.assert_says(self.orthant("tokenize", "loop", "--output", "out"), 1, "loop: ", "leads back to itself")
-        self.assert_says(self.orthant("generate", "loop"), 1, "loop", "leads back to itself")
+        self.assert_says(self.orthant("tokenize", "loop", "--output", "out"), 1, "loop: ", "points to itself")
+        self.assert_says(self.orthant("generate", "loop"), 1, "loop", "points to itself")
 
     def test_too_little_text(self):
         (self.folder / "text.txt").write_text("A few words.\n")

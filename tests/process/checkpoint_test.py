@@ -84,14 +84,14 @@ class Damaged(AfterARun):
     def test_file_or_folder_blocks_path(self):
         shutil.move(self.dump / "checkpoints", self.folder / "away")
         (self.dump / "checkpoints").write_text("")
-        self.assert_refused("run/checkpoints: ", "a folder is expected")
+        self.assert_refused("run/checkpoints: ", "has the name of a folder")
         (self.dump / "checkpoints").unlink()
         shutil.move(self.folder / "away", self.dump / "checkpoints")
         (self.dump / "checkpoints/latest").unlink()
         (self.dump / "checkpoints/latest").mkdir()
         before = len(self.steps())
         result = self.train("training.steps=12", "--resume")
-        self.assert_says(result, 1, "checkpoints/latest: is a directory", "move it away")
+        self.assert_says(result, 1, "checkpoints/latest is a directory", "move it away")
         self.assertEqual(len(self.steps()), before)  # the error comes before the first step, not at the first save
 
     def test_truncated_metrics(self):
