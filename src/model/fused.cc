@@ -130,6 +130,8 @@ Primitives fused_primitives(std::shared_ptr<const AttentionCore> core) {
       .swiglu = [](const at::Tensor& gate_up) { return Swiglu::apply(gate_up); },
       .dropout = dropout_with_key,
       .cross_entropy = fused_cross_entropy,
+      .logits = [](const at::Tensor& x, const Weight& head,
+                   const Microbatch& batch) { return linear(labeled_rows(x, batch.labels_BT), head); },
   };
 }
 

@@ -1,5 +1,6 @@
 // The reference implementation of every primitive: plain ATen operators, differentiated by autograd; short rather than
 // fast.
+#include "base/labels.h"
 #include "model/dropout.h"
 #include "model/element.h"
 #include "model/loss.h"
@@ -124,8 +125,16 @@ at::Tensor cross_entropy(const at::Tensor& x_BTC, const Weight& head_VC, const M
   return (losses * valid).to(at::kDouble).sum() * batch.loss_scale;
 }
 
+at::Tensor logits(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch) {
+  return plain_linear(labeled_rows(x_BTC, batch.labels_BT), head_VC);
+}
+
 }  // namespace
 }  // namespace plain
+
+at::Tensor labeled_rows(const at::Tensor& x_BTC, const at::Tensor& labels_BT) {
+  return x_BTC.flatten(0, -2).index_select(0, labels_BT.flatten().ne(kIgnoredLabel).nonzero().squeeze(1));
+}
 
 Visibility visibility(const Microbatch& batch, const VisibilityRule& rule, std::span<const int64_t> positions) {
   if (!batch.packing) return compute_visibility(rule, positions, batch.sequence_length);
@@ -140,7 +149,8 @@ Primitives plain_primitives() {
           .attention = plain::attention,
           .swiglu = plain::swiglu,
           .dropout = plain::drop,
-          .cross_entropy = plain::cross_entropy};
+          .cross_entropy = plain::cross_entropy,
+          .logits = plain::logits};
 }
 
 }  // namespace orthant

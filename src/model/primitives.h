@@ -45,6 +45,7 @@ struct AttentionShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   at::Tensor cos_PD, sin_PD;  // float32 (float64 for float64): [max positions, D/2]
   VisibilityRule rule;
+  int64_t layer = 0;  // number of the block, the key of its cache
   /// The layer's Linformer projections, restricted to the rows of this rank's tokens, [T, K_p]. Null: full attention.
   const Weight *linformer_k = nullptr, *linformer_v = nullptr;
 
@@ -85,7 +86,12 @@ struct Primitives {
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch,
                            const OutputLoss& loss)>
       cross_entropy;
+  /// The logits x W^T of the N tokens that have a label, in order and over the full vocabulary: [B,T,C] -> [N,V].
+  std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& head_VC, const Microbatch& batch)> logits;
 };
+
+/// The rows of x [B,T,C] whose tokens have a label: [N,C].
+at::Tensor labeled_rows(const at::Tensor& x_BTC, const at::Tensor& labels_BT);
 
 /// Primitives from plain ATen operators and autograd, for any dtype: slow, short, and the reference for all other
 /// bindings.

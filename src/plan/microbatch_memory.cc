@@ -35,7 +35,7 @@ struct BlockStep {
 
 // Sizes in bytes of the tensors of one block for a microbatch.
 struct Block {
-  Block(const Plan& plan, int rank, int64_t sequences)
+  Block(const Sharding& plan, int rank, int64_t sequences)
       : shape(tensor_shape_of(plan, rank, sequences)),
         product(product_memory(plan.tensor, shape)),
         attention(sequence_memory(plan.sequence, attention_of(plan, sequences), plan.mesh.coord(rank, kUlysses),
@@ -199,7 +199,7 @@ int64_t block_bytes(const std::vector<ColumnOperation>& block, const BlockSizes&
   return bytes;
 }
 
-MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences) {
+MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences) {
   const Block b(plan, rank, sequences);
   MicrobatchMemory memory;
   memory.boundary = b.stream;

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "plan/plan.h"
+#include "plan/pipeline.h"
 #include "plan/vocabulary_memory.h"
 #include "schedule/row_memory.h"
 
@@ -33,7 +33,7 @@ struct MicrobatchMemory {
 };
 
 /// Returns the bytes of a microbatch of `sequences` sequences on the rank.
-MicrobatchMemory microbatch_memory(const Plan& plan, int rank, int64_t sequences);
+MicrobatchMemory microbatch_memory(const Sharding& plan, int rank, int64_t sequences);
 
 /// Bytes of tensors in a block. `stream`: this rank's shard of the residual stream; `row`: one element of every token;
 /// `statistic`: one number that a norm over the stream keeps of every token; `attention`: what attention keeps.

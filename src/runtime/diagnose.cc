@@ -76,7 +76,7 @@ Session::NotFinite Session::find_first_not_finite(int64_t step) {
   const std::vector<Action> row = select_forwards(parts_.row);
   const auto activity =
       activity_reporter(row.size(), fmt::format("of looking for what is not finite in step {}", step));
-  ModelStages looking(parts_.pipeline, model, weights_, reducer_, comm_);
+  ModelStages looking(parts_.pipeline, model, weights_, nullptr, comm_);
   looking.run(row, {.sequences = microbatch_sequences(parts_.data_shard),
                     .load = [&](int microbatch) { return load(step, microbatch, labels_of(step)); },
                     .announce =

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "model/dropout.h"
+#include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
 namespace {
@@ -55,20 +56,10 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
                                               const OutputLoss& loss) {
     return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch, loss);
   };
-  return primitives;
-}
-
-Primitives with_full_logits(Comm& comm, Primitives primitives, int head, int64_t vocabulary) {
-  primitives.linear = [&comm, linear = std::move(primitives.linear), head, vocabulary](const at::Tensor& x_BTC,
-                                                                                       const Weight& weight) {
-    const at::Tensor part_BTV = linear(x_BTC, weight);
-    if (weight.index != head) return part_BTV;
-    Layout cut = unsharded_layout(3);
-    cut.split[2] = {kColumn};
-    const at::Tensor logits_BTV =
-        redistribute(comm, part_BTV, cut, unsharded_layout(3), {part_BTV.size(0), part_BTV.size(1), vocabulary});
-    comm.broadcast(logits_BTV, {kRow}).wait();
-    return logits_BTV;
+  primitives.logits = [&comm, slices = SliceMesh(comm, plan, hidden_size), whole_of](
+                          const at::Tensor& x, const Weight& head, const Microbatch& batch) {
+    const at::Tensor rows = labeled_rows(slices.gather(x), batch.labels_BT);
+    return slices.gather_logits(comm, at::matmul(rows, slices.whole(head).t()), {}, whole_of(head).out);
   };
   return primitives;
 }

@@ -1,5 +1,5 @@
 // Messages within a tensor mesh for a vocabulary that pipeline ranks shard first and columns second: the
-// redistributions of parallel/vocabulary/slice_mesh.h, exact in bytes.
+// redistributions of parallel/tensor/slice_mesh.h, exact in bytes.
 #pragma once
 
 #include "parallel/tensor/traffic_plan.h"

@@ -35,8 +35,9 @@ class SliceMesh {
   /// The tensors of all columns, stacked: [columns, ...], an all-gather.
   at::Tensor gather_columns(const at::Tensor& own) const;
 
-  /// Broadcasts row 0's numbers to all rows, which may have rounded differently.
-  void broadcast_first_row(const at::Tensor& numbers) const;
+  /// Logits [N,V] from this column's [N,V_j], where the vocabulary is sharded over `outer` axes first and over columns
+  /// second: an all-gather. Row 0 then broadcasts them, because rows may have rounded differently.
+  at::Tensor gather_logits(Comm& comm, const at::Tensor& own_NV, Axes outer, int64_t vocabulary) const;
 
   /// This column's rows of the weight in full width: an all-gather over rows.
   at::Tensor whole(const Weight& weight) const;
