@@ -102,7 +102,7 @@ int generate(const GenerateArguments& arguments) {
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
     fmt::print(stderr, "note: the text ends where the model's positions do, max_position_embeddings = {}\n",
-               config.max_position_embeddings);
+               positions);
   }
   return kDone;
 }
