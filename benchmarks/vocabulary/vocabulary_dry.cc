@@ -71,7 +71,7 @@ class DryStages {
  public:
   DryStages(Comm& comm, const Plan& plan, const Nap& nap)
       : plan_(plan),
-        durations_(estimate_durations(plan)),
+        durations_(estimate_durations(plan, plan.stages)),
         nap_(nap),
         rows_(parameter_table(of_rows()), at::kFloat),
         model_(of_rows(), rows_, fused_primitives(), {}),
@@ -186,7 +186,7 @@ std::vector<double> parameters_of_ranks(const Plan& plan) {
 /// Returns the seconds of one unit of the plan's durations, such that a layer takes layer_s. It uses the first stage,
 /// which never has the head.
 double unit_of(const Plan& plan, double layer_s) {
-  const Durations durations = estimate_durations(plan);
+  const Durations durations = estimate_durations(plan, plan.stages);
   const double units = durations.of({ActionKind::F, 0, 0}) + durations.of({ActionKind::B, 0, 0});
   ORTHANT_CHECK(units > 0, units);
   return layer_s * static_cast<double>(plan.stages[0].layers.size()) / units;

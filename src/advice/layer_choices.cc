@@ -49,6 +49,7 @@ struct Layer {
     if (recompute) return stream;
     return block_bytes(column_operations(block_operations(a), {}, 0), {.stream = stream,
                                                                        .row = row,
+                                                                       .number = tokens * master,
                                                                        .statistic = tokens * master,
                                                                        .attention = attention.saved_bytes});
   }

@@ -73,7 +73,7 @@ std::string times(double units) { return fmt::format("{:.2f}", units); }
 
 std::string explain_stages(const Plan& plan) {
   const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
-  const Durations durations = estimate_durations(plan);
+  const Durations durations = estimate_durations(plan, plan.stages);
   std::vector<std::vector<std::string>> rows = {{"stage", "pipeline rank", "holds", "F", "B", "of the FLOPs"}};
   const bool cut = !plan.vocabulary.empty();
   const double head = cut ? 3 * LayerFlops(plan.architecture, plan.config.training.seq_len).head : 0;
@@ -106,7 +106,7 @@ std::string explain_ranks(const Plan& plan) {
         memory = std::max(memory, plan.memory[static_cast<size_t>(rank)].total());
     }
     rows.push_back({fmt::format("{}", at), times(plan.timeline.busy_s[at]),
-                    fmt::format("{}", plan.timeline.peak_live[at]), format_bytes(static_cast<double>(memory))});
+                    fmt::format("{}", plan.timeline.peak_in_flight[at]), format_bytes(static_cast<double>(memory))});
   }
   return text_table(rows);
 }

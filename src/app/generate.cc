@@ -72,21 +72,21 @@ int generate(const GenerateArguments& arguments) {
   const HfConfig config = read_hf_config(directory);
   if (!config.model.causal()) {
     throw ConfigError(
-        fmt::format("{} holds a model trained with model.objective = \"masked\": it fills in masked "
-                    "tokens from both sides and cannot go on with a text; name a model trained with \"causal\"",
+        fmt::format("{} holds a model trained with model.objective = \"masked\": it predicts masked "
+                    "tokens from both sides and cannot continue a text; name a model trained with \"causal\"",
                     directory));
   }
   const auto tokenizer = load_saved_tokenizer(directory);
   if (tokenizer->vocab_size() > config.model.vocab_size) {
-    throw DataError(fmt::format("{}: the tokenizer has {} ids, the model {}", directory, tokenizer->vocab_size(),
-                                config.model.vocab_size));
+    throw DataError(fmt::format("{}: the tokenizer has {} tokens, but the model has {}", directory,
+                                tokenizer->vocab_size(), config.model.vocab_size));
   }
   const Architecture& architecture = config.model;
   Weights weights(parameter_table(architecture), working_dtype(config.torch_dtype));
   load_weights(directory, architecture, weights);
   for (size_t i = 0; i < weights.parameters().size(); ++i) {
     if (!at::isfinite(weights.master(i)).all().item<bool>()) {
-      throw DataError(fmt::format("{}: {} holds values that are not finite; take an earlier checkpoint", directory,
+      throw DataError(fmt::format("{}: {} has values that are not finite; use an earlier checkpoint", directory,
                                   weights.parameters()[i].name));
     }
   }
@@ -101,7 +101,7 @@ int generate(const GenerateArguments& arguments) {
                     [&](const std::string& text) { shown.show(arguments.prompt + text); });
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
-    fmt::print(stderr, "note: the text ends where the model's positions do, max_position_embeddings = {}\n",
+    fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
                positions);
   }
   return kDone;

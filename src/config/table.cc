@@ -93,6 +93,8 @@ const Key kTable[] = {
       between(1, 134217728), "tokens", "longest sequence the model accepts"),
   MODEL(rms_norm_eps, json("rms_norm_eps"), kMustMatch,
       above(0), "", "added to the mean square inside the norms"),
+  MODEL(qk_norm, not_in_json(), kMustMatch,
+      any(), "", "RMS norms of each query head and each key head before rotary positions, as Qwen3's"),
   MODEL(rope_theta, json("rope_theta"), kMustMatch,
       above(0), "", "base of the rotary frequencies"),
   MODEL(rope_scaling_type, json("rope_scaling.rope_type"), kMustMatch,

@@ -81,6 +81,9 @@ class Weights {
   at::Tensor masters_, gradients_, values_;
 };
 
+/// The weight's value as autograd sees it. The gradient that autograd returns is added to the weight's own buffer.
+at::Tensor use_weight(const Weight& weight);
+
 /// This rank's shard of an unsharded tensor.
 at::Tensor shard_of(const ParameterInfo& parameter, at::Tensor whole);
 

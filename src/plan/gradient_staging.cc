@@ -7,7 +7,7 @@
 
 namespace orthant {
 
-GradientStaging::GradientStaging(const Plan& plan) : plan_(plan) {
+GradientStaging::GradientStaging(const ParameterPlacement& plan) : plan_(plan) {
   for (const auto& [first, end] : flat_layout(plan.parameters).members) layers_.push_back(plan.parameters[first].layer);
 }
 

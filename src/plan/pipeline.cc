@@ -98,6 +98,17 @@ std::vector<int64_t> split_by_cost(int64_t layers, const std::vector<int>& stage
   return of_stages;
 }
 
+// Returns the FLOPs per token of a stage with `layers` layers.
+StageFlops stage_flops(const Config& config, const LayerFlops& layer, int64_t layers, bool head) {
+  const auto count = static_cast<double>(layers);
+  const double forward = count * (layer.weights + layer.attention);
+  const bool again = config.activation_checkpoint.mode == "full";
+  // The loss computes the gradients of the head during its forward. The embedding is a lookup without FLOPs.
+  return {.forward = forward + (head ? 3 * layer.head : 0),
+          .input = count * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
+          .weights = count * layer.weights};
+}
+
 }  // namespace
 
 LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
@@ -108,8 +119,57 @@ LayerFlops::LayerFlops(const Architecture& a, int64_t seq_len) {
   head = 2 * static_cast<double>(a.vocab_size * a.hidden_size);
 }
 
-Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers) {
+std::string schedule_text(const Config& config) {
   const auto& p = config.parallelism;
+  const std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();
+  return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
+}
+
+std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
+                                          const std::vector<Stage>& stages) {
+  const LayerFlops layer(a, config.training.seq_len);
+  std::vector<StageFlops> flops;
+  for (const Stage& stage : stages) {
+    const bool head = stage.last && !shards_vocabulary(config);
+    flops.push_back(stage_flops(config, layer, stage.layers.size(), head));
+  }
+  return flops;
+}
+
+Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>& stages) {
+  using enum ActionKind;
+  const std::vector<StageFlops> flops = count_stage_flops(sharding.config, sharding.architecture, stages);
+  const double ranks = sharding.mesh.axis_size(kPipeline);
+  const double head =
+      sharding.vocabulary.empty() ? 0 : LayerFlops(sharding.architecture, sharding.config.training.seq_len).head;
+  double forward = 3 * head;
+  for (const StageFlops& stage : flops) forward += stage.forward;
+  const double unit = forward / ranks;
+  const double product = head / ranks / unit;  // one product over a rank's vocabulary rows; the head has three
+  // The logits take 1 product, in S. For each number kept of a logit, the gradients of the input and of the weight take
+  // 1 product each: T makes both; with TW, S makes the input's and TW the weight's.
+  const int each = make_output_loss(sharding.config).kept_of_logit(),
+            early = sums_input_gradient_early(sharding) ? each : 0;
+  Durations durations;
+  for (const StageFlops& stage : flops) {
+    durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
+                                          .with(S, (1 + early) * product)
+                                          .with(T, 2 * each * product)
+                                          .with(TW, each * product)
+                                          .seconds);
+  }
+  return durations;
+}
+
+namespace {
+
+// Returns the run file's schedule: computations and messages. It has the extra warm-up forwards that with_vocabulary()
+// needs. A CSV file is read and validated.
+Schedule schedule_of(const Sharding& sharding) {
+  const Config& config = sharding.config;
+  const auto& p = config.parallelism;
+  const int ranks = sharding.mesh.axis_size(kPipeline), shares = sharding.mesh.group_size(kBatchAxes);
+  const int64_t layers = sharding.architecture.num_hidden_layers;
   const int microbatches =
       num_microbatches(config.training.global_batch_size, config.training.local_batch_size, shares);
   const std::string of_layers = config.locate("model.num_hidden_layers");
@@ -160,48 +220,31 @@ Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers
                                   .later = count_extra_warmup_forwards(config, stages)}));
 }
 
-std::string schedule_text(const Config& config) {
-  const auto& p = config.parallelism;
-  const std::string name = std::filesystem::path(p.pipeline_parallel_schedule).filename().string();
-  return p.vocabulary_parallel == "none" ? name : fmt::format("{}, vocabulary {}", name, p.vocabulary_parallel);
-}
-
-Schedule fit_schedule_to_stages(const Plan& plan) {
-  const auto& name = plan.config.parallelism.pipeline_parallel_schedule;
-  if (name.ends_with(".csv") || shards_vocabulary(plan.config)) return plan.schedule;
-  const auto ranks = static_cast<int>(plan.schedule.rows.size()), stages = static_cast<int>(plan.stages.size());
+// Returns `schedule`, which assumes equal durations, or the one that its generator makes from the stages' mean
+// durations if that is faster and no rank holds more. This matters for generators that place W by durations.
+Schedule fit_to_stages(const Schedule& schedule, const Sharding& sharding, const std::vector<Stage>& stages,
+                       const Durations& durations) {
+  const auto& name = sharding.config.parallelism.pipeline_parallel_schedule;
+  if (name.ends_with(".csv") || shards_vocabulary(sharding.config)) return schedule;
+  const auto ranks = static_cast<int>(schedule.rows.size());
   StageFlops all;
-  for (const StageFlops& stage : count_stage_flops(plan.config, plan.architecture, plan.stages)) {
+  for (const StageFlops& stage : count_stage_flops(sharding.config, sharding.architecture, stages)) {
     all.forward += stage.forward, all.input += stage.input, all.weights += stage.weights;
   }
-  Schedule other = add_messages(
-      pipeline_schedule(name).make({.ranks = ranks,
-                                    .stages_per_rank = stages / ranks,
-                                    .microbatches = microbatch_count(plan.schedule),
-                                    .durations = Durations::of(all.forward, all.input, all.weights)}));
-  if (other == plan.schedule) return other;
-  const Durations durations = estimate_durations(plan);
-  const Timeline now = simulate(plan.schedule, durations), then = simulate(other, durations);
-  const bool holds_more = !std::equal(then.peak_live.begin(), then.peak_live.end(), now.peak_live.begin(),
-                                      std::less_equal<>());
-  return holds_more || then.makespan_s >= now.makespan_s ? plan.schedule : other;
+  Schedule other =
+      add_messages(pipeline_schedule(name).make({.ranks = ranks,
+                                                 .stages_per_rank = static_cast<int>(stages.size()) / ranks,
+                                                 .microbatches = microbatch_count(schedule),
+                                                 .durations = Durations::of(all.forward, all.input, all.weights)}));
+  if (other == schedule) return other;
+  const Timeline now = simulate(schedule, durations), then = simulate(other, durations);
+  const bool holds_more = !std::ranges::equal(then.peak_in_flight, now.peak_in_flight, std::less_equal<>());
+  return holds_more || then.makespan_s >= now.makespan_s ? schedule : other;
 }
 
-namespace {
-
-// Returns the FLOPs per token of a stage with `layers` layers.
-StageFlops stage_flops(const Config& config, const LayerFlops& layer, int64_t layers, bool head) {
-  const auto count = static_cast<double>(layers);
-  const double forward = count * (layer.weights + layer.attention);
-  const bool again = config.activation_checkpoint.mode == "full";
-  // The loss computes the gradients of the head during its forward. The embedding is a lookup without FLOPs.
-  return {.forward = forward + (head ? 3 * layer.head : 0),
-          .input = count * (layer.weights + 2 * layer.attention) + (again ? forward : 0),
-          .weights = count * layer.weights};
-}
-
-}  // namespace
-
+// Splits the layers over the stages, in stage order. By default stages are as equal as possible, and the first ones
+// have one layer more. The run file may list the layers of each stage. With -1, or vocabulary_parallel =
+// "redistribution", the split minimizes the cost of the costliest rank.
 std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a) {
   const auto count = static_cast<int64_t>(stage_owner.size());
   const int64_t layers = a.num_hidden_layers;
@@ -243,38 +286,29 @@ std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage
   return stages;
 }
 
-std::vector<StageFlops> count_stage_flops(const Config& config, const Architecture& a,
-                                          const std::vector<Stage>& stages) {
-  const LayerFlops layer(a, config.training.seq_len);
-  std::vector<StageFlops> flops;
-  for (const Stage& stage : stages) {
-    const bool head = stage.last && !shards_vocabulary(config);
-    flops.push_back(stage_flops(config, layer, stage.layers.size(), head));
-  }
-  return flops;
+}  // namespace
+
+Pipeline make_pipeline(Sharding sharding) {
+  Pipeline pipeline{std::move(sharding)};
+  const Schedule schedule = schedule_of(pipeline);
+  pipeline.stages = stages_of(pipeline.config, schedule.stage_owner, pipeline.architecture);
+  const Durations durations = estimate_durations(pipeline, pipeline.stages);
+  pipeline.passes = fit_to_stages(schedule, pipeline, pipeline.stages, durations);
+  if (!pipeline.vocabulary.empty()) pipeline.passes = with_vocabulary(pipeline, pipeline.passes, durations);
+  return pipeline;
 }
 
-Durations estimate_durations(const Plan& plan) {
-  using enum ActionKind;
-  const std::vector<StageFlops> flops = count_stage_flops(plan.config, plan.architecture, plan.stages);
-  const double ranks = plan.mesh.axis_size(kPipeline);
-  const double head = plan.vocabulary.empty() ? 0 : LayerFlops(plan.architecture, plan.config.training.seq_len).head;
-  double forward = 3 * head;
-  for (const StageFlops& stage : flops) forward += stage.forward;
-  const double unit = forward / ranks;
-  const double product = head / ranks / unit;  // one product over a rank's vocabulary rows; the head has three
-  // The logits take 1 product, in S. For each number kept of a logit, the gradients of the input and of the weight take
-  // 1 product each: T makes both; with TW, S makes the input's and TW the weight's.
-  const int each = make_output_loss(plan.config).kept_of_logit(), early = sums_input_gradient_early(plan) ? each : 0;
-  Durations durations;
-  for (const StageFlops& stage : flops) {
-    durations.stage_seconds.push_back(Durations::of(stage.forward / unit, stage.input / unit, stage.weights / unit)
-                                          .with(S, (1 + early) * product)
-                                          .with(T, 2 * each * product)
-                                          .with(TW, each * product)
-                                          .seconds);
+int Pipeline::stage_of(const ParameterInfo& parameter) const {
+  const auto before = [&](const Stage& stage) { return stage.layers.end <= parameter.layer; };
+  return static_cast<int>(std::partition_point(stages.begin(), stages.end() - 1, before) - stages.begin());
+}
+
+std::vector<Stage> Pipeline::stages_on(int rank) const {
+  std::vector<Stage> own;
+  for (const Stage& stage : stages) {
+    if (stage.owner == pipeline_rank(rank)) own.push_back(stage);
   }
-  return durations;
+  return own;
 }
 
 }  // namespace orthant

@@ -1,27 +1,42 @@
-// The pipeline of a run: its schedule, the layers of each stage, and the costs of the passes.
+// The second step of planning: the schedule, the layers of each stage, and the costs of the passes.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "plan/plan.h"
+#include "plan/sharding.h"
+#include "schedule/schedule.h"
+#include "schedule/simulate.h"
 
 namespace orthant {
 
-/// Returns the run file's schedule over `ranks` pipeline ranks, for a batch in `shares` data shards: computations and
-/// messages, without reductions. It has the extra warm-up forwards that with_vocabulary() needs. If the key names a CSV
-/// file, the schedule is read from it and validated. Throws ConfigError if these ranks, layers or microbatches cannot
-/// carry out the schedule.
-Schedule schedule_of(const Config& config, int ranks, int shares, int64_t layers);
+/// A contiguous range of layers on one pipeline rank. The first stage also has the embedding, and the last has the head
+/// and the loss, unless the vocabulary is sharded over the pipeline.
+struct Stage {
+  int owner = 0;  // pipeline rank
+  Range layers;
+  bool first = false, last = false;
+};
+
+/// The layers as stages, and the order in which the pipeline ranks compute and send.
+struct Pipeline : Sharding {
+  std::vector<Stage> stages;  // one if the mesh has one pipeline rank
+  Schedule passes;            // computations and messages, without reductions
+
+  /// Index of the stage that a parameter belongs to.
+  int stage_of(const ParameterInfo& parameter) const;
+  /// The stages that the rank owns, in ascending order.
+  std::vector<Stage> stages_on(int rank) const;
+};
+
+/// Makes the run file's schedule, or reads it from a CSV file, and splits the layers over its stages. Throws
+/// ConfigError if these ranks, layers or microbatches cannot carry out the schedule, or the stages do not fit the
+/// layers.
+Pipeline make_pipeline(Sharding sharding);
 
 /// Names the run file's schedule (or schedule file) and its vocabulary parallelism for people, as in
 /// "zb_v, vocabulary algorithm_2".
 std::string schedule_text(const Config& config);
-
-/// Splits the layers over the stages, in stage order. By default stages are as equal as possible, and the first ones
-/// have one layer more. The run file may list the layers of each stage. With -1, or vocabulary_parallel =
-/// "redistribution", the split minimizes the cost of the costliest rank. Throws ConfigError if the list does not fit.
-std::vector<Stage> stages_of(const Config& config, const std::vector<int>& stage_owner, const Architecture& a);
 
 /// FLOPs per token of a stage's F, I and W. B costs the sum of I and W.
 struct StageFlops {
@@ -37,13 +52,8 @@ struct LayerFlops {
   double weights = 0, attention = 0, head = 0;
 };
 
-/// Returns durations of the passes of the plan's stages and vocabulary layers, in proportion to their FLOPs. The unit
+/// Returns durations of the passes of the stages and vocabulary layers, in proportion to their FLOPs. The unit
 /// is a pipeline rank's mean forward of a microbatch, which includes the gradients of the head.
-Durations estimate_durations(const Plan& plan);
-
-/// Returns the plan's schedule, or the one that its generator makes from the stages' mean durations if that is faster
-/// and no rank holds more. The plan's schedule assumes equal durations, because the layers were not split into stages
-/// yet; this matters for generators that place W by durations.
-Schedule fit_schedule_to_stages(const Plan& plan);
+Durations estimate_durations(const Sharding& sharding, const std::vector<Stage>& stages);
 
 }  // namespace orthant

@@ -1,7 +1,8 @@
 // Refuses runs whose sizes no machine could hold or 64 bits could not count.
 #pragma once
 
-#include "plan/plan.h"
+#include "config/config.h"
+#include "model/architecture.h"
 
 namespace orthant {
 

@@ -26,7 +26,7 @@ std::vector<int> completing(const std::vector<Action>& row, const DataShard& sha
 }
 
 // Returns the peak bytes of the rank's row of passes. `begun` is the result of GradientStaging::of().
-RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
+RowBytes row_bytes(const ParameterPlacement& plan, const std::vector<int64_t>& begun, const RowMemory& rows, int rank) {
   const auto& microbatches = plan.data_shard(rank).microbatches;
   const std::vector<int> completes = completing(plan.row(rank), plan.data_shard(rank), plan.stages.size());
   // By stage: bytes of a microbatch, by its number of sequences and whether it completes the stage's gradients.
@@ -58,7 +58,7 @@ RowBytes row_bytes(const Plan& plan, const std::vector<int64_t>& begun, const Ro
 
 // Ranks with equal keys have rows with equal bytes, which are computed once.
 struct RowKey {
-  RowKey(const Plan& plan, const ParameterShards& held, std::vector<int64_t> sums, int rank)
+  RowKey(const ParameterPlacement& plan, const ParameterShards& held, std::vector<int64_t> sums, int rank)
       : positions{held.replica_leader(rank), plan.mesh.coord(rank, kColumn), plan.mesh.coord(rank, kUlysses),
                   plan.mesh.coord(rank, kRing)},
         begun(std::move(sums)) {
@@ -71,13 +71,14 @@ struct RowKey {
 };
 
 // Returns the bytes of the numbers that all ranks exchange in a step: step signals and squared gradient norms.
-int64_t statistics_bytes(const Plan& plan) {
+int64_t statistics_bytes(const ParameterPlacement& plan) {
   int64_t numbers = StepSignals::elements(plan.mesh.size());
   for (const NormSlots& slots : norm_slots(plan)) numbers += static_cast<int64_t>(slots.parameters.size());
   return numbers * static_cast<int64_t>(sizeof(double));
 }
 
-MemoryBytes memory_of_rank(const Plan& plan, const ParameterShard& held, const RowBytes& row, int64_t told, int rank) {
+MemoryBytes memory_of_rank(const ParameterPlacement& plan, const ParameterShard& held, const RowBytes& row,
+                           int64_t told, int rank) {
   const int element = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
   const int64_t elements = held.elements;
   const auto states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
@@ -94,7 +95,8 @@ MemoryBytes memory_of_rank(const Plan& plan, const ParameterShard& held, const R
 
 }  // namespace
 
-void add_memory(Plan& plan, const ParameterShards& held) {
+std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held) {
+  std::vector<MemoryBytes> memory;
   const RowMemory rows(plan.schedule);
   const GradientStaging staging(plan);
   const int64_t told = statistics_bytes(plan);
@@ -104,8 +106,9 @@ void add_memory(Plan& plan, const ParameterShards& held) {
     const std::vector<int64_t> begun = staging.of(own.buckets, rank);
     const auto [row, is_new] = known.try_emplace(RowKey(plan, held, begun, rank));
     if (is_new) row->second = row_bytes(plan, begun, rows, rank);
-    plan.memory.push_back(memory_of_rank(plan, own, row->second, told, rank));
+    memory.push_back(memory_of_rank(plan, own, row->second, told, rank));
   }
+  return memory;
 }
 
 }  // namespace orthant

@@ -1,11 +1,13 @@
-// Counts the bytes of each rank's tensors: a part of making a Plan.
+// Counts the bytes of each rank's tensors.
 #pragma once
 
-#include "plan/plan_parameters.h"
+#include <vector>
+
+#include "plan/plan.h"
 
 namespace orthant {
 
-/// Fills plan.memory. Reads the schedule, the layouts and the buckets.
-void add_memory(Plan& plan, const ParameterShards& held);
+/// Returns the bytes of each rank's tensors.
+std::vector<MemoryBytes> count_memory(const ParameterPlacement& plan, const ParameterShards& held);
 
 }  // namespace orthant

@@ -17,6 +17,8 @@
 namespace orthant {
 namespace {
 
+using Entries = std::vector<CommunicationEntry>;
+
 // Collects the messages of a step by kind. Each rank in turn adds what it sends.
 class MessageTable {
  public:
@@ -46,7 +48,8 @@ class MessageTable {
 };
 
 // Adds the messages that the tensor mesh of one pipeline rank sends for its vocabulary rows.
-void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t sequences, int64_t microbatches) {
+void add_slice_traffic(MessageTable& table, const ParameterPlacement& plan, int rank, int64_t sequences,
+                       int64_t microbatches) {
   if (plan.tensor.rows * plan.tensor.columns == 1) return;
   const OutputLoss loss = make_output_loss(plan.config);
   const TensorSlice slice{.rows = plan.vocabulary_rows(rank).size(),
@@ -60,12 +63,12 @@ void add_slice_traffic(MessageTable& table, const Plan& plan, int rank, int64_t 
   table.add(at, traffic.embedding, "embedding", microbatches);
   table.add(at, traffic.head, "output layer", microbatches);
   const bool has_norm = plan.stages.back().owner == plan.pipeline_rank(rank);
-  table.add(at, traffic.norm, "last norm", has_norm ? 2 * microbatches : 0);
+  table.add(at, traffic.norm, "last norm", has_norm ? microbatches : 0);
 }
 
 // Adds the messages of the sharded output layer (its input, softmax statistics and its input's gradient) and of the
 // sharded embedding, for all microbatches.
-void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
+void add_vocabulary_traffic(MessageTable& table, const ParameterPlacement& plan, int rank) {
   if (plan.vocabulary.empty()) return;
   const int element = dtype_bytes(plan.config.training.dtype), here = plan.pipeline_rank(rank);
   VocabularyShape shape{.element_bytes = element,
@@ -91,7 +94,8 @@ void add_vocabulary_traffic(MessageTable& table, const Plan& plan, int rank) {
   }
 }
 
-CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const std::vector<std::string>& axes) {
+CommunicationEntry all_reduce_entry(const ParameterPlacement& plan, std::string what,
+                                    const std::vector<std::string>& axes) {
   return {.what = std::move(what),
           .collective = std::string(name_of(CollectiveKind::all_reduce)),
           .axis = plan.mesh.joined_name(axes),
@@ -101,7 +105,7 @@ CommunicationEntry all_reduce_entry(const Plan& plan, std::string what, const st
 
 // Adds the messages of post-validation: `numbers` float64 values go from rank to rank to the last pipeline rank, and
 // the final values go back.
-void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
+void add_chain(Entries& entries, const ParameterPlacement& plan, const std::string& what, int64_t numbers) {
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
   const int64_t bytes = numbers * static_cast<int64_t>(sizeof(double));
@@ -115,18 +119,19 @@ void add_chain(Plan& plan, const std::string& what, int64_t numbers) {
     add(rank, " so far, to the next rank", !last, !first);
     add(rank, ", to the rank before", !first, !last);
   }
-  for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
+  for (auto& entry : table.take()) entries.push_back(std::move(entry));
 }
 
 // Adds an all-reduce of `numbers` float64 values over the axes.
-void add_sum(Plan& plan, const std::string& what, int64_t numbers, const std::vector<std::string>& axes) {
+void add_sum(Entries& entries, const ParameterPlacement& plan, const std::string& what, int64_t numbers,
+             const std::vector<std::string>& axes) {
   if (plan.mesh.group_size(axes) == 1) return;
   auto entry = all_reduce_entry(plan, what, axes);
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
     entry.calls_per_rank.push_back(1);
     entry.bytes_per_rank.push_back(reduction_bytes(plan.mesh, {{0, numbers}, {}, axes}, sizeof(double), rank));
   }
-  plan.communication.push_back(std::move(entry));
+  entries.push_back(std::move(entry));
 }
 
 // Counts of a rank's row, by the number of sequences of the microbatch. Empty microbatches are left out.
@@ -134,7 +139,7 @@ struct RowTraffic {
   std::map<int64_t, int64_t> split_layers;                        // layers whose backward is split into I and W
   std::array<std::map<int64_t, int64_t>, kActionKinds> messages;  // number of messages, by kind of Action
 };
-RowTraffic row_traffic(const Plan& plan, int rank) {
+RowTraffic row_traffic(const ParameterPlacement& plan, int rank) {
   const auto& microbatches = plan.data_shard(rank).microbatches;
   RowTraffic traffic;
   for (const Action& action : plan.row(rank)) {
@@ -152,7 +157,7 @@ RowTraffic row_traffic(const Plan& plan, int rank) {
 }
 
 // Adds the gradients that the two ranks with copies of one parameter exchange.
-void add_copies(Plan& plan) {
+void add_copies(Entries& entries, const ParameterPlacement& plan) {
   for (const auto& [original, copy] : plan.copies()) {
     const int one = plan.owner_of(original), other = plan.owner_of(copy);
     if (one == other) continue;
@@ -169,13 +174,12 @@ void add_copies(Plan& plan) {
       entry.calls_per_rank[rank] = 1;
       entry.bytes_per_rank[rank] = held.shard_size() * master_bytes(plan.config);
     }
-    plan.communication.push_back(std::move(entry));
+    entries.push_back(std::move(entry));
   }
 }
 
-}  // namespace
-
-void add_activation_traffic(Plan& plan) {
+// Adds the messages of all microbatches: of blocks, embedding and loss, and between stages.
+void add_activation_traffic(Entries& entries, const ParameterPlacement& plan) {
   const int64_t forwards = plan.config.activation_checkpoint.mode == "full" ? 2 : 1;
   const auto ranks = static_cast<size_t>(plan.mesh.size());
   MessageTable table(ranks);
@@ -228,10 +232,11 @@ void add_activation_traffic(Plan& plan) {
                 kPipeline, calls, bytes);
     }
   }
-  for (auto& entry : table.take()) plan.communication.push_back(std::move(entry));
+  for (auto& entry : table.take()) entries.push_back(std::move(entry));
 }
 
-void add_gradient_traffic(Plan& plan, const ParameterShards& held) {
+// Adds the messages that reduce gradients, their norm and the step signals.
+void add_gradient_traffic(Entries& entries, const ParameterPlacement& plan, const ParameterShards& held) {
   for (size_t i = plan.buckets.size(); i-- > 0;) {
     const auto& axes = plan.buckets[i].axes;
     if (plan.mesh.group_size(axes) == 1) continue;
@@ -242,21 +247,30 @@ void add_gradient_traffic(Plan& plan, const ParameterShards& held) {
       entry.calls_per_rank.push_back(here ? 1 : 0);
       entry.bytes_per_rank.push_back(here ? reduction_bytes(plan.mesh, bucket, master_bytes(plan.config), rank) : 0);
     }
-    plan.communication.push_back(std::move(entry));
+    entries.push_back(std::move(entry));
   }
-  add_copies(plan);
+  add_copies(entries, plan);
   int64_t numbers = 0;
   const auto add = [&](const std::string& what, int64_t count, std::vector<std::string> axes) {
     numbers += count;
     if (plan.post_validates()) std::erase(axes, kPipeline);
-    add_sum(plan, what, count, axes);
+    add_sum(entries, plan, what, count, axes);
   };
   add("loss, signals and peaks", StepSignals::elements(plan.mesh.size()), all_axes(plan.mesh));
   for (const NormSlots& slots : norm_slots(plan)) {
     const auto count = static_cast<int64_t>(slots.parameters.size());
     add(fmt::format("gradient norm, by parameter, {} of them", count), count, slots.axes);
   }
-  if (plan.post_validates()) add_chain(plan, "signals and norms", numbers);
+  if (plan.post_validates()) add_chain(entries, plan, "signals and norms", numbers);
+}
+
+}  // namespace
+
+std::vector<CommunicationEntry> count_communication(const ParameterPlacement& plan, const ParameterShards& held) {
+  Entries entries;
+  add_activation_traffic(entries, plan);
+  add_gradient_traffic(entries, plan, held);
+  return entries;
 }
 
 }  // namespace orthant

@@ -7,7 +7,6 @@
 #include "config/refusal.h"
 #include "parallel/vocabulary/interlaced_plan.h"
 #include "parallel/vocabulary/plan.h"
-#include "plan/pipeline.h"
 #include "schedule/passes.h"
 
 namespace orthant {
@@ -23,10 +22,10 @@ void require_order(const Config& config, const Schedule& schedule, ActionKind ki
     const bool same = action.kind == kind || (kind == ActionKind::B && action.kind == ActionKind::I);
     if (!same || action.stage != stage) continue;
     if (action.microbatch < last) {
+      const std::string where = config.locate("parallelism.pipeline_parallel_schedule");
       throw ConfigError(fmt::format("{}: {} stands behind that of microbatch {}, and {} go to all ranks in the order "
                                     "of microbatches where {}; put them in it, or set that to \"none\"",
-                                    config.locate("parallelism.pipeline_parallel_schedule"), to_string(action), last, what,
-                                    config.locate(kKey)));
+                                    where, to_string(action), last, what, config.locate(kKey)));
     }
     last = action.microbatch;
   }
@@ -56,8 +55,8 @@ std::string vocabulary_order_of(const Config& config, const Mesh& mesh) {
   return "algorithm_1";
 }
 
-const VocabularyAlgorithm* algorithm_of(const Plan& plan) {
-  return plan.vocabulary.empty() ? nullptr : &vocabulary_algorithm(plan.vocabulary);
+const VocabularyAlgorithm* algorithm_of(const Sharding& sharding) {
+  return sharding.vocabulary.empty() ? nullptr : &vocabulary_algorithm(sharding.vocabulary);
 }
 
 int count_extra_warmup_forwards(const Config& config, int stages_per_rank) {
@@ -65,15 +64,13 @@ int count_extra_warmup_forwards(const Config& config, int stages_per_rank) {
   return vocabulary_algorithm(config.parallelism.vocabulary_parallel).later(stages_per_rank);
 }
 
-Schedule with_vocabulary(const Plan& plan) {
-  Schedule schedule = plan.schedule;
+Schedule with_vocabulary(const Sharding& sharding, Schedule schedule, const Durations& durations) {
   for (auto& row : schedule.rows) std::erase_if(row, is_message);
-  require_order(plan.config, schedule, ActionKind::F, stage_count(schedule) - 1, "the last stage's outputs");
-  require_order(plan.config, schedule, ActionKind::B, 0, "the first stage's gradients");
-  const Durations durations = estimate_durations(plan);
-  const bool has_output = plan.config.parallelism.vocabulary_parallel == "interlaced";
+  require_order(sharding.config, schedule, ActionKind::F, stage_count(schedule) - 1, "the last stage's outputs");
+  require_order(sharding.config, schedule, ActionKind::B, 0, "the first stage's gradients");
+  const bool has_output = sharding.config.parallelism.vocabulary_parallel == "interlaced";
   return add_messages(has_output ? add_input_layer(schedule, durations)
-                                 : add_vocabulary(schedule, vocabulary_algorithm(plan.vocabulary), durations));
+                                 : add_vocabulary(schedule, vocabulary_algorithm(sharding.vocabulary), durations));
 }
 
 }  // namespace orthant

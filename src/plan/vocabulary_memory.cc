@@ -35,7 +35,7 @@ struct Sharing {
 
 }  // namespace
 
-VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences) {
+VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t sequences) {
   if (plan.vocabulary.empty()) return {};
   const int64_t tokens = sequences * plan.num_token_positions(rank), rows = plan.vocabulary_rows(rank).size();
   const int64_t element = dtype_bytes(plan.config.training.dtype), wide = std::max<int64_t>(element, 4);

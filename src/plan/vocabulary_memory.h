@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "plan/plan.h"
+#include "plan/sharding.h"
 
 namespace orthant {
 
@@ -19,6 +19,6 @@ struct VocabularyMemory {
 };
 
 /// Returns the bytes for a microbatch of `sequences` sequences on the rank.
-VocabularyMemory vocabulary_memory(const Plan& plan, int rank, int64_t sequences);
+VocabularyMemory vocabulary_memory(const Sharding& plan, int rank, int64_t sequences);
 
 }  // namespace orthant

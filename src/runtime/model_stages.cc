@@ -69,7 +69,7 @@ StageWork ModelStages::stage_work() {
 
 void ModelStages::run(std::span<const Action> row, const StepInput& input) {
   input_ = &input;
-  loss_ = 0, peak_live_ = 0;
+  loss_ = 0, peak_in_flight_ = 0;
   if (at::GradMode::is_enabled()) {
     const auto live = std::ranges::count_if(input.sequences, [](int64_t sequences) { return sequences > 0; });
     weights_.begin_gradients();
@@ -128,7 +128,7 @@ at::Tensor ModelStages::forward(const Action& action, at::Tensor input) {
     live.output = torch::autograd::impl::gradient_edge(x);
   }
   if (learns) live_.emplace(Key{action.stage, action.microbatch}, std::move(live));
-  peak_live_ = std::max(peak_live_, static_cast<int>(live_.size() + deferred_.size()));
+  peak_in_flight_ = std::max(peak_in_flight_, static_cast<int>(live_.size() + deferred_.size()));
   if (stage.last && vocabulary_) vocabulary_->share_output(action.microbatch, x.detach());
   return stage.last ? at::Tensor() : x.detach();
 }

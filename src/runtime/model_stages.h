@@ -32,7 +32,7 @@ struct StepInput {
   std::function<void(const at::Tensor& logits)> logits = {};
   /// Carries out STEP: the optimizer's step, if the row has one.
   std::function<void()> step = {};
-  /// Carries out SETTLE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
+  /// Carries out FINALIZE: finalizes the previous step. Returns true if that step was redone: the weights have changed,
   /// and the row starts again. Before they change, it calls discard(), which drops results computed with the old
   /// weights.
   std::function<bool(const std::function<void()>& discard)> settle = {};
@@ -57,9 +57,9 @@ class ModelStages {
   /// buffers hold summed gradients. A row of forwards, run without grad mode, only reports the loss.
   void run(std::span<const Action> row, const StepInput& input);
   /// When each Action of the last row was carried out.
-  const std::vector<Period>& periods() const { return executor_.periods(); }
+  const std::vector<Interval>& intervals() const { return executor_.intervals(); }
   /// Maximum number of (stage, microbatch) pairs that were held at once between F and B or W, in the last row.
-  int peak_live() const { return peak_live_; }
+  int peak_in_flight() const { return peak_in_flight_; }
 
  private:
   using Key = std::pair<int, int>;  // stage, microbatch
@@ -86,7 +86,7 @@ class ModelStages {
   const StepInput* input_ = nullptr;  // of the current step
   std::map<Key, Live> live_;
   std::map<Key, std::vector<std::function<void()>>> deferred_;  // products for weight gradients, deferred from I to W
-  int peak_live_ = 0;
+  int peak_in_flight_ = 0;
   double loss_ = 0;
 };
 

@@ -85,7 +85,7 @@ StepResult Session::carry_out(int64_t step, const at::Tensor& numbers, StepInput
   input.announce = activity_reporter(row.size(), fmt::format("of step {}", step));
   input.loss = [&](double sum) { numbers.mutable_data_ptr<double>()[StepSignals::kLoss] = reports_loss() ? sum : 0; };
   stages_.run(row, input);
-  periods_ = stages_.periods();
+  intervals_ = stages_.intervals();
   return result;
 }
 

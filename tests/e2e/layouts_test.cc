@@ -24,6 +24,7 @@ std::vector<Feature> features() {
   return {{"plain", {}, {}},
           {"tied", {"model.tie_word_embeddings=true"}, {}},
           {"biases", {"model.attention_bias=true", "model.mlp_bias=true"}, {}},
+          {"head_norms", {"model.qk_norm=true"}, {}},
           {"sgd", {"optimizer.name=sgd", "optimizer.weight_decay_on=all"}, {}},
           {"dropout", {"model.dropout=0.2"}, {}},
           {"recompute", {}, {"activation_checkpoint.mode=full"}},

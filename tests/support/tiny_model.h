@@ -16,6 +16,7 @@ struct TinyOptions {
   bool llama3 = false;
   double dropout = 0;
   bool biases = false;
+  bool qk_norm = false;
 };
 
 inline Architecture tiny_architecture(TinyOptions options = {}) {
@@ -27,6 +28,7 @@ inline Architecture tiny_architecture(TinyOptions options = {}) {
                  .head_dim = 6,
                  .vocab_size = 37,
                  .max_position_embeddings = 64,
+                 .qk_norm = options.qk_norm,
                  .tie_word_embeddings = options.tied,
                  .attention_bias = options.biases,
                  .mlp_bias = options.biases,

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "model/primitives.h"
@@ -31,11 +32,11 @@ at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weig
 at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
                             int64_t vocabulary);
 
-/// RMS norm of input + residual over the full width of a stream that columns shard. One number a token is all-reduced
-/// over columns in forward, and one in backward.
-std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const at::Tensor& input_BTC,
-                                                  const at::Tensor& residual_BTC, const Weight& gain, double eps,
-                                                  int64_t width);
+/// A norm of model/norms.h of input + residual over the full width of a stream that columns shard. Forward all-reduces
+/// Operation::statistics numbers a token over columns, one after the other. Backward all-reduces as many at once.
+std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const std::string& function,
+                                                  const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
+                                                  const Weight& gain, double eps, int64_t width);
 
 /// Cross-entropy over a vocabulary that columns shard (Megatron-LM, section 3). Three numbers a token, or four with
 /// label smoothing, are gathered over columns (24 or 32 bytes); logits are never gathered. The loss is the same on all

@@ -1,7 +1,8 @@
-// tensor_add_norm(): RMS norm of a stream whose width columns shard.
+// tensor_add_norm(): norms of a stream whose width columns shard.
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "base/errors.h"
 #include "model/element.h"
 #include "model/kernels/norm.h"
 #include "parallel/tensor/layers.h"
@@ -72,9 +73,10 @@ struct ShardedNorm : torch::autograd::Function<ShardedNorm> {
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const at::Tensor& input,
-                                                  const at::Tensor& residual, const Weight& gain, double eps,
-                                                  int64_t width) {
+std::pair<at::Tensor, at::Tensor> tensor_add_norm(const TensorMesh& mesh, const std::string& function,
+                                                  const at::Tensor& input, const at::Tensor& residual,
+                                                  const Weight& gain, double eps, int64_t width) {
+  if (function != "rms_norm") throw LogicError("there is no sharded norm " + function);
   std::optional<at::Tensor> other;
   if (residual.defined()) other = residual.contiguous();
   const auto both =

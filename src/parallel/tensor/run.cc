@@ -17,6 +17,12 @@ Microbatch part_of(const TensorMesh& mesh, const Microbatch& batch) {
   return part;
 }
 
+AttentionShape heads_of_column(AttentionShape shape, int columns) {
+  shape.heads /= columns;
+  shape.kv_heads /= columns;
+  return shape;
+}
+
 }  // namespace
 
 Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<TensorWeight> wholes, int64_t hidden_size,
@@ -31,20 +37,22 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     return tensor_embedding(*slices, tokens, table, whole_of(table).out);
   };
   if (plan.stream == StreamSharding::width && plan.columns > 1) {
-    primitives.add_norm = [mesh, hidden_size](const at::Tensor& input, const at::Tensor& residual, const Weight& gain,
-                                              double eps) {
-      return tensor_add_norm(*mesh, input, residual, gain, eps, hidden_size);
+    primitives.add_norm = [mesh, hidden_size](const std::string& function, const at::Tensor& input,
+                                              const at::Tensor& residual, const Weight& gain, double eps) {
+      return tensor_add_norm(*mesh, function, input, residual, gain, eps, hidden_size);
     };
   }
   primitives.linear = [mesh, whole_of](const at::Tensor& x, const Weight& weight) {
     return tensor_linear(*mesh, x, weight, whole_of(weight));
   };
+  primitives.local = [local = primitives.local, columns = plan.columns](
+                         const std::string& function, const at::Tensor& x, const Weight* weight,
+                         const AttentionShape& shape, double eps) {
+    return local(function, x, weight, heads_of_column(shape, columns), eps);
+  };
   primitives.attention = [core, columns = plan.columns](const at::Tensor& qkv, const Microbatch& batch,
                                                         const AttentionShape& shape) {
-    AttentionShape own = shape;
-    own.heads /= columns;
-    own.kv_heads /= columns;
-    return attention(*core, qkv, batch, own);
+    return attention(*core, qkv, batch, heads_of_column(shape, columns));
   };
   primitives.dropout = [mesh, hidden_size](const at::Tensor& x, const Microbatch& batch, DropoutKey key) {
     if (key.probability == 0) return x;

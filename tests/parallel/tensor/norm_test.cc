@@ -6,7 +6,7 @@
 
 #include <mutex>
 
-#include "model/primitives.h"
+#include "model/norms.h"
 #include "model/weights.h"
 #include "parallel/tensor/layer_norm.h"
 #include "parallel/tensor/layers.h"
@@ -92,14 +92,14 @@ TEST(TensorNorm, RmsNormEqualsOneRanks) {
   };
   const auto all = [](const at::Tensor& t) { return t.clone(); };
   const auto want = run(all, 26, [](const auto& a, const auto& b, const Weight& gain) {
-    return plain_primitives().add_norm(a, b, gain, kEps);
+    return plain_add_norm("rms_norm", a, b, gain, kEps);
   });
   for (const int columns : {1, 2, 4, 5}) {
     on_mesh(tensor_mesh(1, columns, 1), [&](Comm& comm) {
       const TensorMesh mesh(comm, {.columns = columns});
       const auto part = [&](const at::Tensor& t) { return columns_of(mesh, t); };
       const auto have = run(part, mesh.channels(26).size(), [&](const auto& a, const auto& b, const Weight& gain) {
-        return tensor_add_norm(mesh, a, b, gain, kEps, 26);
+        return tensor_add_norm(mesh, "rms_norm", a, b, gain, kEps, 26);
       });
       for (size_t i = 0; i < have.size(); ++i) EXPECT_LT(off(have[i], part(want[i])), 1e-12) << columns << " " << i;
     });

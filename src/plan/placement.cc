@@ -1,26 +1,32 @@
 // Chooses the layout of every parameter by its role, and groups parameters by the axes of their layout and reduction.
 // Places the groups in flat buffers and buckets.
-#include "plan/plan_parameters.h"
+#include "plan/placement.h"
 
 #include <algorithm>
 
 #include "base/errors.h"
 #include "config/from_config.h"
+#include "parallel/pipeline/post_validation_plan.h"
 #include "schedule/barriers.h"
+#include "schedule/passes.h"
+#include "schedule/validate.h"
 
 namespace orthant {
 namespace {
 
-Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
+Layout layout_on_any_mesh(const ParameterInfo& parameter, const Sharding& plan) {
   Layout layout = unsharded_layout(static_cast<int>(parameter.shape.size()));
   switch (parameter.role) {
     case ParameterRole::projection:  // its rows stand for tokens, and are sharded as these are over the ring
       layout.split[0] = {kRing};
       return layout;
+    case ParameterRole::head_gain:
+      return layout;
     case ParameterRole::from_stream_bias:  // sharded as the rows of its matrix
       layout.split[0] = {kColumn};
       return layout;
     case ParameterRole::gain:
+    case ParameterRole::norm_bias:
     case ParameterRole::to_stream_bias:  // sharded as the width of the residual stream
       if (plan.tensor.stream == StreamSharding::width) layout.split[0] = {kColumn};
       return layout;
@@ -39,7 +45,7 @@ Layout layout_on_any_mesh(const ParameterInfo& parameter, const Plan& plan) {
 }
 
 // Returns the layout of a parameter, without axes of one rank, which shard nothing.
-Layout layout_of(const ParameterInfo& parameter, const Plan& plan) {
+Layout layout_of(const ParameterInfo& parameter, const Sharding& plan) {
   Layout layout = layout_on_any_mesh(parameter, plan);
   for (auto& axes : layout.split) {
     std::erase_if(axes, [&](const std::string& axis) { return plan.mesh.axis_size(axis) == 1; });
@@ -47,19 +53,33 @@ Layout layout_of(const ParameterInfo& parameter, const Plan& plan) {
   return layout;
 }
 
+// Returns the axes over which gradients are partial sums.
+std::vector<std::string> gradient_axes(const Sharding& plan) {
+  std::vector<std::string> axes = kOverData;
+  if (plan.tensor.depth > 1) axes.emplace_back(kDepth);
+  if (plan.tensor.rows > 1) axes.emplace_back(kRow);
+  if (plan.tensor.columns > 1 && plan.tensor.stream == StreamSharding::tokens) axes.emplace_back(kColumn);
+  if (plan.sequence.ulysses > 1) axes.push_back(kUlysses);
+  if (plan.sequence.ring > 1) axes.push_back(kRing);
+  return axes;
+}
+
 // Returns the axes over which the gradient of a parameter would be a partial sum if the parameter were not sharded.
-// Columns are among them for a Linformer projection, because the heads of each column use all of it.
-std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const Plan& plan) {
+// Columns are among them for a Linformer projection and for the gains of heads, because the heads of each column use
+// all of these.
+std::vector<std::string> gradient_axes_of(const ParameterInfo& parameter, const ParameterPlacement& plan) {
   std::vector<std::string> axes = plan.gradient_axes;
   const bool known = std::find(axes.begin(), axes.end(), kColumn) != axes.end();
-  if (parameter.role == ParameterRole::projection && plan.tensor.columns > 1 && !known) axes.emplace_back(kColumn);
+  const bool used_by_heads =
+      parameter.role == ParameterRole::projection || parameter.role == ParameterRole::head_gain;
+  if (used_by_heads && plan.tensor.columns > 1 && !known) axes.emplace_back(kColumn);
   return axes;
 }
 
 // Sets ParameterInfo::held to the ranges that a rank holds. Stages::all: as if the rank owned every stage. Stages::own:
 // parameters of other ranks' stages get an empty range.
 enum class Stages { all, own };
-void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& parameters) {
+void hold(const ParameterPlacement& plan, int rank, Stages which, std::vector<ParameterInfo>& parameters) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     const auto& shape = parameters[i].shape;
     auto& held = parameters[i].held;
@@ -77,7 +97,7 @@ void hold(const Plan& plan, int rank, Stages which, std::vector<ParameterInfo>& 
 }
 
 // Returns the axes along which all ranks hold the same parameter shards.
-std::vector<std::string> replica_axes(const Plan& plan) {
+std::vector<std::string> replica_axes(const ParameterPlacement& plan) {
   std::vector<std::string> alike;
   for (const Axis& axis : plan.mesh.axes) {
     const bool stages_differ = axis.name == kPipeline && plan.stages.size() > 1;
@@ -99,7 +119,7 @@ struct GradientOffsets {
   std::vector<std::pair<int64_t, int64_t>> weights;
   std::vector<GradientRegion> regions;
 };
-GradientOffsets gradient_offsets(const Plan& plan, const FlatLayout& flat) {
+GradientOffsets gradient_offsets(const ParameterPlacement& plan, const FlatLayout& flat) {
   GradientOffsets positions{.weights = flat.weights, .regions = {}};
   for (size_t g = 0; g < flat.groups.size(); ++g) {
     const auto [begin, end] = flat.groups[g];
@@ -109,7 +129,7 @@ GradientOffsets gradient_offsets(const Plan& plan, const FlatLayout& flat) {
 }
 
 // Returns all buckets, with their ranges in a rank's gradient buffer. Buckets of other ranks' stages have empty ranges.
-std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatLayout& flat) {
+std::vector<GradientBucket> held_buckets(const ParameterPlacement& plan, int rank, const FlatLayout& flat) {
   const GradientOffsets positions = gradient_offsets(plan, flat);
   std::vector<size_t> own;
   std::vector<GradientBucket> held;
@@ -126,9 +146,8 @@ std::vector<GradientBucket> held_buckets(const Plan& plan, int rank, const FlatL
   return all;
 }
 
-}  // namespace
-
-void lay_out_parameters(Plan& plan) {
+// Groups the parameters by layout and reduction. A tied head on several stages becomes a parameter of its own.
+void lay_out_parameters(ParameterPlacement& plan) {
   plan.groups = {{plan.gradient_axes, {}}};
   // Over several stages a tied head is a copy of the table. If the vocabulary is sharded over the pipeline, each rank
   // uses its rows for both layers, and no copy is needed.
@@ -157,6 +176,9 @@ void lay_out_parameters(Plan& plan) {
     parameter.group = static_cast<int>(is_new ? plan.groups.size() : plan.groups.rend() - known - 1);
     if (is_new) plan.groups.push_back(std::move(group));
   }
+}
+
+void make_buckets(ParameterPlacement& plan) {
   const double bucket_bytes = std::min(plan.config.parallelism.bucket_mib, 1e9) * (1 << 20);
   const auto elements = static_cast<int64_t>(bucket_bytes / master_bytes(plan.config));
   std::vector<ParameterInfo> held = plan.parameters;
@@ -170,7 +192,32 @@ void lay_out_parameters(Plan& plan) {
   }
 }
 
-ParameterShards::ParameterShards(const Plan& plan) {
+// Adds the reductions of the buckets, and with post-validation the steps.
+Schedule complete_schedule(const ParameterPlacement& plan) {
+  std::vector<int> buckets;
+  for (const auto& of_stage : plan.buckets_by_stage()) buckets.push_back(static_cast<int>(of_stage.size()));
+  Schedule schedule = add_reductions(plan.passes, buckets);
+  if (plan.post_validates()) schedule = with_post_validation(schedule);
+  const auto& training = plan.config.training;
+  validate(schedule,
+           num_microbatches(training.global_batch_size, training.local_batch_size, plan.mesh.group_size(kBatchAxes)),
+           buckets);
+  return schedule;
+}
+
+}  // namespace
+
+ParameterPlacement place_parameters(Pipeline pipeline) {
+  ParameterPlacement placement{std::move(pipeline)};
+  placement.parameters = parameter_table(placement.architecture);
+  placement.gradient_axes = gradient_axes(placement);
+  lay_out_parameters(placement);
+  make_buckets(placement);
+  placement.schedule = complete_schedule(placement);
+  return placement;
+}
+
+ParameterShards::ParameterShards(const ParameterPlacement& plan) {
   const std::vector<std::string> alike = replica_axes(plan);
   std::vector<ParameterInfo> held = plan.parameters;
   for (int rank = 0; rank < plan.mesh.size(); ++rank) {
@@ -182,7 +229,7 @@ ParameterShards::ParameterShards(const Plan& plan) {
   }
 }
 
-std::vector<NormSlots> norm_slots(const Plan& plan) {
+std::vector<NormSlots> norm_slots(const ParameterPlacement& plan) {
   std::vector<NormSlots> kinds;
   for (size_t i = 0; i < plan.parameters.size(); ++i) {
     const ParameterInfo& parameter = plan.parameters[i];
@@ -196,26 +243,30 @@ std::vector<NormSlots> norm_slots(const Plan& plan) {
   return kinds;
 }
 
-std::vector<ParameterInfo> Plan::parameters_of(int rank) const {
+const std::vector<Action>& ParameterPlacement::row(int rank) const {
+  return schedule.rows[static_cast<size_t>(pipeline_rank(rank))];
+}
+
+std::vector<ParameterInfo> ParameterPlacement::parameters_of(int rank) const {
   std::vector<ParameterInfo> held = parameters;
   hold(*this, rank, Stages::own, held);
   return held;
 }
 
-int Plan::owner_of(size_t parameter) const {
+int ParameterPlacement::owner_of(size_t parameter) const {
   return stages[static_cast<size_t>(stage_of(parameters[parameter]))].owner;
 }
 
-bool Plan::on_every_stage(size_t parameter) const {
+bool ParameterPlacement::on_every_stage(size_t parameter) const {
   return groups[static_cast<size_t>(parameters[parameter].group)].stage == kEveryStage;
 }
 
-bool Plan::holds(int rank, size_t parameter) const {
+bool ParameterPlacement::holds(int rank, size_t parameter) const {
   return on_every_stage(parameter) || owner_of(parameter) == pipeline_rank(rank);
 }
 
-std::vector<std::vector<int>> Plan::buckets_by_stage() const {
-  const std::vector<int> first = first_stages(schedule);
+std::vector<std::vector<int>> ParameterPlacement::buckets_by_stage() const {
+  const std::vector<int> first = first_stages(passes);
   std::vector<std::vector<int>> all(stages.size());
   for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
     const auto add = [&](int stage) { all[static_cast<size_t>(stage)].push_back(static_cast<int>(bucket)); };
@@ -225,7 +276,7 @@ std::vector<std::vector<int>> Plan::buckets_by_stage() const {
   return all;
 }
 
-std::vector<std::pair<size_t, size_t>> Plan::copies() const {
+std::vector<std::pair<size_t, size_t>> ParameterPlacement::copies() const {
   std::vector<std::pair<size_t, size_t>> found;
   for (size_t copy = 0; copy < parameters.size(); ++copy) {
     for (size_t i = 0; i < parameters.size() && !parameters[copy].copy_of.empty(); ++i) {
@@ -235,15 +286,10 @@ std::vector<std::pair<size_t, size_t>> Plan::copies() const {
   return found;
 }
 
-int Plan::stage_of(const ParameterInfo& parameter) const {
-  const auto before = [&](const Stage& stage) { return stage.layers.end <= parameter.layer; };
-  return static_cast<int>(std::partition_point(stages.begin(), stages.end() - 1, before) - stages.begin());
-}
-
-std::vector<GradientBucket> Plan::buckets_of(int rank) const {
+std::vector<GradientBucket> ParameterPlacement::buckets_of(int rank) const {
   return held_buckets(*this, rank, flat_layout(parameters_of(rank)));
 }
 
-int Plan::replica_leader(int rank) const { return first_along(mesh, replica_axes(*this), rank); }
+int ParameterPlacement::replica_leader(int rank) const { return first_along(mesh, replica_axes(*this), rank); }
 
 }  // namespace orthant

@@ -1,0 +1,84 @@
+// The third step of planning: which shards of the parameters each rank holds, and when their gradients are reduced.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mesh/layout.h"
+#include "plan/pipeline.h"
+
+namespace orthant {
+
+/// Parameters of one stage whose gradients are reduced over the same axes and that are sharded over the same axes
+/// (`split`). Vocabulary rows that are sharded over the pipeline belong to no single stage, since every rank has some.
+struct ParameterGroup {
+  std::vector<std::string> reduced, split;
+  int stage = 0;  // or kEveryStage
+  bool operator==(const ParameterGroup&) const = default;
+};
+
+inline constexpr int kEveryStage = -1;
+
+/// The parameters of a pipeline's stages on the mesh, and the schedule with the reductions of their gradients.
+struct ParameterPlacement : Pipeline {
+  /// All parameters. A tied head on several stages is a parameter of its own, a copy of the embedding table.
+  std::vector<ParameterInfo> parameters;
+  std::vector<Layout> layouts;             // by parameter
+  std::vector<ParameterGroup> groups;      // by ParameterInfo::group; the first is not sharded
+  std::vector<std::string> gradient_axes;  // axes over which gradients are partial sums before their reduction
+  std::vector<GradientBucket> buckets;     // of a flat gradient buffer with the parameters of all stages
+  std::vector<int> bucket_stages;          // by bucket; kEveryStage: reduced with the first stage of each rank
+  Schedule schedule;                       // the passes, the reductions of the buckets, and the steps
+
+  /// All parameters, each with the ranges that the rank holds of it (ParameterInfo::held).
+  std::vector<ParameterInfo> parameters_of(int rank) const;
+  /// The pipeline rank that owns the parameter's stage.
+  int owner_of(size_t parameter) const;
+  /// True if every pipeline rank holds a shard of the parameter; true if this rank holds at least a part of it.
+  bool on_every_stage(size_t parameter) const;
+  bool holds(int rank, size_t parameter) const;
+  /// Indices of the buckets that are reduced after a stage's backward, by stage.
+  std::vector<std::vector<int>> buckets_by_stage() const;
+  /// Index pairs (original, copy) of the parameters that two stages hold (the table of a tied head).
+  std::vector<std::pair<size_t, size_t>> copies() const;
+  /// All buckets, with their ranges in the rank's gradient buffer; buckets of other ranks' stages have empty ranges.
+  std::vector<GradientBucket> buckets_of(int rank) const;
+  /// The lowest rank that holds the same parameter shards.
+  int replica_leader(int rank) const;
+  /// The row of the schedule that the rank carries out.
+  const std::vector<Action>& row(int rank) const;
+};
+
+/// Places the parameters and completes the schedule.
+ParameterPlacement place_parameters(Pipeline pipeline);
+
+/// Parameters whose squared gradient norms are summed over the same axes. Each parameter has its own slot, so that the
+/// gradient norm is the same number for every split into stages.
+struct NormSlots {
+  std::vector<std::string> axes;
+  std::vector<size_t> parameters;
+};
+std::vector<NormSlots> norm_slots(const ParameterPlacement& placement);
+
+/// Properties that are equal on all ranks with the same parameter shards.
+struct ParameterShard {
+  int64_t elements = 0;  // of a flat buffer
+  std::vector<GradientBucket> buckets;
+};
+/// The ParameterShard of every rank. It is computed once per set of ranks with the same shards, not once per rank.
+class ParameterShards {
+ public:
+  explicit ParameterShards(const ParameterPlacement& placement);
+  const ParameterShard& of(int rank) const { return parts_.at(replica_leader(rank)); }
+  /// Returns the same as ParameterPlacement::replica_leader().
+  int replica_leader(int rank) const { return first_like_[static_cast<size_t>(rank)]; }
+
+ private:
+  std::vector<int> first_like_;
+  std::map<int, ParameterShard> parts_;  // by the lowest rank that holds these shards
+};
+
+}  // namespace orthant

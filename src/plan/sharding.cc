@@ -1,0 +1,105 @@
+// Shards the run, and answers questions about the shards of a rank.
+#include "plan/sharding.h"
+
+#include <fmt/format.h>
+
+#include "plan/plan_limits.h"
+#include "plan/vocabulary.h"
+
+namespace orthant {
+
+Sharding make_sharding(const Config& config, const RunFacts& facts) {
+  Sharding sharding;
+  sharding.config = config;
+  sharding.facts = facts;
+  sharding.architecture = make_architecture(config, facts.vocab_size);
+  require_countable(config, sharding.architecture, facts.ranks);
+  sharding.mesh = make_mesh(config, facts.ranks);
+  sharding.sequence = make_sequence_plan(config, sharding.mesh);
+  sharding.tensor = make_tensor_plan(config, sharding.mesh, sharding.sequence);
+  const int data_ranks = sharding.mesh.group_size(kBatchAxes);
+  const auto& training = config.training;
+  for (int coord = 0; coord < data_ranks; ++coord) {
+    sharding.data_shards.push_back(
+        make_data_shard(training.global_batch_size, training.local_batch_size, data_ranks, coord));
+  }
+  sharding.vocabulary = vocabulary_order_of(config, sharding.mesh);
+  return sharding;
+}
+
+int64_t Sharding::num_parameters() const { return orthant::num_parameters(architecture); }
+
+int Sharding::data_shard_index(int rank) const { return mesh.group_index(rank, kBatchAxes); }
+
+SequenceAttention attention_of(const Sharding& sharding, int64_t sequences) {
+  SequenceAttention attention = attention_of(sharding.config, sharding.architecture, sequences);
+  attention.heads /= sharding.tensor.columns;
+  attention.key_heads /= sharding.tensor.columns;
+  return attention;
+}
+
+TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequences) {
+  const Architecture& a = sharding.architecture;
+  const SequenceAttention attention = attention_of(sharding, sequences);
+  return {.sequences = sequences,
+          .tokens = sharding.num_token_positions(rank),
+          .hidden = a.hidden_size,
+          .vocabulary = a.vocab_size,
+          .block = column_operations(block_operations(a), sharding.tensor, sharding.mesh.coord(rank, kColumn)),
+          .norm_statistics = stream_norm(a, "model.norm").statistics,
+          .loss_chunk = loss_chunk_rows(shard(a.vocab_size, sharding.tensor.columns, 0).size()),
+          .loss_statistics = make_output_loss(sharding.config).statistics(),
+          .element_bytes = attention.element_bytes,
+          .sum_bytes = attention.sum_bytes()};
+}
+
+int64_t Sharding::num_token_positions(int rank) const {
+  return num_held_positions(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                            sequence.ring, mesh.coord(rank, kRing));
+}
+
+std::vector<int64_t> Sharding::token_positions(int rank) const {
+  return held_positions(sequence.placement, config.training.seq_len, sequence.ulysses, mesh.coord(rank, kUlysses),
+                        sequence.ring, mesh.coord(rank, kRing));
+}
+
+std::vector<int64_t> Sharding::stream_shape(int rank, int64_t sequences) const {
+  return stream_shape(rank, sequences, num_token_positions(rank));
+}
+
+std::vector<int64_t> Sharding::stream_shape(int rank, int64_t sequences, int64_t tokens) const {
+  const int column = mesh.coord(rank, kColumn);
+  const auto part = [&](int64_t extent) { return shard(extent, tensor.columns, column).size(); };
+  const int64_t width = architecture.hidden_size;
+  return {sequences, tensor.stream == StreamSharding::tokens ? part(tokens) : tokens,
+          tensor.stream == StreamSharding::width ? part(width) : width};
+}
+
+int64_t Sharding::stream_bytes(int rank, int64_t sequences) const {
+  const auto shape = stream_shape(rank, sequences);
+  return shape[0] * shape[1] * shape[2] * dtype_bytes(config.training.dtype);
+}
+
+Range Sharding::vocabulary_rows(int rank) const {
+  const Range slice = shard(architecture.vocab_size, mesh.axis_size(kPipeline), pipeline_rank(rank));
+  const Range rows = shard(slice.size(), tensor.columns, mesh.coord(rank, kColumn));
+  return {slice.begin + rows.begin, slice.begin + rows.end};
+}
+
+std::string Sharding::mesh_text() const {
+  std::string text;
+  for (const Axis& axis : mesh.axes) {
+    if (axis.size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", axis.name, axis.size);
+  }
+  return text.empty() ? "one rank" : text;
+}
+
+std::string Sharding::mesh_and_kind() const {
+  const auto origin = config.origins.find("parallelism.tensor_parallel_kind");
+  if (origin == config.origins.end() || origin->second != kChosenByAuto) return mesh_text();
+  return fmt::format("{} (\"{}\", {})", mesh_text(), config.parallelism.tensor_parallel_kind, kChosenByAuto);
+}
+
+int64_t Sharding::tokens_per_step() const { return config.training.global_batch_size * config.training.seq_len; }
+
+}  // namespace orthant
