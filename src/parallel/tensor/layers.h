@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "model/primitives.h"
-#include "parallel/tensor/mesh.h"
+#include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
 
@@ -29,8 +29,8 @@ at::Tensor tensor_linear(const TensorMesh& mesh, const at::Tensor& x, const Weig
 
 /// Looks up rows of the table [V,C], which is sharded as an output-stationary weight: from tokens [B,T] to the stream.
 /// Each column looks up the tokens of its part of the vocabulary; the sum over columns is the embedding.
-at::Tensor tensor_embedding(const TensorMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
-                            const TensorWeight& whole);
+at::Tensor tensor_embedding(const SliceMesh& mesh, const at::Tensor& tokens_BT, const Weight& table,
+                            int64_t vocabulary);
 
 /// A norm of model/norms.h of input + residual over the full width of a stream that columns shard. Forward all-reduces
 /// Operation::statistics numbers a token over columns, one after the other. Backward all-reduces as many at once.

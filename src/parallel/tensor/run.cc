@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include "model/dropout.h"
-#include "parallel/tensor/slice_mesh.h"
 
 namespace orthant {
 namespace {
@@ -33,8 +32,9 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
     return wholes.at(static_cast<size_t>(weight.index));
   };
   Primitives primitives = fused_primitives(core);
-  primitives.embedding = [mesh, whole_of](const at::Tensor& tokens, const Weight& table) {
-    return tensor_embedding(*mesh, tokens, table, whole_of(table));
+  const auto slices = std::make_shared<const SliceMesh>(comm, plan, hidden_size);
+  primitives.embedding = [slices, whole_of](const at::Tensor& tokens, const Weight& table) {
+    return tensor_embedding(*slices, tokens, table, whole_of(table).out);
   };
   if (plan.stream == StreamSharding::width && plan.columns > 1) {
     primitives.add_norm = [mesh, hidden_size](const std::string& function, const at::Tensor& input,
@@ -64,10 +64,9 @@ Primitives tensor_primitives(Comm& comm, const TensorPlan& plan, std::vector<Ten
                                               const OutputLoss& loss) {
     return tensor_cross_entropy(*mesh, x, head, whole_of(head), batch, loss);
   };
-  primitives.logits = [&comm, slices = SliceMesh(comm, plan, hidden_size), whole_of](
-                          const at::Tensor& x, const Weight& head, const Microbatch& batch) {
-    const at::Tensor rows = labeled_rows(slices.gather(x), batch.labels_BT);
-    return slices.gather_logits(comm, at::matmul(rows, slices.whole(head).t()), {}, whole_of(head).out);
+  primitives.logits = [&comm, slices, whole_of](const at::Tensor& x, const Weight& head, const Microbatch& batch) {
+    const at::Tensor rows = labeled_rows(slices->gather(x), batch.labels_BT);
+    return slices->gather_logits(comm, at::matmul(rows, slices->whole(head).t()), {}, whole_of(head).out);
   };
   return primitives;
 }
