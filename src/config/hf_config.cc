@@ -300,6 +300,7 @@ HfConfig parse_hf_config(const std::string& text, const std::string& source) {
   refuse_unsupported(fields, family);
   HfConfig config;
   Architecture& model = config.model;
+  model.tie_word_embeddings = family.tied_by_default;
   read_model_keys(fields, model);
   check_heads(fields, model);
   read_operations(fields, family, model);

@@ -25,7 +25,8 @@ constexpr HfFamily kFamilies[] = {
      .hidden_act = "gelu_pytorch_tanh",
      .window = true,
      .both_biases = "use_bias",
-     .eps = "norm_epsilon"},
+     .eps = "norm_epsilon",
+     .tied_by_default = true},
     {.model_type = "orthant", .class_prefix = "Orthant", .norm = "", .mlp = "", .window = true},
 };
 

@@ -17,7 +17,8 @@ struct HfFamily {
   bool attention_bias = true, mlp_bias = true;  // its projections may have biases
   std::string_view both_biases = {};            // one key for both biases, in place of two
   std::string_view eps = "rms_norm_eps";
-  int64_t default_window = 0;  // where the file omits the key
+  int64_t default_window = 0;    // where the file omits the key
+  bool tied_by_default = false;  // the same for tie_word_embeddings
   std::string_view window_switch = {};  // a key that must be true for a window to hold
 };
 
