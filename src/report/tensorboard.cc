@@ -67,8 +67,8 @@ double unix_time_s() {
 
 [[noreturn]] void fail(const std::string& path) {
   const int error = errno;
-  throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error),
-                              error == ENOSPC ? "; free some space there, or set metrics.enable_tensorboard = false" : ""));
+  constexpr const char* kMakeSpace = "; free some space there, or set metrics.enable_tensorboard = false";
+  throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error), error == ENOSPC ? kMakeSpace : ""));
 }
 
 std::string host_name() {
