@@ -25,7 +25,7 @@ LAYOUTS = {
     "Megatron 4 columns, sequence": ["--run.ranks=4", "--parallelism.tensor_parallel_degree=4"],
     "Tesseract [2, 2, 2]": ["--run.ranks=8", "--parallelism.tensor_parallel_kind=2.5d",
                             "--parallelism.tensor_parallel_mesh=2,2,2"],
-    "pipeline 4, zero bubble, algorithm_2": ["--run.ranks=4", "--parallelism.pipeline_parallel_degree=4",
+    "pipeline 4, algorithm_2": ["--run.ranks=4", "--parallelism.pipeline_parallel_degree=4",
                                              "--parallelism.pipeline_parallel_schedule=1f1b",
                                              "--parallelism.vocabulary_parallel=algorithm_2"],
     "pipeline 2 x columns 2 x data 2, bfloat16": ["--run.ranks=8", "--parallelism.pipeline_parallel_degree=2",

@@ -102,7 +102,7 @@ int generate(const GenerateArguments& arguments) {
   shown.end(arguments.prompt + made.text + "\n");
   if (made.out_of_positions) {
     fmt::print(stderr, "note: the text ends at the last position of the model, max_position_embeddings = {}\n",
-               config.model.max_position_embeddings);
+               positions);
   }
   return kDone;
 }

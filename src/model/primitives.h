@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -68,17 +69,21 @@ struct DropoutKey {
 struct Primitives {
   /// Looks up rows of the table: [B,T] -> [B,T,C].
   std::function<at::Tensor(const at::Tensor& tokens_BT, const Weight& table_VC)> embedding;
-  /// Returns (x, s): s = input + residual (s = input if residual is undefined) and x = RMSNorm(s) * gain.
-  std::function<std::pair<at::Tensor, at::Tensor>(const at::Tensor& input_BTC, const at::Tensor& residual_BTC,
-                                                  const Weight& gain_C, double eps)>
+  /// A norm of norms.h over the residual stream, and the addition before it. Returns (x, s): s = input + residual (s =
+  /// input if residual is undefined), and x = the norm of s.
+  std::function<std::pair<at::Tensor, at::Tensor>(const std::string& function, const at::Tensor& input_BTC,
+                                                  const at::Tensor& residual_BTC, const Weight& gain_C, double eps)>
       add_norm;
   /// x W^T, plus W's bias if it has one: [B,T,C] -> [B,T,O].
   std::function<at::Tensor(const at::Tensor& x_BTC, const Weight& weight_OC)> linear;
   /// Applies rotary positions, then grouped-query attention under the rule's visibility. Each row of qkv holds the
   /// query heads, key heads and value heads. [B,T,(H+2K)D] -> [B,T,HD].
   std::function<at::Tensor(const at::Tensor& qkv, const Microbatch& batch, const AttentionShape& shape)> attention;
-  /// silu(gate) * up. Each row of gate_up holds gate, then up: [B,T,2I] -> [B,T,I].
-  std::function<at::Tensor(const at::Tensor& gate_up)> swiglu;
+  /// A function of local_operations.h, [B,T,in] -> [B,T,out]. The weight is null for functions without one. `shape` has
+  /// the heads of this rank.
+  std::function<at::Tensor(const std::string& function, const at::Tensor& x, const Weight* weight,
+                           const AttentionShape& shape, double eps)>
+      local;
   /// Zeroes elements by key and scales the rest by 1/(1-p).
   std::function<at::Tensor(const at::Tensor& x_BTC, const Microbatch& batch, const DropoutKey& key)> dropout;
   /// The sum over valid labels of -log softmax(x W^T)[label], with the terms that `loss` adds, times batch.loss_scale;

@@ -62,15 +62,16 @@ at::Tensor Transformer::embed(const Microbatch& batch) const {
 at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Microbatch& batch) const {
   const Block& block = blocks_[static_cast<size_t>(layer)];
   auto site = 1 + 2 * static_cast<uint64_t>(layer);  // of the dropout of the next addition to the residual stream
+  const double eps = architecture_.rms_norm_eps;
   at::Tensor stream = x_BTC, added;  // the residual stream, and what the next norm or the block's end adds to it
   at::Tensor value;                  // output of the last operation
-  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary()
+  std::vector<at::Tensor> kept;      // outputs that live until the block ends: see Operation::output_is_temporary
   for (const auto& [operation, weight] : block.operations) {
     switch (operation.kind) {
       case OperationKind::norm:
-        std::tie(value, stream) = added.defined()
-                                      ? primitives_.add_norm(added, stream, *weight, architecture_.rms_norm_eps)
-                                      : primitives_.add_norm(stream, {}, *weight, architecture_.rms_norm_eps);
+        std::tie(value, stream) =
+            added.defined() ? primitives_.add_norm(operation.function, added, stream, *weight, eps)
+                            : primitives_.add_norm(operation.function, stream, {}, *weight, eps);
         kept.push_back(stream);
         break;
       case OperationKind::linear:
@@ -79,12 +80,12 @@ at::Tensor Transformer::run_block(int layer, const at::Tensor& x_BTC, const Micr
       case OperationKind::attention:
         value = primitives_.attention(value, batch, block.attention);
         break;
-      case OperationKind::activation:
-        value = primitives_.swiglu(value);
+      case OperationKind::local:
+        value = primitives_.local(operation.function, value, weight, block.attention, eps);
         break;
     }
     if (operation.to_stream) added = drop(value, batch, site++);
-    if (!operation.output_is_temporary()) kept.push_back(operation.to_stream ? added : value);
+    if (!operation.output_is_temporary) kept.push_back(operation.to_stream ? added : value);
   }
   return stream + added;
 }
@@ -95,7 +96,8 @@ at::Tensor Transformer::block(int layer, const at::Tensor& x_BTC, const Microbat
 }
 
 at::Tensor Transformer::final_norm(const at::Tensor& x_BTC) const {
-  return primitives_.add_norm(x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
+  const std::string function = stream_norm(architecture_, "model.norm").function;
+  return primitives_.add_norm(function, x_BTC, {}, *final_norm_, architecture_.rms_norm_eps).first;
 }
 
 OutputLoss Transformer::output_loss(const Microbatch& batch) const {

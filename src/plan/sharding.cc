@@ -47,6 +47,7 @@ TensorShape tensor_shape_of(const Sharding& sharding, int rank, int64_t sequence
           .vocabulary = a.vocab_size,
           .block = column_operations(block_operations(a), sharding.tensor, sharding.mesh.coord(rank, kColumn)),
           .loss_chunk = loss_chunk_rows(shard(a.vocab_size, sharding.tensor.columns, 0).size()),
+          .norm_statistics = stream_norm(a, "model.norm").statistics,
           .loss_statistics = make_output_loss(sharding.config).statistics(),
           .element_bytes = attention.element_bytes,
           .sum_bytes = attention.sum_bytes()};

@@ -67,8 +67,9 @@ double unix_time_s() {
 
 [[noreturn]] void fail(const std::string& path) {
   const int error = errno;
-  constexpr const char* kMakeSpace = "; free some space there, or set metrics.enable_tensorboard = false";
-  throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error), error == ENOSPC ? kMakeSpace : ""));
+  throw DataError(fmt::format("cannot write {}: {}{}", path, std::strerror(error),
+                              error == ENOSPC ? "; free some space there, or set metrics.enable_tensorboard = false"
+                                              : ""));
 }
 
 std::string host_name() {

@@ -89,9 +89,10 @@ void* new_block(size_t capacity) {
     block = std::aligned_alloc(64, bytes);
   }
   if (block == nullptr) {
-    throw std::runtime_error(
-        fmt::format("out of memory: the system cannot provide {} for a tensor; other tensors hold {}",
-                    format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(allocated_bytes()))));
+    throw std::runtime_error(fmt::format("out of memory: the system cannot provide {} for a tensor; "
+                                         "other tensors hold {}",
+                                         format_bytes(static_cast<double>(bytes)),
+                                         format_bytes(static_cast<double>(allocated_bytes()))));
   }
   return block;
 }

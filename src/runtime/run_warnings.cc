@@ -13,9 +13,9 @@ namespace orthant {
 namespace fs = std::filesystem;
 
 int64_t checkpoint_bytes(const Plan& plan) {
-  const int64_t weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
-  const auto states = static_cast<int64_t>(optimizer_spec(plan.config.optimizer).state.size());
-  const int64_t of_element = weight + states * master + (weight < master ? master : 0);
+  const int weight = dtype_bytes(plan.config.training.dtype), master = master_bytes(plan.config);
+  const int64_t state = state_bytes(plan.config.optimizer, master);
+  const int64_t of_element = weight + state + (weight < master ? master : 0);
   return plan.num_parameters() * of_element;
 }
 

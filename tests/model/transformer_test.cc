@@ -81,7 +81,13 @@ INSTANTIATE_TEST_SUITE_P(All, Architectures,
                          ::testing::Values(tiny_architecture(), tiny_architecture({.tied = true}),
                                            tiny_architecture({.kv_heads = 4}), tiny_architecture({.kv_heads = 1}),
                                            tiny_architecture({.llama3 = true}), tiny_architecture({.dropout = 0.3}),
-                                           tiny_architecture({.biases = true})));
+                                           tiny_architecture({.biases = true}), tiny_architecture({.qk_norm = true}),
+                                           tiny_architecture({.kv_heads = 1, .biases = true, .qk_norm = true}),
+                                           tiny_architecture({.mlp = "gelu"}),
+                                           tiny_architecture({.norm = "layer_norm"}),
+                                           tiny_architecture({.biases = true,
+                                                              .mlp = "gelu_tanh",
+                                                              .norm = "layer_norm"})));
 
 TEST(Transformer, ChunkedLossEqualsPlain) {
   // The batch must have more rows than one chunk of the loss, or the test proves nothing. A chunk has at least 512
