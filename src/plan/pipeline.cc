@@ -205,10 +205,9 @@ Schedule schedule_of(const Sharding& sharding) {
   }
   if (chunks * ranks > kMostStageMicrobatches / microbatches) {
     throw ConfigError(fmt::format(
-        "{}, {} and {} make {} of {} microbatches: their product is {} at most; raise the last",
-        config.locate(kScheduleKey), config.locate("training.global_batch_size"),
-        config.locate("training.local_batch_size"), counted(chunks * ranks, "stage"), microbatches,
-        kMostStageMicrobatches));
+        "{} with {}: stages x microbatches = {} x {} must be at most {}; raise {}", config.locate(kScheduleKey),
+        config.locate("training.global_batch_size"), chunks * ranks, microbatches, kMostStageMicrobatches,
+        config.locate("training.local_batch_size")));
   }
   if (p.vocabulary_parallel == "interlaced") return add_messages(interlaced(ranks, microbatches));
   // All passes count as equally long here. suited() makes the schedule again for the stages' durations, which are known

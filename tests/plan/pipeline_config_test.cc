@@ -110,7 +110,7 @@ TEST(PipelineConfig, AFilesMistakesAreNamed) {
   EXPECT_TRUE(says(refusal(4, of(three, 2)), {"for 3 microbatches", "make 4; set the first to 6"}));
   EXPECT_EQ(refusal(4, of(three, 2), {"training.global_batch_size=6"}), "");
   EXPECT_TRUE(says(of_file("0F0,0B0\n", two), {key, "1 line for 2 pipeline ranks"}));
-  EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "no kind 'Q'"}));
+  EXPECT_TRUE(says(of_file("0F0,0Q0\n1F0,1B0\n", two), {key, "line 1, cell 2", "unknown kind 'Q'"}));
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n\n", two), {key, "line 2 has no Action"}));
   const Words short_model = {two[0], "model.num_hidden_layers=1"};
   EXPECT_TRUE(says(of_file("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", short_model),
