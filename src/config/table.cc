@@ -288,8 +288,11 @@ std::string normal_key(std::string_view text) {
 
 const Key* find_key(std::string_view full_name) {
   const std::string wanted = normal_key(full_name);
+  const size_t dot = wanted.find('.');
+  if (dot == std::string::npos) return nullptr;
+  const std::string_view section = std::string_view(wanted).substr(0, dot), name = std::string_view(wanted).substr(dot + 1);
   for (const Key& key : config_table()) {
-    if (key.full_name() == wanted) return &key;
+    if (key.section == section && key.name == name) return &key;
   }
   return nullptr;
 }

@@ -43,7 +43,7 @@ TEST(Explain, SaysWhatATokenSees) {
   };
   for (const auto& [keys, line, want] : table) {
     const Config config = parse_config("", "run.toml", keys);
-    check_config(config);
+    check_with_advice(config);
     const Plan plan = advised_plan(config, {.ranks = 2, .vocab_size = 257});
     EXPECT_TRUE(says(explain(plan), {fmt::format("\nattends  {}\n", line)}));
     EXPECT_EQ(Json::parse(plan_json(plan))["attention"], want) << line;

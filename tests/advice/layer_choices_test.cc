@@ -15,7 +15,7 @@ namespace {
 
 Plan plan_of(int ranks, const std::vector<std::string>& overrides) {
   Config config = parse_config("", "run.toml", overrides);
-  check_config(config);
+  check_with_advice(config);
   return advised_plan(config, {.ranks = ranks, .vocab_size = 257});
 }
 
